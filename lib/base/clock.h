@@ -1,0 +1,57 @@
+// Time and waiting. Every wait and every look at the time in the library goes through a Clock, so that a
+// seeded simulation can put its own in place (tests/support/simulation.h). Threads: any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace weft {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Monotonic nanoseconds.
+  virtual uint64_t now_ns() = 0;
+  // Called by a polling loop after a round that found nothing to do; `round` counts such rounds since the
+  // last progress. Spins first, then yields, then naps: see docs/threading.md.
+  virtual void relax(uint32_t round) = 0;
+  // Sleep until *word differs from `expected`, `until_ns` has come, or a wake_all(word); may return early.
+  virtual void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) = 0;
+  virtual void wake_all(const std::atomic<uint32_t>& word) = 0;
+};
+
+// The machine's clock. crowded: more ranks on this host than cores, so a waiter yields at once instead of
+// spinning.
+class SystemClock final : public Clock {
+ public:
+  uint64_t now_ns() override;
+  void relax(uint32_t round) override;
+  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override;
+  void wake_all(const std::atomic<uint32_t>& word) override;
+
+  void set_crowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> crowded_{false};
+};
+
+// A point in time after which waiting ends, or never.
+class Deadline {
+ public:
+  static Deadline never() { return Deadline(UINT64_MAX); }
+  static Deadline at(uint64_t ns) { return Deadline(ns); }
+  // timeout_ms as in weft.h: 0 is default_ms, WEFT_TIMEOUT_INFINITE (-1) never, WEFT_TIMEOUT_POLL (-2) now.
+  static Deadline after(Clock& clock, int64_t timeout_ms, int64_t default_ms);
+
+  bool expired(Clock& clock) const { return ns_ != UINT64_MAX && clock.now_ns() >= ns_; }
+  uint64_t ns() const { return ns_; }
+  // Milliseconds left, at least 0; for poll(2): -1 when it never comes.
+  int remaining_ms(Clock& clock) const;
+  Deadline earlier(Deadline other) const { return ns_ < other.ns_ ? *this : other; }
+
+ private:
+  explicit Deadline(uint64_t ns) : ns_(ns) {}
+  uint64_t ns_;
+};
+
+}  // namespace weft

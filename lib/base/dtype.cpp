@@ -1,0 +1,84 @@
+#include "base/dtype.h"
+
+#include <cstring>
+#include <iterator>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kDtypeNames[] = {"?",   "u8",  "i8",  "u16",  "i16", "u32", "i32",
+                                       "u64", "i64", "f16", "bf16", "f32", "f64"};
+constexpr uint32_t kDtypeSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+constexpr const char* kOpNames[] = {"?",   "sum",  "avg", "prod", "min",
+                                    "max", "band", "bor", "bxor", "premul_sum"};
+constexpr const char* kCollNames[] = {"?",          "all_reduce",     "reduce", "broadcast",
+                                      "all_gather", "reduce_scatter", "gather", "scatter",
+                                      "all_to_all", "barrier",        "send",   "recv"};
+static_assert(std::size(kDtypeNames) == kDtypeCount + 1 && std::size(kDtypeSizes) == kDtypeCount + 1);
+static_assert(std::size(kOpNames) == kReduceOpCount + 1);
+static_assert(std::size(kCollNames) == kCollCount + 1);
+
+template <class Enum, size_t N>
+bool parse_name(const char* text, const char* const (&names)[N], Enum* value) {
+  for (size_t i = 1; i < N; i++) {
+    if (std::strcmp(text, names[i]) == 0) {
+      *value = static_cast<Enum>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+uint32_t dtype_size(Dtype dtype) {
+  return valid(dtype) ? kDtypeSizes[static_cast<int>(dtype)] : 0;
+}
+bool is_float(Dtype dtype) {
+  return valid(dtype) && dtype >= Dtype::kF16;
+}
+
+const char* name(Dtype dtype) {
+  return kDtypeNames[valid(dtype) ? static_cast<int>(dtype) : 0];
+}
+const char* name(ReduceOp op) {
+  return kOpNames[valid(op) ? static_cast<int>(op) : 0];
+}
+const char* name(Coll coll) {
+  return kCollNames[valid(coll) ? static_cast<int>(coll) : 0];
+}
+
+bool is_reduction(Coll coll) {
+  return coll == Coll::kAllReduce || coll == Coll::kReduce || coll == Coll::kReduceScatter;
+}
+
+bool has_root(Coll coll) {
+  return coll == Coll::kReduce || coll == Coll::kBroadcast || coll == Coll::kGather || coll == Coll::kScatter;
+}
+
+Status check_reduction(ReduceOp op, Dtype dtype) {
+  const bool needs_float = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+  const bool needs_integer = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+  if (needs_float && !is_float(dtype)) {
+    return Status::error(Code::kUnsupported,
+                         cat(name(op), " is for floating-point types, not ", name(dtype)));
+  }
+  if (needs_integer && is_float(dtype)) {
+    return Status::error(Code::kUnsupported, cat(name(op), " is for integers, not ", name(dtype)));
+  }
+  return {};
+}
+
+bool parse(const char* text, Dtype* dtype) {
+  return parse_name(text, kDtypeNames, dtype);
+}
+bool parse(const char* text, ReduceOp* op) {
+  return parse_name(text, kOpNames, op);
+}
+bool parse(const char* text, Coll* coll) {
+  return parse_name(text, kCollNames, coll);
+}
+
+}  // namespace weft

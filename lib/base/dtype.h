@@ -1,0 +1,86 @@
+// Element types, reductions and collectives: names, sizes, and which combinations make sense.
+// The values are those of weft.h (checked in capi.cpp).
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace weft {
+
+enum class Dtype : uint8_t {
+  kU8 = 1,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+};
+inline constexpr int kDtypeCount = 12;
+
+enum class ReduceOp : uint8_t {
+  kNone = 0,
+  kSum = 1,
+  kAvg,
+  kProd,
+  kMin,
+  kMax,
+  kBand,
+  kBor,
+  kBxor,
+  kPremulSum,
+};
+inline constexpr int kReduceOpCount = 9;
+
+enum class Coll : uint8_t {
+  kAllReduce = 1,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
+inline constexpr int kCollCount = 11;
+
+inline bool valid(Dtype d) {
+  return static_cast<int>(d) >= 1 && static_cast<int>(d) <= kDtypeCount;
+}
+inline bool valid(ReduceOp o) {
+  return static_cast<int>(o) >= 1 && static_cast<int>(o) <= kReduceOpCount;
+}
+inline bool valid(Coll c) {
+  return static_cast<int>(c) >= 1 && static_cast<int>(c) <= kCollCount;
+}
+
+// Size of an element in bytes; 0 for an invalid value.
+uint32_t dtype_size(Dtype dtype);
+bool is_float(Dtype dtype);
+
+// "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
+const char* name(Dtype dtype);
+const char* name(ReduceOp op);
+const char* name(Coll coll);
+
+bool is_reduction(Coll coll);  // has an op
+bool has_root(Coll coll);
+
+// Ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations integers.
+Status check_reduction(ReduceOp op, Dtype dtype);
+
+// Names as given in files and on command lines; false if unknown.
+bool parse(const char* text, Dtype* dtype);
+bool parse(const char* text, ReduceOp* op);
+bool parse(const char* text, Coll* coll);
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+// cat(a, b, ...): the parts as one string, for error texts and logs. Not for hot paths.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+namespace weft {
+
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+// "2.5 MiB", "640 B"
+std::string bytes_text(uint64_t bytes);
+// "0, 3, 4 and 2 more"
+template <class Ints>
+std::string list_text(const Ints& values, size_t most = 16) {
+  std::ostringstream out;
+  size_t shown = 0;
+  for (const auto& value : values) {
+    if (shown == most) return cat(out.str(), " and ", values.size() - most, " more");
+    out << (shown++ ? ", " : "") << value;
+  }
+  return out.str();
+}
+
+}  // namespace weft

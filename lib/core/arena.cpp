@@ -1,0 +1,98 @@
+#include "core/arena.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+// 0 if it would overflow.
+uint64_t round_up(uint64_t size) {
+  return size > UINT64_MAX - Arena::kAlignment
+             ? 0
+             : (size + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
+}  // namespace
+
+bool ExtentAllocator::allocate(uint64_t size, uint64_t* offset) {
+  size = round_up(size);
+  if (size == 0) return false;
+  const std::lock_guard lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [start, room] = *it;
+    if (room < size) continue;
+    free_.erase(it);
+    if (room > size) free_.emplace(start + size, room - size);
+    used_.emplace(start, size);
+    *offset = start;
+    return true;
+  }
+  if (size > limit_ - end_) return false;
+  *offset = end_;
+  used_.emplace(end_, size);
+  end_ += size;
+  return true;
+}
+
+uint64_t ExtentAllocator::free(uint64_t offset) {
+  const std::lock_guard lock(mutex_);
+  const auto used = used_.find(offset);
+  if (used == used_.end()) return 0;
+  const uint64_t size = used->second;
+  used_.erase(used);
+  auto [it, inserted] = free_.emplace(offset, size);
+  if (const auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {
+    it->second += next->second;
+    free_.erase(next);
+  }
+  if (it != free_.begin()) {
+    const auto before = std::prev(it);
+    if (before->first + before->second == it->first) {
+      before->second += it->second;
+      free_.erase(it);
+    }
+  }
+  return size;
+}
+
+uint64_t ExtentAllocator::high_water() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+HeapArena::~HeapArena() {
+  for (const auto& [memory, size] : blocks_) std::free(memory);
+}
+
+Status HeapArena::allocate(uint64_t size, std::byte** memory) {
+  const uint64_t rounded = round_up(size);
+  void* block = rounded == 0 ? nullptr : std::aligned_alloc(kAlignment, rounded);
+  if (block == nullptr) return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size)));
+  std::memset(block, 0, rounded);
+  *memory = static_cast<std::byte*>(block);
+  const std::lock_guard lock(mutex_);
+  blocks_.emplace(*memory, rounded);
+  bytes_ += rounded;
+  return {};
+}
+
+Status HeapArena::free(std::byte* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto it = blocks_.find(memory);
+  if (it == blocks_.end()) return Status::error(Code::kArg, "not a pointer from this communicator's arena");
+  bytes_ -= it->second;
+  blocks_.erase(it);
+  std::free(memory);
+  return {};
+}
+
+uint64_t HeapArena::populated_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+}  // namespace weft

@@ -1,0 +1,60 @@
+// Memory that the peers of a comm reach directly. Offsets are the same thing seen by all: offset o of rank
+// r's arena.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "base/status.h"
+
+namespace weft {
+
+// Threads: any thread.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  // Zeroed, populated, aligned to kAlignment. kNoMemory when the limit or the machine's memory is reached.
+  virtual Status allocate(uint64_t size, std::byte** memory) = 0;
+  // kArg for a pointer that allocate did not return.
+  virtual Status free(std::byte* memory) = 0;
+  virtual uint64_t populated_bytes() const = 0;
+
+  static constexpr uint64_t kAlignment = 4096;
+};
+
+// First-fit allocation of extents out of a range of offsets that grows at its end. Knows no memory, only
+// offsets. Threads: any thread.
+class ExtentAllocator {
+ public:
+  explicit ExtentAllocator(uint64_t limit) : limit_(limit) {}
+  // Returns false when the limit is reached. size is rounded up to Arena::kAlignment.
+  bool allocate(uint64_t size, uint64_t* offset);
+  // Size of the freed extent, 0 if offset is not the start of an allocated one.
+  uint64_t free(uint64_t offset);
+  uint64_t high_water() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, uint64_t> free_;  // offset -> size, never adjacent
+  std::map<uint64_t, uint64_t> used_;
+  uint64_t end_ = 0;
+  const uint64_t limit_;
+};
+
+// Memory of this process alone, for backends whose ranks are threads or whose peers cannot reach memory.
+class HeapArena final : public Arena {
+ public:
+  ~HeapArena() override;
+  Status allocate(uint64_t size, std::byte** memory) override;
+  Status free(std::byte* memory) override;
+  uint64_t populated_bytes() const override;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::byte*, uint64_t> blocks_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,53 @@
+// What a backend gives the library: one constant description, listed in lib/registry.cpp. A backend moves
+// messages (make_transport) or executes collectives itself (make_collectives).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "core/collectives.h"
+#include "core/control.h"
+#include "core/device.h"
+#include "core/exchange.h"
+#include "core/transport.h"
+
+namespace weft {
+
+// Borrowed for the call that makes the backend's object, except clock, log and host, which outlive it.
+struct BackendArgs {
+  Exchange& exchange;
+  Clock& clock;
+  Log& log;
+  const DeviceOps& host;
+  uint64_t arena_limit_bytes = 0;
+  Deadline deadline = Deadline::never();
+};
+
+struct Backend {
+  const char* name;
+  const char* summary;  // one line for `weft info`
+  int preference;  // the highest that all ranks can use is chosen when the user names none; below 0: never
+                   // chosen
+  // Ok, or kUnavailable with "because ..."; *detail says what it will use. Cheap, no communication.
+  Status (*probe)(std::string* detail);
+  // Exactly one of these two is set. Collective over args.exchange; every rank fails or none, except for
+  // deaths.
+  Status (*make_transport)(const BackendArgs& args, std::unique_ptr<Transport>* transport);
+  Status (*make_collectives)(const BackendArgs& args, std::unique_ptr<Collectives>* collectives);
+  // Whether every rank can be reached: collective, after probe succeeded everywhere. May be null: always.
+  Status (*reachable)(const BackendArgs& args, bool* all);
+};
+
+// What a module (libweft-<name>.so) exports, under this name. abi is compared first.
+struct BackendModule {
+  uint32_t abi;
+  const Backend* backend;
+};
+inline constexpr uint32_t kBackendModuleAbi = 1;
+inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
+
+}  // namespace weft

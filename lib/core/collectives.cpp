@@ -1,0 +1,65 @@
+#include "core/collectives.h"
+
+#include <bit>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+// The finaliser of SplitMix64: every bit of the input reaches every bit of the output.
+uint64_t mix(uint64_t h, uint64_t value) {
+  h = (h ^ value) + 0x9e3779b97f4a7c15u;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+
+}  // namespace
+
+Descriptor Descriptor::of(const CollectiveArgs& args) {
+  Descriptor d;
+  // A send and its receive are one message and agree on everything else.
+  d.coll = static_cast<uint8_t>(args.coll == Coll::kRecv ? Coll::kSend : args.coll);
+  d.dtype = static_cast<uint8_t>(args.dtype);
+  d.op = static_cast<uint8_t>(args.op);
+  d.root = has_root(args.coll) ? args.peer : 0;
+  d.count = args.count;
+  d.scale = args.prescale * args.postscale;
+  d.tag = args.tag;
+  return d;
+}
+
+uint64_t Descriptor::hash() const {
+  uint64_t h =
+      mix(0, static_cast<uint64_t>(coll) | static_cast<uint64_t>(dtype) << 8 |
+                 static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
+  h = mix(h, count);
+  h = mix(h, std::bit_cast<uint64_t>(scale));
+  h = mix(h, tag);
+  return h == 0 ? 1 : h;
+}
+
+std::string Descriptor::text() const {
+  const auto kind = static_cast<Coll>(coll);
+  if (!valid(kind)) return cat("an unknown collective (", static_cast<int>(coll), ")");
+  if (kind == Coll::kBarrier) return "barrier";
+  std::string out = weft::name(kind);
+  if (is_reduction(kind)) out += cat(" ", weft::name(static_cast<ReduceOp>(op)));
+  out += cat(" ", weft::name(static_cast<Dtype>(dtype)), " x ", count);
+  if (kind == Coll::kBroadcast || kind == Coll::kScatter) out += cat(" from rank ", root);
+  if (kind == Coll::kReduce || kind == Coll::kGather) out += cat(" to rank ", root);
+  if (scale != 1.0) out += cat(" scaled by ", scale);
+  if (tag != 0) out += cat(" of plan slot ", std::hex, tag);
+  return out;
+}
+
+Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {
+  std::string text = cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank,
+                         " calls ", theirs.text(), "; every rank must make the same calls in the same order");
+  return Status::error(Code::kMismatch, std::move(text), Evidence::kDescriptor)
+      .with_slot(slot)
+      .with_ranks({other_rank});
+}
+
+}  // namespace weft

@@ -1,0 +1,115 @@
+// The interface that executes collectives. shm and nccl implement it natively; lib/coll implements it over
+// any Transport (core/transport.h). A reducer and the C layer see this interface alone, through a Lane
+// (core/lane.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace weft {
+
+class Arena;
+
+// One collective, with arguments that were checked by the C layer. `count` is the count of the call in
+// weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
+struct CollectiveArgs {
+  Coll coll = Coll::kBarrier;
+  Dtype dtype = Dtype::kU8;
+  ReduceOp op = ReduceOp::kNone;
+  int peer = 0;  // root, or the peer of send and recv
+  uint64_t count = 0;
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  double prescale = 1.0;   // every input is multiplied by it before it is added (premul_sum)
+  double postscale = 1.0;  // the result is multiplied by it once, before rounding (avg)
+  uint64_t tag = 0;        // 0 for calls of the user; a reducer's plan hash and slot
+};
+
+// What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
+// headers, so every field may hold anything when another process wrote it; text() copes.
+struct Descriptor {
+  uint8_t coll = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t reserved = 0;
+  int32_t root = 0;
+  uint64_t count = 0;
+  double scale = 1.0;  // prescale * postscale
+  uint64_t tag = 0;
+
+  static Descriptor of(const CollectiveArgs& args);
+  uint64_t hash() const;     // never 0
+  std::string text() const;  // "all_reduce sum f32 x 4096", "broadcast u8 x 3 from rank 2"
+  bool operator==(const Descriptor&) const = default;
+};
+static_assert(sizeof(Descriptor) == 32);
+
+// WEFT_ERR_MISMATCH: "slot 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
+Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs);
+
+// What a polled thing has to say.
+enum class Poll {
+  kParked,    // nothing to do until this process does something (engine.notify())
+  kWaiting,   // other ranks must act: poll again
+  kAdvanced,  // something was done: poll again at once
+  kFinished,
+};
+
+// An ordered sequence of collectives between the ranks of a comm, or of messages from one rank to another.
+// Operations of one lane run one after the other; lanes are independent of each other.
+struct LaneKey {
+  enum class Kind : uint8_t { kCollective, kSend, kReceive };
+  Kind kind = Kind::kCollective;
+  uint32_t id =
+      0;  // collective lanes: 0 is the user's, others are numbered as they are opened, equally on all ranks
+  int peer = -1;  // send and receive lanes
+};
+
+// Threads: called with the engine's drive lock held (one thread at a time), except the destructor's caller,
+// who makes sure that nobody else calls.
+class CollectiveLane {
+ public:
+  virtual ~CollectiveLane() = default;
+  // Start the next operation; the one before it has finished or was abandoned. Never blocks. Takes no more
+  // than a bounded time: small operations may do all their work here. slot counts from 0.
+  virtual void start(const CollectiveArgs& args, uint64_t slot) = 0;
+  // Advance by a bounded amount of work (about a megabyte). kFinished: result() says how it went, and neither
+  // this process nor any other touches the operation's private buffers any more.
+  virtual Poll poll() = 0;
+  virtual Status result() const = 0;
+  // Give the running operation up (the comm has failed). On return nothing here touches its buffers any more.
+  // The lane is not used again.
+  virtual void abandon() = 0;
+  // Ranks that the running operation waits for, as far as can be told. For error texts.
+  virtual std::vector<int> missing() const = 0;
+  // Static name of the algorithm of the last started operation.
+  virtual const char* algorithm() const = 0;
+};
+
+struct CollectiveCounters {
+  uint64_t bytes_shared = 0;
+  uint64_t bytes_direct = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+};
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  // Local: communicates nothing. All ranks open lanes with the same ids. Errors: kUnsupported when there are
+  // too many.
+  virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
+  // Memory that peers reach directly. Never null.
+  virtual Arena& arena() = 0;
+  virtual CollectiveCounters counters() const = 0;  // any thread
+  virtual int local_size() const = 0;               // ranks sharing this host's memory
+  virtual const char* name() const = 0;             // "shm"; of the backend that moves the data
+};
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+// The operations on memory that backends, hooks and the reducer are written with: one table a device kind, a
+// host one (lib/kernels) and a CUDA one beside it. Host operations run on the calling thread and have
+// completed on return.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace weft {
+
+// outputs[*][i] = round(postscale * fold over inputs, in order, of prescale * inputs[k][i]).
+// 16-bit and 32-bit floats are accumulated in f32, f64 in f64, integers in their own type, wrapping; every
+// output gets the same bits. Outputs may be one of the inputs exactly, and may overlap nothing else. Scales
+// are applied to floats and only if they are not 1. Sum has the same result whatever the vector width: no
+// reassociation across inputs, no fused multiply-add.
+struct FoldArgs {
+  Dtype dtype = Dtype::kF32;
+  ReduceOp op = ReduceOp::kSum;  // avg and premul_sum fold as sum: the scales carry the rest
+  const std::byte* const* inputs = nullptr;
+  int input_count = 0;  // at least 1
+  std::byte* const* outputs = nullptr;
+  int output_count = 0;  // at least 1
+  uint64_t count = 0;    // elements
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// dst[i] = round(scale * src[i]), converting between float types; equal integer types are copied. Disjoint or
+// identical.
+struct CopyArgs {
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  uint64_t count = 0;
+  Dtype src_dtype = Dtype::kF32;
+  Dtype dst_dtype = Dtype::kF32;
+  double scale = 1.0;
+};
+
+struct DeviceOps {
+  const char* name;  // "host", with the instruction set: for info
+  void (*fold)(const FoldArgs& args);
+  void (*copy)(const CopyArgs& args);
+  // accumulator[i] += src[i], in the accumulator's precision.
+  void (*accumulate)(const CopyArgs& args);
+};
+
+}  // namespace weft

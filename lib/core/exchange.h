@@ -1,0 +1,26 @@
+// All-gather of small byte strings while a comm is being formed: over the store, over the caller's callback,
+// or over the control channel of a parent comm.
+#pragma once
+
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft {
+
+// Threads: one thread at a time.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Blocks until every rank has given its bytes (at most kMaxBytes), or fails: kTimeout naming the absent,
+  // kPeerFailed. all->size() == size(). Every rank calls it the same number of times.
+  virtual Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) = 0;
+
+  static constexpr size_t kMaxBytes = 1u << 20;
+};
+
+}  // namespace weft

@@ -1,0 +1,45 @@
+// How a bucket is communicated: stages of computing between declared collectives. Built-in hooks derive from
+// Hook, each in its folder under hooks/; a user's function table becomes one in lib/core/hook_table.cpp. The
+// structs are those of weft.h.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <memory>
+#include <string>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "core/device.h"
+
+namespace weft {
+
+// Threads: calls for one reducer are serialised by the engine's drive lock; complete() and name() any thread.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+  // Name and parameters as one string, agreed across ranks.
+  virtual std::string name() const = 0;
+  // Declare the collectives and the scratch of a bucket. Called when a plan is made.
+  virtual Status plan(const weft_bucket& bucket, weft_hook_plan* plan) = 0;
+  // Compute before collective stage->index and after the one before it.
+  virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
+  virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
+  virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
+  virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }
+  virtual Status save(Bytes* state) {
+    state->clear();
+    return {};
+  }
+  virtual Status load(ByteView /*state*/) { return {}; }
+};
+
+// A built-in hook's entry in the table of lib/registry.cpp.
+struct HookFactory {
+  const char* name;
+  const char* summary;
+  // params: the hook's parameter struct or null.
+  Status (*make)(const void* params, const DeviceOps& host, std::shared_ptr<Hook>* hook);
+};
+
+}  // namespace weft

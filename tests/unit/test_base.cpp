@@ -1,0 +1,103 @@
+// lib/base: values that everything else rests on.
+#include <limits>
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "core/arena.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+TEST_CASE("a status keeps code, text, ranks and slot through additions") {
+  const Status status =
+      Status::error(Code::kMismatch, "counts differ").with_ranks({1, 3}).with_slot(7).with_prefix("x: ");
+  CHECK(!status.ok());
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(status.text() == "x: counts differ");
+  CHECK(status.info().ranks == std::vector<int>{1, 3});
+  CHECK(status.info().slot == 7);
+  CHECK(Status().with_prefix("x").ok());
+}
+
+TEST_CASE("a reader never gives bytes beyond the end and stays bad") {
+  ByteWriter writer;
+  writer.put(uint32_t{5}).put_string("abc").put_f64(2.5);
+  ByteReader reader(writer.bytes());
+  CHECK(reader.get<uint32_t>() == 5);
+  CHECK(reader.get_string(16) == "abc");
+  CHECK(reader.get_f64() == 2.5);
+  CHECK(reader.done());
+  CHECK(reader.get<uint64_t>() == 0);
+  CHECK(!reader.ok());
+
+  ByteReader bounded(writer.bytes());
+  bounded.get<uint32_t>();
+  CHECK(bounded.get_string(2).empty());  // longer than the most that was allowed
+  CHECK(!bounded.ok());
+
+  ByteWriter lying;
+  lying.put(std::numeric_limits<uint32_t>::max());
+  ByteReader lied(lying.bytes());
+  CHECK(lied.get_bytes(std::numeric_limits<uint32_t>::max()).empty());
+  CHECK(!lied.ok());
+}
+
+TEST_CASE("timeouts follow weft.h: default, infinite, poll, and no overflow") {
+  SystemClock clock;
+  CHECK(Deadline::after(clock, -1, 5).ns() == UINT64_MAX);
+  CHECK(Deadline::after(clock, -2, 5).expired(clock));
+  CHECK(!Deadline::after(clock, 0, 60000).expired(clock));
+  CHECK(Deadline::after(clock, INT64_MAX, 5).ns() == UINT64_MAX);
+  CHECK(Deadline::after(clock, 0, 60000).remaining_ms(clock) > 50000);
+}
+
+TEST_CASE("reductions that make no sense are refused by name") {
+  CHECK(check_reduction(ReduceOp::kSum, Dtype::kBf16).ok());
+  const Status status = check_reduction(ReduceOp::kAvg, Dtype::kI32);
+  CHECK(status.code() == Code::kUnsupported);
+  CHECK(status.text().find("avg") != std::string::npos);
+  CHECK(status.text().find("i32") != std::string::npos);
+  CHECK(check_reduction(ReduceOp::kBxor, Dtype::kF32).code() == Code::kUnsupported);
+}
+
+TEST_CASE("names and sizes of all dtypes agree with their parser") {
+  for (int i = 1; i <= kDtypeCount; i++) {
+    const auto dtype = static_cast<Dtype>(i);
+    Dtype parsed{};
+    REQUIRE(parse(name(dtype), &parsed));
+    CHECK(parsed == dtype);
+    CHECK(dtype_size(dtype) > 0);
+  }
+  CHECK(dtype_size(static_cast<Dtype>(200)) == 0);
+  CHECK(std::string(name(static_cast<Dtype>(200))) == "?");
+}
+
+TEST_CASE("extents are reused, merged, and never handed out twice") {
+  ExtentAllocator extents(16 * Arena::kAlignment);
+  uint64_t a, b, c, d;
+  REQUIRE(extents.allocate(1, &a));
+  REQUIRE(extents.allocate(2 * Arena::kAlignment, &b));
+  REQUIRE(extents.allocate(Arena::kAlignment, &c));
+  CHECK(a == 0);
+  CHECK(b == Arena::kAlignment);
+  CHECK(c == 3 * Arena::kAlignment);
+  CHECK(extents.free(a) == Arena::kAlignment);
+  CHECK(extents.free(a) == 0);  // twice
+  CHECK(extents.free(b) == 2 * Arena::kAlignment);
+  REQUIRE(extents.allocate(3 * Arena::kAlignment, &d));  // fits only if a and b were merged
+  CHECK(d == 0);
+  CHECK(!extents.allocate(13 * Arena::kAlignment, &a));
+  CHECK(!extents.allocate(UINT64_MAX, &a));
+  CHECK(extents.high_water() == 4 * Arena::kAlignment);
+}
+
+TEST_CASE("byte counts read well") {
+  CHECK(bytes_text(640) == "640 B");
+  CHECK(bytes_text(1u << 20) == "1 MiB");
+  CHECK(bytes_text(1536) == "1.5 KiB");
+  CHECK(list_text(std::vector<int>{1, 2, 3}) == "1, 2, 3");
+  CHECK(list_text(std::vector<int>{1, 2, 3}, 2) == "1, 2 and 1 more");
+}
