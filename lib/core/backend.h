@@ -13,6 +13,7 @@
 #include "core/control.h"
 #include "core/device.h"
 #include "core/exchange.h"
+#include "core/fd_channel.h"
 #include "core/transport.h"
 
 namespace weft {
@@ -25,6 +26,7 @@ struct BackendArgs {
   const DeviceOps& host;
   uint64_t arena_limit_bytes = 0;
   Deadline deadline = Deadline::never();
+  FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
 };
 
 struct Backend {
