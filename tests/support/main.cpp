@@ -1,11 +1,75 @@
-// main() of every Catch2 program.
-#if __has_include(<catch2/catch_all.hpp>)
-#include <catch2/catch_session.hpp>
+// main() of every Catch2 program, and a listener that tells tests/run.py about each test case: Catch2's own
+// reporters count assertions, lose what a crash interrupts, and differ between 2.13 and 3.
+// Writes to the file that WEFT_TEST_REPORT names, one line an event, fields divided by tabs:
+//   program catch2 | start NAME | pass NAME | fail NAME | skip NAME REASON
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#if !__has_include(<catch2/catch_all.hpp>)
+#define CATCH_CONFIG_MAIN
+#endif
+#include "support/catch.h"
+
+namespace {
+
+#if WEFT_CATCH2_V3
+using ListenerBase = Catch::EventListenerBase;
+#else
+using ListenerBase = Catch::TestEventListenerBase;
+#endif
+
+class ReportListener : public ListenerBase {
+ public:
+  using ListenerBase::ListenerBase;
+
+  void testRunStarting(const Catch::TestRunInfo& info) override {
+    ListenerBase::testRunStarting(info);
+    // Unbuffered and appending, so that forked children and crashes neither repeat nor lose a line.
+    if (const char* path = std::getenv("WEFT_TEST_REPORT")) {
+      fd_ = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    }
+    write_line("program", "catch2", "");
+  }
+
+  void testCaseStarting(const Catch::TestCaseInfo& info) override {
+    ListenerBase::testCaseStarting(info);
+    weft::test::skip_reason.clear();
+    name_ = info.name;
+    write_line("start", name_, "");
+  }
+
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    ListenerBase::testCaseEnded(stats);
+    if (stats.totals.testCases.failed > 0) {
+      write_line("fail", name_, "");
+    } else if (!weft::test::skip_reason.empty()) {
+      write_line("skip", name_, weft::test::skip_reason);
+    } else {
+      write_line("pass", name_, "");
+    }
+  }
+
+ private:
+  void write_line(const char* event, std::string name, std::string detail) {
+    if (fd_ < 0) return;
+    std::string line = std::string(event) + '\t' + name + '\t' + detail;
+    for (char& c : line) c = c == '\n' ? ' ' : c;
+    line += '\n';
+    if (write(fd_, line.data(), line.size()) < 0) fd_ = -1;
+  }
+
+  int fd_ = -1;
+  std::string name_;
+};
+
+CATCH_REGISTER_LISTENER(ReportListener)
+
+}  // namespace
+
+#if WEFT_CATCH2_V3
 int main(int argc, char* argv[]) {
   return Catch::Session().run(argc, argv);
 }
-#else
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
-#include <catch2/catch_reporter_tap.hpp>
 #endif

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Run the tests of a build folder and count test cases. `make test` calls it.
+
+Takes the programs from `meson introspect --tests`. A Catch2 program tells its test cases through the file that
+WEFT_TEST_REPORT names (tests/support/main.cpp); any other program is one case: exit code 0 passes, 77 skips with
+its last line of output as the reason, anything else fails. Every program runs in a session of its own with a time
+limit, and what it leaves running is killed. The last line is `N passed, N failed, N skipped`.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from pathlib import Path
+
+Case = namedtuple("Case", "name outcome detail")  # outcome: pass, fail or skip
+SKIP_CODE = 77
+running_processes = set()  # ended when the user interrupts
+
+
+class Test:
+    """One program, as meson knows it."""
+
+    def __init__(self, entry, arguments):
+        self.name = entry["name"]
+        self.suites = [suite.split(":", 1)[-1] for suite in entry["suite"]]
+        self.label = "/".join(self.suites[:1] + [self.name])
+        self.command = entry["cmd"]
+        self.environment = entry["env"]
+        self.workdir = entry["workdir"] or arguments.build
+        self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
+        self.parallel = entry["is_parallel"]
+        stem = self.label.replace("/", "-").replace(" ", "_")
+        self.log = arguments.logs / (stem + ".log")
+        self.report = arguments.logs / (stem + ".report")
+
+    def is_catch(self):
+        """Whether the program announced itself as a Catch2 program."""
+        return self.report.exists()
+
+
+def describe_exit(code):
+    if code < 0:
+        try:
+            return "killed by " + signal.Signals(-code).name
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"
+
+
+def last_line(path):
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "no reason given"
+
+
+def read_report(path):
+    """Cases that ended, and the name of the one that did not."""
+    cases, running = [], None
+    for line in path.read_text(errors="replace").splitlines():
+        event, name, detail = (line.split("\t") + ["", ""])[:3]
+        if event == "start":
+            running = name
+        elif event in ("pass", "fail", "skip"):
+            cases.append(Case(name, event, detail))
+            running = None
+    return cases, running
+
+
+def judge(test, code, timed_out, filtered):
+    """The test cases of a program that has ended."""
+    problem = f"no end within {test.timeout:.0f} s" if timed_out else describe_exit(code)
+    if not test.is_catch():
+        if code == SKIP_CODE and not timed_out:
+            return [Case("", "skip", last_line(test.log))]
+        return [Case("", "pass", "")] if code == 0 and not timed_out else [Case("", "fail", problem)]
+    cases, running = read_report(test.report)
+    if running is not None:
+        cases.append(Case(running, "fail", problem))
+    if (code != 0 or timed_out) and not any(case.outcome == "fail" for case in cases) and not (filtered and not cases):
+        cases.append(Case("(outside of its test cases)", "fail", problem))
+    if not cases and not filtered:
+        cases.append(Case("", "fail", "ran no test case"))
+    return cases
+
+
+def kill_session(process):
+    """End the program and what it started, unless that left its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def run(test, filter_text):
+    """Run one program; returns its cases and seconds."""
+    test.report.unlink(missing_ok=True)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("WEFT_", "MAKE", "MFLAGS"))}
+    environment.update(test.environment, WEFT_TEST_REPORT=str(test.report))
+    command = list(test.command)
+    if filter_text and filter_text not in test.label:
+        command.append(f"*{filter_text}*")
+    begin = time.monotonic()
+    timed_out = False
+    with open(test.log, "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=test.workdir,
+                                   env=environment, start_new_session=True)
+        running_processes.add(process)
+        try:
+            code = process.wait(test.timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            kill_session(process)
+            code = process.wait()
+    kill_session(process)  # what it left behind
+    running_processes.discard(process)
+    return judge(test, code, timed_out, bool(filter_text)), time.monotonic() - begin
+
+
+class Printer:
+    """Progress lines, and what the end repeats."""
+
+    def __init__(self, total):
+        self.total, self.done = total, 0
+        self.failures, self.skips = [], []
+        self.counts = {"pass": 0, "fail": 0, "skip": 0}
+        self.lock = threading.Lock()
+
+    def add(self, test, cases, seconds):
+        with self.lock:
+            self.done += 1
+            for case in cases:
+                self.counts[case.outcome] += 1
+                name = f"{test.label}: {case.name}" if case.name else test.label
+                line = f"{name}: {case.detail}" if case.detail else name
+                {"fail": self.failures, "skip": self.skips, "pass": []}[case.outcome].append(line)
+            failed = sum(case.outcome == "fail" for case in cases)
+            skipped = sum(case.outcome == "skip" for case in cases)
+            word = "FAIL" if failed else "skip" if skipped == len(cases) else "ok"
+            rest = f", {failed} failed" * bool(failed) + f", {skipped} skipped" * bool(skipped)
+            print(f"[{self.done:{len(str(self.total))}}/{self.total}] {word:4} {test.label}: {len(cases)} "
+                  f"case{'s' * (len(cases) != 1)}{rest} ({seconds:.1f} s)", flush=True)
+            if failed:
+                print(f"----- output of {test.label} " + "-" * 40)
+                print(test.log.read_text(errors="replace").rstrip())
+                print(f"----- end of {test.label} " + "-" * 40, flush=True)
+
+    def finish(self, summary_prefix):
+        for title, lines in (("Skipped", self.skips), ("Failed", self.failures)):
+            if lines:
+                print(f"\n{title}:")
+                for line in lines:
+                    print("  " + line)
+        total = sum(self.counts.values())
+        if total == 0:
+            print("\nNo test case ran.")
+        print()
+        passed, failed, skipped = self.counts["pass"], self.counts["fail"], self.counts["skip"]
+        if summary_prefix:
+            print(f"{summary_prefix}: cases passed {passed}, failed {failed}, skipped {skipped}")
+        else:
+            print(f"{passed} passed, {failed} failed, {skipped} skipped")
+        return failed == 0 and passed > 0
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="the build folder")
+    parser.add_argument("--suite", default="", help="suites to run, divided by commas or spaces; default: all")
+    parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
+    parser.add_argument("--timeout-multiplier", type=float, default=1.0)
+    parser.add_argument("--summary-prefix", default="", help="print the totals in another form, after this word")
+    parser.add_argument("--list", action="store_true", help="print the programs and end")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    arguments.logs = arguments.build / "test-logs"
+    return arguments
+
+
+def select(arguments):
+    """The programs to run."""
+    listing = subprocess.run(["meson", "introspect", "--tests", str(arguments.build)], check=True,
+                             stdout=subprocess.PIPE)
+    tests = [Test(entry, arguments) for entry in json.loads(listing.stdout)]
+    wanted = arguments.suite.replace(",", " ").split()
+    if wanted:
+        tests = [test for test in tests if set(wanted) & set(test.suites)]
+    if arguments.filter:
+        # Programs of other names run too if they are Catch2 programs: they filter their test cases.
+        tests = [test for test in tests if arguments.filter in test.label or test.is_catch()]
+    return tests
+
+
+def main():
+    arguments = parse_arguments()
+    arguments.logs.mkdir(parents=True, exist_ok=True)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # tests that kill processes leave no core files
+    tests = select(arguments)
+    if arguments.list:
+        print("\n".join(test.label for test in tests))
+        return 0
+    printer = Printer(len(tests))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
+            for _ in pool.map(lambda test: printer.add(test, *run(test, arguments.filter)),
+                              [test for test in tests if test.parallel]):
+                pass
+        for test in tests:
+            if not test.parallel:
+                printer.add(test, *run(test, arguments.filter))
+    except KeyboardInterrupt:
+        for process in list(running_processes):
+            kill_session(process)
+        print("\ninterrupted")
+        os._exit(130)
+    return 0 if printer.finish(arguments.summary_prefix) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
