@@ -1,0 +1,62 @@
+# A thin front: the build itself is Meson's (meson.build). Every target does its whole set-up.
+#
+#   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
+#   make test [SUITE=unit] [FILTER=text]
+
+BUILD ?= build
+RANKS ?= 2
+BACKEND ?=
+HOOK ?=
+DATA ?=
+PREFIX ?= /usr/local
+SUITE ?=
+FILTER ?=
+JOBS ?= 2
+MESON_OPTIONS ?=
+
+WEFT := $(BUILD)/tools/weft
+
+.DEFAULT_GOAL := help
+.PHONY: setup build demo test bench bench-peers lint install clean help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "Variables: RANKS=$(RANKS) BACKEND= HOOK= DATA= SUITE= FILTER= BUILD=$(BUILD) PREFIX=$(PREFIX) MESON_OPTIONS="
+
+setup: ## install what the build needs (apt), or print the command that does (dnf, pacman, conda)
+	@tools/setup.sh build
+
+.setup/build: tools/setup.sh
+	@tools/setup.sh build
+
+.setup/lint: tools/setup.sh
+	@tools/setup.sh lint
+
+$(BUILD)/build.ninja: | .setup/build
+	meson setup $(BUILD) --prefix $(abspath $(PREFIX)) $(MESON_OPTIONS)
+
+build: $(BUILD)/build.ninja ## compile everything
+	@ninja -C $(BUILD) -j $(JOBS)
+
+demo: build ## train on Fashion-MNIST with RANKS local processes
+	@$(WEFT) run -n $(RANKS) -- $(BUILD)/examples/train_fashion \
+	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook $(HOOK)) $(if $(DATA),--data $(DATA))
+
+test: build ## run all tests; the last line counts test cases
+	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
+
+bench: build ## measure the collectives and a gradient step on this machine
+	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))
+
+bench-peers: build ## the same loops through Open MPI and PyTorch, side by side
+	@bench/peers.sh $(BUILD)
+
+lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, layers, files' sizes
+	@tools/lint.sh $(BUILD)
+
+install: build ## install library, header, pkg-config file and tool under PREFIX
+	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
+	@meson install -C $(BUILD)
+
+clean: ## remove the build folder
+	@rm -rf $(BUILD)

@@ -1,0 +1,101 @@
+#!/bin/sh
+# Make this machine able to build Weft: `make setup` and the first `make` of anything call it.
+#
+#   tools/setup.sh [build]   compiler, Meson, libraries and the demo's data set
+#   tools/setup.sh lint      also clang, and clang-format and clang-tidy (pinned) in .venv
+#
+# With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
+# missing. With dnf, pacman or conda the exact command is printed. The folder .setup remembers what is done.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-build}
+clang_format=19.1.7
+clang_tidy=19.1.0.1
+
+debian="g++ meson ninja-build pkg-config python3 libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev nlohmann-json3-dev
+  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist"
+fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 spdlog-devel libsodium-devel highway-devel hwloc-devel
+  json-devel catch-devel cli11-devel eigen3-devel"
+arch="gcc meson ninja pkgconf python spdlog libsodium highway hwloc nlohmann-json catch2 cli11 eigen"
+conda="cxx-compiler meson ninja pkg-config python spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen"
+if [ "$what" = lint ]; then
+  debian="$debian clang libclang-rt-dev python3-venv"
+  fedora="$fedora clang compiler-rt"
+  arch="$arch clang compiler-rt"
+  conda="$conda clangxx"
+fi
+
+say() { echo "setup: $*"; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# Whether what the build asks for is here, whoever installed it.
+tools_present() {
+  { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 &&
+    pkg-config --exists spdlog libsodium libhwy hwloc nlohmann_json eigen3 CLI11 &&
+    { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
+    { [ "$what" != lint ] || has clang; }
+}
+
+with_apt() {
+  # One query; a package counts only when it is fully installed.
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $debian 2>/dev/null | sed -n 's/^installed //p')
+  missing=
+  for package in $debian; do
+    echo "$installed" | grep -qxF "$package" || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  command="apt-get install -y --no-install-recommends$missing"
+  if [ "$(id -u)" = 0 ]; then
+    as_root=
+  elif has sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+    as_root=sudo
+  else
+    tools_present && return 0
+    say "missing:$missing"
+    say "run this as root, then try again:  $command"
+    exit 1
+  fi
+  say "installing$missing"
+  $as_root apt-get update -q
+  # shellcheck disable=SC2086
+  $as_root env DEBIAN_FRONTEND=noninteractive $command
+}
+
+without_apt() {
+  tools_present && return 0
+  if [ -n "${CONDA_PREFIX:-}" ]; then
+    command="conda install -y -c conda-forge $(echo $conda)"
+  elif has dnf; then
+    command="sudo dnf install -y $(echo $fedora)"
+  elif has pacman; then
+    command="sudo pacman -S --needed --noconfirm $(echo $arch)"
+  elif has conda || has mamba; then
+    command="conda install -y -c conda-forge $(echo $conda)"
+  else
+    say "no apt, dnf, pacman or conda here. Weft needs what Debian calls: $(echo $debian)"
+    exit 1
+  fi
+  say "something that Weft needs is missing. Run this, then try again:"
+  echo "  $command"
+  if [ "$what" = build ]; then
+    say "the demo's data set is Debian's package dataset-fashion-mnist; elsewhere give \`make demo DATA=folder\`"
+  fi
+  exit 1
+}
+
+lint_tools() {
+  wanted="clang-format==$clang_format clang-tidy==$clang_tidy"
+  if [ "$(cat .venv/weft-lint 2>/dev/null)" != "$wanted" ]; then
+    say "installing $wanted in .venv"
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    # shellcheck disable=SC2086
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check $wanted
+    echo "$wanted" >.venv/weft-lint
+  fi
+}
+
+if has apt-get && has dpkg-query; then with_apt; else without_apt; fi
+[ "$what" != lint ] || lint_tools
+mkdir -p .setup
+touch ".setup/$what"
+say "ready to $what"
