@@ -1,0 +1,73 @@
+// What the environment says: the one place that reads it. A process learns here which rank it is, how many
+// there are and where they meet, from Weft's own variables or from those of the launcher that started it.
+// Called by weft_comm_create with WEFT_BOOTSTRAP_ENV and by the weft command. Threads: any thread, as long as
+// the program does not change its environment meanwhile (getenv's rule).
+//
+// Weft's own variables; an empty value is the same as an unset variable:
+//   WEFT_RANK, WEFT_SIZE    this process's rank and the number of ranks; both or none
+//   WEFT_LOCAL_SIZE         ranks on this host
+//   WEFT_STORE              where the ranks meet: tcp://host:port or unix:@name
+//   WEFT_STORE_EXTERNAL     1: the store is a program of its own (`weft store`); else rank 0 serves it
+//   WEFT_JOB                tells apart the jobs that meet in one store; any text, equal on all ranks
+//   WEFT_SECRET             the job's secret, 16 to 256 bytes of text
+//   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); not readable by others
+//   WEFT_BACKEND            "shm", "loopback", ...
+//   WEFT_LOG                off, error, warn, info or debug; for the weft command and the examples
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace weft {
+
+enum class Launcher : uint8_t { kNone, kWeft, kTorchrun, kOpenMpi, kPmi, kSlurm };
+const char* name(Launcher launcher);  // "torchrun", "Open MPI"
+
+struct Environment {
+  Launcher launcher = Launcher::kNone;  // kNone: nobody started this process, it is rank 0 of 1
+  int rank = 0;
+  int size = 1;
+  int local_size = 0;  // ranks on this host; 0: not known
+  // WEFT_STORE; else derived from the launcher's job (store_rule in config.cpp).
+  std::string store;
+  bool store_external = false;
+  std::string job;  // WEFT_JOB, else the launcher's name for the job; equal on all ranks, may be empty
+  Bytes secret;     // empty: none. Filled from WEFT_SECRET_FILE by load_secret
+  std::string secret_file;
+  std::string backend;          // empty: the best available
+  std::optional<LogLevel> log;  // WEFT_LOG
+};
+
+// What the parser needs to know besides variables.
+struct ProcessFacts {
+  uid_t uid = 0;
+  pid_t pid = 0;
+  pid_t parent_pid = 0;
+};
+
+// Value of a variable, or null.
+using Getter = std::function<const char*(const char* name)>;
+
+inline constexpr int kMaxRanks = 65536;
+inline constexpr size_t kMinSecretBytes = 16;
+inline constexpr size_t kMaxSecretBytes = 256;
+
+// Pure. kArg naming the variable and its value. Weft's own variables come first, then torchrun's, Open MPI's,
+// PMI's (MPICH, Intel MPI) and Slurm's, because the later ones may have launched the launcher before them.
+Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
+
+// Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
+// size is wrong, kSystem when it cannot be read.
+Status load_secret(Environment* environment);
+
+// Both, for this process.
+Status process_environment(Environment* environment);
+
+}  // namespace weft

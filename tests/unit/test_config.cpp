@@ -1,0 +1,218 @@
+// lib/base/config: what variables of Weft and of launchers say, and what they say wrong.
+#include "base/config.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Status read(const Variables& variables, Environment* environment) {
+  const auto get = [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  return read_environment(get, ProcessFacts{1000, 77, 66}, environment);
+}
+
+// The text of the error that these variables cause; empty if none.
+std::string error_of(const Variables& variables) {
+  Environment environment;
+  return read(variables, &environment).text();
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A file under the build's folder that is gone afterwards.
+struct SecretFile {
+  explicit SecretFile(const std::string& content, mode_t mode) {
+    const int fd = ::mkstemp(path);
+    REQUIRE(fd >= 0);
+    REQUIRE(::write(fd, content.data(), content.size()) == static_cast<ssize_t>(content.size()));
+    REQUIRE(::fchmod(fd, mode) == 0);
+    ::close(fd);
+  }
+  ~SecretFile() { ::unlink(path); }
+  char path[32] = "/tmp/weft-test-secret-XXXXXX";
+};
+
+const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                           {"PMIX_NAMESPACE", "2047868929"},
+                           {"PMIX_SERVER_URI2", "2047868928.0;tcp4://127.0.0.1:53249"}};
+
+}  // namespace
+
+TEST_CASE("a process that nobody launched is rank 0 of 1") {
+  Environment environment;
+  REQUIRE(read({}, &environment).ok());
+  CHECK(environment.launcher == Launcher::kNone);
+  CHECK(environment.rank == 0);
+  CHECK(environment.size == 1);
+  CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
+}
+
+TEST_CASE("weft's own variables give rank, size, store, secret, backend and log level") {
+  Environment environment;
+  REQUIRE(read({{"WEFT_RANK", "3"},
+                {"WEFT_SIZE", "4"},
+                {"WEFT_LOCAL_SIZE", "2"},
+                {"WEFT_STORE", "tcp://10.0.0.1:7000"},
+                {"WEFT_STORE_EXTERNAL", "1"},
+                {"WEFT_JOB", "night run"},
+                {"WEFT_SECRET", "0123456789abcdef"},
+                {"WEFT_BACKEND", "shm"},
+                {"WEFT_LOG", "info"}},
+               &environment)
+              .ok());
+  CHECK(environment.launcher == Launcher::kWeft);
+  CHECK(environment.rank == 3);
+  CHECK(environment.size == 4);
+  CHECK(environment.local_size == 2);
+  CHECK(environment.store == "tcp://10.0.0.1:7000");
+  CHECK(environment.store_external);
+  CHECK(environment.job == "night run");
+  CHECK(environment.secret.size() == 16);
+  CHECK(environment.backend == "shm");
+  CHECK(environment.log == LogLevel::kInfo);
+}
+
+TEST_CASE("mpirun's ranks of one host meet in a unix socket named after user and job") {
+  Environment environment;
+  REQUIRE(read(kMpirun, &environment).ok());
+  CHECK(environment.launcher == Launcher::kOpenMpi);
+  CHECK(environment.rank == 1);
+  CHECK(environment.size == 2);
+  CHECK(environment.local_size == 2);
+  const std::string store = environment.store;
+  CHECK(store.rfind("unix:@weft-1000-", 0) == 0);
+
+  Variables other_job = kMpirun;
+  other_job["PMIX_NAMESPACE"] = "2047868930";
+  REQUIRE(read(other_job, &environment).ok());
+  CHECK(environment.store != store);
+}
+
+TEST_CASE("mpirun over several hosts says that WEFT_STORE must be set") {
+  Variables variables = kMpirun;
+  variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
+  CHECK(contains(error_of(variables), "WEFT_STORE=tcp://"));
+  variables["WEFT_STORE"] = "tcp://node1:7000";
+  CHECK(error_of(variables).empty());
+}
+
+TEST_CASE("torchrun on several hosts meets beside its own store, on one host in a unix socket") {
+  Variables variables = {{"RANK", "5"},         {"WORLD_SIZE", "8"},      {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "x"},
+                         {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"},    {"SLURM_STEP_NUM_TASKS", "2"}};
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.launcher == Launcher::kTorchrun);
+  CHECK(environment.rank == 5);
+  CHECK(environment.store == "tcp://n0:29501");
+
+  variables["MASTER_ADDR"] = "fd00::2";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store == "tcp://[fd00::2]:29501");
+
+  variables["LOCAL_WORLD_SIZE"] = "8";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
+
+  variables["LOCAL_WORLD_SIZE"] = "4";
+  variables["MASTER_PORT"] = "65535";
+  CHECK(contains(error_of(variables), "MASTER_PORT is \"65535\""));
+  variables.erase("MASTER_PORT");
+  CHECK(contains(error_of(variables), "MASTER_PORT"));
+}
+
+TEST_CASE("hydra's ranks of one host meet although hydra names no job") {
+  Environment environment;
+  REQUIRE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}, &environment).ok());
+  CHECK(environment.launcher == Launcher::kPmi);
+  CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
+}
+
+TEST_CASE("srun's tasks are ranks, a batch script is not") {
+  Variables variables = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "12"}};
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.launcher == Launcher::kNone);
+  CHECK(environment.size == 1);
+
+  variables["SLURM_STEP_ID"] = "0";
+  variables["SLURM_STEP_NUM_TASKS"] = "4";
+  variables["SLURM_STEP_NUM_NODES"] = "1";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.launcher == Launcher::kSlurm);
+  CHECK(environment.size == 4);
+  CHECK(environment.local_size == 4);
+  CHECK(environment.job == "12/0");
+
+  variables["SLURM_STEP_NUM_NODES"] = "2";
+  CHECK(contains(error_of(variables), "WEFT_STORE"));
+}
+
+TEST_CASE("weft's variables come before a launcher's, and half of them is an error that names both") {
+  Variables variables = kMpirun;
+  variables["WEFT_RANK"] = "0";
+  const std::string text = error_of(variables);
+  CHECK(contains(text, "WEFT_RANK is set, but WEFT_SIZE is not"));
+  CHECK(contains(text, "OMPI_COMM_WORLD_RANK=1"));
+  variables["WEFT_SIZE"] = "3";
+  CHECK(contains(error_of(variables), "WEFT_STORE is not"));
+  variables["WEFT_STORE"] = "unix:@x";
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.size == 3);
+}
+
+TEST_CASE("numbers are strict and errors name the variable and its value") {
+  for (const char* bad : {"x", "-1", "+1", " 1", "1 ", "0x1", "1.0", "99999999999999999999", "2147483648"}) {
+    const std::string text = error_of({{"WEFT_RANK", bad}, {"WEFT_SIZE", "4"}, {"WEFT_STORE", "unix:@x"}});
+    INFO(bad);
+    CHECK(contains(text, "WEFT_RANK"));
+    CHECK(contains(text, bad));
+  }
+  CHECK(contains(error_of({{"WEFT_RANK", "4"}, {"WEFT_SIZE", "4"}, {"WEFT_STORE", "unix:@x"}}),
+                 "WEFT_RANK is 4, but WEFT_SIZE is 4"));
+  CHECK(contains(error_of({{"WEFT_RANK", "0"}, {"WEFT_SIZE", "0"}}), "WEFT_SIZE is \"0\""));
+  CHECK(contains(error_of({{"WEFT_LOG", "loud"}}), "WEFT_LOG is \"loud\""));
+  CHECK(contains(error_of({{"WEFT_STORE_EXTERNAL", "2"}}), "WEFT_STORE_EXTERNAL"));
+}
+
+TEST_CASE("a secret comes from one place, is long enough, and its file is closed to others") {
+  CHECK(contains(error_of({{"WEFT_SECRET", "short"}}), "5 bytes"));
+  CHECK(contains(error_of({{"WEFT_SECRET", "0123456789abcdef"}, {"WEFT_SECRET_FILE", "/x"}}), "both"));
+
+  Environment environment;
+  const SecretFile good("0123456789abcdef\n", 0600);
+  environment.secret_file = good.path;
+  REQUIRE(load_secret(&environment).ok());
+  CHECK(environment.secret.size() == 16);
+
+  const SecretFile open_to_all("0123456789abcdef", 0644);
+  environment.secret_file = open_to_all.path;
+  CHECK(load_secret(&environment).code() == Code::kAuth);
+
+  const SecretFile too_long(std::string(300, 'x'), 0600);
+  environment.secret_file = too_long.path;
+  CHECK(load_secret(&environment).code() == Code::kAuth);
+
+  environment.secret_file = "/nowhere/secret";
+  CHECK(load_secret(&environment).code() == Code::kSystem);
+  environment.secret_file = "/dev/zero";
+  CHECK(load_secret(&environment).code() == Code::kAuth);
+}
