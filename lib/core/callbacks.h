@@ -1,0 +1,46 @@
+// Runs the program's callbacks, one at a time, never under a lock of the library and never on the progress or
+// control thread: in `thread` mode on a thread that starts with the first callback, in `caller` mode inside
+// Weft calls.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/thread.h"
+#include "core/engine.h"
+
+namespace weft {
+
+// Threads: any thread.
+class Callbacks {
+ public:
+  Callbacks(Engine::Mode mode, ThreadStart on_start) : mode_(mode), on_start_(std::move(on_start)) {}
+  ~Callbacks();
+
+  void post(std::function<void()> callback);
+  // caller mode: run what was posted, on this thread.
+  void run_posted();
+  // Wait until everything posted so far has run; at once when called from a callback.
+  void drain();
+  // Run one callback now, on this thread, marked as a callback.
+  static void run(const std::function<void()>& callback);
+  // Whether this thread is inside a callback of any context.
+  static bool inside();
+
+ private:
+  void loop();
+
+  const Engine::Mode mode_;
+  const ThreadStart on_start_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
+  bool running_ = false;                       // guarded by mutex_
+  bool stopping_ = false;                      // guarded by mutex_
+  std::thread thread_;                         // guarded by mutex_ until stopping
+};
+
+}  // namespace weft

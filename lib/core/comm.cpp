@@ -1,0 +1,287 @@
+#include "core/comm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/text.h"
+#include "core/arena.h"
+
+namespace weft {
+namespace {
+
+// The kinds of control messages between members.
+constexpr uint8_t kFailMessage = 1;
+constexpr uint8_t kExchangeMessage = 2;
+constexpr uint32_t kMaxText = 4096;
+constexpr size_t kMaxInbox = 4096;
+
+}  // namespace
+
+std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
+                                   std::unique_ptr<Control> control,
+                                   std::unique_ptr<Collectives> collectives) {
+  auto comm = std::make_shared<Comm>(std::move(context), rank, size, std::move(options), std::move(control),
+                                     std::move(collectives));
+  if (!comm->open_lane(&comm->user_lane_).ok()) return nullptr;
+  comm->context_->add_comm(comm);
+  comm->control_->start(comm.get());
+  return comm;
+}
+
+Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
+           std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives)
+    : context_(std::move(context)),
+      rank_(rank),
+      size_(size),
+      options_(std::move(options)),
+      control_(std::move(control)),
+      collectives_(std::move(collectives)),
+      departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
+
+Comm::~Comm() {
+  close();
+}
+
+Status Comm::add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane) {
+  std::unique_ptr<CollectiveLane> impl;
+  WEFT_TRY(context_->engine().locked([&] { return collectives_->open_lane(key, &impl); }));
+  *lane = std::make_shared<Lane>(*this, key, std::move(impl));
+  lanes_.push_back(*lane);
+  context_->engine().add(*lane);
+  return {};
+}
+
+Status Comm::open_lane(std::shared_ptr<Lane>* lane) {
+  const std::lock_guard lock(lanes_mutex_);
+  LaneKey key;
+  key.id = next_lane_;
+  WEFT_TRY(add_lane(key, lane));
+  next_lane_++;
+  return {};
+}
+
+void Comm::close_lane(const std::shared_ptr<Lane>& lane) {
+  context_->engine().remove(lane.get());
+  const std::lock_guard lock(lanes_mutex_);
+  lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
+}
+
+Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
+  if (args.coll != Coll::kSend && args.coll != Coll::kRecv) {
+    *lane = user_lane_;
+    return {};
+  }
+  LaneKey key;
+  key.kind = args.coll == Coll::kSend ? LaneKey::Kind::kSend : LaneKey::Kind::kReceive;
+  key.peer = args.peer;
+  const std::lock_guard lock(lanes_mutex_);
+  std::shared_ptr<Lane>& known = pair_lanes_[{key.kind, key.peer}];
+  if (!known) WEFT_TRY(add_lane(key, &known));
+  *lane = known;
+  return {};
+}
+
+Status Comm::run(const CollectiveArgs& args, Deadline deadline) {
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(lane_for(args, &lane));
+  Request request;
+  request.args = args;
+  request.deadline = deadline;
+  lane->submit(&request);
+  // The operation's own deadline fails the comm, which completes the request: waiting needs no deadline of
+  // its own.
+  context_->engine().wait([&] { return request.done(); }, Deadline::never());
+  return request.result;
+}
+
+Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
+  std::vector<uint64_t> sizes(static_cast<size_t>(size_));
+  const uint64_t my_size = mine.size();
+  CollectiveArgs args;
+  args.coll = Coll::kAllGather;
+  args.dtype = Dtype::kU64;
+  args.count = 1;
+  args.src = reinterpret_cast<const std::byte*>(&my_size);
+  args.dst = reinterpret_cast<std::byte*>(sizes.data());
+  WEFT_TRY(run(args, deadline));
+  const uint64_t most = *std::max_element(sizes.begin(), sizes.end());
+  if (most > Control::kMaxMessage * 64) {
+    return Status::error(Code::kArg,
+                         cat("a rank wants to agree on ", bytes_text(most), "; the limit is 64 MiB"));
+  }
+  Bytes padded(most), gathered(most * static_cast<size_t>(size_));
+  if (!mine.empty()) std::memcpy(padded.data(), mine.data(), mine.size());
+  args.dtype = Dtype::kU8;
+  args.count = most;
+  args.src = padded.data();
+  args.dst = gathered.data();
+  WEFT_TRY(run(args, deadline));
+  all->clear();
+  for (size_t r = 0; r < sizes.size(); r++) {
+    const auto* start = gathered.data() + r * most;
+    all->emplace_back(start, start + sizes[r]);
+  }
+  return {};
+}
+
+void Comm::fail(const Status& status, bool tell_others) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failed_.load(std::memory_order_relaxed)) return;
+    failure_ = status;
+    failed_.store(true, std::memory_order_release);
+  }
+  if (context_->log().enabled(LogLevel::kError) && status.code() != Code::kCancelled) {
+    context_->log().error(cat("rank ", rank_, ": communicator failed: ", status.text()));
+  }
+  if (tell_others) tell(status);
+  context_->engine().notify();
+}
+
+Status Comm::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+void Comm::close() {
+  if (closed_.exchange(true)) return;
+  fail(Status::error(Code::kCancelled, "the communicator was destroyed on this rank"), false);
+  std::vector<std::shared_ptr<Lane>> lanes;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    lanes.swap(lanes_);
+    pair_lanes_.clear();
+  }
+  for (const auto& lane : lanes) {
+    context_->engine().locked([&] { return lane->poll(); });  // completes what is outstanding
+    context_->engine().remove(lane.get());
+  }
+  control_->leave();
+  control_->stop();
+  context_->callbacks().drain();
+}
+
+const char* Comm::last_algorithm() const {
+  return user_lane_ ? user_lane_->algorithm() : "";
+}
+
+uint64_t Comm::operations() const {
+  const std::lock_guard lock(lanes_mutex_);
+  uint64_t sum = 0;
+  for (const auto& lane : lanes_) sum += lane->completed();
+  return sum;
+}
+
+void Comm::tell(const Status& status) {
+  const ErrorInfo& info = status.info();
+  ByteWriter message;
+  message.put(kFailMessage).put(info.code).put(info.evidence).put(info.slot).put(info.step);
+  message.put(static_cast<uint32_t>(info.ranks.size()));
+  for (const int rank : info.ranks) message.put(static_cast<int32_t>(rank));
+  message.put_string(std::string_view(info.text).substr(0, kMaxText));
+  for (int r = 0; r < size_; r++) {
+    if (r != rank_) control_->send(r, message.bytes());
+  }
+}
+
+// Another rank's failure becomes this one's.
+void Comm::adopt(int rank, ByteView message) {
+  ByteReader reader(message);
+  ErrorInfo info;
+  info.code = reader.get<Code>();
+  reader.get<Evidence>();
+  info.evidence = Evidence::kReport;
+  info.slot = reader.get<uint64_t>();
+  info.step = reader.get<uint64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count > static_cast<uint32_t>(size_)) return;
+  for (uint32_t i = 0; i < count; i++) {
+    const auto failed = reader.get<int32_t>();
+    if (failed >= 0 && failed < size_) info.ranks.push_back(failed);
+  }
+  info.text = cat("rank ", rank, " reports: ", reader.get_string(kMaxText));
+  if (!reader.done() || info.code <= Code::kOk || info.code > Code::kInternal) return;
+  fail(Status(std::move(info)), false);
+}
+
+void Comm::on_peer_lost(int rank, const Status& why) {
+  departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+  any_departed_.store(true, std::memory_order_release);
+  fail(why);
+}
+
+void Comm::on_peer_left(int rank) {
+  departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+  any_departed_.store(true, std::memory_order_release);
+  context_->engine().notify();
+}
+
+void Comm::on_message(int rank, ByteView message) {
+  ByteReader reader(message);
+  const auto kind = reader.get<uint8_t>();
+  if (kind == kFailMessage) adopt(rank, message.subspan(1));
+  if (kind == kExchangeMessage) {
+    const auto id = reader.get<uint32_t>();
+    const auto round = reader.get<uint32_t>();
+    const ByteView bytes = reader.get_bytes(Exchange::kMaxBytes);
+    if (!reader.done()) return;
+    const std::lock_guard lock(inbox_mutex_);
+    if (inbox_.size() < kMaxInbox) inbox_[{id, round}][rank] = Bytes(bytes.begin(), bytes.end());
+  }
+}
+
+// Exchange over the control channel among some of the ranks.
+class Subgroup final : public Exchange {
+ public:
+  Subgroup(std::shared_ptr<Comm> comm, uint32_t id, std::vector<int> members)
+      : comm_(std::move(comm)), id_(id), members_(std::move(members)) {}
+
+  int rank() const override {
+    return static_cast<int>(std::find(members_.begin(), members_.end(), comm_->rank()) - members_.begin());
+  }
+  int size() const override { return static_cast<int>(members_.size()); }
+
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
+    if (mine.size() > kMaxBytes - 64) return Status::error(Code::kInternal, "exchange of too many bytes");
+    const uint32_t round = round_++;
+    ByteWriter message;
+    message.put(kExchangeMessage).put(id_).put(round).put_bytes(mine);
+    for (const int r : members_) {
+      if (r != comm_->rank()) comm_->control().send(r, message.bytes());
+    }
+    const auto arrived = [&] {
+      comm_->control().poll();
+      const std::lock_guard lock(comm_->inbox_mutex_);
+      return comm_->failed() || comm_->inbox_[{id_, round}].size() + 1 >= members_.size();
+    };
+    const bool complete = comm_->context().engine().wait(arrived, deadline);
+    if (comm_->failed()) return comm_->failure();
+    const std::lock_guard lock(comm_->inbox_mutex_);
+    std::map<int, Bytes>& received = comm_->inbox_[{id_, round}];
+    all->clear();
+    std::vector<int> absent;
+    for (const int r : members_) {
+      if (r != comm_->rank() && !received.contains(r)) absent.push_back(r);
+      all->push_back(r == comm_->rank() ? Bytes(mine.begin(), mine.end()) : std::move(received[r]));
+    }
+    comm_->inbox_.erase({id_, round});
+    if (complete) return {};
+    return Status::error(Code::kTimeout,
+                         cat("forming a part of the communicator: rank ", list_text(absent), " did not come"),
+                         Evidence::kDeadline)
+        .with_ranks(absent);
+  }
+
+ private:
+  const std::shared_ptr<Comm> comm_;
+  const uint32_t id_;
+  const std::vector<int> members_;
+  uint32_t round_ = 0;
+};
+
+std::unique_ptr<Exchange> Comm::subgroup(uint32_t id, std::vector<int> members) {
+  return std::make_unique<Subgroup>(shared_from_this(), id, std::move(members));
+}
+
+}  // namespace weft

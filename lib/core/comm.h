@@ -1,0 +1,117 @@
+// A communicator: a set of ranks with lanes of operations, a control channel, and one failure that is final.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/collectives.h"
+#include "core/context.h"
+#include "core/control.h"
+#include "core/exchange.h"
+#include "core/lane.h"
+
+namespace weft {
+
+struct CommOptions {
+  std::string backend;  // as asked for; empty: the best
+  int64_t init_timeout_ms = 60'000;
+  int64_t op_timeout_ms = 300'000;
+  uint64_t arena_limit_bytes = uint64_t{64} << 30;
+  bool authenticated = false;
+};
+
+// Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
+class Comm final : public ControlListener, public std::enable_shared_from_this<Comm> {
+ public:
+  static std::shared_ptr<Comm> create(std::shared_ptr<Context> context, int rank, int size,
+                                      CommOptions options, std::unique_ptr<Control> control,
+                                      std::unique_ptr<Collectives> collectives);
+  Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
+       std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives);
+  ~Comm() override;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Context& context() { return *context_; }
+  std::shared_ptr<Context> shared_context() { return context_; }
+  Collectives& collectives() { return *collectives_; }
+  Control& control() { return *control_; }
+  const CommOptions& options() const { return options_; }
+  Deadline op_deadline(int64_t timeout_ms) {
+    return Deadline::after(context_->clock(), timeout_ms, options_.op_timeout_ms);
+  }
+
+  // The lane of a user's call: the first collective lane, or the one of a pair of ranks.
+  Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
+  // A further order of collectives (a reducer's). All ranks open them in the same order.
+  Status open_lane(std::shared_ptr<Lane>* lane);
+  void close_lane(const std::shared_ptr<Lane>& lane);
+
+  // Submit and wait; drives progress meanwhile.
+  Status run(const CollectiveArgs& args, Deadline deadline);
+  // All-gather of small byte strings over the user's lane, for agreements (manifests, split).
+  Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline);
+
+  // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
+  void fail(const Status& status, bool tell = true);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  Status failure() const;
+  // Leave: outstanding operations complete with kCancelled. Idempotent, bounded. Not from a callback.
+  void close();
+
+  bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
+  bool departed(int rank) const {
+    return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
+  }
+
+  const char* last_algorithm() const;
+  uint64_t operations() const;
+
+  // Exchange among some of the ranks over the control channel, to form a part. members: ranks of this comm,
+  // ascending by new rank. Every member makes it with the same id.
+  std::unique_ptr<Exchange> subgroup(uint32_t id, std::vector<int> members);
+  uint32_t next_subgroup_id() { return subgroup_ids_.fetch_add(1); }
+
+  // ControlListener
+  void on_peer_lost(int rank, const Status& why) override;
+  void on_peer_left(int rank) override;
+  void on_message(int rank, ByteView message) override;
+
+ private:
+  friend class Subgroup;
+  Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
+  void tell(const Status& status);
+  void adopt(int rank, ByteView message);
+
+  const std::shared_ptr<Context> context_;
+  const int rank_;
+  const int size_;
+  const CommOptions options_;
+  const std::unique_ptr<Control> control_;
+  const std::unique_ptr<Collectives> collectives_;
+
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> closed_{false};
+  mutable std::mutex failure_mutex_;
+  Status failure_;  // guarded by failure_mutex_
+  std::unique_ptr<std::atomic<bool>[]> departed_;
+  std::atomic<bool> any_departed_{false};
+
+  mutable std::mutex lanes_mutex_;
+  std::vector<std::shared_ptr<Lane>> lanes_;                                   // guarded by lanes_mutex_
+  std::shared_ptr<Lane> user_lane_;                                            // set once in create
+  std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
+  uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
+
+  std::atomic<uint32_t> subgroup_ids_{0};
+  std::mutex inbox_mutex_;
+  std::map<std::pair<uint32_t, uint32_t>, std::map<int, Bytes>>
+      inbox_;  // (subgroup, round) -> rank -> bytes; guarded
+};
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+#include "core/context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/comm.h"
+
+namespace weft {
+
+Status Context::create(ContextOptions options, std::shared_ptr<Context>* context) {
+  auto made = std::make_shared<Context>(std::move(options));
+  WEFT_TRY(made->engine_.start(made->options_.thread_start));
+  *context = std::move(made);
+  return {};
+}
+
+Context::Context(ContextOptions options)
+    : options_(std::move(options)),
+      clock_(options_.clock),
+      log_(options_.log_sink, options_.log_level),
+      callbacks_(options_.mode, options_.thread_start),
+      engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode) {
+  if (!options_.clock) system_clock_ = static_cast<SystemClock*>(clock_.get());
+}
+
+Context::~Context() {
+  close();
+}
+
+void Context::close() {
+  std::vector<std::weak_ptr<Comm>> comms;
+  {
+    const std::lock_guard lock(mutex_);
+    comms.swap(comms_);
+  }
+  for (const auto& weak : comms) {
+    if (const auto comm = weak.lock()) comm->close();
+  }
+  engine_.stop();
+  callbacks_.drain();
+}
+
+void Context::add_comm(const std::shared_ptr<Comm>& comm) {
+  const std::lock_guard lock(mutex_);
+  comms_.erase(std::remove_if(comms_.begin(), comms_.end(), [](const auto& weak) { return weak.expired(); }),
+               comms_.end());
+  comms_.push_back(comm);
+}
+
+void Context::keep(std::shared_ptr<void> object) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(object));
+}
+
+}  // namespace weft

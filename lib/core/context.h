@@ -1,0 +1,76 @@
+// One instance of the library: clock, log, engine, callbacks. Owned jointly by its handle and everything made
+// from it, so any order of destruction is legal.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "core/callbacks.h"
+#include "core/device.h"
+#include "core/engine.h"
+#include "core/fork_guard.h"
+#include "core/trace_sink.h"
+
+namespace weft {
+
+class Comm;
+
+struct ContextOptions {
+  Engine::Mode mode = Engine::Mode::kThread;
+  Log::Sink log_sink;
+  LogLevel log_level = LogLevel::kOff;
+  ThreadStart thread_start;
+  std::string module_path;
+  const DeviceOps* host = nullptr;  // required
+  std::shared_ptr<Clock> clock;     // default: the machine's
+};
+
+// Threads: any thread.
+class Context : public std::enable_shared_from_this<Context> {
+ public:
+  static Status create(ContextOptions options, std::shared_ptr<Context>* context);
+  explicit Context(ContextOptions options);
+  ~Context();
+
+  // The handle is destroyed: close every comm, end the threads. Idempotent.
+  void close();
+
+  Clock& clock() { return *clock_; }
+  // Null under a simulated clock.
+  SystemClock* system_clock() { return system_clock_; }
+  Log& log() { return log_; }
+  Engine& engine() { return engine_; }
+  Callbacks& callbacks() { return callbacks_; }
+  const DeviceOps& host() const { return *options_.host; }
+  const ContextOptions& options() const { return options_; }
+  bool forked() const { return guard_.forked(); }
+
+  void add_comm(const std::shared_ptr<Comm>& comm);
+
+  // Null when no trace runs. The sink lives as long as the context.
+  TraceSink* trace() const { return trace_.load(std::memory_order_acquire); }
+  void set_trace(TraceSink* sink) { trace_.store(sink, std::memory_order_release); }
+  // Something that must live as long as the context (a trace recorder).
+  void keep(std::shared_ptr<void> object);
+
+ private:
+  const ContextOptions options_;
+  std::shared_ptr<Clock> clock_;
+  SystemClock* system_clock_ = nullptr;
+  Log log_;
+  ForkGuard guard_;
+  std::atomic<TraceSink*> trace_{nullptr};
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Comm>> comms_;   // guarded by mutex_
+  std::vector<std::shared_ptr<void>> kept_;  // guarded by mutex_
+  Callbacks callbacks_;
+  Engine engine_;
+};
+
+}  // namespace weft

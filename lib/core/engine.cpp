@@ -1,0 +1,89 @@
+#include "core/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft {
+
+Engine::~Engine() {
+  stop();
+}
+
+Status Engine::start(const ThreadStart& on_start) {
+  if (mode_ == Mode::kCaller) return {};
+  return start_thread("weft-progress", [this] { run(); }, on_start, &thread_);
+}
+
+void Engine::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  wake_.fetch_add(1);
+  clock_.wake_all(wake_);
+  thread_.join();
+}
+
+void Engine::add(std::shared_ptr<Task> task) {
+  {
+    const std::lock_guard lock(drive_mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  notify();
+}
+
+void Engine::remove(const Task* task) {
+  std::shared_ptr<Task> removed;  // destroyed after the lock is released
+  const std::lock_guard lock(drive_mutex_);
+  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.get() == task; });
+  if (it == tasks_.end()) return;
+  removed = std::move(*it);
+  tasks_.erase(it);
+}
+
+void Engine::notify() {
+  wake_.fetch_add(1);
+  if (sleeping_.load()) clock_.wake_all(wake_);
+}
+
+Poll Engine::drive(bool* driven) {
+  const std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  *driven = lock.owns_lock();
+  if (!lock.owns_lock()) return Poll::kParked;
+  bool waiting = false;
+  bool advanced = false;
+  for (size_t i = 0; i < tasks_.size();) {
+    const Poll poll = tasks_[i]->poll();
+    if (poll == Poll::kFinished) {
+      tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(i));
+      continue;
+    }
+    waiting |= poll == Poll::kWaiting;
+    advanced |= poll == Poll::kAdvanced;
+    i++;
+  }
+  if (advanced) return Poll::kAdvanced;
+  return waiting ? Poll::kWaiting : Poll::kParked;
+}
+
+void Engine::run() {
+  uint32_t round = 0;
+  while (!stopping_.load()) {
+    const uint32_t seen = wake_.load();
+    bool driven = false;
+    switch (drive(&driven)) {
+      case Poll::kAdvanced:
+        round = 0;
+        break;
+      case Poll::kWaiting:
+        clock_.relax(round++);
+        break;
+      default:
+        // Nothing to do, or a waiter drives and will hand over.
+        round = 0;
+        sleeping_.store(true);
+        if (wake_.load() == seen && !stopping_.load()) clock_.sleep(wake_, seen, UINT64_MAX);
+        sleeping_.store(false);
+    }
+  }
+}
+
+}  // namespace weft

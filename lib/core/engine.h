@@ -1,0 +1,105 @@
+// The progress engine: polls everything that is under way in a context. In `thread` mode a thread of its own
+// does so while nobody else does; whoever waits helps, by polling itself. In `caller` mode only waiters and
+// tests poll.
+//
+// The drive lock: held by whoever polls. Everything that tasks touch is guarded by it, so lanes, backends and
+// the reducer's progress need no locks of their own. It is never held while waiting, and never while user
+// code runs, hooks' stages excepted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "core/collectives.h"
+
+namespace weft {
+
+// Something that advances when polled: a lane, a reducer's step.
+class Task {
+ public:
+  virtual ~Task() = default;
+  // With the drive lock held. Returns after a bounded amount of work. kParked also when it advanced and has
+  // nothing left; kFinished: the engine drops it.
+  virtual Poll poll() = 0;
+};
+
+// Threads: any thread.
+class Engine {
+ public:
+  enum class Mode { kThread, kCaller };
+
+  Engine(Clock& clock, Mode mode) : clock_(clock), mode_(mode) {}
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Status start(const ThreadStart& on_start);
+  // End the thread. Tasks stay registered and can still be driven by waiters.
+  void stop();
+
+  void add(std::shared_ptr<Task> task);
+  // On return the task is not being polled and never will be. Not from poll().
+  void remove(const Task* task);
+
+  // Something happened that a parked task may be waiting for. Cheap when the thread is awake.
+  void notify();
+
+  // Poll every task once, unless somebody else is doing so: then *driven is false and the result kParked.
+  Poll drive(bool* driven);
+
+  // Drive until done() or the deadline; returns done(). done() is called without the drive lock.
+  template <class Done>
+  bool wait(Done&& done, Deadline deadline) {
+    Poll last = Poll::kParked;
+    for (uint32_t round = 0; !done(); round++) {
+      bool driven = false;
+      last = drive(&driven);
+      if (driven && last == Poll::kAdvanced) {
+        round = 0;
+        continue;
+      }
+      if (done()) break;
+      // The clock is read now and then while spinning, and at every round once rounds take longer.
+      if ((round % 64 == 63 || round > 4096 || deadline.ns() == 0) && deadline.expired(clock_)) {
+        hand_over(last);
+        return done();
+      }
+      clock_.relax(round);
+    }
+    hand_over(last);
+    return true;
+  }
+
+  // Run `work` with the drive lock held: for changes to what tasks share.
+  template <class Work>
+  auto locked(Work&& work) {
+    const std::lock_guard lock(drive_mutex_);
+    return work();
+  }
+
+  Clock& clock() { return clock_; }
+  Mode mode() const { return mode_; }
+
+ private:
+  void run();
+  // A waiter stops driving: if anything is left to do, the thread takes over.
+  void hand_over(Poll last) {
+    if (mode_ == Mode::kThread && last != Poll::kParked) notify();
+  }
+
+  Clock& clock_;
+  const Mode mode_;
+  std::mutex drive_mutex_;
+  std::vector<std::shared_ptr<Task>> tasks_;  // guarded by drive_mutex_
+  std::atomic<uint32_t> wake_{0};             // what the thread sleeps on
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace weft

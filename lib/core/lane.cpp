@@ -1,0 +1,133 @@
+#include "core/lane.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "core/comm.h"
+#include "core/context.h"
+#include "core/trace_sink.h"
+
+namespace weft {
+
+Lane::Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl)
+    : comm_(comm), key_(key), impl_(std::move(impl)) {}
+
+void Lane::submit(Request* request) {
+  request->next = nullptr;
+  const std::lock_guard lock(queue_mutex_);
+  (head_ == nullptr ? head_ : tail_->next) = request;
+  tail_ = request;
+  queued_.store(true, std::memory_order_release);
+}
+
+Poll Lane::poll() {
+  if (comm_.failed()) {
+    fail_all(comm_.failure());
+    return Poll::kParked;
+  }
+  if (current_ == nullptr && !next()) return Poll::kParked;
+  switch (impl_->poll()) {
+    case Poll::kFinished:
+      finish(impl_->result());
+      return queued_.load(std::memory_order_acquire) ? Poll::kAdvanced : Poll::kParked;
+    case Poll::kAdvanced:
+      fruitless_ = 0;
+      return Poll::kAdvanced;
+    default:
+      watch();
+      return Poll::kWaiting;
+  }
+}
+
+bool Lane::next() {
+  if (!queued_.load(std::memory_order_acquire)) return false;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    current_ = head_;
+    head_ = head_->next;
+    queued_.store(head_ != nullptr, std::memory_order_relaxed);
+  }
+  current_->slot = slot_++;
+  fruitless_ = 0;
+  if (comm_.context().trace() != nullptr) current_->start_ns = comm_.context().clock().now_ns();
+  impl_->start(current_->args, current_->slot);
+  return true;
+}
+
+void Lane::finish(Status status) {
+  Request* const request = std::exchange(current_, nullptr);
+  algorithm_.store(impl_->algorithm(), std::memory_order_relaxed);
+  if (TraceSink* trace = comm_.context().trace(); trace != nullptr && request->start_ns != 0) {
+    TraceEvent event;
+    event.kind = TraceKind::kCollective;
+    event.name = name(request->args.coll);
+    event.begin_ns = request->start_ns;
+    event.end_ns = comm_.context().clock().now_ns();
+    event.rank = comm_.rank();
+    event.lane = key_.id;
+    event.index = request->slot;
+    event.bytes = request->args.count * dtype_size(request->args.dtype);
+    trace->record(event);
+  }
+  if (status.ok()) {
+    completed_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    comm_.fail(status);
+    status = comm_.failure();
+  }
+  request->complete(std::move(status));
+}
+
+void Lane::fail_all(const Status& failure) {
+  if (current_ != nullptr) {
+    if (!abandoned_) impl_->abandon();
+    abandoned_ = true;
+    std::exchange(current_, nullptr)->complete(failure);
+  }
+  Request* request = nullptr;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    request = std::exchange(head_, nullptr);
+    queued_.store(false, std::memory_order_relaxed);
+  }
+  while (request != nullptr) {
+    Request* const after = request->next;
+    request->complete(failure);
+    request = after;
+  }
+}
+
+void Lane::watch() {
+  fruitless_++;
+  if (fruitless_ > 2 && comm_.any_departed()) {
+    // Whatever a peer did before its farewell has been seen by now: what is missing will never come.
+    for (const int rank : impl_->missing()) {
+      if (!comm_.departed(rank)) continue;
+      comm_.fail(
+          Status::error(Code::kPeerFailed,
+                        cat("rank ", rank, " left the communicator; ", running_text(), " waits for it"),
+                        Evidence::kConnection)
+              .with_ranks({rank})
+              .with_slot(current_->slot));
+      return;
+    }
+  }
+  if (fruitless_ % 256 != 0 || !current_->deadline.expired(comm_.context().clock())) return;
+  const std::vector<int> missing = impl_->missing();
+  comm_.fail(
+      Status::error(Code::kTimeout,
+                    cat(running_text(), " passed its deadline",
+                        missing.empty() ? std::string() : cat(" waiting for rank ", list_text(missing))),
+                    Evidence::kDeadline)
+          .with_ranks(missing)
+          .with_slot(current_->slot));
+}
+
+std::string Lane::running_text() const {
+  return cat("slot ", current_->slot, " (", Descriptor::of(current_->args).text(), ") on rank ",
+             comm_.rank());
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// A queue of operations that run one after the other on a CollectiveLane. The C layer submits a user's calls,
+// a reducer its buckets' collectives.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/collectives.h"
+#include "core/engine.h"
+#include "core/request.h"
+
+namespace weft {
+
+class Comm;
+
+// Threads: submit: any thread, but the order of submission must be the same on all ranks, so one at a time.
+// poll: under the drive lock.
+class Lane final : public Task {
+ public:
+  // comm outlives the lane: the comm owns it.
+  Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl);
+
+  // Queue the request, or complete it at once with the comm's failure.
+  void submit(Request* request);
+  Poll poll() override;
+
+  const LaneKey& key() const { return key_; }
+  const char* algorithm() const { return algorithm_.load(std::memory_order_relaxed); }
+  uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
+
+ private:
+  bool next();  // start the next request, if any
+  void finish(Status status);
+  void fail_all(const Status& failure);
+  void watch();  // a fruitless poll: deadline, departed peers
+  std::string running_text() const;
+
+  Comm& comm_;
+  const LaneKey key_;
+  const std::unique_ptr<CollectiveLane> impl_;
+  std::mutex queue_mutex_;
+  Request* head_ = nullptr;          // guarded by queue_mutex_
+  Request* tail_ = nullptr;          // guarded by queue_mutex_
+  std::atomic<bool> queued_{false};  // head_ != nullptr
+  // Under the drive lock.
+  Request* current_ = nullptr;
+  uint64_t slot_ = 0;
+  uint32_t fruitless_ = 0;
+  bool abandoned_ = false;
+  std::atomic<const char*> algorithm_{""};
+  std::atomic<uint64_t> completed_{0};
+};
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+// Where the library reports what happens when: implemented by lib/trace, absent unless a trace runs.
+#pragma once
+
+#include <cstdint>
+
+namespace weft {
+
+enum class TraceKind : uint8_t {
+  kStep,        // a reducer's step, begin to the end of finish
+  kReady,       // a gradient became ready (instant)
+  kLaunch,      // a bucket was launched (instant)
+  kStage,       // a hook's stage computed
+  kCollective,  // a collective ran on a lane
+  kDone,        // a bucket's result was in the gradients (instant)
+};
+
+struct TraceEvent {
+  TraceKind kind = TraceKind::kStep;
+  const char* name = "";  // static, or living as long as the context
+  uint64_t begin_ns = 0;  // of the context's clock
+  uint64_t end_ns = 0;    // equal to begin_ns for instants
+  int32_t rank = 0;
+  uint32_t lane = 0;
+  uint32_t bucket = UINT32_MAX;
+  uint32_t stage = UINT32_MAX;
+  uint64_t index = UINT64_MAX;  // parameter for kReady, slot for kCollective, step for kStep
+  uint64_t bytes = 0;
+};
+
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  // Any thread; must not block for long, allocates nothing.
+  virtual void record(const TraceEvent& event) = 0;
+};
+
+}  // namespace weft
