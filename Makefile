@@ -52,7 +52,7 @@ bench-peers: build ## the same loops through Open MPI and PyTorch, side by side
 	@bench/peers.sh $(BUILD)
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, layers, files' sizes
-	@tools/lint.sh $(BUILD)
+	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)
 
 install: build ## install library, header, pkg-config file and tool under PREFIX
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))

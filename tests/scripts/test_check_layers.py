@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""tools/check_layers.py finds every kind of violation, and nothing in code that keeps the rules."""
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import check_layers  # noqa: E402
+
+
+def problems(path, text):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / path
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        (file.parent / "beside.h").touch()
+        return check_layers.check(folder)[1]
+
+
+ALLOWED = [
+    ("lib/base/fd.cpp", '#include "base/fd.h"\n#include <unistd.h>\n'),
+    ("lib/base/log.cpp", "#include <spdlog/logger.h>\n"),
+    ("lib/base/config.cpp", 'const char* x = getenv("WEFT_RANK");'),
+    ("lib/core/comm.cpp", '#include "core/comm.h"\n#include "base/status.h"\n'),
+    ("lib/sync/reducer.cpp", '#include "trace/recorder.h"\n#include "sync/plan.h"\n'),
+    ("lib/capi_comm.cpp", '#include "rendezvous/store.h"\nvoid f() { try { g(); } catch (...) {} }'),
+    ("lib/registry.cpp", '#include "registry_table.h"\n'),
+    ("backends/shm/ring.cpp", '#include "shm/ring.h"\n#include "beside.h"\n#include "core/backend.h"\n'),
+    ("hooks/allreduce/hook.cpp", '#include "core/hook.h"\n#include "core/device.h"\n#include "base/status.h"\n'),
+    ("lib/core/a.cpp", "// printf( in a comment, exit(1)\nconst char* s = \"abort()\";\nint n = 1'000'000; f('x');"),
+    ("lib/core/b.cpp", "Status Comm::abort(const char* reason);\nvoid f() { comm->abort(\"x\"); snprintf(b, 1, s); }"),
+]
+VIOLATIONS = [
+    ("lib/base/fd.cpp", '#include "core/comm.h"'),
+    ("lib/core/comm.cpp", '#include "sync/reducer.h"'),
+    ("lib/core/comm.cpp", '#include "../sync/reducer.h"'),
+    ("lib/core/comm.cpp", '#include "shm/ring.h"'),
+    ("lib/coll/ring.cpp", '#include "rendezvous/store.h"'),
+    ("lib/rendezvous/store.cpp", '#include "coll/ring.h"'),
+    ("lib/unknown/x.cpp", '#include "base/fd.h"'),
+    ("backends/shm/ring.cpp", '#include "rendezvous/store.h"'),
+    ("backends/shm/ring.cpp", '#include "loopback/queue.h"'),
+    ("backends/shm/ring.cpp", '#include "../loopback/queue.h"'),
+    ("hooks/cast/hook.cpp", '#include "core/comm.h"'),
+    ("hooks/cast/hook.cpp", '#include "hooks/allreduce/hook.h"'),
+    ("lib/core/comm.cpp", "#include <spdlog/spdlog.h>"),
+    ("lib/core/comm.cpp", "#include <iostream>"),
+    ("lib/core/comm.cpp", "#include <cuda_runtime.h>"),
+    ("backends/shm/ring.cpp", "#include <ucp/api/ucp.h>"),
+    ("lib/core/comm.cpp", 'auto x = std::getenv("A");'),
+    ("lib/core/comm.cpp", "void f() { try { g(); } catch (const E& e) {} }"),
+    ("backends/shm/ring.cpp", 'void f() { printf("x"); }'),
+    ("lib/core/comm.cpp", "void f() { std::cerr << 1; }"),
+    ("lib/core/comm.cpp", "void f() { if (x) exit(1); }"),
+    ("lib/core/comm.cpp", "void f() {\n  _exit(1);\n}"),
+    ("lib/core/comm.cpp", "void f() {\n  abort();\n}"),
+    ("lib/core/comm.cpp", "void f() { x ? std::abort() : g(); }"),
+    ("lib/core/comm.cpp", "void f() { std::terminate(); }"),
+    ("lib/core/comm.cpp", "void f() { sigaction(1, 0, 0); }"),
+    ("lib/core/comm.cpp", "void f() { ::signal(1, h); }"),
+    ("lib/core/comm.cpp", "auto t = std::chrono::steady_clock::now();"),
+    ("hooks/cast/hook.cpp", "void f() { std::this_thread::sleep_for(1ms); }"),
+]
+
+
+class CheckLayersTest(unittest.TestCase):
+    def test_code_that_keeps_the_rules(self):
+        for path, text in ALLOWED:
+            self.assertEqual(problems(path, text), [], path)
+
+    def test_every_violation_is_found_once_and_placed(self):
+        for path, text in VIOLATIONS:
+            with self.subTest(path=path, text=text):
+                found = problems(path, text)
+                self.assertEqual(len(found), 1, found)
+                self.assertTrue(found[0].startswith(path + ":"), found)
+
+    def test_the_line_is_named(self):
+        self.assertIn(":3:", problems("lib/core/a.cpp", "/* two\nlines */\nvoid f() { std::exit(1); }")[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Check that documents name only what exists: make targets, files that they link to, scripts that they call."""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def make_targets(root):
+    return set(re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(), re.M))
+
+
+def check_document(path, root, targets):
+    text = path.read_text()
+    name = path.relative_to(root)
+    problems = []
+    for code in re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:\$ )?(make [^\n]*)$", text, re.M):
+        match = re.match(r"(?:\$ )?make ([a-z][a-z-]*)", code)
+        if match and match.group(1) not in targets:
+            problems.append(f"{name}: `make {match.group(1)}` is no target of the Makefile")
+    for link in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", text):
+        if "://" not in link and not link.startswith("mailto:") and not (path.parent / link).exists():
+            problems.append(f"{name}: links to {link}, which does not exist")
+    return problems
+
+
+def check(root):
+    targets = make_targets(root)
+    documents = sorted([*root.glob("*.md"), *(root / "docs").glob("**/*.md")])
+    return documents, [problem for path in documents for problem in check_document(path, root, targets)]
+
+
+def main():
+    documents, problems = check(ROOT)
+    print("\n".join(problems) if problems else f"docs: {len(documents)} documents name what exists")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
