@@ -513,8 +513,8 @@ typedef struct weft_bucket {
 #define WEFT_SPACE_BUCKET 0  /* the bucket's buffer */
 #define WEFT_SPACE_SCRATCH 1 /* the hook's scratch for this bucket */
 
-#define WEFT_HOOK_COLLECTIVE_DYNAMIC ((uint64_t)1) /* count is a largest count; the stage sets the real one \
-                                                    */
+/* count is a largest count; the stage sets the real one */
+#define WEFT_HOOK_COLLECTIVE_DYNAMIC ((uint64_t)1)
 
 /* One collective that a hook declares; stage k runs before collective k, stage n after the last. */
 typedef struct weft_hook_collective {
@@ -613,10 +613,10 @@ typedef struct weft_param {
 } weft_param;
 
 typedef int32_t weft_gradient_mode;
-#define WEFT_GRADIENT_COPY \
-  1 /* default: ready copies the gradient in, its bucket's completion copies the result back */
-#define WEFT_GRADIENT_VIEW 2 /* the program computes gradients in weft_reducer_grad_view's memory: no copy \
-                              */
+/* Default: ready copies the gradient in, its bucket's completion copies the result back. */
+#define WEFT_GRADIENT_COPY 1
+/* The program computes gradients in weft_reducer_grad_view's memory: no copy. */
+#define WEFT_GRADIENT_VIEW 2
 
 /* A bucket's result is in the gradients. Any thread, one at a time per reducer, never the progress thread. */
 typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, weft_status status);

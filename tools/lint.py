@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Everything that is checked without running the code. `make lint` calls it with the build folder.
+
+format   clang-format over all tracked C and C++ files
+layers   tools/check_layers.py
+docs     tools/check_docs.py
+sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
+headers  every header of lib, backends and hooks compiles alone; weft.h as C99, C11 and C++17, by gcc and clang
+tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / ".venv" / "bin"
+CODE = ("lib/", "backends/", "hooks/")
+LONG, TOO_LONG = 400, 700
+LONG_BY_DESIGN = {"include/weft/weft.h"}  # one header, and most of it is documentation
+
+
+def tracked(*suffixes):
+    listing = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                             check=True, stdout=subprocess.PIPE, text=True).stdout
+    return sorted({name for name in listing.split("\0") if name.endswith(suffixes) and (ROOT / name).exists()})
+
+
+def output_of(command, text=None, cwd=ROOT):
+    """Empty if the command succeeded, else what it said."""
+    result = subprocess.run(command, cwd=cwd, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return "" if result.returncode == 0 else result.stdout.strip() or f"{command[0]}: exit code {result.returncode}"
+
+
+def in_parallel(jobs, function, items):
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return [text for text in pool.map(function, items) if text]
+
+
+def check_format(arguments):
+    files = tracked(".h", ".c", ".cpp", ".cu")
+    return in_parallel(arguments.jobs, lambda part: output_of(
+        [str(TOOLS / "clang-format"), "--dry-run", "-Werror", *part]), [files[0::2], files[1::2]] if files[1:] else [files])
+
+
+def check_layers(_):
+    return [text for text in [output_of([sys.executable, "tools/check_layers.py"])] if text]
+
+
+def check_docs(_):
+    return [text for text in [output_of([sys.executable, "tools/check_docs.py"])] if text]
+
+
+def check_sizes(_):
+    problems = []
+    for name in tracked(".h", ".c", ".cpp", ".cu"):
+        if not name.startswith(CODE + ("include/",)) or name in LONG_BY_DESIGN:
+            continue
+        lines = len((ROOT / name).read_text().splitlines())
+        if lines > TOO_LONG:
+            problems.append(f"{name}: {lines} lines; {TOO_LONG} is the most: look for the second thing that it does")
+        elif lines > LONG:
+            print(f"  note: {name} has {lines} lines")
+    return problems
+
+
+def compile_database(build):
+    return json.loads((build / "compile_commands.json").read_text())
+
+
+def include_flags(build):
+    """Include folders and definitions that the library is compiled with."""
+    flags = []
+    for entry in compile_database(build):
+        if "/lib/" in str((Path(entry["directory"]) / entry["file"]).resolve()):
+            words = shlex.split(entry["command"])
+            flags = [word for word in words if word.startswith(("-I", "-D", "-isystem", "-pthread"))]
+            break
+    absolute = []
+    for flag in flags:
+        absolute.append("-I" + str((build / flag[2:]).resolve()) if flag.startswith("-I") else flag)
+    return absolute
+
+
+def check_headers(arguments):
+    flags = include_flags(arguments.build)
+    warnings = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
+
+    def compile_alone(job):
+        compiler, language, standard, header, extra = job
+        text = output_of([compiler, "-x", language, "-std=" + standard, *warnings, *extra, "-"],
+                         f'#include "{ROOT / header}"\nextern int weft_header_alone;\n')
+        return text and f"{header} alone, by {compiler} as {standard}:\n{text}"
+
+    jobs = []
+    for c, cpp in (("gcc", "g++"), ("clang", "clang++")):
+        if shutil.which(c):
+            jobs += [(c, "c", standard, "include/weft/weft.h", []) for standard in ("c99", "c11")]
+            jobs += [(cpp, "c++", "c++17", "include/weft/weft.h", [])]
+    compiler = "g++" if shutil.which("g++") else "clang++"
+    jobs += [(compiler, "c++", "c++20", header, ["-Wno-missing-field-initializers", *flags])
+             for header in tracked(".h") if header.startswith(CODE)]
+    return in_parallel(arguments.jobs, compile_alone, jobs)
+
+
+def check_tidy(arguments):
+    files = {}
+    for entry in compile_database(arguments.build):
+        path = (Path(entry["directory"]) / entry["file"]).resolve()
+        if path.is_relative_to(ROOT) and str(path.relative_to(ROOT)).startswith(CODE):
+            files[str(path)] = entry
+    if arguments.files:
+        files = {path: entry for path, entry in files.items() if arguments.files in path}
+
+    def tidy(path):
+        # The database may be gcc's; clang does not know all of its warnings.
+        text = output_of([str(TOOLS / "clang-tidy"), "--quiet", "-p", str(arguments.build),
+                          "--extra-arg=-Wno-unknown-warning-option", path])
+        return re.sub(r"^\d+ warnings? (?:treated as errors? )?generated\.\n|^Suppressed .*\n", "", text, flags=re.M)
+
+    # The slowest first, so that the last ones end together.
+    return in_parallel(arguments.jobs, tidy, sorted(files, key=os.path.getsize, reverse=True))
+
+
+CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes,
+          "headers": check_headers, "tidy": check_tidy}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--only", default=" ".join(CHECKS), help="checks to run")
+    parser.add_argument("--files", default="", help="for tidy: only files whose path contains this")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    failed = []
+    for name in arguments.only.replace(",", " ").split():
+        begin = time.monotonic()
+        problems = CHECKS[name](arguments)
+        print(f"lint {name:8} {'FAILED' if problems else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
+        if problems:
+            failed.append(name)
+            print("\n".join(problems), flush=True)
+    print("lint: failed: " + ", ".join(failed) if failed else "lint: clean")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
