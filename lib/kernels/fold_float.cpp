@@ -1,0 +1,69 @@
+// Folds of floating-point types, for every instruction set. Called through host_ops.cpp.
+#include "kernels/targets.h"
+
+// Compile this file once for each instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/fold_float.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/fold-inl.h"
+#include "kernels/per_target-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Product {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Mul(a, b);
+  }
+};
+// The earlier one of equals; a NaN wins and stays.
+struct Minimum {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+  }
+};
+struct Maximum {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+  }
+};
+
+// Multiplying by 1 changes nothing, so that only sums have a variant without scales.
+template <class E>
+FoldFunction fold_of(ReduceOp op, bool scaled) {
+  switch (op) {
+    case ReduceOp::kProd:
+      return fold_all<E, Product, true>;
+    case ReduceOp::kMin:
+      return fold_all<E, Minimum, true>;
+    case ReduceOp::kMax:
+      return fold_all<E, Maximum, true>;
+    default:
+      return scaled ? fold_all<E, Sum, true> : fold_all<E, Sum, false>;
+  }
+}
+
+}  // namespace
+
+FoldFunction float_fold(Dtype dtype, ReduceOp op, bool scaled) {
+  switch (dtype) {
+    case Dtype::kF16:
+      return fold_of<F16>(op, scaled);
+    case Dtype::kBf16:
+      return fold_of<Bf16>(op, scaled);
+    case Dtype::kF32:
+      return fold_of<F32>(op, scaled);
+    default:
+      return fold_of<F64>(op, scaled);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();

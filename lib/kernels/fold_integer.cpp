@@ -1,0 +1,117 @@
+// Folds of integers, for every instruction set. They wrap. Called through host_ops.cpp.
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/targets.h"
+
+// Compile this file once for each instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/fold_integer.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/fold-inl.h"
+#include "kernels/per_target-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Minimum {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Min(a, b);
+  }
+};
+struct Maximum {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Max(a, b);
+  }
+};
+struct BitAnd {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::And(a, b);
+  }
+};
+struct BitOr {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+struct BitXor {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
+// Not all instruction sets multiply vectors of all widths, and products of integers are rare: a plain loop.
+template <class T>
+void fold_product(const FoldArgs& args) {
+  for (uint64_t i = 0; i < args.count; i++) {
+    T product = 1;
+    for (int j = 0; j < args.input_count; j++) {
+      T factor;
+      std::memcpy(&factor, args.inputs[j] + i * sizeof(T), sizeof(T));
+      product = static_cast<T>(uint64_t{product} * factor);
+    }
+    for (int j = 0; j < args.output_count; j++) {
+      std::memcpy(args.outputs[j] + i * sizeof(T), &product, sizeof(T));
+    }
+  }
+}
+
+// The same bits for signed and unsigned integers, except the smallest and the largest.
+template <class Unsigned>
+FoldFunction fold_bits_of(ReduceOp op) {
+  using E = Plain<Unsigned>;
+  switch (op) {
+    case ReduceOp::kProd:
+      return fold_product<Unsigned>;
+    case ReduceOp::kBand:
+      return fold_all<E, BitAnd, false>;
+    case ReduceOp::kBor:
+      return fold_all<E, BitOr, false>;
+    case ReduceOp::kBxor:
+      return fold_all<E, BitXor, false>;
+    default:
+      return fold_all<E, Sum, false>;
+  }
+}
+
+template <class T>
+FoldFunction fold_of(ReduceOp op) {
+  if (op == ReduceOp::kMin) return fold_all<Plain<T>, Minimum, false>;
+  if (op == ReduceOp::kMax) return fold_all<Plain<T>, Maximum, false>;
+  return fold_bits_of<std::make_unsigned_t<T>>(op);
+}
+
+}  // namespace
+
+FoldFunction integer_fold(Dtype dtype, ReduceOp op) {
+  switch (dtype) {
+    case Dtype::kU8:
+      return fold_of<uint8_t>(op);
+    case Dtype::kI8:
+      return fold_of<int8_t>(op);
+    case Dtype::kU16:
+      return fold_of<uint16_t>(op);
+    case Dtype::kI16:
+      return fold_of<int16_t>(op);
+    case Dtype::kU32:
+      return fold_of<uint32_t>(op);
+    case Dtype::kI32:
+      return fold_of<int32_t>(op);
+    case Dtype::kU64:
+      return fold_of<uint64_t>(op);
+    default:
+      return fold_of<int64_t>(op);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,93 @@
+// The host's operations: what needs no arithmetic is a memcpy, the rest goes to the kernel for its types. One
+// table an instruction set.
+#include "kernels/host_ops.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "kernels/float_environment.h"
+#include "kernels/targets.h"
+
+// Compile this file once for each instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/host_ops.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/per_target-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+namespace {
+
+void copy_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
+  if (dst != src && size != 0) std::memcpy(dst, src, size);
+}
+
+void fold(const FoldArgs& args) {
+  assert(args.input_count >= 1 && args.output_count >= 1 && check_reduction(args.op, args.dtype).ok());
+  if (args.count == 0) return;
+  if (!is_float(args.dtype)) return integer_fold(args.dtype, args.op)(args);
+  const FloatEnvironment fixed;
+  float_fold(args.dtype, args.op, args.prescale != 1.0 || args.postscale != 1.0)(args);
+}
+
+void copy(const CopyArgs& args) {
+  assert(args.src_dtype == args.dst_dtype || (is_float(args.src_dtype) && is_float(args.dst_dtype)));
+  if (args.src_dtype == args.dst_dtype && (args.scale == 1.0 || !is_float(args.src_dtype))) {
+    return copy_bytes(args.dst, args.src, args.count * dtype_size(args.src_dtype));
+  }
+  const FloatEnvironment fixed;
+  convert(args.src_dtype, args.dst_dtype)(args);
+}
+
+void accumulate(const CopyArgs& args) {
+  if (!is_float(args.dst_dtype)) {
+    assert(args.src_dtype == args.dst_dtype);
+    const std::byte* const inputs[] = {args.dst, args.src};
+    return fold({.dtype = args.dst_dtype,
+                 .inputs = inputs,
+                 .input_count = 2,
+                 .outputs = &args.dst,
+                 .output_count = 1,
+                 .count = args.count});
+  }
+  assert(args.src_dtype == args.dst_dtype ||
+         (args.dst_dtype == Dtype::kF32 && dtype_size(args.src_dtype) == 2));
+  const FloatEnvironment fixed;
+  convert_add(args.src_dtype, args.dst_dtype)(args);
+}
+
+// "host AVX2" and so on, from the name of the namespace, which is N_AVX2.
+struct Name {
+  char text[32] = "host ";
+  constexpr Name() {
+    constexpr char kNamespace[] = HWY_STR(HWY_NAMESPACE);
+    static_assert(sizeof kNamespace < sizeof text);
+    for (size_t i = 2; i < sizeof kNamespace; i++) text[i + 3] = kNamespace[i];
+  }
+};
+constexpr Name kName;
+constexpr DeviceOps kOps{kName.text, fold, copy, accumulate};
+
+}  // namespace
+
+const DeviceOps& ops() {
+  return kOps;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft {
+
+HWY_EXPORT(ops);
+
+const DeviceOps& host_ops() {
+  return HWY_DYNAMIC_DISPATCH(ops)();
+}
+
+}  // namespace weft
+#endif

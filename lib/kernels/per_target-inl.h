@@ -1,0 +1,30 @@
+// What the files of this folder give each other, for the instruction set that is being compiled.
+#if defined(WEFT_KERNELS_PER_TARGET_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_KERNELS_PER_TARGET_INL_H
+#undef WEFT_KERNELS_PER_TARGET_INL_H
+#else
+#define WEFT_KERNELS_PER_TARGET_INL_H
+#endif
+
+#include <hwy/highway.h>
+#include "core/device.h"
+
+namespace weft {
+using FoldFunction = void (*)(const FoldArgs& args);
+using ConvertFunction = void (*)(const CopyArgs& args);
+
+namespace HWY_NAMESPACE {
+
+// Arguments that check_reduction accepts.
+FoldFunction float_fold(Dtype dtype, ReduceOp op, bool scaled);
+FoldFunction integer_fold(Dtype dtype, ReduceOp op);
+
+// dst[i] = round(scale * src[i]); of any two floating-point types.
+ConvertFunction convert(Dtype src, Dtype dst);
+// dst[i] = round(dst[i] + scale * src[i]); of equal floating-point types, or f16 or bf16 to f32.
+ConvertFunction convert_add(Dtype src, Dtype dst);
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+
+#endif
