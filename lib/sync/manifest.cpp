@@ -1,0 +1,250 @@
+#include "sync/manifest.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+Status wrong(uint64_t index, const std::string& name, const std::string& what, Code code = Code::kArg) {
+  return Status::error(code, cat("parameter ", index, " ('", name, "'): ", what));
+}
+
+// Elements of a shape, and that their bytes and offsets fit in 63 bits.
+Status count_elements(uint64_t index, Param* param) {
+  uint64_t count = 1;
+  bool overflow = false;
+  for (const int64_t extent : param->shape) {
+    if (extent < 0)
+      return wrong(index, param->name, cat("shape [", list_text(param->shape), "] is negative"));
+    // A zero counts as one here: row-major strides, which step over it, must fit too.
+    overflow |= __builtin_mul_overflow(count, static_cast<uint64_t>(std::max<int64_t>(extent, 1)), &count);
+  }
+  uint64_t bytes = 0;
+  overflow |= __builtin_mul_overflow(count, dtype_size(param->dtype), &bytes);
+  if (overflow || bytes > INT64_MAX) {
+    return wrong(index, param->name, cat("shape [", list_text(param->shape), "] has too many elements"));
+  }
+  const bool empty = std::find(param->shape.begin(), param->shape.end(), 0) != param->shape.end();
+  param->count = empty ? 0 : count;
+  return {};
+}
+
+// Dimensions with more than one element, by ascending stride.
+std::vector<size_t> dims_by_stride(const Param& param) {
+  std::vector<size_t> dims;
+  for (size_t d = 0; d < param.shape.size(); d++) {
+    if (param.shape[d] > 1) dims.push_back(d);
+  }
+  std::sort(dims.begin(), dims.end(),
+            [&](size_t a, size_t b) { return param.strides[a] < param.strides[b]; });
+  return dims;
+}
+
+// Normalises the strides, refuses those that may address an element twice, and finds whether they are dense.
+Status check_strides(uint64_t index, Param* param) {
+  const std::vector<int64_t> contiguous = row_major(param->shape);
+  for (size_t d = 0; d < param->shape.size(); d++) {
+    if (param->shape[d] <= 1 || param->count == 0) param->strides[d] = contiguous[d];
+  }
+  if (param->count == 0) return {};
+  uint64_t furthest = 0;  // the largest offset that the dimensions so far reach
+  uint64_t packed = 1;    // the stride that the next dimension has if the layout is dense
+  param->dense = true;
+  for (const size_t d : dims_by_stride(*param)) {
+    const int64_t stride = param->strides[d];
+    const auto extent = static_cast<uint64_t>(param->shape[d]);
+    if (stride < 0) return wrong(index, param->name, "strides must not be negative");
+    if (static_cast<uint64_t>(stride) <= furthest) {
+      return wrong(index, param->name,
+                   cat("strides [", list_text(param->strides), "] of shape [", list_text(param->shape),
+                       "] address an element more than once"));
+    }
+    param->dense &= static_cast<uint64_t>(stride) == packed;
+    packed *= extent;
+    uint64_t reach = 0;
+    if (__builtin_mul_overflow(static_cast<uint64_t>(stride), extent - 1, &reach) ||
+        __builtin_add_overflow(furthest, reach, &furthest) ||
+        furthest >= INT64_MAX / dtype_size(param->dtype)) {
+      return wrong(index, param->name, cat("strides [", list_text(param->strides), "] reach too far"));
+    }
+  }
+  return {};
+}
+
+Status check_param(uint64_t index, Param* param) {
+  const std::string& name = param->name;
+  if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
+  if (!is_float(param->dtype)) {
+    return wrong(index, name,
+                 cat("gradients are f16, bf16, f32 or f64, not ", weft::name(param->dtype), " (",
+                     static_cast<int>(param->dtype), ")"));
+  }
+  if (param->device_kind != WEFT_DEVICE_HOST) {
+    return wrong(index, name, "only gradients in host memory are supported in this version",
+                 Code::kUnsupported);
+  }
+  WEFT_TRY(count_elements(index, param));
+  return check_strides(index, param);
+}
+
+Status check_names(const std::vector<Param>& params) {
+  std::unordered_map<std::string_view, size_t> seen;
+  seen.reserve(params.size());
+  for (size_t i = 0; i < params.size(); i++) {
+    const auto [it, fresh] = seen.emplace(params[i].name, i);
+    if (!fresh) return wrong(i, params[i].name, cat("parameter ", it->second, " has the same name"));
+  }
+  return {};
+}
+
+Status from_struct(uint64_t index, const weft_param& in, Param* out) {
+  if (in.name == nullptr || in.name[0] == 0) {
+    return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
+  }
+  const size_t length = strnlen(in.name, kMaxParamName + 1);
+  if (length > kMaxParamName) {
+    return Status::error(Code::kArg,
+                         cat("parameter ", index, ": the name is longer than ", kMaxParamName, " bytes"));
+  }
+  out->name.assign(in.name, length);
+  if (in.flags != 0) return wrong(index, out->name, cat("unknown flags ", in.flags));
+  if (in.ndim < 0 || in.ndim > kMaxParamDims) {
+    return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
+  }
+  if (in.ndim > 0 && in.shape == nullptr) return wrong(index, out->name, "shape is NULL");
+  // An unknown dtype must not become a known one by being narrowed.
+  const bool known = in.dtype >= 1 && in.dtype <= kDtypeCount;
+  if (!known) return wrong(index, out->name, cat("unknown dtype ", in.dtype));
+  out->dtype = static_cast<Dtype>(in.dtype);
+  out->device_kind = in.device_kind;
+  out->device = in.device;
+  if (in.device_kind == WEFT_DEVICE_HOST && in.device != 0) {
+    return wrong(index, out->name, cat("the host has no device ", in.device));
+  }
+  if (in.ndim > 0) out->shape.assign(in.shape, in.shape + in.ndim);
+  // The count is checked before row-major strides are computed: they overflow where it does.
+  WEFT_TRY(count_elements(index, out));
+  if (in.strides != nullptr && in.ndim > 0) {
+    out->strides.assign(in.strides, in.strides + in.ndim);
+  } else {
+    out->strides = row_major(out->shape);
+  }
+  return check_param(index, out);
+}
+
+}  // namespace
+
+std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(shape[d], 1);
+  }
+  return strides;
+}
+
+std::string Param::text() const {
+  std::string out = cat(weft::name(dtype), " [", list_text(shape), "]");
+  if (strides != row_major(shape)) out += cat(" with strides [", list_text(strides), "]");
+  if (device_kind != WEFT_DEVICE_HOST) out += cat(" on device ", device_kind, ":", device);
+  return out;
+}
+
+Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_size, Manifest* manifest) {
+  if (params == nullptr || count == 0) {
+    return Status::error(Code::kArg, "a reducer needs at least one parameter");
+  }
+  if (count > kMaxParams) {
+    return Status::error(Code::kArg, cat(count, " parameters; at most ", kMaxParams, " are supported"));
+  }
+  manifest->params.resize(count);
+  const auto* element = reinterpret_cast<const std::byte*>(params);
+  for (uint64_t i = 0; i < count; i++, element += element_size) {
+    weft_param param{};
+    std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
+    WEFT_TRY(from_struct(i, param, &manifest->params[i]));
+  }
+  return check_names(manifest->params);
+}
+
+void Manifest::write(ByteWriter* writer) const {
+  writer->put(static_cast<uint32_t>(params.size()));
+  for (const Param& p : params) {
+    writer->put_string(p.name).put(p.dtype).put(p.device_kind).put(p.device);
+    writer->put(static_cast<uint8_t>(p.shape.size()));
+    for (const int64_t extent : p.shape) writer->put(extent);
+    for (const int64_t stride : p.strides) writer->put(stride);
+  }
+}
+
+Status Manifest::read(ByteView bytes, Manifest* manifest) {
+  const auto bad = [](const std::string& why) {
+    return Status::error(Code::kMismatch, cat("the list of parameters is not readable: ", why));
+  };
+  ByteReader reader(bytes);
+  const auto count = reader.get<uint32_t>();
+  manifest->params.clear();
+  // One by one: the count is believed only as far as bytes follow.
+  for (uint32_t i = 0; i < count && reader.ok(); i++) {
+    Param p;
+    p.name = reader.get_string(kMaxParamName);
+    p.dtype = reader.get<Dtype>();
+    p.device_kind = reader.get<int32_t>();
+    p.device = reader.get<int32_t>();
+    const auto dims = reader.get<uint8_t>();
+    if (dims > kMaxParamDims) return bad(cat("parameter ", i, " has ", int{dims}, " dimensions"));
+    p.shape.resize(dims);
+    p.strides.resize(dims);
+    for (int64_t& extent : p.shape) extent = reader.get<int64_t>();
+    for (int64_t& stride : p.strides) stride = reader.get<int64_t>();
+    if (!reader.ok()) break;
+    if (const Status checked = check_param(i, &p); !checked.ok()) return bad(checked.text());
+    manifest->params.push_back(std::move(p));
+  }
+  return reader.done() ? Status() : bad("its end is missing, or not its end");
+}
+
+std::string Manifest::names(const std::vector<uint32_t>& indices, size_t most) const {
+  std::vector<std::string> quoted;
+  for (size_t i = 0; i < std::min(indices.size(), most); i++) {
+    quoted.push_back(cat("'", params[indices[i]].name, "'"));
+  }
+  std::string out = list_text(quoted, most);
+  if (indices.size() > most) out += cat(" and ", indices.size() - most, " more");
+  return out;
+}
+
+std::string manifest_difference(int rank, const Manifest& mine, int other_rank, const Manifest& theirs) {
+  const size_t both = std::min(mine.params.size(), theirs.params.size());
+  for (size_t i = 0; i < both; i++) {
+    const Param& a = mine.params[i];
+    const Param& b = theirs.params[i];
+    if (a == b) continue;
+    if (a.name == b.name) {
+      return cat("parameter ", i, " '", a.name, "' is ", a.text(), " on rank ", rank, " and ", b.text(),
+                 " on rank ", other_rank);
+    }
+    const auto has_name = [](const Manifest& m, const std::string& name) {
+      return std::any_of(m.params.begin(), m.params.end(), [&](const Param& p) { return p.name == name; });
+    };
+    const bool order = has_name(mine, b.name) && has_name(theirs, a.name);
+    return cat("parameter ", i, " is '", a.name, "' ", a.text(), " on rank ", rank, " and '", b.name, "' ",
+               b.text(), " on rank ", other_rank,
+               order ? ": the ranks list the same parameters in another order" : "");
+  }
+  if (mine.params.size() == theirs.params.size()) return "";
+  const bool more = mine.params.size() > both;
+  const Param& extra = (more ? mine : theirs).params[both];
+  return cat("rank ", rank, " has ", mine.params.size(), " parameters and rank ", other_rank, " has ",
+             theirs.params.size(), "; parameter ", both, " '", extra.name, "' ", extra.text(), " is on rank ",
+             more ? rank : other_rank, " only");
+}
+
+}  // namespace weft

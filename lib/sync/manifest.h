@@ -1,0 +1,61 @@
+// The list of parameters that a reducer synchronises: checked, normalised, agreed across ranks. Used by
+// Reducer::create and the planner. Threads: values; one thread at a time.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace weft {
+
+struct Param {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  int32_t device_kind = WEFT_DEVICE_HOST;
+  int32_t device = 0;
+  std::vector<int64_t> shape;
+  // In elements, as many as shape. Dimensions of at most one element, whose stride says nothing, have the
+  // row-major stride, so that equal layouts compare equal.
+  std::vector<int64_t> strides;
+  uint64_t count = 1;  // elements
+  // The elements fill `count` consecutive places, in whatever order: a gradient is copied as one piece, and
+  // its place in a bucket has the same strides. Otherwise the place is row-major.
+  bool dense = true;
+
+  uint64_t bytes() const { return count * dtype_size(dtype); }
+  std::string text() const;  // "f32 [64, 3, 7, 7]", "f16 [8, 4] with strides [1, 8]"
+  bool operator==(const Param&) const = default;
+};
+
+struct Manifest {
+  std::vector<Param> params;
+
+  void write(ByteWriter* writer) const;
+  // Of bytes from another rank: bounded, and checked as make_manifest checks. kMismatch.
+  static Status read(ByteView bytes, Manifest* manifest);
+  // "'a', 'b', 'c' and 5 more"
+  std::string names(const std::vector<uint32_t>& indices, size_t most = 16) const;
+};
+
+inline constexpr uint64_t kMaxParams = 16u << 20;
+inline constexpr uint32_t kMaxParamName = 4096;
+inline constexpr int32_t kMaxParamDims = 16;
+
+// params: an array of elements of element_size bytes, whose struct_size the C layer has checked. kArg or
+// kUnsupported naming the parameter. Linear in the number of parameters.
+Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_size, Manifest* manifest);
+
+// What is different between two ranks' lists, naming the first parameter that differs and both sides; empty
+// if nothing is.
+std::string manifest_difference(int rank, const Manifest& mine, int other_rank, const Manifest& theirs);
+
+// Row-major strides of a shape.
+std::vector<int64_t> row_major(const std::vector<int64_t>& shape);
+
+}  // namespace weft
