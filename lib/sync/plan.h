@@ -1,0 +1,56 @@
+// Which parameters share a bucket, in which order buckets are launched, and where each gradient lies in its
+// bucket: DistributedDataParallel's rule. A pure function of the manifest and the limits, so all ranks get
+// the same. Used by Reducer::create. Threads: values; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "sync/manifest.h"
+
+namespace weft {
+
+inline constexpr uint64_t kFirstBucketBytes = 1u << 20;
+inline constexpr uint64_t kBucketBytes = 25u << 20;
+
+struct PlannedBucket {
+  Dtype dtype = Dtype::kF32;
+  uint64_t limit_bytes = 0;       // what closed it, or would have
+  uint64_t count = 0;             // elements
+  std::vector<uint32_t> params;   // in the order of the layout: packed, without padding
+  std::vector<uint64_t> offsets;  // of each, in elements
+
+  uint64_t bytes() const { return count * dtype_size(dtype); }
+};
+
+struct Plan {
+  std::vector<PlannedBucket> buckets;  // in the order of launch
+  std::vector<uint32_t> bucket_of;     // per parameter
+  std::vector<uint64_t> offset_of;     // per parameter: elements from the bucket's start
+
+  void write(ByteWriter* writer) const;  // what ranks must agree on
+  // "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]"
+  std::string text(const Manifest& manifest, uint32_t bucket) const;
+};
+
+struct PlanOptions {
+  // Per dtype and device the first bucket closes at limits[0], the next at limits[1], ...; the last repeats.
+  // 0 closes after every parameter. Empty: 1 MiB, then 25 MiB.
+  std::vector<uint64_t> limits;
+  // The order in which parameters are put into buckets; empty: as listed, and then the list of buckets (not
+  // their contents) is reversed, because backward produces gradients in about that order.
+  std::vector<uint32_t> order;
+};
+
+// A parameter is added to the open bucket of its dtype and device, which is closed if it has then reached its
+// limit: a bucket may overshoot, a parameter is never split. Buckets are ordered by the first of their
+// members.
+Plan make_plan(const Manifest& manifest, const PlanOptions& options);
+
+// The default limits, or those given.
+std::vector<uint64_t> bucket_limits(std::span<const uint64_t> given);
+
+}  // namespace weft

@@ -1,0 +1,117 @@
+// lib/sync/plan: DistributedDataParallel's assignment (reference: test_c10d_common of PyTorch), and what Weft
+// defines beyond it.
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "sync/plan.h"
+
+using namespace weft;
+
+namespace {
+
+Manifest manifest_of(const std::vector<std::pair<Dtype, uint64_t>>& params) {
+  Manifest m;
+  for (const auto& [dtype, count] : params) {
+    Param p;
+    p.name = "p" + std::to_string(m.params.size());
+    p.dtype = dtype;
+    p.shape = {static_cast<int64_t>(count)};
+    p.strides = {1};
+    p.count = count;
+    m.params.push_back(p);
+  }
+  return m;
+}
+
+std::vector<std::vector<uint32_t>> members(const Plan& plan, bool reversed = false) {
+  std::vector<std::vector<uint32_t>> out;
+  for (const PlannedBucket& b : plan.buckets) out.push_back(b.params);
+  if (reversed) out = {out.rbegin(), out.rend()};
+  return out;
+}
+
+std::vector<uint64_t> limits(const Plan& plan) {
+  std::vector<uint64_t> out;
+  for (auto b = plan.buckets.rbegin(); b != plan.buckets.rend(); ++b) out.push_back(b->limit_bytes);
+  return out;
+}
+
+using Buckets = std::vector<std::vector<uint32_t>>;
+
+const std::vector<std::pair<Dtype, uint64_t>> kAlternating = {{Dtype::kF32, 50}, {Dtype::kF64, 25},
+                                                              {Dtype::kF32, 50}, {Dtype::kF64, 25},
+                                                              {Dtype::kF32, 50}, {Dtype::kF64, 25}};
+
+}  // namespace
+
+// The four cases below are listed in definition order; the plan launches them in reverse.
+
+TEST_CASE("buckets follow DDP: one limit, one dtype") {
+  const Manifest m =
+      manifest_of({{Dtype::kF32, 100}, {Dtype::kF32, 200}, {Dtype::kF32, 100}, {Dtype::kF32, 50}});
+  const Plan plan = make_plan(m, {.limits = {400}});
+  CHECK(members(plan, true) == Buckets{{0}, {1}, {2}, {3}});
+  CHECK(limits(plan) == std::vector<uint64_t>{400, 400, 400, 400});
+}
+
+TEST_CASE("buckets follow DDP: one limit, two dtypes") {
+  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {400}});
+  CHECK(members(plan, true) == Buckets{{0, 2}, {1, 3}, {4}, {5}});
+}
+
+TEST_CASE("buckets follow DDP: several limits, one dtype") {
+  const Manifest m =
+      manifest_of({{Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}});
+  const Plan plan = make_plan(m, {.limits = {40, 80}});
+  CHECK(members(plan, true) == Buckets{{0}, {1, 2}, {3}});
+  CHECK(limits(plan) == std::vector<uint64_t>{40, 80, 80});
+}
+
+TEST_CASE("buckets follow DDP: several limits, two dtypes") {
+  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {200, 400}});
+  CHECK(members(plan, true) == Buckets{{0}, {1}, {2, 4}, {3, 5}});
+  CHECK(limits(plan) == std::vector<uint64_t>{200, 200, 400, 400});
+}
+
+TEST_CASE("the list of buckets is reversed, their contents are not") {
+  const Manifest m = manifest_of({{Dtype::kF32, 3}, {Dtype::kF32, 4}, {Dtype::kF32, 5}});
+  const Plan plan = make_plan(m, {.limits = {28}});
+  CHECK(members(plan) == Buckets{{2}, {0, 1}});
+  CHECK(plan.buckets[1].offsets == std::vector<uint64_t>{0, 3});
+  CHECK(plan.buckets[1].count == 7);
+  CHECK(plan.bucket_of == std::vector<uint32_t>{1, 1, 0});
+  CHECK(plan.offset_of == std::vector<uint64_t>{0, 3, 0});
+}
+
+TEST_CASE("by default the first bucket closes at 1 MiB and the others at 25 MiB") {
+  std::vector<std::pair<Dtype, uint64_t>> params(60, {Dtype::kF32, (1u << 20) / 4});
+  const Plan plan = make_plan(manifest_of(params), {});
+  REQUIRE(plan.buckets.size() == 4);
+  CHECK(plan.buckets[3].bytes() == 1u << 20);  // launched last
+  CHECK(plan.buckets[2].bytes() == 25u << 20);
+  CHECK(plan.buckets[0].params.size() == 9);
+}
+
+TEST_CASE("limit 0 is one parameter a bucket, also for empty ones") {
+  const Plan plan =
+      make_plan(manifest_of({{Dtype::kF32, 0}, {Dtype::kF32, 7}, {Dtype::kF64, 1}}), {.limits = {0}});
+  CHECK(members(plan) == Buckets{{2}, {1}, {0}});
+}
+
+TEST_CASE("a parameter larger than the limit joins the open bucket and is never split") {
+  const Plan plan =
+      make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1000}, {Dtype::kF32, 1}}), {.limits = {100}});
+  CHECK(members(plan, true) == Buckets{{0, 1}, {2}});
+}
+
+TEST_CASE("what is left over is ordered by its first member, whatever the dtype") {
+  const Plan plan = make_plan(manifest_of({{Dtype::kF64, 1}, {Dtype::kF16, 1}, {Dtype::kF32, 1}}), {});
+  CHECK(members(plan, true) == Buckets{{0}, {1}, {2}});
+}
+
+TEST_CASE("an order of the caller's is kept and not reversed") {
+  const Plan plan = make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1}, {Dtype::kF32, 1}}),
+                              {.limits = {8}, .order = {2, 0, 1}});
+  CHECK(members(plan) == Buckets{{2, 0}, {1}});
+}
