@@ -40,6 +40,10 @@ void Engine::remove(const Task* task) {
 }
 
 void Engine::notify() {
+  if (waiters_.load() > 0) {
+    held_back_.store(true);
+    if (waiters_.load() > 0) return;  // the last of them sees the mark
+  }
   wake_.fetch_add(1);
   if (sleeping_.load()) clock_.wake_all(wake_);
 }
@@ -69,7 +73,8 @@ void Engine::run() {
   while (!stopping_.load()) {
     const uint32_t seen = wake_.load();
     bool driven = false;
-    switch (drive(&driven)) {
+    const Poll poll = waiters_.load() > 0 ? Poll::kParked : drive(&driven);
+    switch (poll) {
       case Poll::kAdvanced:
         round = 0;
         break;

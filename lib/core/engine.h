@@ -56,23 +56,30 @@ class Engine {
   template <class Done>
   bool wait(Done&& done, Deadline deadline) {
     Poll last = Poll::kParked;
+    bool helping = false;
+    bool in_time = true;
     for (uint32_t round = 0; !done(); round++) {
       bool driven = false;
       last = drive(&driven);
+      if (done()) break;
       if (driven && last == Poll::kAdvanced) {
         round = 0;
         continue;
       }
-      if (done()) break;
+      // Short operations end before the thread need be kept away.
+      if (round >= kShortRounds && !helping) {
+        helping = true;
+        waiters_.fetch_add(1);
+      }
       // The clock is read now and then while spinning, and at every round once rounds take longer.
       if ((round % 64 == 63 || round > 4096 || deadline.ns() == 0) && deadline.expired(clock_)) {
-        hand_over(last);
-        return done();
+        in_time = done();
+        break;
       }
       clock_.relax(round);
     }
-    hand_over(last);
-    return true;
+    leave_wait(helping, last);
+    return in_time;
   }
 
   // Run `work` with the drive lock held: for changes to what tasks share.
@@ -88,9 +95,13 @@ class Engine {
  private:
   void run();
   // A waiter stops driving: if anything is left to do, the thread takes over.
-  void hand_over(Poll last) {
-    if (mode_ == Mode::kThread && last != Poll::kParked) notify();
+  void leave_wait(bool helping, Poll last) {
+    if (mode_ == Mode::kCaller) return;
+    if (helping) waiters_.fetch_sub(1);
+    if (last != Poll::kParked || (helping && held_back_.exchange(false))) notify();
   }
+
+  static constexpr uint32_t kShortRounds = 16;
 
   Clock& clock_;
   const Mode mode_;
@@ -98,6 +109,8 @@ class Engine {
   std::vector<std::shared_ptr<Task>> tasks_;  // guarded by drive_mutex_
   std::atomic<uint32_t> wake_{0};             // what the thread sleeps on
   std::atomic<bool> sleeping_{false};
+  std::atomic<int> waiters_{0};         // threads that drive while they wait: the engine's own then sleeps
+  std::atomic<bool> held_back_{false};  // a notification was left to the waiters
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
