@@ -54,8 +54,7 @@ extern "C" {
 #define WEFT_VERSION_MAJOR 1
 #define WEFT_VERSION_MINOR 0
 #define WEFT_VERSION_PATCH 0
-#define WEFT_VERSION_NUMBER \
-  ((uint32_t)(WEFT_VERSION_MAJOR * 10000 + WEFT_VERSION_MINOR * 100 + WEFT_VERSION_PATCH))
+#define WEFT_VERSION_NUMBER (WEFT_VERSION_MAJOR * 10000u + WEFT_VERSION_MINOR * 100u + WEFT_VERSION_PATCH)
 
 /* The library's version as WEFT_VERSION_NUMBER. Threads: any thread. Since 1.0 */
 WEFT_API uint32_t weft_version(void);
@@ -174,8 +173,8 @@ typedef struct weft_stream {
 } weft_stream;
 
 /* Timeouts are in milliseconds. 0 is the default that the call names. */
-#define WEFT_TIMEOUT_INFINITE ((int64_t)-1)
-#define WEFT_TIMEOUT_POLL ((int64_t)-2) /* look once, do not wait */
+#define WEFT_TIMEOUT_INFINITE INT64_C(-1)
+#define WEFT_TIMEOUT_POLL INT64_C(-2) /* look once, do not wait */
 
 #define WEFT_DEFAULT_OP_TIMEOUT_MS 300000
 #define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
@@ -318,7 +317,7 @@ typedef struct weft_comm_options {
                                  allocated */
   uint64_t flags;             /* WEFT_COMM_* */
 } weft_comm_options;
-#define WEFT_COMM_STORE_EXTERNAL ((uint64_t)1) /* the store is a program of its own (`weft store`) */
+#define WEFT_COMM_STORE_EXTERNAL UINT64_C(1) /* the store is a program of its own (`weft store`) */
 #define WEFT_COMM_OPTIONS_INIT \
   {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}
 
@@ -514,7 +513,7 @@ typedef struct weft_bucket {
 #define WEFT_SPACE_SCRATCH 1 /* the hook's scratch for this bucket */
 
 /* count is a largest count; the stage sets the real one */
-#define WEFT_HOOK_COLLECTIVE_DYNAMIC ((uint64_t)1)
+#define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
 
 /* One collective that a hook declares; stage k runs before collective k, stage n after the last. */
 typedef struct weft_hook_collective {
@@ -663,8 +662,8 @@ typedef struct weft_begin_options {
   double weight; /* this rank's weight; default 1. Other values: WEFT_ERR_UNSUPPORTED in this version */
 } weft_begin_options;
 #define WEFT_BEGIN_LOCAL \
-  ((uint64_t)1) /* accumulate only: gradients of this step are added locally, nothing travels */
-#define WEFT_BEGIN_NO_DATA ((uint64_t)2) /* WEFT_ERR_UNSUPPORTED in this version */
+  UINT64_C(1) /* accumulate only: gradients of this step are added locally, nothing travels */
+#define WEFT_BEGIN_NO_DATA UINT64_C(2) /* WEFT_ERR_UNSUPPORTED in this version */
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0}
 
 /* Begin a step: gradients may become ready. options may be NULL. Returns WEFT_ERR_STATE while a step is open,

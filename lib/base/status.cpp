@@ -64,6 +64,11 @@ Status Status::system(const std::string& what, int error_number, const char* fil
                file, line);
 }
 
+Status Status::out_of_memory() {
+  static const Status* const kStatus = new Status(error(Code::kNoMemory, "out of memory"));
+  return *kStatus;
+}
+
 const ErrorInfo& Status::info() const {
   static const ErrorInfo* const kOk = new ErrorInfo;  // never destroyed: usable during exit
   return info_ ? *info_ : *kOk;

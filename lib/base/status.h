@@ -72,6 +72,9 @@ class [[nodiscard]] Status {
   static Status system(const std::string& what, int error_number, const char* file = __builtin_FILE(),
                        int line = __builtin_LINE());
 
+  // Needs no memory once it was called before (weft_context_create does).
+  static Status out_of_memory();
+
   bool ok() const { return info_ == nullptr; }
   Code code() const { return info_ ? info_->code : Code::kOk; }
   const std::string& text() const;
