@@ -88,41 +88,46 @@ ConvertFunction convert_from(Dtype dst) {
   }
 }
 
-}  // namespace
-
-ConvertFunction convert(Dtype src, Dtype dst) {
-  if (src == Dtype::kF64) {
-    switch (dst) {
-      case Dtype::kF16:
-        return narrow_f64<f16_from_f32>;
-      case Dtype::kBf16:
-        return narrow_f64<bf16_from_f32>;
-      case Dtype::kF32:
-        return convert_all<F64, F32, false>;
-      default:
-        return convert_all<F64, F64, false>;
-    }
-  }
-  switch (src) {
+ConvertFunction convert_from_f64(Dtype dst) {
+  switch (dst) {
     case Dtype::kF16:
-      return dst == Dtype::kF64 ? widen_to_f64<f32_from_f16> : convert_from<F16>(dst);
+      return narrow_f64<f16_from_f32>;
     case Dtype::kBf16:
-      return dst == Dtype::kF64 ? widen_to_f64<f32_from_bf16> : convert_from<Bf16>(dst);
+      return narrow_f64<bf16_from_f32>;
+    case Dtype::kF32:
+      return convert_all<F64, F32, false>;
     default:
-      return dst == Dtype::kF64 ? convert_all<F32, F64, false> : convert_from<F32>(dst);
+      return convert_all<F64, F64, false>;
   }
 }
 
-ConvertFunction convert_add(Dtype src, Dtype dst) {
-  switch (src) {
+}  // namespace
+
+void convert(const CopyArgs& args) {
+  const bool to_f64 = args.dst_dtype == Dtype::kF64;
+  switch (args.src_dtype) {
     case Dtype::kF16:
-      return dst == Dtype::kF32 ? convert_all<F16, F32, true> : convert_all<F16, F16, true>;
+      return (to_f64 ? widen_to_f64<f32_from_f16> : convert_from<F16>(args.dst_dtype))(args);
     case Dtype::kBf16:
-      return dst == Dtype::kF32 ? convert_all<Bf16, F32, true> : convert_all<Bf16, Bf16, true>;
+      return (to_f64 ? widen_to_f64<f32_from_bf16> : convert_from<Bf16>(args.dst_dtype))(args);
     case Dtype::kF32:
-      return convert_all<F32, F32, true>;
+      return (to_f64 ? convert_all<F32, F64, false> : convert_from<F32>(args.dst_dtype))(args);
     default:
-      return convert_all<F64, F64, true>;
+      return convert_from_f64(args.dst_dtype)(args);
+  }
+}
+
+void convert_add(const CopyArgs& args) {
+  const bool widen = args.dst_dtype == Dtype::kF32;
+  switch (args.src_dtype) {
+    case Dtype::kF16:
+      return (widen ? convert_all<F16, F32, true> : convert_all<F16, F16, true>)(args);
+    case Dtype::kBf16:
+      return (widen ? convert_all<Bf16, F32, true> : convert_all<Bf16, Bf16, true>)(args);
+    case Dtype::kF32:
+      return convert_all<F32, F32, true>(args);
+    default:
+      return convert_all<F64, F64, true>(args);
   }
 }
 

@@ -54,7 +54,12 @@ template <class T>
 struct Plain {
   using Stored = T;
   using Math = T;
+  using Single = Plain;  // for one lane
 
+  template <class D>
+  static HWY_INLINE size_t bytes(D d) {
+    return hn::Lanes(d) * sizeof(T);
+  }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* from) {
     return hn::LoadU(d, as<T>(from));
@@ -74,8 +79,6 @@ using F64 = Plain<double>;
 
 // f32, also as source or destination of a computation in f64.
 struct F32 : Plain<float> {
-  using Plain<float>::Stored;
-
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* from) {
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -116,7 +119,12 @@ struct F32 : Plain<float> {
 struct Bf16 {
   using Stored = uint16_t;
   using Math = float;
+  using Single = Bf16;
 
+  template <class D>
+  static HWY_INLINE size_t bytes(D d) {
+    return hn::Lanes(d) * sizeof(Stored);
+  }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* from) {
     const hn::Rebind<uint32_t, D> d32;
@@ -125,17 +133,21 @@ struct Bf16 {
   }
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE auto pack(D d, V v) {
-    const hn::Rebind<uint32_t, D> d32;
-    const auto bits = hn::BitCast(d32, canonical(d, v));
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
-    return narrow(d, hn::ShiftRight<16>(rounded));
+    return narrow(d, hn::ShiftRight<16>(rounded(d, v)));
   }
   template <class D, class V>
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
   }
 
+  // The upper half is the bf16.
+  template <class D, class V>
+  static HWY_INLINE auto rounded(D d, V v) {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto bits = hn::BitCast(d32, canonical(d, v));
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+    return hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
+  }
   // 32-bit lanes of at most 65535 as 16-bit ones.
   template <class D, class V>
   static HWY_INLINE auto narrow(D, V v) {
@@ -145,6 +157,8 @@ struct Bf16 {
 
 // Without F16C by the integer arithmetic of scalar.h, where it is explained.
 struct F16 : Bf16 {
+  using Single = F16;
+
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* from) {
     const auto halves = hn::LoadU(hn::Rebind<uint16_t, D>(), as<uint16_t>(from));
@@ -193,6 +207,45 @@ struct F16 : Bf16 {
     }
   }
 };
+
+// Where the order of lanes does not matter until they are stored: twice as many bf16 as d has lanes, the even
+// and the odd ones in a vector each. Neither loading nor storing moves anything between lanes.
+template <class V>
+struct Pair {
+  V even, odd;
+};
+
+#if HWY_TARGET == HWY_SCALAR
+using Bf16Pairs = Bf16;
+#else
+struct Bf16Pairs {
+  using Stored = uint16_t;
+  using Math = float;
+  using Single = Bf16;
+
+  template <class D>
+  static HWY_INLINE size_t bytes(D d) {
+    return hn::Lanes(d) * 4;
+  }
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE Pair<V> load(D d, const std::byte* from) {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto both = hn::LoadU(d32, as<uint32_t>(from));
+    const auto odd = hn::And(both, hn::Set(d32, 0xFFFF0000u));
+    return {hn::BitCast(d, hn::ShiftLeft<16>(both)), hn::BitCast(d, odd)};
+  }
+  template <class D, class V>
+  static HWY_INLINE auto pack(D d, Pair<V> v) {
+    const hn::Repartition<uint16_t, D> d16;
+    const auto even = hn::BitCast(d16, hn::ShiftRight<16>(Bf16::rounded(d, v.even)));
+    return hn::OddEven(hn::BitCast(d16, Bf16::rounded(d, v.odd)), even);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store(D, V v, std::byte* to) {
+    hn::StoreU(v, hn::Repartition<uint16_t, D>(), as<uint16_t>(to));
+  }
+};
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft

@@ -8,10 +8,12 @@
 #define WEFT_KERNELS_FOLD_INL_H
 #endif
 
+#include <algorithm>
 #include <utility>
 
 #include "core/device.h"
 #include "kernels/elements-inl.h"
+#include "kernels/per_target-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -24,65 +26,103 @@ struct Sum {
   }
 };
 
-template <class E, bool kScaled, class D, class V = hn::Vec<D>>
-HWY_INLINE V load_input(D d, const std::byte* from, V prescale) {
-  const V v = E::load(d, from);
-  if constexpr (kScaled) return hn::Mul(v, prescale);
-  (void)prescale;
+template <class Op, class V>
+HWY_INLINE V combine(V a, V b) {
+  return Op::apply(a, b);
+}
+template <class Op, class V>
+HWY_INLINE Pair<V> combine(Pair<V> a, Pair<V> b) {
+  return {Op::apply(a.even, b.even), Op::apply(a.odd, b.odd)};
+}
+
+template <bool kScaled, class V>
+HWY_INLINE V scaled(V v, V by) {
+  if constexpr (kScaled) return hn::Mul(v, by);
+  (void)by;
   return v;
 }
-
-template <class E, bool kScaled, class D, class V = hn::Vec<D>>
-HWY_INLINE auto pack_result(D d, V v, V postscale) {
-  if constexpr (kScaled) return E::pack(d, hn::Mul(v, postscale));
-  (void)postscale;
-  return E::pack(d, v);
+template <bool kScaled, class V>
+HWY_INLINE Pair<V> scaled(Pair<V> v, V by) {
+  return {scaled<kScaled>(v.even, by), scaled<kScaled>(v.odd, by)};
 }
 
+// The addresses of kCount inputs or outputs, in registers; with kCount 0 of any number, where they are.
+template <class Pointer, int kCount>
+struct Addresses {
+  Pointer values[kCount];
+  Addresses(const Pointer* from, int) { std::copy_n(from, kCount, values); }
+  static constexpr int count() { return kCount; }
+};
+template <class Pointer>
+struct Addresses<Pointer, 0> {
+  const Pointer* values;
+  const int number;
+  Addresses(const Pointer* from, int count) : values(from), number(count) {}
+  int count() const { return number; }
+};
+
 // Fold sizeof...(k) vectors that start `at` bytes behind the beginning. Everything is loaded before anything
-// is stored, since an output may be an input. The stores here are the only ones of all folds: a policy of
-// non-temporal stores would be a template parameter of this function.
-template <class E, class Op, bool kScaled, class D, class V, size_t... k>
-HWY_INLINE void fold_step(D d, const FoldArgs& args, uint64_t at, V pre, V post, std::index_sequence<k...>) {
-  const size_t stride = hn::Lanes(d) * sizeof(typename E::Stored);
-  const std::byte* in = args.inputs[0] + at;
-  V sums[] = {load_input<E, kScaled>(d, in + k * stride, pre)...};
-  for (int j = 1; j < args.input_count; j++) {
-    in = args.inputs[j] + at;
-    ((sums[k] = Op::apply(sums[k], load_input<E, kScaled>(d, in + k * stride, pre))), ...);
+// is stored, since an output may be an input. The stores here are the only ones of all folds of floats and of
+// bits: a policy of non-temporal stores would be one more template parameter.
+template <class E, class Op, bool kScaled, class D, class V, class Inputs, class Outputs, size_t... k>
+HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uint64_t at, V pre, V post,
+                          std::index_sequence<k...>) {
+  const size_t stride = E::bytes(d);
+  const std::byte* in = inputs.values[0] + at;
+  decltype(E::load(d, in)) sums[] = {scaled<kScaled>(E::load(d, in + k * stride), pre)...};
+  for (int j = 1; j < inputs.count(); j++) {
+    in = inputs.values[j] + at;
+    ((sums[k] = combine<Op>(sums[k], scaled<kScaled>(E::load(d, in + k * stride), pre))), ...);
   }
-  const decltype(E::pack(d, pre)) results[] = {pack_result<E, kScaled>(d, sums[k], post)...};
-  for (int j = 0; j < args.output_count; j++) {
-    std::byte* out = args.outputs[j] + at;
+  const decltype(E::pack(d, sums[0])) results[] = {E::pack(d, scaled<kScaled>(sums[k], post))...};
+  for (int j = 0; j < outputs.count(); j++) {
+    std::byte* out = outputs.values[j] + at;
     (E::store(d, results[k], out + k * stride), ...);
   }
 }
 
-template <class E, class Op, bool kScaled>
-HWY_NOINLINE void fold_all(const FoldArgs& given) {
+template <class E, class Op, bool kScaled, int kInputs = 0, int kOutputs = 0>
+HWY_NOINLINE void fold_all(const FoldArgs& args) {
   using Math = typename E::Math;
+  using Single = typename E::Single;
   constexpr size_t kSize = sizeof(typename E::Stored);
-  const FoldArgs args = given;  // a local one, which stores through byte pointers cannot change
+  const Addresses<const std::byte*, kInputs> inputs(args.inputs, args.input_count);
+  const Addresses<std::byte*, kOutputs> outputs(args.outputs, args.output_count);
   const hn::ScalableTag<Math> d;
   const hn::CappedTag<Math, 1> one;
-  const auto pre = static_cast<Math>(args.prescale);
-  const auto post = static_cast<Math>(args.postscale);
-  const auto pres = hn::Set(d, pre);
-  const auto posts = hn::Set(d, post);
+  const auto pre = hn::Set(d, static_cast<Math>(args.prescale));
+  const auto post = hn::Set(d, static_cast<Math>(args.postscale));
+  const auto pre_one = hn::Set(one, static_cast<Math>(args.prescale));
+  const auto post_one = hn::Set(one, static_cast<Math>(args.postscale));
 
   const uint64_t end = args.count * kSize;
-  const size_t vector = hn::Lanes(d) * kSize;
+  const size_t vector = E::bytes(d);
   uint64_t at = 0;
   for (; end - at >= 4 * vector; at += 4 * vector) {
-    fold_step<E, Op, kScaled>(d, args, at, pres, posts, std::make_index_sequence<4>());
+    fold_step<E, Op, kScaled>(d, inputs, outputs, at, pre, post, std::make_index_sequence<4>());
   }
   for (; end - at >= vector; at += vector) {
-    fold_step<E, Op, kScaled>(d, args, at, pres, posts, std::make_index_sequence<1>());
+    fold_step<E, Op, kScaled>(d, inputs, outputs, at, pre, post, std::make_index_sequence<1>());
   }
   for (; at < end; at += kSize) {
-    fold_step<E, Op, kScaled>(one, args, at, hn::Set(one, pre), hn::Set(one, post),
-                              std::make_index_sequence<1>());
+    fold_step<Single, Op, kScaled>(one, inputs, outputs, at, pre_one, post_one,
+                                   std::make_index_sequence<1>());
   }
+}
+
+// Sums of few inputs into one or two outputs have loops of their own.
+template <class E, bool kScaled, int kInputs>
+FoldFunction sum_into(int outputs) {
+  if (outputs == 1) return fold_all<E, Sum, kScaled, kInputs, 1>;
+  if (outputs == 2) return fold_all<E, Sum, kScaled, kInputs, 2>;
+  return fold_all<E, Sum, kScaled>;
+}
+template <class E, bool kScaled>
+FoldFunction sum_of(int inputs, int outputs) {
+  if (inputs == 2) return sum_into<E, kScaled, 2>(outputs);
+  if (inputs == 3) return sum_into<E, kScaled, 3>(outputs);
+  if (inputs == 4) return sum_into<E, kScaled, 4>(outputs);
+  return fold_all<E, Sum, kScaled>;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -36,8 +36,8 @@ struct Maximum {
 
 // Multiplying by 1 changes nothing, so that only sums have a variant without scales.
 template <class E>
-FoldFunction fold_of(ReduceOp op, bool scaled) {
-  switch (op) {
+FoldFunction fold_of(const FoldArgs& args) {
+  switch (args.op) {
     case ReduceOp::kProd:
       return fold_all<E, Product, true>;
     case ReduceOp::kMin:
@@ -45,22 +45,24 @@ FoldFunction fold_of(ReduceOp op, bool scaled) {
     case ReduceOp::kMax:
       return fold_all<E, Maximum, true>;
     default:
-      return scaled ? fold_all<E, Sum, true> : fold_all<E, Sum, false>;
+      const bool scaled = args.prescale != 1.0 || args.postscale != 1.0;
+      return scaled ? sum_of<E, true>(args.input_count, args.output_count)
+                    : sum_of<E, false>(args.input_count, args.output_count);
   }
 }
 
 }  // namespace
 
-FoldFunction float_fold(Dtype dtype, ReduceOp op, bool scaled) {
-  switch (dtype) {
+void fold_floats(const FoldArgs& args) {
+  switch (args.dtype) {
     case Dtype::kF16:
-      return fold_of<F16>(op, scaled);
+      return fold_of<F16>(args)(args);
     case Dtype::kBf16:
-      return fold_of<Bf16>(op, scaled);
+      return fold_of<Bf16Pairs>(args)(args);
     case Dtype::kF32:
-      return fold_of<F32>(op, scaled);
+      return fold_of<F32>(args)(args);
     default:
-      return fold_of<F64>(op, scaled);
+      return fold_of<F64>(args)(args);
   }
 }
 

@@ -66,9 +66,9 @@ void fold_product(const FoldArgs& args) {
 
 // The same bits for signed and unsigned integers, except the smallest and the largest.
 template <class Unsigned>
-FoldFunction fold_bits_of(ReduceOp op) {
+FoldFunction fold_bits_of(const FoldArgs& args) {
   using E = Plain<Unsigned>;
-  switch (op) {
+  switch (args.op) {
     case ReduceOp::kProd:
       return fold_product<Unsigned>;
     case ReduceOp::kBand:
@@ -78,37 +78,37 @@ FoldFunction fold_bits_of(ReduceOp op) {
     case ReduceOp::kBxor:
       return fold_all<E, BitXor, false>;
     default:
-      return fold_all<E, Sum, false>;
+      return sum_of<E, false>(args.input_count, args.output_count);
   }
 }
 
 template <class T>
-FoldFunction fold_of(ReduceOp op) {
-  if (op == ReduceOp::kMin) return fold_all<Plain<T>, Minimum, false>;
-  if (op == ReduceOp::kMax) return fold_all<Plain<T>, Maximum, false>;
-  return fold_bits_of<std::make_unsigned_t<T>>(op);
+FoldFunction fold_of(const FoldArgs& args) {
+  if (args.op == ReduceOp::kMin) return fold_all<Plain<T>, Minimum, false>;
+  if (args.op == ReduceOp::kMax) return fold_all<Plain<T>, Maximum, false>;
+  return fold_bits_of<std::make_unsigned_t<T>>(args);
 }
 
 }  // namespace
 
-FoldFunction integer_fold(Dtype dtype, ReduceOp op) {
-  switch (dtype) {
+void fold_integers(const FoldArgs& args) {
+  switch (args.dtype) {
     case Dtype::kU8:
-      return fold_of<uint8_t>(op);
+      return fold_of<uint8_t>(args)(args);
     case Dtype::kI8:
-      return fold_of<int8_t>(op);
+      return fold_of<int8_t>(args)(args);
     case Dtype::kU16:
-      return fold_of<uint16_t>(op);
+      return fold_of<uint16_t>(args)(args);
     case Dtype::kI16:
-      return fold_of<int16_t>(op);
+      return fold_of<int16_t>(args)(args);
     case Dtype::kU32:
-      return fold_of<uint32_t>(op);
+      return fold_of<uint32_t>(args)(args);
     case Dtype::kI32:
-      return fold_of<int32_t>(op);
+      return fold_of<int32_t>(args)(args);
     case Dtype::kU64:
-      return fold_of<uint64_t>(op);
+      return fold_of<uint64_t>(args)(args);
     default:
-      return fold_of<int64_t>(op);
+      return fold_of<int64_t>(args)(args);
   }
 }
 

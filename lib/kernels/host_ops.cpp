@@ -27,9 +27,9 @@ void copy_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
 void fold(const FoldArgs& args) {
   assert(args.input_count >= 1 && args.output_count >= 1 && check_reduction(args.op, args.dtype).ok());
   if (args.count == 0) return;
-  if (!is_float(args.dtype)) return integer_fold(args.dtype, args.op)(args);
+  if (!is_float(args.dtype)) return fold_integers(args);
   const FloatEnvironment fixed;
-  float_fold(args.dtype, args.op, args.prescale != 1.0 || args.postscale != 1.0)(args);
+  fold_floats(args);
 }
 
 void copy(const CopyArgs& args) {
@@ -38,7 +38,7 @@ void copy(const CopyArgs& args) {
     return copy_bytes(args.dst, args.src, args.count * dtype_size(args.src_dtype));
   }
   const FloatEnvironment fixed;
-  convert(args.src_dtype, args.dst_dtype)(args);
+  convert(args);
 }
 
 void accumulate(const CopyArgs& args) {
@@ -55,7 +55,7 @@ void accumulate(const CopyArgs& args) {
   assert(args.src_dtype == args.dst_dtype ||
          (args.dst_dtype == Dtype::kF32 && dtype_size(args.src_dtype) == 2));
   const FloatEnvironment fixed;
-  convert_add(args.src_dtype, args.dst_dtype)(args);
+  convert_add(args);
 }
 
 // "host AVX2" and so on, from the name of the namespace, which is N_AVX2.

@@ -16,13 +16,13 @@ using ConvertFunction = void (*)(const CopyArgs& args);
 namespace HWY_NAMESPACE {
 
 // Arguments that check_reduction accepts.
-FoldFunction float_fold(Dtype dtype, ReduceOp op, bool scaled);
-FoldFunction integer_fold(Dtype dtype, ReduceOp op);
+void fold_floats(const FoldArgs& args);
+void fold_integers(const FoldArgs& args);
 
 // dst[i] = round(scale * src[i]); of any two floating-point types.
-ConvertFunction convert(Dtype src, Dtype dst);
+void convert(const CopyArgs& args);
 // dst[i] = round(dst[i] + scale * src[i]); of equal floating-point types, or f16 or bf16 to f32.
-ConvertFunction convert_add(Dtype src, Dtype dst);
+void convert_add(const CopyArgs& args);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
