@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
-#include "unit/kernels_reference.h"
+#include "support/kernels_reference.h"
 
 using namespace weft;
 

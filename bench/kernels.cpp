@@ -1,0 +1,189 @@
+// Times the host's kernels on one core, each compared with the scalar reference first. For developers; not a
+// test.
+//   fold2 inplace   d = d + a, 1 output that is an input    what the owner of a slice does for 2 ranks' arena
+//   buffers fold2 both      both inputs are outputs                  the same, with the result written to
+//   both ranks fold4, fold8    more inputs, one output copy, scale     f32 to f32, the first is memcpy
+//   f32>bf16 ...    conversions with a scale
+//   add bf16>f32    accumulate into f32
+// Sizes: 256 KiB (in L2) and 64 MiB (beyond L3 together) an operand. GB/s counts the bytes of one operand (of
+// the f32 side of a conversion), best of 15 measurements. Usage: kernels [--all]   --all: every instruction
+// set instead of the best
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "kernels/host_ops.h"
+#include "support/kernels_reference.h"
+
+using namespace weft;
+
+namespace {
+
+// Bytes `offset` behind a page's beginning.
+struct Buffer {
+  explicit Buffer(uint64_t bytes, uint64_t offset = 0)
+      : size(bytes),
+        memory(new(std::align_val_t{4096}) std::byte[bytes + offset]),
+        data(memory.get() + offset) {}
+  struct Delete {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{4096}); }
+  };
+  uint64_t size;
+  std::unique_ptr<std::byte[], Delete> memory;
+  std::byte* data;
+};
+
+struct Work {
+  std::string name;
+  Dtype dtype;      // of the operands; of the destination, for conversions
+  int inputs = 0;   // of a fold; 0: a copy or an accumulation
+  int outputs = 1;  // the last inputs
+  Dtype src = Dtype::kF32;
+  double scale = 1.0;
+  bool add = false;
+  uint64_t offset = 0;  // bytes of all operands behind a page's beginning
+};
+
+const std::vector<Work>& works() {
+  static const auto* list = new std::vector<Work>{
+      {.name = "fold2 inplace f32", .dtype = Dtype::kF32, .inputs = 2},
+      {.name = "fold2 malloc f32", .dtype = Dtype::kF32, .inputs = 2, .offset = 16},
+      {.name = "fold2 inplace bf16", .dtype = Dtype::kBf16, .inputs = 2},
+      {.name = "fold2 inplace f16", .dtype = Dtype::kF16, .inputs = 2},
+      {.name = "fold2 inplace f64", .dtype = Dtype::kF64, .inputs = 2},
+      {.name = "fold2 inplace i32", .dtype = Dtype::kI32, .inputs = 2},
+      {.name = "fold2 scaled f32", .dtype = Dtype::kF32, .inputs = 2, .scale = 0.5},
+      {.name = "fold2 scaled bf16", .dtype = Dtype::kBf16, .inputs = 2, .scale = 0.5},
+      {.name = "fold2 both f32", .dtype = Dtype::kF32, .inputs = 2, .outputs = 2},
+      {.name = "fold2 both bf16", .dtype = Dtype::kBf16, .inputs = 2, .outputs = 2},
+      {.name = "fold4 f32", .dtype = Dtype::kF32, .inputs = 4},
+      {.name = "fold4 all f32", .dtype = Dtype::kF32, .inputs = 4, .outputs = 4},
+      {.name = "fold8 f32", .dtype = Dtype::kF32, .inputs = 8},
+      {.name = "fold8 bf16", .dtype = Dtype::kBf16, .inputs = 8},
+      {.name = "fold16 f32", .dtype = Dtype::kF32, .inputs = 16},
+      {.name = "copy f32", .dtype = Dtype::kF32},
+      {.name = "scale f32", .dtype = Dtype::kF32, .scale = 0.5},
+      {.name = "f32>bf16", .dtype = Dtype::kBf16, .scale = 0.5},
+      {.name = "f32>f16", .dtype = Dtype::kF16, .scale = 0.5},
+      {.name = "bf16>f32", .dtype = Dtype::kF32, .src = Dtype::kBf16, .scale = 0.5},
+      {.name = "f16>f32", .dtype = Dtype::kF32, .src = Dtype::kF16, .scale = 0.5},
+      {.name = "add bf16>f32", .dtype = Dtype::kF32, .src = Dtype::kBf16, .add = true},
+  };
+  return *list;
+}
+
+Buffer fractions(Dtype dtype, uint64_t count, uint64_t offset) {
+  Buffer buffer(count * dtype_size(dtype), offset);
+  const uint32_t size = dtype_size(dtype);
+  for (uint64_t i = 0; i < std::min<uint64_t>(count, 251); i++) {
+    const int32_t whole = static_cast<int32_t>(i);
+    if (is_float(dtype)) {
+      reference::store(dtype, 1.0 / (1.0 + static_cast<double>(i)), buffer.data + i * size);
+    } else {
+      std::memcpy(buffer.data + i * size, &whole, size);
+    }
+  }
+  for (uint64_t at = 251 * size; at < buffer.size; at++) buffer.data[at] = buffer.data[at - 251 * size];
+  return buffer;
+}
+
+// One piece of work, its buffers, and how to do it once.
+class Run {
+ public:
+  Run(const Work& work, uint64_t count) : work_(work), count_(count) {
+    for (int j = 0; j < std::max(1, work.inputs); j++) {
+      buffers_.push_back(fractions(work.inputs > 0 ? work.dtype : work.src, count, work.offset));
+    }
+    if (work.inputs == 0) buffers_.push_back(fractions(work.dtype, count, work.offset));
+    for (Buffer& buffer : buffers_) data_.push_back(buffer.data);
+  }
+
+  FoldArgs fold() {
+    return {.dtype = work_.dtype,
+            .op = ReduceOp::kSum,
+            .inputs = data_.data(),
+            .input_count = work_.inputs,
+            .outputs = data_.data() + work_.inputs - work_.outputs,
+            .output_count = work_.outputs,
+            .count = count_,
+            .postscale = work_.scale};
+  }
+  CopyArgs copy() {
+    return {.src = data_[0],
+            .dst = data_[1],
+            .count = count_,
+            .src_dtype = work_.src,
+            .dst_dtype = work_.dtype,
+            .scale = work_.scale};
+  }
+  void once(const DeviceOps& ops) {
+    if (work_.inputs > 0) return ops.fold(fold());
+    if (work_.add) return ops.accumulate(copy());
+    ops.copy(copy());
+  }
+  bool correct(const DeviceOps& ops) {
+    const std::vector<std::byte> expected =
+        work_.inputs > 0 ? reference::fold(fold()) : reference::convert(copy(), work_.add);
+    once(ops);
+    return std::memcmp(buffers_.back().data, expected.data(), expected.size()) == 0;
+  }
+
+ private:
+  const Work work_;
+  const uint64_t count_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::byte*> data_;
+};
+
+double gigabytes_per_second(const DeviceOps& ops, const Work& work, uint64_t bytes) {
+  const uint32_t size =
+      work.inputs > 0 ? dtype_size(work.dtype) : std::max(dtype_size(work.dtype), dtype_size(work.src));
+  Run run(work, bytes / size);
+  SystemClock clock;
+  const uint64_t repeats = std::max<uint64_t>(1, (uint64_t{16} << 20) / bytes);
+  std::vector<double> speeds;
+  run.once(ops);
+  for (int i = 0; i < 15; i++) {
+    const uint64_t start = clock.now_ns();
+    for (uint64_t r = 0; r < repeats; r++) run.once(ops);
+    const uint64_t time = std::max<uint64_t>(1, clock.now_ns() - start);
+    speeds.push_back(static_cast<double>(bytes * repeats) / static_cast<double>(time));
+  }
+  return *std::max_element(speeds.begin(), speeds.end());
+}
+
+bool measure(const DeviceOps& ops) {
+  std::printf("%s, GB/s of one operand\n%-20s %10s %10s\n", ops.name, "", "256 KiB", "64 MiB");
+  for (const Work& work : works()) {
+    if (!Run(work, 4099).correct(ops)) {
+      std::printf("%-20s WRONG\n", work.name.c_str());
+      return false;
+    }
+    const double cached = gigabytes_per_second(ops, work, uint64_t{256} << 10);
+    std::printf("%-20s %10.1f %10.1f\n", work.name.c_str(), cached,
+                gigabytes_per_second(ops, work, uint64_t{64} << 20));
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2 || std::strcmp(argv[1], "--all") != 0) return measure(host_ops()) ? 0 : 1;
+  std::vector<const DeviceOps*> done;
+  for (int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    hwy::SetSupportedTargetsForTest(left & -left);
+    const DeviceOps* ops = &host_ops();
+    if (std::find(done.begin(), done.end(), ops) != done.end()) continue;
+    done.push_back(ops);
+    if (!measure(*ops)) return 1;
+  }
+  return 0;
+}
