@@ -1,0 +1,41 @@
+// The default hook: one all-reduce of the bucket in place, averaged over the step's divisor. Its stages have
+// nothing to compute. Listed in the registry; calls are serialised by the engine's drive lock.
+#include <memory>
+#include <string>
+
+#include "core/hook.h"
+
+namespace weft::hook_allreduce {
+namespace {
+
+class AllReduce final : public Hook {
+ public:
+  std::string name() const override { return "allreduce"; }
+
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    plan->collective_count = 1;
+    weft_hook_collective& collective = plan->collectives[0];
+    collective.coll = WEFT_COLL_ALL_REDUCE;
+    collective.dtype = bucket.dtype;
+    collective.op = WEFT_OP_AVG;
+    collective.count = bucket.count;
+    return {};
+  }
+  Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
+};
+
+Status make(const void* params, const DeviceOps& /*host*/, std::shared_ptr<Hook>* hook) {
+  if (params != nullptr) return Status::error(Code::kArg, "hook 'allreduce' has no parameters");
+  *hook = std::make_shared<AllReduce>();
+  return {};
+}
+
+}  // namespace
+
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"allreduce", "one averaged all-reduce a bucket", make};
+  return kFactory;
+}
+
+}  // namespace weft::hook_allreduce
