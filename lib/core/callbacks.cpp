@@ -14,10 +14,17 @@ bool Callbacks::inside() {
   return callback_depth > 0;
 }
 
-void Callbacks::run(const std::function<void()>& callback) {
+Callbacks::Mark::Mark() {
   callback_depth++;
-  callback();
+}
+
+Callbacks::Mark::~Mark() {
   callback_depth--;
+}
+
+void Callbacks::run(const std::function<void()>& callback) {
+  const Mark mark;
+  callback();
 }
 
 Callbacks::~Callbacks() {

@@ -29,6 +29,14 @@ class Callbacks {
   static void run(const std::function<void()>& callback);
   // Whether this thread is inside a callback of any context.
   static bool inside();
+  // Marks this thread as inside a callback while it lives, for user code that is called in place (a hook's
+  // stage).
+  struct Mark {
+    Mark();
+    ~Mark();
+    Mark(const Mark&) = delete;
+    Mark& operator=(const Mark&) = delete;
+  };
 
  private:
   void loop();

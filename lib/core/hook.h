@@ -11,10 +11,11 @@
 #include "base/buffer.h"
 #include "base/status.h"
 #include "core/device.h"
+#include "core/stage_gate.h"
 
 namespace weft {
 
-// Threads: calls for one reducer are serialised by the engine's drive lock; complete() and name() any thread.
+// Threads: calls for one reducer are serialised by the engine's drive lock; gate() and name() any thread.
 class Hook {
  public:
   virtual ~Hook() = default;
@@ -32,6 +33,12 @@ class Hook {
     return {};
   }
   virtual Status load(ByteView /*state*/) { return {}; }
+
+  // Where a stage that set `pending` is completed, with the generation of its token.
+  StageGate& gate() { return gate_; }
+
+ private:
+  StageGate gate_;
 };
 
 // A built-in hook's entry in the table of lib/registry.cpp.

@@ -1,0 +1,133 @@
+#include "core/hook_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/text.h"
+#include "core/callbacks.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxHookName = 255;
+// The first version of the table ends here.
+constexpr size_t kLeastTable = offsetof(weft_hook_table, free_user_data) + sizeof(void*);
+
+// What a function of the table writes its reason into; never believed to be terminated.
+class Message {
+ public:
+  char* data() { return text_.data(); }
+  std::string text() const { return {text_.data(), strnlen(text_.data(), text_.size())}; }
+
+ private:
+  std::array<char, kHookMessageBytes> text_{};
+};
+
+class HookTable final : public Hook {
+ public:
+  HookTable(const weft_hook_table& table, void* user_data)
+      : table_(table), name_(table.name), user_data_(user_data) {
+    table_.name = name_.c_str();
+  }
+  ~HookTable() override {
+    const Callbacks::Mark mark;
+    if (table_.free_user_data != nullptr) table_.free_user_data(user_data_);
+  }
+  HookTable(const HookTable&) = delete;
+  HookTable& operator=(const HookTable&) = delete;
+
+  std::string name() const override { return name_; }
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    return call("plan", table_.plan, &bucket, plan);
+  }
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    return call("stage", table_.stage, &bucket, stage);
+  }
+  Status replan(uint64_t bucket_count) override { return call("replan", table_.replan, bucket_count); }
+  Status join(const weft_bucket& bucket) override { return call("join", table_.join, &bucket); }
+  Status rebind(int rank, int size) override { return call("rebind", table_.rebind, rank, size); }
+  Status save(Bytes* state) override {
+    state->clear();
+    uint64_t size = 0;
+    WEFT_TRY(call("save", table_.save, nullptr, &size));
+    if (size > kMaxState) return failed("save", WEFT_ERR_ARG, cat("its state needs ", bytes_text(size)));
+    state->resize(size);
+    WEFT_TRY(call("save", table_.save, state->data(), &size));
+    if (size > state->size()) {
+      return failed("save", WEFT_ERR_ARG,
+                    cat("its state grew from ", state->size(), " to ", size, " bytes between two calls"));
+    }
+    state->resize(size);
+    return {};
+  }
+  Status load(ByteView state) override {
+    return call("load", table_.load, state.data(), uint64_t{state.size()});
+  }
+
+ private:
+  static constexpr uint64_t kMaxState = uint64_t{1} << 40;
+
+  // Call one function of the table, if it is set.
+  template <class Function, class... Args>
+  Status call(const char* what, Function function, Args... args) {
+    if (function == nullptr) return {};
+    Message message;
+    const Callbacks::Mark mark;
+    const weft_status status = function(user_data_, args..., message.data());
+    return status == WEFT_OK ? Status() : failed(what, status, message.text());
+  }
+  Status failed(const char* what, weft_status status, const std::string& message) const {
+    return Status::error(Code::kHook, cat("hook '", name_, "' failed in ", what, ": ",
+                                          message.empty() ? "no message" : message, " (",
+                                          code_name(static_cast<Code>(status)), ")"));
+  }
+
+  weft_hook_table table_;
+  const std::string name_;
+  void* const user_data_;
+};
+
+}  // namespace
+
+Status make_hook_table(const weft_hook_table* table, void* user_data, std::shared_ptr<Hook>* hook) {
+  hook->reset();
+  if (table == nullptr) return Status::error(Code::kArg, "the hook's table is NULL");
+  if (table->struct_size < kLeastTable) {
+    return Status::error(Code::kArg, cat("struct_size of the hook's table is ", table->struct_size,
+                                         ", at least ", kLeastTable, " is needed"));
+  }
+  weft_hook_table known{};
+  std::memcpy(&known, table, std::min(table->struct_size, sizeof known));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(table);
+  for (size_t i = sizeof known; i < table->struct_size; i++) {
+    if (bytes[i] != 0) {
+      return Status::error(Code::kArg, "the hook's table sets functions that this version does not know");
+    }
+  }
+  known.struct_size = sizeof known;
+  if (known.name == nullptr || known.name[0] == 0) return Status::error(Code::kArg, "the hook has no name");
+  if (strnlen(known.name, kMaxHookName + 1) > kMaxHookName) {
+    return Status::error(Code::kArg, cat("the hook's name is longer than ", kMaxHookName, " bytes"));
+  }
+  for (const auto& [set, function] :
+       {std::pair{known.plan != nullptr, "plan"}, {known.stage != nullptr, "stage"}}) {
+    if (!set) return Status::error(Code::kArg, cat("hook '", known.name, "' has no ", function, " function"));
+  }
+  *hook = std::make_shared<HookTable>(known, user_data);
+  return {};
+}
+
+void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result) {
+  Status status;
+  if (result != WEFT_OK) {
+    status = Status::error(Code::kHook, cat("hook '", hook.name(), "' completed its stage with an error (",
+                                            code_name(static_cast<Code>(result)), ")"));
+  }
+  hook.gate().complete(token.generation, std::move(status));
+}
+
+}  // namespace weft
