@@ -54,6 +54,7 @@ class Transport {
   // sender executes: how an operation that waits learns that a peer is executing something else.
   virtual bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) = 0;
   virtual TransportCounters counters() const = 0;
+  virtual int local_size() const { return 1; }  // ranks sharing this host's memory
   virtual const char* name() const = 0;
 };
 
