@@ -1,0 +1,23 @@
+// Everyone sends block r to rank r: one round, straight into place.
+#include "coll/algorithm.h"
+
+namespace weft::coll::all_to_all {
+namespace {
+
+void build(const Shape& shape, Schedule& schedule) {
+  const auto offset = [&](int rank) { return static_cast<uint64_t>(rank) * shape.bytes(); };
+  for (int distance = 1; distance < shape.size; distance++) {
+    const int to = (shape.rank + distance) % shape.size;
+    const int from = (shape.rank + shape.size - distance) % shape.size;
+    schedule.send(to, 0, source(offset(to)), shape.bytes());
+    schedule.receive(from, 0, target(offset(from)), shape.bytes());
+  }
+  schedule.copy(source(offset(shape.rank)), target(offset(shape.rank)), shape.bytes());
+  schedule.end_round();
+}
+
+}  // namespace
+
+extern const Algorithm direct{Coll::kAllToAll, "direct", always, build};
+
+}  // namespace weft::coll::all_to_all

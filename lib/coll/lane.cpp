@@ -1,0 +1,254 @@
+#include "coll/lane.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft::coll {
+namespace {
+
+// What one poll may read before it returns.
+constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
+// Fruitless polls between two looks at what the others are doing.
+constexpr uint32_t kLookRounds = 32;
+// Send and receive lanes: their messages are told apart by who sends to whom.
+constexpr uint32_t kPairLane = UINT32_MAX;
+
+bool same_shape(const Shape& a, const Shape& b) {
+  return a.root == b.root && a.count == b.count && a.element == b.element;
+}
+
+}  // namespace
+
+void TransportLane::FreeBytes::operator()(std::byte* bytes) const {
+  std::free(bytes);
+}
+
+TransportLane::TransportLane(const LaneContext& context, const LaneKey& key)
+    : context_(context), key_(key), wire_lane_(key.kind == LaneKey::Kind::kCollective ? key.id : kPairLane) {}
+
+void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
+  args_ = args;
+  slot_ = slot;
+  descriptor_ = Descriptor::of(args);
+  result_ = Status();
+  running_ = true;
+  fruitless_ = 0;
+  round_ = 0;
+  if (Status status = build(); !status.ok()) return finish(std::move(status));
+  post_round();
+}
+
+// Make the schedule of args_, unless it is the one of the operation before, and the memory that it needs.
+Status TransportLane::build() {
+  Shape shape;
+  shape.rank = context_.rank;
+  shape.size = context_.size;
+  shape.root = args_.peer;
+  shape.count = args_.count;
+  shape.element = dtype_size(args_.dtype);
+  if (built_ && shape_coll_ == args_.coll && same_shape(shape, shape_)) return {};
+  built_ = false;
+  const Algorithm* algorithm = nullptr;
+  WEFT_TRY(select(args_.coll, shape, context_.forced, &algorithm));
+  schedule_.clear();
+  algorithm->build(shape, schedule_);
+  if (key_.kind == LaneKey::Kind::kCollective) schedule_.add_handshake(shape.rank, shape.size);
+  if (messages_.size() < schedule_.most_transfers()) messages_.resize(schedule_.most_transfers());
+  if (scratch_bytes_ < schedule_.scratch_bytes()) {
+    scratch_.reset();
+    scratch_bytes_ = schedule_.scratch_bytes();
+    scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes_)));
+    if (!scratch_) {
+      scratch_bytes_ = 0;
+      return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(schedule_.scratch_bytes()),
+                                                " of scratch for ", algorithm->name));
+    }
+  }
+  algorithm_ = algorithm->name;
+  shape_ = shape;
+  shape_coll_ = args_.coll;
+  built_ = true;
+  return {};
+}
+
+void TransportLane::post_round() {
+  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  pending_.clear();
+  // Receives first: what has arrived already goes straight to its place.
+  for (const bool sends : {false, true}) {
+    for (uint32_t i = 0; i < transfers.size(); i++) {
+      const Transfer& t = transfers[i];
+      if (t.is_send != sends) continue;
+      Message& message = messages_[i] = Message();
+      const MessageTag tag{slot_, wire_lane_, t.step};
+      pending_.push_back(i);
+      if (t.is_send) {
+        context_.transport.send(t.peer, tag, descriptor_, t.bytes == 0 ? nullptr : at(t.memory), t.bytes,
+                                &message);
+      } else {
+        context_.transport.receive(t.peer, tag, t.bytes == 0 ? nullptr : at(t.memory), t.bytes, &message);
+      }
+    }
+  }
+  work_index_ = 0;
+  work_begin_ = 0;
+}
+
+Poll TransportLane::poll() {
+  if (!running_) return Poll::kFinished;
+  if (!pending_.empty()) {
+    context_.transport.progress();
+    const bool advanced = reap();
+    if (!running_) return Poll::kFinished;
+    if (advanced) fruitless_ = 0;
+    if (!pending_.empty()) {
+      if (advanced) return Poll::kAdvanced;
+      if (++fruitless_ % kLookRounds != 0) return Poll::kWaiting;
+      if (Status status = look_around(); !status.ok()) finish(std::move(status));
+      return running_ ? Poll::kWaiting : Poll::kFinished;
+    }
+  }
+  if (!work()) return Poll::kAdvanced;
+  if (++round_ == schedule_.rounds().size()) {
+    finish({});
+    return Poll::kFinished;
+  }
+  post_round();
+  return Poll::kAdvanced;
+}
+
+bool TransportLane::reap() {
+  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  const size_t before = pending_.size();
+  Status failure;
+  std::erase_if(pending_, [&](uint32_t i) {
+    if (!messages_[i].done) return false;
+    if (failure.ok()) failure = check(transfers[i], messages_[i]);
+    return true;
+  });
+  if (!failure.ok()) finish(std::move(failure));
+  return pending_.size() != before;
+}
+
+// What the sender executes comes first: a message of another operation says nothing else that could be
+// believed.
+Status TransportLane::check(const Transfer& transfer, const Message& message) const {
+  if (transfer.is_send) return message.status;
+  const bool carried = message.status.ok() || message.status.code() == Code::kMismatch;
+  if (carried && message.peer_descriptor != descriptor_) {
+    return mismatch(slot_, context_.rank, descriptor_, transfer.peer, message.peer_descriptor);
+  }
+  WEFT_TRY(message.status);
+  if (message.received_bytes == transfer.bytes) return {};
+  return Status::error(Code::kMismatch,
+                       cat("slot ", slot_, ": rank ", transfer.peer, " sent ", message.received_bytes,
+                           " bytes where rank ", context_.rank, " expects ", transfer.bytes,
+                           "; do both use the same algorithm?"),
+                       Evidence::kDescriptor)
+      .with_slot(slot_)
+      .with_ranks({transfer.peer});
+}
+
+Status TransportLane::look_around() {
+  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  for (const uint32_t i : pending_) {
+    Descriptor theirs;
+    if (transfers[i].is_send) continue;
+    if (!context_.transport.peek(transfers[i].peer, wire_lane_, slot_, &theirs)) continue;
+    if (theirs != descriptor_) return mismatch(slot_, context_.rank, descriptor_, transfers[i].peer, theirs);
+  }
+  return {};
+}
+
+bool TransportLane::work() {
+  const std::span<const Work> works = schedule_.works(round_);
+  uint64_t budget = kWorkBytes;
+  while (work_index_ < works.size()) {
+    if (budget == 0) return false;
+    const Work& next = works[work_index_];
+    const uint64_t unit = next.is_fold ? shape_.element * next.input_count : 1;
+    const uint64_t count =
+        std::min(next.count - work_begin_, std::max<uint64_t>(budget / unit / 64 * 64, 64));
+    run(next, work_begin_, count);
+    budget -= std::min(budget, count * unit);
+    work_begin_ += count;
+    if (work_begin_ < next.count) continue;
+    work_index_++;
+    work_begin_ = 0;
+  }
+  return true;
+}
+
+void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
+  const std::span<const Ref> inputs = schedule_.inputs(work);
+  const uint64_t offset = work.is_fold ? begin * shape_.element : begin;
+  std::byte* const to = at(work.to) + offset;
+  if (!work.is_fold) {
+    const std::byte* const from = at(inputs[0]) + offset;
+    if (from != to) std::memcpy(to, from, count);
+    return;
+  }
+  fold_inputs_.clear();
+  for (const Ref& input : inputs) fold_inputs_.push_back(at(input) + offset);
+  FoldArgs fold;
+  fold.dtype = args_.dtype;
+  fold.op = args_.op;
+  fold.inputs = fold_inputs_.data();
+  fold.input_count = static_cast<int>(fold_inputs_.size());
+  fold.outputs = &to;
+  fold.output_count = 1;
+  fold.count = count;
+  fold.prescale = args_.prescale;
+  fold.postscale = args_.postscale;
+  context_.host.fold(fold);
+}
+
+void TransportLane::finish(Status status) {
+  if (!status.ok()) abandon();
+  result_ = std::move(status);
+  running_ = false;
+}
+
+void TransportLane::abandon() {
+  for (const uint32_t i : pending_) {
+    if (!messages_[i].done) context_.transport.cancel(&messages_[i]);
+  }
+  pending_.clear();
+  running_ = false;
+}
+
+std::vector<int> TransportLane::missing() const {
+  std::vector<int> ranks;
+  if (!running_) return ranks;
+  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  // Those whose messages are awaited; if there are none, those who do not take ours.
+  for (const bool sends : {false, true}) {
+    for (const uint32_t i : pending_) {
+      if (transfers[i].is_send == sends && !messages_[i].done) ranks.push_back(transfers[i].peer);
+    }
+    if (!ranks.empty()) break;
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+// Operations only read their source; broadcast has one buffer, which the root may give as either.
+std::byte* TransportLane::at(const Ref& ref) const {
+  const std::byte* const from = args_.src != nullptr ? args_.src : args_.dst;
+  switch (ref.space) {
+    case Space::kSource:
+      return const_cast<std::byte*>(from) + ref.offset;
+    case Space::kTarget:
+      return args_.dst + ref.offset;
+    default:
+      return scratch_.get() + ref.offset;
+  }
+}
+
+}  // namespace weft::coll

@@ -1,0 +1,79 @@
+// Executes schedules over a transport: one lane of collectives, or of messages to or from one rank.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coll/schedule.h"
+#include "coll/select.h"
+#include "core/device.h"
+#include "core/transport.h"
+
+namespace weft::coll {
+
+// What all lanes of a communicator share.
+struct LaneContext {
+  Transport& transport;
+  const DeviceOps& host;
+  int rank;
+  int size;
+  Forced forced;
+};
+
+// Threads: as core/collectives.h says. Buffers of messages and scratch are kept between operations.
+class TransportLane final : public CollectiveLane {
+ public:
+  // context outlives the lane.
+  TransportLane(const LaneContext& context, const LaneKey& key);
+  ~TransportLane() override { abandon(); }
+
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return result_; }
+  void abandon() override;
+  std::vector<int> missing() const override;
+  const char* algorithm() const override { return algorithm_; }
+
+ private:
+  Status build();
+  void post_round();
+  bool reap();  // complete messages; true if there were any
+  Status check(const Transfer& transfer, const Message& message) const;
+  Status look_around();  // whether a rank that is waited for executes something else
+  bool work();           // a bounded amount; true when the round's work is done
+  void run(const Work& work, uint64_t begin, uint64_t count);
+  void finish(Status status);
+  std::byte* at(const Ref& ref) const;
+
+  const LaneContext& context_;
+  const LaneKey key_;
+  const uint32_t wire_lane_;  // as in MessageTag
+
+  // The running operation.
+  CollectiveArgs args_;
+  Descriptor descriptor_;
+  uint64_t slot_ = 0;
+  bool running_ = false;
+  Status result_;
+  const char* algorithm_ = "";
+  size_t round_ = 0;
+  std::vector<uint32_t> pending_;  // transfers of the round whose messages are not complete
+  size_t work_index_ = 0;          // into the round's works
+  uint64_t work_begin_ = 0;        // what is done of that work
+  uint32_t fruitless_ = 0;         // polls since the last progress
+
+  // Kept between operations.
+  Shape shape_;
+  Coll shape_coll_ = Coll::kBarrier;
+  bool built_ = false;
+  Schedule schedule_;
+  std::vector<Message> messages_;  // one a transfer of the round; never moves while messages are posted
+  std::vector<const std::byte*> fold_inputs_;
+  struct FreeBytes {
+    void operator()(std::byte* bytes) const;
+  };
+  std::unique_ptr<std::byte, FreeBytes> scratch_;  // aligned to 64 bytes
+  uint64_t scratch_bytes_ = 0;
+};
+
+}  // namespace weft::coll

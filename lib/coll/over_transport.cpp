@@ -1,0 +1,46 @@
+#include "coll/over_transport.h"
+
+#include <utility>
+
+#include "coll/lane.h"
+#include "core/arena.h"
+
+namespace weft {
+namespace {
+
+class OverTransport final : public Collectives {
+ public:
+  OverTransport(std::unique_ptr<Transport> transport, int rank, int size, const DeviceOps& host,
+                const coll::Forced& forced)
+      : transport_(std::move(transport)), context_{*transport_, host, rank, size, forced} {}
+
+  Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
+    *lane = std::make_unique<coll::TransportLane>(context_, key);
+    return {};
+  }
+  Arena& arena() override { return arena_; }
+  CollectiveCounters counters() const override {
+    const TransportCounters moved = transport_->counters();
+    CollectiveCounters counters;
+    counters.bytes_sent = moved.bytes_sent;
+    counters.bytes_received = moved.bytes_received;
+    return counters;
+  }
+  int local_size() const override { return transport_->local_size(); }
+  const char* name() const override { return transport_->name(); }
+
+ private:
+  HeapArena arena_;
+  const std::unique_ptr<Transport> transport_;
+  const coll::LaneContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
+                                            const DeviceOps& host, Clock& /*clock*/,
+                                            const coll::Forced& forced) {
+  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced);
+}
+
+}  // namespace weft

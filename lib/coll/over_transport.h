@@ -1,0 +1,20 @@
+// Collectives over any Transport. Called by whoever forms a communicator (lib/form.cpp) on a backend that
+// moves messages. Threads: as core/collectives.h says.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.h"
+#include "coll/select.h"
+#include "core/collectives.h"
+#include "core/device.h"
+#include "core/transport.h"
+
+namespace weft {
+
+// host and clock outlive the result, and lanes do not outlive it.
+std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
+                                            const DeviceOps& host, Clock& clock,
+                                            const coll::Forced& forced = {});
+
+}  // namespace weft

@@ -1,0 +1,16 @@
+// One message from the lane's rank.
+#include "coll/algorithm.h"
+
+namespace weft::coll::point_to_point {
+namespace {
+
+void build(const Shape& shape, Schedule& schedule) {
+  schedule.receive(shape.root, 0, target(), shape.bytes());
+  schedule.end_round();
+}
+
+}  // namespace
+
+extern const Algorithm recv{Coll::kRecv, "message", always, build};
+
+}  // namespace weft::coll::point_to_point

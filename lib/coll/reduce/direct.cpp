@@ -1,0 +1,32 @@
+// Reduce-scatter by direct exchange, as in all_reduce; the owners send their folded chunks to the root.
+#include "coll/exchange.h"
+
+namespace weft::coll::reduce {
+namespace {
+
+void build(const Shape& shape, Schedule& schedule) {
+  const bool is_root = shape.rank == shape.root;
+  const uint64_t chunk = chunk_elements(shape);
+  const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
+  const Ref result = is_root ? target() : schedule.scratch(chunk * shape.element);
+  const auto folded = [&](const Slice& own) { return is_root ? target(own.begin * shape.element) : result; };
+  const auto collect = [&](uint64_t c) {
+    const auto step = static_cast<uint32_t>(2 * c + 1);
+    if (!is_root) {
+      const Slice own = chunk_of(slice_at(shape.rank), c, chunk);
+      return schedule.send(shape.root, step, result, own.count * shape.element);
+    }
+    for (int from = 0; from < shape.size; from++) {
+      if (from == shape.root) continue;
+      const Slice theirs = chunk_of(slice_at(from), c, chunk);
+      schedule.receive(from, step, target(theirs.begin * shape.element), theirs.count * shape.element);
+    }
+  };
+  exchange_chunks(shape, schedule, slice_at, folded, collect);
+}
+
+}  // namespace
+
+extern const Algorithm direct{Coll::kReduce, "direct", always, build};
+
+}  // namespace weft::coll::reduce

@@ -1,0 +1,80 @@
+#include "coll/schedule.h"
+
+#include <algorithm>
+
+namespace weft::coll {
+
+void Schedule::clear() {
+  transfers_.clear();
+  works_.clear();
+  inputs_.clear();
+  rounds_.clear();
+  scratch_bytes_ = 0;
+}
+
+void Schedule::send(int peer, uint32_t step, Ref from, uint64_t bytes) {
+  transfers_.push_back({true, peer, step, from, bytes});
+}
+
+void Schedule::receive(int peer, uint32_t step, Ref to, uint64_t bytes) {
+  transfers_.push_back({false, peer, step, to, bytes});
+}
+
+void Schedule::fold(std::span<const Ref> inputs, Ref to, uint64_t count) {
+  if (count == 0) return;
+  works_.push_back(
+      {true, static_cast<uint32_t>(inputs_.size()), static_cast<uint32_t>(inputs.size()), to, count});
+  inputs_.insert(inputs_.end(), inputs.begin(), inputs.end());
+}
+
+void Schedule::copy(Ref from, Ref to, uint64_t bytes) {
+  if (bytes == 0) return;
+  works_.push_back({false, static_cast<uint32_t>(inputs_.size()), 1, to, bytes});
+  inputs_.push_back(from);
+}
+
+void Schedule::end_round() {
+  rounds_.push_back({static_cast<uint32_t>(transfers_.size()), static_cast<uint32_t>(works_.size())});
+}
+
+Ref Schedule::scratch(uint64_t bytes) {
+  const Ref ref{Space::kScratch, scratch_bytes_};
+  scratch_bytes_ += (bytes + 63) / 64 * 64;
+  return ref;
+}
+
+void Schedule::add_handshake(int rank, int size) {
+  if (rounds_.empty()) end_round();
+  handshake_.clear();
+  const std::span<const Transfer> first = transfers(0);
+  for (int distance = 1; distance < size; distance++) {
+    for (const bool is_send : {true, false}) {
+      const int peer = (rank + (is_send ? distance : size - distance)) % size;
+      const bool known = std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
+        return t.is_send == is_send && t.peer == peer;
+      });
+      if (!known) handshake_.push_back({is_send, peer, kHandshakeStep, {}, 0});
+    }
+  }
+  const auto end_of_first = transfers_.begin() + rounds_[0].transfers_end;
+  transfers_.insert(end_of_first, handshake_.begin(), handshake_.end());
+  for (Round& round : rounds_) round.transfers_end += static_cast<uint32_t>(handshake_.size());
+}
+
+std::span<const Transfer> Schedule::transfers(size_t round) const {
+  const uint32_t begin = round == 0 ? 0 : rounds_[round - 1].transfers_end;
+  return std::span(transfers_).subspan(begin, rounds_[round].transfers_end - begin);
+}
+
+std::span<const Work> Schedule::works(size_t round) const {
+  const uint32_t begin = round == 0 ? 0 : rounds_[round - 1].works_end;
+  return std::span(works_).subspan(begin, rounds_[round].works_end - begin);
+}
+
+size_t Schedule::most_transfers() const {
+  size_t most = 0;
+  for (size_t r = 0; r < rounds_.size(); r++) most = std::max(most, transfers(r).size());
+  return most;
+}
+
+}  // namespace weft::coll

@@ -1,0 +1,88 @@
+// What one operation does on one rank: rounds of messages posted together, each followed by local work that
+// starts when all messages of its round are complete. Built by an algorithm, executed by a lane (lane.h). It
+// names memory by space and offset, so one schedule serves many operations of the same shape; clear() keeps
+// its memory, so building the next one allocates nothing in the long run.
+// Threads: a value; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace weft::coll {
+
+enum class Space : uint8_t { kSource, kTarget, kScratch };
+
+// A place in the operation's memory, in bytes.
+struct Ref {
+  Space space = Space::kSource;
+  uint64_t offset = 0;
+};
+inline Ref source(uint64_t offset = 0) {
+  return {Space::kSource, offset};
+}
+inline Ref target(uint64_t offset = 0) {
+  return {Space::kTarget, offset};
+}
+
+struct Transfer {
+  bool is_send = false;
+  int peer = 0;
+  uint32_t step = 0;  // the same on both sides; at most one message a pair, direction and step
+  Ref memory;
+  uint64_t bytes = 0;
+};
+
+struct Work {
+  bool is_fold = false;
+  uint32_t first_input = 0;  // into Schedule::inputs; a copy has one
+  uint32_t input_count = 0;
+  Ref to;
+  uint64_t count = 0;  // fold: elements; copy: bytes
+};
+
+// Where a round's transfers and works end; they begin where the round before it ends.
+struct Round {
+  uint32_t transfers_end = 0;
+  uint32_t works_end = 0;
+};
+
+class Schedule {
+ public:
+  void clear();
+
+  // Building: messages and work of the current round, until end_round(). A message of no bytes still travels;
+  // work on nothing is left out.
+  void send(int peer, uint32_t step, Ref from, uint64_t bytes);
+  void receive(int peer, uint32_t step, Ref to, uint64_t bytes);
+  // to = fold of the inputs in their order, with the operation's op and scales.
+  void fold(std::span<const Ref> inputs, Ref to, uint64_t count);
+  void copy(Ref from, Ref to, uint64_t bytes);
+  void end_round();
+  // Memory for the whole operation, aligned to 64 bytes.
+  Ref scratch(uint64_t bytes);
+  // After the algorithm: every rank sends to and hears from every other in the first round, if only to say
+  // what it executes. So a rank that completes an operation knows that all ranks executed the same one.
+  void add_handshake(int rank, int size);
+
+  std::span<const Round> rounds() const { return rounds_; }
+  std::span<const Transfer> transfers(size_t round) const;
+  std::span<const Work> works(size_t round) const;
+  std::span<const Ref> inputs(const Work& work) const {
+    return std::span(inputs_).subspan(work.first_input, work.input_count);
+  }
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  size_t most_transfers() const;  // in one round
+
+  static constexpr uint32_t kHandshakeStep = UINT32_MAX;
+
+ private:
+  std::vector<Transfer> transfers_;
+  std::vector<Work> works_;
+  std::vector<Ref> inputs_;
+  std::vector<Round> rounds_;
+  std::vector<Transfer> handshake_;  // while building it
+  uint64_t scratch_bytes_ = 0;
+};
+
+}  // namespace weft::coll

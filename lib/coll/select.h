@@ -1,0 +1,25 @@
+// The table of algorithms and the choice among them. Called by lanes when they build a schedule.
+// Threads: any thread; the table is constant.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/status.h"
+#include "coll/algorithm.h"
+
+namespace weft::coll {
+
+std::span<const Algorithm* const> algorithms();
+
+// Names of algorithms to use whatever the shape, by collective; null: the table's choice. Equal on all ranks.
+struct Forced {
+  std::array<const char*, kCollCount + 1> names{};
+  const char*& operator[](Coll coll) { return names[static_cast<size_t>(coll)]; }
+  const char* operator[](Coll coll) const { return names[static_cast<size_t>(coll)]; }
+};
+
+// The first row that applies, or the forced one. kUnsupported, naming it, when a forced one is unknown.
+Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);
+
+}  // namespace weft::coll
