@@ -1,0 +1,10 @@
+// The loopback backend: ranks are threads of one process. For tests, and for trying programs out.
+#pragma once
+
+#include "core/backend.h"
+
+namespace weft::loopback {
+
+const Backend& backend();
+
+}  // namespace weft::loopback
