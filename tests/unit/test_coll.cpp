@@ -1,0 +1,121 @@
+// lib/coll: schedules, the table of algorithms, and collectives over a transport.
+#include <numeric>
+
+#include "coll/select.h"
+#include "support/catch.h"
+#include "support/ranks.h"
+
+using namespace weft;
+using namespace weft::coll;
+
+namespace {
+
+Shape shape_of(int rank, int size, uint64_t count, uint64_t element) {
+  Shape shape;
+  shape.rank = rank;
+  shape.size = size;
+  shape.count = count;
+  shape.element = element;
+  return shape;
+}
+
+// Every message that a rank sends is received by its peer in the same round, step and size.
+void check_symmetry(const Algorithm& algorithm, int size, uint64_t count) {
+  std::vector<Schedule> schedules(static_cast<size_t>(size));
+  for (int r = 0; r < size; r++) {
+    Schedule& schedule = schedules[static_cast<size_t>(r)];
+    algorithm.build(shape_of(r, size, count, 4), schedule);
+    schedule.add_handshake(r, size);
+  }
+  for (int r = 0; r < size; r++) {
+    const Schedule& mine = schedules[static_cast<size_t>(r)];
+    for (size_t round = 0; round < mine.rounds().size(); round++) {
+      for (const Transfer& t : mine.transfers(round)) {
+        const Schedule& theirs = schedules[static_cast<size_t>(t.peer)];
+        int matches = 0;
+        for (size_t k = 0; k < theirs.rounds().size(); k++) {
+          for (const Transfer& u : theirs.transfers(k)) {
+            const bool match = u.peer == r && u.is_send != t.is_send && u.step == t.step;
+            matches += match && u.bytes == t.bytes ? 1 : 0;
+          }
+        }
+        INFO(algorithm.name << " size " << size << " count " << count << " rank " << r << " step " << t.step);
+        REQUIRE(matches == 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("slices cover a vector once, in order, and begin on cache lines") {
+  for (const uint64_t count : {0u, 1u, 15u, 16u, 17u, 1000u, 4096u}) {
+    for (const int parts : {1, 2, 3, 5, 8}) {
+      uint64_t end = 0;
+      for (int i = 0; i < parts; i++) {
+        const Slice slice = slice_of(shape_of(0, parts, count, 4), i, parts);
+        CHECK(slice.begin == end);
+        CHECK((slice.count == 0 || slice.begin % 16 == 0));
+        end = slice.begin + slice.count;
+      }
+      CHECK(end == count);
+    }
+  }
+}
+
+TEST_CASE("every message of every algorithm has one receiver that expects it") {
+  for (const Algorithm* algorithm : algorithms()) {
+    if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
+    for (const int size : {1, 2, 3, 4, 5, 8}) {
+      for (const uint64_t count : {0u, 1u, 17u, 4096u, 300'000u}) check_symmetry(*algorithm, size, count);
+    }
+  }
+}
+
+TEST_CASE("every rank hears from every other in the first round") {
+  for (const Algorithm* algorithm : algorithms()) {
+    if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
+    Schedule schedule;
+    algorithm->build(shape_of(1, 5, 1000, 4), schedule);
+    schedule.add_handshake(1, 5);
+    std::vector<int> heard(5);
+    for (const Transfer& t : schedule.transfers(0)) heard[static_cast<size_t>(t.peer)] += t.is_send ? 0 : 1;
+    CHECK(heard == std::vector<int>{1, 0, 1, 1, 1});
+  }
+}
+
+TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
+  const Algorithm* algorithm = nullptr;
+  Forced forced;
+  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
+  CHECK(std::string(algorithm->name) == "one_shot");
+  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 1 << 20, 4), forced, &algorithm).ok());
+  CHECK(std::string(algorithm->name) == "direct");
+  forced[Coll::kAllReduce] = "direct";
+  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
+  CHECK(std::string(algorithm->name) == "direct");
+  forced[Coll::kAllReduce] = "no_such";
+  const Status status = select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm);
+  CHECK(status.code() == Code::kUnsupported);
+  CHECK(status.text().find("no_such") != std::string::npos);
+}
+
+TEST_CASE("all_reduce sums over ranks, in place, whatever the size") {
+  test::check(test::run_threads(3, [](test::Rank& self) {
+    for (const uint64_t count : {1u, 1000u, 500'000u}) {
+      std::vector<float> data(count);
+      std::iota(data.begin(), data.end(), static_cast<float>(self.rank));
+      CollectiveArgs args;
+      args.coll = Coll::kAllReduce;
+      args.dtype = Dtype::kF32;
+      args.op = ReduceOp::kSum;
+      args.count = count;
+      args.src = args.dst = reinterpret_cast<std::byte*>(data.data());
+      self.expect(self.run(args), "all_reduce");
+      for (uint64_t i = 0; i < count; i++) {
+        if (data[i] == 3 * static_cast<float>(i) + 3) continue;
+        return self.expect(false, "wrong at " + std::to_string(i));
+      }
+    }
+  }));
+}
