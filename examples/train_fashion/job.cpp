@@ -1,0 +1,163 @@
+#include "job.h"
+
+#include <cstdio>
+
+namespace {
+
+[[noreturn]] void raise(weft_status status, const char* call, const weft_error& error) {
+  throw WeftError(std::string(call) + ": " + weft_status_string(status) +
+                  (error.text[0] != '\0' ? ": " + std::string(error.text) : ""));
+}
+
+// WEFT_LOG turns the library's log on; here it goes to standard error.
+void print_log(void*, int32_t, const char* line) {
+  std::fprintf(stderr, "weft: %s\n", line);
+}
+
+}  // namespace
+
+Job::Job(const Options& options) {
+  weft_error error = WEFT_ERROR_INIT;
+  weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
+  context_options.log = print_log;
+  context_options.log_level = WEFT_LOG_WARN;
+  if (const weft_status status = weft_context_create(&context_options, &context_, &error)) {
+    raise(status, "weft_context_create", error);
+  }
+  weft_comm_options comm_options = WEFT_COMM_OPTIONS_INIT;
+  if (!options.backend.empty()) comm_options.backend = options.backend.c_str();
+  if (const weft_status status = weft_comm_create(context_, &comm_options, &comm_, &error)) {
+    weft_context_destroy(&context_);
+    raise(status, "weft_comm_create", error);
+  }
+  weft_comm_rank(comm_, &rank_);
+  weft_comm_size(comm_, &size_);
+}
+
+Job::~Job() {
+  weft_comm_destroy(&comm_);
+  weft_context_destroy(&context_);
+}
+
+void Job::check(weft_status status, const char* call) const {
+  if (status == WEFT_OK) return;
+  weft_error error = WEFT_ERROR_INIT;
+  weft_comm_error(comm_, &error);
+  raise(status, call, error);
+}
+
+std::vector<uint64_t> Job::all_gather(uint64_t mine) {
+  std::vector<uint64_t> all(static_cast<size_t>(size_));
+  check(weft_all_gather(comm_, &mine, all.data(), 1, WEFT_DTYPE_U64, nullptr, nullptr), "weft_all_gather");
+  return all;
+}
+
+std::vector<float> Job::all_gather(const std::vector<float>& mine) {
+  std::vector<float> all(mine.size() * static_cast<size_t>(size_));
+  check(weft_all_gather(comm_, mine.data(), all.data(), mine.size(), WEFT_DTYPE_F32, nullptr, nullptr),
+        "weft_all_gather");
+  return all;
+}
+
+uint64_t Job::sum(uint64_t mine) {
+  check(weft_all_reduce(comm_, &mine, &mine, 1, WEFT_DTYPE_U64, WEFT_OP_SUM, nullptr, nullptr),
+        "weft_all_reduce");
+  return mine;
+}
+
+uint64_t Job::from_rank_0(uint64_t value) {
+  check(weft_broadcast(comm_, &value, 1, WEFT_DTYPE_U64, 0, nullptr, nullptr), "weft_broadcast");
+  return value;
+}
+
+void Job::barrier() {
+  check(weft_barrier(comm_, nullptr, nullptr), "weft_barrier");
+}
+
+std::string Job::backend() const {
+  weft_comm_info info{};
+  info.struct_size = sizeof info;
+  check(weft_comm_query(comm_, &info), "weft_comm_query");
+  const bool memory = info.bytes_shared + info.bytes_direct > 0;
+  const bool transport = info.bytes_sent + info.bytes_received > 0;
+  if (memory && transport) return std::string("shm+") + info.backend;
+  return memory ? "shm" : transport ? info.backend : "none";
+}
+
+GradientSync::GradientSync(Job& job, Model& model, const Options& options)
+    : job_(job), model_(model), view_mode_(options.view_mode) {
+  std::vector<weft_param> params;
+  for (const Param& param : model.params()) {
+    weft_param entry{};
+    entry.struct_size = sizeof entry;
+    entry.name = param.name.c_str();
+    entry.dtype = WEFT_DTYPE_F32;
+    entry.ndim = static_cast<int32_t>(param.shape.size());
+    entry.shape = param.shape.data();
+    params.push_back(entry);
+  }
+  // Small buckets for a small model: the first ones travel while backward computes the rest.
+  const uint64_t limits[] = {32 << 10, 128 << 10};
+  weft_reducer_options reducer_options = WEFT_REDUCER_OPTIONS_INIT;
+  reducer_options.params = params.data();
+  reducer_options.param_count = params.size();
+  reducer_options.bucket_limits = limits;
+  reducer_options.bucket_limit_count = 2;
+  reducer_options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+  if (!options.hook.empty()) {
+    if (weft_hook_create(job.context(), options.hook.c_str(), nullptr, &hook_) != WEFT_OK) {
+      throw WeftError("there is no hook named " + options.hook + " that works without parameters");
+    }
+    reducer_options.hook = hook_;
+  }
+  weft_error error = WEFT_ERROR_INIT;
+  const weft_status status = weft_reducer_create(job.comm(), &reducer_options, &reducer_, &error);
+  weft_hook_destroy(&hook_);  // the reducer keeps what it uses
+  if (status != WEFT_OK) raise(status, "weft_reducer_create", error);
+  weft_reducer_bucket_count(reducer_, &bucket_count_);
+  if (!view_mode_) return;
+  for (size_t i = 0; i < params.size(); ++i) {
+    void* memory = nullptr;
+    check(weft_reducer_grad_view(reducer_, i, &memory), "weft_reducer_grad_view");
+    model.params()[i].gradient = static_cast<float*>(memory);
+  }
+}
+
+GradientSync::~GradientSync() {
+  weft_reducer_destroy(&reducer_);
+}
+
+void GradientSync::check(weft_status status, const char* call) const {
+  if (status == WEFT_OK) return;
+  weft_error error = WEFT_ERROR_INIT;
+  weft_reducer_error(reducer_, &error);
+  if (error.text[0] == '\0') weft_comm_error(job_.comm(), &error);
+  raise(status, call, error);
+}
+
+void GradientSync::begin() {
+  check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
+}
+
+void GradientSync::ready(uint64_t param) {
+  void* gradient = view_mode_ ? nullptr : model_.params()[param].gradient;
+  check(weft_reducer_ready(reducer_, param, gradient, nullptr), "weft_reducer_ready");
+}
+
+StepTimes GradientSync::finish() {
+  check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
+  weft_reducer_stats stats{};
+  stats.struct_size = sizeof stats;
+  check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
+  StepTimes times;
+  times.exposed_ms = static_cast<double>(stats.exposed_ns) * 1e-6;
+  times.overlapped = bucket(0).launch_ns < bucket(bucket_count_ - 1).ready_ns;
+  return times;
+}
+
+weft_bucket_info GradientSync::bucket(uint32_t index) const {
+  weft_bucket_info info{};
+  info.struct_size = sizeof info;
+  check(weft_reducer_bucket(reducer_, index, &info, nullptr, 0), "weft_reducer_bucket");
+  return info;
+}

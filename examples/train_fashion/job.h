@@ -1,0 +1,81 @@
+// The demo's part in a job: Weft's objects with owners, and its errors as exceptions.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "model.h"
+#include "options.h"
+
+// What Weft said, with the call that failed.
+class WeftError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A context and a communicator of all ranks, found through the environment.
+class Job {
+ public:
+  explicit Job(const Options& options);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  weft_comm* comm() { return comm_; }
+  weft_context* context() { return context_; }
+
+  // Throws WeftError unless status is WEFT_OK.
+  void check(weft_status status, const char* call) const;
+  // Every rank's values, in rank order; count is equal on all ranks.
+  std::vector<uint64_t> all_gather(uint64_t mine);
+  std::vector<float> all_gather(const std::vector<float>& mine);
+  uint64_t sum(uint64_t mine);
+  uint64_t from_rank_0(uint64_t value);
+  void barrier();
+  // What moved this rank's bytes, by the counters: "shm", the transport's name, both, or "none".
+  std::string backend() const;
+
+ private:
+  weft_context* context_ = nullptr;
+  weft_comm* comm_ = nullptr;
+  int32_t rank_ = 0;
+  int32_t size_ = 1;
+};
+
+struct StepTimes {
+  double exposed_ms = 0;    // communication that computing did not hide
+  bool overlapped = false;  // a bucket was launched before the last gradient was ready
+};
+
+// Sums the gradients of one model over the job.
+class GradientSync {
+ public:
+  // In view mode the model's gradients are pointed into Weft's memory.
+  GradientSync(Job& job, Model& model, const Options& options);
+  ~GradientSync();
+  GradientSync(const GradientSync&) = delete;
+  GradientSync& operator=(const GradientSync&) = delete;
+
+  void begin();
+  void ready(uint64_t param);
+  // On return the gradients are the mean of all ranks'.
+  StepTimes finish();
+  uint32_t bucket_count() const { return bucket_count_; }
+
+ private:
+  void check(weft_status status, const char* call) const;
+  weft_bucket_info bucket(uint32_t index) const;
+
+  Job& job_;
+  Model& model_;
+  const bool view_mode_;
+  weft_hook* hook_ = nullptr;
+  weft_reducer* reducer_ = nullptr;
+  uint32_t bucket_count_ = 0;
+};

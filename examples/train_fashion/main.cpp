@@ -1,0 +1,263 @@
+// Data-parallel training of a small network on Fashion-MNIST: every rank computes gradients of its own
+// images, Weft averages them while backward still runs, and every rank makes the same update.
+//
+//   weft run -n 2 -- train_fashion          (make demo)
+//
+// The demo checks what it claims: ranks' local gradients differ, parameters are equal bit by bit after every
+// epoch, and the loss curve is that of one process that folds the same micro-batches in rank order.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "data.h"
+#include "job.h"
+#include "model.h"
+#include "options.h"
+#include "reference.h"
+#include "schedule.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void write_lines(const std::string& path, const std::vector<float>& values) {
+  std::ofstream file(path);
+  for (const float value : values) file << std::hexfloat << value << '\n';
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+constexpr uint32_t kEvaluationBatch = 500;
+
+// One rank's training.
+class Trainer {
+ public:
+  Trainer(Job& job, const Options& options, const Dataset& data)
+      : job_(job),
+        options_(options),
+        schedule_(options, data.count, job.size()),
+        model_(options.seed, std::max(schedule_.batch, kEvaluationBatch)),
+        shard_(data, job.rank(), job.size(), options.seed),
+        sync_(job, model_, options) {}
+
+  // Train until the end or until replicas differ; false if they do.
+  bool train();
+  double accuracy(const Dataset& test);
+
+  const std::vector<float>& losses() const { return losses_; }
+  uint64_t parameter_hash() const { return model_.hash(); }
+  uint32_t bucket_count() const { return sync_.bucket_count(); }
+  size_t overlapped_steps() const { return overlapped_; }
+  double step_ms() const { return median(step_ms_); }
+  double exposed_ms() const { return median(exposed_ms_); }
+  double images_per_step() const { return static_cast<double>(schedule_.batch) * job_.size(); }
+
+ private:
+  void step(uint32_t step);
+  void print_progress(uint32_t step);
+  void expect_local_gradients_differ(uint64_t hash);
+  bool replicas_identical(uint32_t epoch);
+
+  Job& job_;
+  const Options& options_;
+  const Schedule schedule_;
+  Model model_;
+  Shard shard_;
+  GradientSync sync_;
+  std::vector<float> losses_;
+  std::vector<double> step_ms_, exposed_ms_;
+  size_t overlapped_ = 0;
+};
+
+void Trainer::step(uint32_t step) {
+  const auto start = Clock::now();
+  shard_.batch(step % schedule_.steps, schedule_.batch, model_.pixels(), model_.labels());
+  losses_.push_back(model_.forward(schedule_.batch).loss);
+  uint64_t local_hash = 0;
+  sync_.begin();
+  model_.backward(schedule_.batch, [&](uint64_t index) {
+    const Param& param = model_.params()[index];
+    if (step == 0) local_hash ^= hash_bytes(param.gradient, param.count * sizeof(float)) + index;
+    sync_.ready(index);
+  });
+  const StepTimes times = sync_.finish();
+  model_.step(schedule_.rate(step));
+  step_ms_.push_back(seconds_since(start) * 1e3);
+  exposed_ms_.push_back(times.exposed_ms);
+  overlapped_ += times.overlapped;
+  if (step == 0) expect_local_gradients_differ(local_hash);
+}
+
+// Otherwise equal replicas would prove nothing.
+void Trainer::expect_local_gradients_differ(uint64_t hash) {
+  std::vector<uint64_t> hashes = job_.all_gather(hash);
+  std::sort(hashes.begin(), hashes.end());
+  if (std::adjacent_find(hashes.begin(), hashes.end()) != hashes.end()) {
+    throw std::runtime_error("two ranks computed the same gradients: their images are not disjoint");
+  }
+}
+
+bool Trainer::replicas_identical(uint32_t epoch) {
+  const std::vector<uint64_t> hashes = job_.all_gather(model_.hash());
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    if (job_.rank() == 0) {
+      std::printf("epoch %u: the parameters of rank %zu differ from those of rank 0\n", epoch + 1, rank);
+    }
+    return false;
+  }
+  return true;
+}
+
+void Trainer::print_progress(uint32_t step) {
+  const auto recent = std::min<size_t>(losses_.size(), options_.log_every);
+  double loss = 0, ms = 0, exposed = 0;
+  for (size_t i = losses_.size() - recent; i < losses_.size(); ++i) {
+    loss += static_cast<double>(losses_[i]);
+    ms += step_ms_[i];
+    exposed += exposed_ms_[i];
+  }
+  const double count = static_cast<double>(recent);
+  std::printf("epoch %u/%u  step %u/%u  loss %.4f  images/s %.0f  exposed communication %.3f ms\n",
+              step / schedule_.steps + 1, schedule_.epochs, step % schedule_.steps + 1, schedule_.steps,
+              loss / count, images_per_step() * count / ms * 1e3, exposed / count);
+}
+
+bool Trainer::train() {
+  for (uint32_t epoch = 0; epoch < schedule_.epochs; ++epoch) {
+    shard_.start_epoch(epoch);
+    for (uint32_t i = 0; i < schedule_.steps; ++i) {
+      const uint32_t number = epoch * schedule_.steps + i;
+      step(number);
+      const bool report = (i + 1) % options_.log_every == 0 || i + 1 == schedule_.steps;
+      if (report && job_.rank() == 0) print_progress(number);
+    }
+    if (epoch == 0 && options_.flip_bit_rank == job_.rank()) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, model_.params()[0].value, sizeof bits);
+      bits ^= 1;
+      std::memcpy(model_.params()[0].value, &bits, sizeof bits);
+    }
+    if (!replicas_identical(epoch)) return false;
+  }
+  return true;
+}
+
+// Every rank judges its share of the test images.
+double Trainer::accuracy(const Dataset& test) {
+  const Shard all(test, 0, 1, 0);
+  uint64_t correct = 0;
+  const uint32_t batches = test.count / kEvaluationBatch;
+  for (uint32_t i = static_cast<uint32_t>(job_.rank()); i < batches;
+       i += static_cast<uint32_t>(job_.size())) {
+    all.batch(i, kEvaluationBatch, model_.pixels(), model_.labels());
+    correct += model_.forward(kEvaluationBatch).correct;
+  }
+  return static_cast<double>(job_.sum(correct)) / (uint64_t{batches} * kEvaluationBatch);
+}
+
+// Whether all ranks' losses of all steps, and the parameters, have the bits of the reference. Rank 0
+// computes.
+bool curve_matches(Job& job, const Options& options, const Dataset& data, const Trainer& trainer) {
+  const std::vector<float> all = job.all_gather(trainer.losses());
+  bool equal = true;
+  if (job.rank() == 0) {
+    const size_t steps = trainer.losses().size();
+    std::printf("checking: one process trains on the same %d micro-batches a step\n", job.size());
+    const uint64_t hash = train_reference(options, data, job.size(), [&](uint32_t step, const float* losses) {
+      for (int rank = 0; rank < job.size() && equal; ++rank) {
+        const float& mine = all[static_cast<size_t>(rank) * steps + step];
+        equal = std::memcmp(&mine, &losses[rank], sizeof mine) == 0;
+        if (!equal) {
+          std::printf("step %u: rank %d had loss %.9g, the reference has %.9g\n", step, rank,
+                      static_cast<double>(mine), static_cast<double>(losses[rank]));
+        }
+      }
+    });
+    equal = equal && hash == trainer.parameter_hash();
+  }
+  return job.from_rank_0(equal) != 0;
+}
+
+int reference_main(const Options& options) {
+  const Dataset data = load_fashion(options.data, "train", options.limit);
+  std::vector<float> curve;
+  const int ranks = options.reference_ranks;
+  const uint64_t hash = train_reference(options, data, ranks, [&](uint32_t, const float* losses) {
+    curve.insert(curve.end(), losses, losses + ranks);
+  });
+  if (!options.losses.empty()) write_lines(options.losses, curve);
+  std::printf("weft demo: reference=%d epochs=%u last_loss=%a parameters=%016llx\n", ranks, options.epochs,
+              static_cast<double>(curve.back()), static_cast<unsigned long long>(hash));
+  return 0;
+}
+
+int demo_main(const Options& options) {
+  Job job(options);
+  const Dataset data = load_fashion(options.data, "train", options.limit);
+  const Dataset test = load_fashion(options.data, "t10k", 0);
+  if (!options.trace.empty()) job.check(weft_trace_start(job.context(), 0), "weft_trace_start");
+  Trainer trainer(job, options, data);
+
+  const auto start = Clock::now();
+  const bool identical = trainer.train();
+  const double seconds = seconds_since(start);
+  if (!options.trace.empty() && job.rank() == 0) {
+    job.check(weft_trace_write(job.context(), options.trace.c_str()), "weft_trace_write");
+  }
+  if (!options.losses.empty() && job.rank() == 0) write_lines(options.losses, trainer.losses());
+  const double accuracy = trainer.accuracy(test);
+  const std::string backend = job.backend();
+
+  // Hooks that round gradients have another curve.
+  const bool checked = options.check && identical && (options.hook.empty() || options.hook == "allreduce");
+  const bool matches = !checked || curve_matches(job, options, data, trainer);
+  if (job.rank() == 0) {
+    std::printf(
+        "trained %.1f s: %.0f images/s, %u buckets a step, step %.3f ms, exposed communication %.3f ms; "
+        "a bucket was launched before the last gradient was ready in %zu of %zu steps\n",
+        seconds, trainer.images_per_step() * static_cast<double>(trainer.losses().size()) / seconds,
+        trainer.bucket_count(), trainer.step_ms(), trainer.exposed_ms(), trainer.overlapped_steps(),
+        trainer.losses().size());
+    std::printf(
+        "weft demo: ranks=%d backend=%s epochs=%u accuracy=%.3f replicas=%s curve=%s step_ms=%.0f "
+        "exposed_ms=%.0f seconds=%.0f\n",
+        job.size(), backend.c_str(), options.epochs, accuracy, identical ? "identical" : "differ",
+        !checked  ? "unchecked"
+        : matches ? "matches"
+                  : "differs",
+        trainer.step_ms(), trainer.exposed_ms(), seconds);
+    std::fflush(stdout);
+  }
+  job.barrier();  // so that nobody ends, and ends the others, before the last line is out
+  return identical && matches ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  Options options;
+  try {
+    if (!parse_options(argc, argv, &options)) return 0;
+    return options.reference_ranks > 0 ? reference_main(options) : demo_main(options);
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "train_fashion: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_fashion: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,26 @@
+// What the demo's command line says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct Options {
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string backend;  // empty: Weft chooses
+  std::string hook;     // empty: allreduce
+  bool view_mode = false;
+  uint32_t epochs = 6;
+  uint32_t global_batch = 128;  // images a step, over all ranks
+  uint32_t limit = 0;           // training images; 0: all
+  uint64_t seed = 1;
+  float rate = 0.05f;
+  uint32_t log_every = 100;  // steps
+  bool check = true;         // compare the loss curve with the reference's
+  int reference_ranks = 0;   // > 0: train in this one process with so many virtual ranks
+  std::string losses;        // file to write the loss curve to
+  std::string trace;         // file to write the timeline to
+  int flip_bit_rank = -1;    // the rank that damages a parameter, to show that this is noticed
+};
+
+// Throws std::invalid_argument. Returns false after --help, which it has printed.
+bool parse_options(int argc, char** argv, Options* options);
