@@ -1,0 +1,72 @@
+"""Test cases of programs that are run from outside: functions whose names start with test_.
+
+A file of cases ends with `cases.main(globals())`. Each case is told to tests/run.py as a Catch2 test case is
+(tests/support/main.cpp). A docstring is the case's name; `skip(reason)` ends a case without a verdict.
+"""
+import fnmatch
+import os
+import subprocess
+import sys
+import time
+import traceback
+
+
+class Skip(Exception):
+    pass
+
+
+def skip(reason):
+    raise Skip(reason)
+
+
+def run(command, timeout=60, environment=None, **more):
+    """Run to its end with captured text; a program that does not end within timeout fails the case."""
+    return subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})}, check=False, **more)
+
+
+def expect(condition, what, *evidence):
+    if not condition:
+        raise AssertionError("\n".join([what] + [str(one) for one in evidence]))
+
+
+def expect_equal(actual, wanted, *evidence):
+    expect(actual == wanted, f"got {actual!r} instead of {wanted!r}", *evidence)
+
+
+def wait_until(condition, what, seconds=10):
+    """Poll until condition() is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        expect(time.monotonic() < deadline, f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def tell(event, name="", detail=""):
+    path = os.environ.get("WEFT_TEST_REPORT")
+    if path:
+        with open(path, "a", encoding="utf-8") as report:
+            report.write("\t".join(text.replace("\n", " ").replace("\t", " ") for text in (event, name, detail)) + "\n")
+
+
+def main(names):
+    """Run the cases among names; a last argument with asterisks selects by name."""
+    pattern = sys.argv[-1] if len(sys.argv) > 1 and "*" in sys.argv[-1] else "*"
+    tell("program", "cases")
+    failed = 0
+    for key, function in list(names.items()):
+        name = (getattr(function, "__doc__", None) or key).strip()
+        if not key.startswith("test_") or not fnmatch.fnmatch(name, pattern):
+            continue
+        tell("start", name)
+        try:
+            function()
+            tell("pass", name)
+        except Skip as reason:
+            print(f"{name}: skipped: {reason}")
+            tell("skip", name, str(reason))
+        except Exception:  # whatever it is, the case failed
+            failed += 1
+            print(f"{name}: failed\n{traceback.format_exc()}")
+            tell("fail", name)
+    sys.exit(1 if failed else 0)

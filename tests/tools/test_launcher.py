@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""weft run: starting, ending and passing on the output of ranks. Usage: test_launcher.py WEFT"""
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT = sys.argv[1]
+
+
+def weft_run(*arguments, **more):
+    return cases.run([WEFT, "run", *arguments], **more)
+
+
+def shell(ranks, script, *options, **more):
+    return weft_run("-n", ranks, *options, "--", "sh", "-c", script, **more)
+
+
+def alive(pid):
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_environment():
+    """every rank gets its number, the size, one store and one secret"""
+    result = shell(3, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_STORE $WEFT_SECRET"', "--prefix", "none")
+    lines = sorted(line.split() for line in result.stdout.splitlines())
+    expect_equal([line[:2] for line in lines], [["0", "3"], ["1", "3"], ["2", "3"]], result)
+    expect_equal(len({(line[2], line[3]) for line in lines}), 1, result)
+    expect(lines[0][2].startswith("unix:@") and len(lines[0][3]) >= 32, "store and secret", lines[0][2])
+    again = shell(1, 'echo "$WEFT_STORE $WEFT_SECRET"', "--prefix", "none").stdout.split()
+    expect(again[0] != lines[0][2] and again[1] != lines[0][3], "two jobs share a store or a secret")
+
+
+def test_prefix():
+    """lines start with [rank] and never mix"""
+    script = 'i=0; while [ $i -lt 300 ]; do printf "%s" "$WEFT_RANK"; printf "%s-$i\\n" "$WEFT_RANK"; i=$((i+1)); done'
+    result = shell(3, script)
+    for rank in range(3):
+        mine = [line for line in result.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        expect_equal(mine, [f"[{rank}] {rank}{rank}-{i}" for i in range(300)])
+    expect_equal(len(result.stdout.splitlines()), 900)
+
+
+def test_unfinished_line():
+    """a last line without a newline is passed on"""
+    expect_equal(shell(1, "printf end").stdout, "[0] end\n")
+
+
+def test_prefix_others():
+    """--prefix others leaves rank 0's lines as they are; standard error stays apart"""
+    result = shell(2, "echo out; echo err >&2", "--prefix", "others")
+    expect_equal(sorted(result.stdout.splitlines()), ["[1] out", "out"])
+    expect_equal(sorted(result.stderr.splitlines()), ["[1] err", "err"])
+
+
+def test_exit_code():
+    """the exit code of the first failure is kept, and ends the rest"""
+    begin = time.monotonic()
+    result = shell(3, '[ "$WEFT_RANK" = 1 ] && exit 7; exec sleep 600', "--grace", "0.1")
+    expect_equal(result.returncode, 7, result)
+    expect(time.monotonic() - begin < 60, "the others were not ended")
+    expect("rank 1 ended with exit code 7" in result.stderr, "it says which rank failed", result.stderr)
+
+
+def test_signal_exit_code():
+    """a rank that dies of a signal gives 128 + signal, and is named"""
+    result = shell(2, '[ "$WEFT_RANK" = 1 ] && kill -9 $$; exit 0')
+    expect_equal(result.returncode, 137, result)
+    expect("rank 1 was ended by SIGKILL" in result.stderr, "it names rank and signal", result.stderr)
+
+
+def test_survivors_speak():
+    """the others have time to say what they saw before they are ended"""
+    result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4')
+    expect_equal((result.returncode, result.stdout), (3, "[0] rank 1 is gone\n"), result)
+
+
+def test_nothing_left():
+    """no process of a rank is left, not even one that ignores SIGTERM or runs in the background"""
+    script = """sleep 600 & echo $!; echo $$
+      if [ $WEFT_RANK = 0 ]; then until [ -e "$READY" ]; do sleep 0.02; done; exit 1; fi
+      trap "" TERM; sleep 600 & echo $!; touch "$READY"; wait"""
+    with tempfile.TemporaryDirectory() as folder:
+        result = shell(2, script, "--grace", "0", "--prefix", "none", environment={"READY": folder + "/ready"})
+    pids = [int(line) for line in result.stdout.split()]
+    expect_equal((result.returncode, len(pids)), (1, 5), result)
+    for pid in pids:
+        cases.wait_until(lambda pid=pid: not alive(pid), f"process {pid} ends")
+
+
+def test_forwarded_signal():
+    """SIGTERM and SIGINT reach the ranks, and decide the exit code"""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        script = f'trap "echo got it; exit 0" {number.name[3:]}; echo up; while :; do sleep 0.02; done'
+        process = subprocess.Popen([WEFT, "run", "-n", "2", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        for _ in range(2):
+            process.stdout.readline()
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=60)
+        expect_equal(sorted(rest.splitlines()), ["[0] got it", "[1] got it"])
+        expect_equal(process.returncode, 128 + number)
+
+
+def test_killed_launcher():
+    """ranks do not outlive weft run"""
+    process = subprocess.Popen([WEFT, "run", "-n", "2", "--prefix", "none", "--", "sh", "-c", "echo $$; exec sleep 600"],
+                               stdout=subprocess.PIPE, text=True)
+    pids = [int(process.stdout.readline()) for _ in range(2)]
+    process.kill()
+    process.wait(timeout=60)
+    for pid in pids:
+        cases.wait_until(lambda pid=pid: not alive(pid), f"rank {pid} ends")
+
+
+def test_timeout():
+    """--timeout ends the job with code 124"""
+    result = shell(2, "exec sleep 600", "--timeout", "0.2")
+    expect_equal(result.returncode, 124, result)
+
+
+def test_cannot_run():
+    """a command that does not exist is code 127, by name"""
+    result = weft_run("-n", "1", "--", "./no such program")
+    expect_equal(result.returncode, 127, result)
+    expect("./no such program" in result.stderr, "it names the command", result.stderr)
+
+
+def test_command_options():
+    """options behind -- are the command's"""
+    result = weft_run("-n", "1", "--", "printf", "%s ", "-n", "7", "--help", "--", "x")
+    expect_equal((result.returncode, result.stdout), (0, "[0] -n 7 --help -- x \n"), result)
+
+
+def test_bad_usage():
+    """wrong usage is code 2 and says what to do"""
+    for arguments in ([], ["-n", "0", "true"], ["-n", "2"], ["-n", "x", "true"]):
+        result = weft_run(*arguments)
+        expect_equal(result.returncode, 2, arguments, result)
+        expect("--help" in result.stderr, "it points to --help", result.stderr)
+
+
+def test_clean_descriptors():
+    """a rank inherits no descriptor besides its standard ones"""
+    result = shell(1, "ls /proc/self/fd | wc -l", "--prefix", "none", close_fds=True)
+    expect_equal(result.stdout.split(), ["4"], result)  # 0, 1, 2 and the folder that ls reads
+
+
+cases.main(globals())

@@ -1,0 +1,12 @@
+// The subcommands of `weft`. Each adds itself to the parser and, when chosen, writes its exit code.
+// tail: the words after "--", which the parser does not see.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code);
+void add_info(CLI::App& app, int* exit_code);
+void add_bench(CLI::App& app, int* exit_code);
+void add_store(CLI::App& app, int* exit_code);

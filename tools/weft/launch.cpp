@@ -1,0 +1,301 @@
+#include "launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "lines.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kKillAfterS = 5;  // between SIGTERM and SIGKILL
+constexpr double kDrainS = 1;      // for output that a process outside of our reach still holds open
+constexpr int kTimeoutCode = 124;  // as timeout(1)
+constexpr int kCannotRunCode = 127;
+
+[[noreturn]] void throw_system(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+std::string exit_text(int code) {
+  if (code <= 128) return "ended with exit code " + std::to_string(code);
+  const char* name = ::sigabbrev_np(code - 128);
+  return name != nullptr ? std::string("was ended by SIG") + name
+                         : "was ended by signal " + std::to_string(code - 128);
+}
+
+struct Pipe {
+  int read = -1;
+  int write = -1;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_system("pipe");
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {ends[0], ends[1]};
+}
+
+class Job {
+ public:
+  explicit Job(const LaunchOptions& options);
+  ~Job();
+  int run();
+
+ private:
+  struct Rank {
+    pid_t pid = -1;  // -1: has ended and was reaped
+    int code = 0;
+  };
+
+  void start(int rank, const std::string& store, const std::string& secret);
+  [[noreturn]] void become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err);
+  void reap();
+  void ended(size_t rank, int code);
+  void take_signals();
+  void act_on_deadlines();
+  void begin_ending(int code, Clock::duration until_terminate);
+  void signal_all(int number);
+  void pump_all();
+  bool running() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.pid > 0; });
+  }
+  std::string running_text() const;
+  int wait_ms() const;
+
+  const LaunchOptions& options_;
+  sigset_t watched_;  // blocked while the job runs
+  sigset_t before_;
+  int signal_fd_ = -1;
+  std::vector<Rank> ranks_;
+  std::vector<LineWriter> lines_;
+  int result_ = 0;
+  std::string failure_;  // the first one
+  bool ending_ = false;
+  Clock::time_point timeout_at_ = Clock::time_point::max();
+  Clock::time_point terminate_at_ = Clock::time_point::max();
+  Clock::time_point kill_at_ = Clock::time_point::max();
+};
+
+Job::Job(const LaunchOptions& options) : options_(options) {
+  sigemptyset(&watched_);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched_, number);
+  ::sigprocmask(SIG_BLOCK, &watched_, &before_);
+  signal_fd_ = ::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signal_fd_ < 0) throw_system("signalfd");
+  ranks_.resize(static_cast<size_t>(options.ranks));
+}
+
+Job::~Job() {
+  signal_all(SIGKILL);
+  for (Rank& rank : ranks_) {
+    if (rank.pid > 0) ::waitpid(rank.pid, nullptr, 0);
+  }
+  ::close(signal_fd_);
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Job::start(int rank, const std::string& store, const std::string& secret) {
+  const Pipe out = make_pipe();
+  const Pipe err = make_pipe();
+  const bool plain = options_.prefix == Prefix::kNone || (options_.prefix == Prefix::kOthers && rank == 0);
+  const std::string prefix = plain ? "" : "[" + std::to_string(rank) + "] ";
+  lines_.emplace_back(out.read, STDOUT_FILENO, prefix);
+  lines_.emplace_back(err.read, STDERR_FILENO, prefix);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_system("fork");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kCannotRunCode);  // it died before the line above
+    become(rank, store, secret, out, err);
+  }
+  ::setpgid(pid, pid);  // here as well: signals must reach the group from now on
+  ranks_[static_cast<size_t>(rank)].pid = pid;
+  ::close(out.write);
+  ::close(err.write);
+}
+
+// In the child: its own process group, no standard input, the environment of its rank.
+void Job::become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err) {
+  ::setpgid(0, 0);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(null, STDIN_FILENO);
+  ::dup2(out.write, STDOUT_FILENO);
+  ::dup2(err.write, STDERR_FILENO);
+  ::setenv("WEFT_RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WEFT_SIZE", std::to_string(options_.ranks).c_str(), 1);
+  ::setenv("WEFT_LOCAL_SIZE", std::to_string(options_.ranks).c_str(), 1);
+  ::setenv("WEFT_STORE", store.c_str(), 1);
+  ::setenv("WEFT_SECRET", secret.c_str(), 1);
+  for (const char* stale : {"WEFT_STORE_EXTERNAL", "WEFT_JOB", "WEFT_SECRET_FILE"}) ::unsetenv(stale);
+  for (const auto& [name, value] : options_.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> arguments;
+  for (const std::string& argument : options_.command)
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  ::execvp(arguments[0], arguments.data());
+  std::fprintf(stderr, "weft run: cannot run %s: %s\n", arguments[0], std::strerror(errno));
+  std::fflush(stderr);
+  ::_exit(kCannotRunCode);
+}
+
+int Job::run() {
+  const std::string store = options_.store.empty() ? "unix:@weft-" + random_hex(16) : options_.store;
+  const std::string secret = random_hex(32);
+  for (int rank = 0; rank < options_.ranks; ++rank) start(rank, store, secret);
+  if (options_.timeout_s > 0) timeout_at_ = Clock::now() + seconds(options_.timeout_s);
+  while (running()) {
+    std::vector<pollfd> polled{{signal_fd_, POLLIN, 0}};
+    for (const LineWriter& line : lines_) {
+      if (line.fd() >= 0) polled.push_back({line.fd(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), wait_ms());
+    take_signals();
+    pump_all();
+    reap();
+    act_on_deadlines();
+  }
+  // All ranks have ended; what they wrote is in the pipes.
+  const auto give_up = Clock::now() + seconds(kDrainS);
+  pump_all();
+  while (Clock::now() < give_up) {
+    const auto open =
+        std::find_if(lines_.begin(), lines_.end(), [](const LineWriter& line) { return line.fd() >= 0; });
+    if (open == lines_.end()) break;
+    pollfd wait{open->fd(), POLLIN, 0};
+    ::poll(&wait, 1, 50);
+    pump_all();
+  }
+  for (LineWriter& line : lines_) line.finish();
+  return result_;
+}
+
+std::string Job::running_text() const {
+  std::string text;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].pid > 0) text += " " + std::to_string(rank);
+  }
+  return text;
+}
+
+int Job::wait_ms() const {
+  const auto next = std::min({timeout_at_, terminate_at_, kill_at_});
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
+}
+
+void Job::pump_all() {
+  for (LineWriter& line : lines_) line.pump();
+}
+
+// Look at every rank: several SIGCHLD may arrive as one.
+void Job::reap() {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const pid_t pid = ranks_[rank].pid;
+    siginfo_t info{};
+    if (pid <= 0 || ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+      continue;
+    if (info.si_pid != pid) continue;
+    ::kill(-pid, SIGKILL);  // what it left running; before the wait below its number cannot be another's
+    ::waitpid(pid, nullptr, 0);
+    ranks_[rank].pid = -1;
+    ended(rank, info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status);
+  }
+}
+
+void Job::ended(size_t rank, int code) {
+  ranks_[rank].code = code;
+  if (code == 0 || ending_) return;
+  // A signal's victim cannot speak for itself; a rank that chose its exit code has said why.
+  failure_ = "rank " + std::to_string(rank) + " " + exit_text(code);
+  if (code > 128) std::fprintf(stderr, "weft run: %s\n", failure_.c_str());
+  begin_ending(code, seconds(options_.grace_s));
+}
+
+// The first failure decides the exit code. The others first get time to find out themselves.
+void Job::begin_ending(int code, Clock::duration until_terminate) {
+  if (!ending_) result_ = code;
+  ending_ = true;
+  timeout_at_ = Clock::time_point::max();
+  terminate_at_ = Clock::now() + until_terminate;
+}
+
+void Job::take_signals() {
+  signalfd_siginfo info{};
+  while (::read(signal_fd_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD) continue;
+    signal_all(kill_at_ == Clock::time_point::max() ? number : SIGKILL);  // asked twice: at once
+    if (!ending_) result_ = 128 + number;
+    ending_ = true;
+    terminate_at_ = timeout_at_ = Clock::time_point::max();
+    kill_at_ = std::min(kill_at_, Clock::now() + seconds(kKillAfterS));
+  }
+}
+
+void Job::act_on_deadlines() {
+  const auto now = Clock::now();
+  if (now >= timeout_at_) {
+    failure_ = "not done in time";
+    begin_ending(kTimeoutCode, seconds(0));
+  }
+  if (now >= terminate_at_ && running()) {
+    std::fprintf(stderr, "weft run: %s; ending the ranks that still run:%s\n", failure_.c_str(),
+                 running_text().c_str());
+    signal_all(SIGTERM);
+    terminate_at_ = Clock::time_point::max();
+    kill_at_ = now + seconds(kKillAfterS);
+  }
+  if (now >= kill_at_) signal_all(SIGKILL);
+}
+
+// To the ranks' process groups. A stopped rank is woken, so that it can end.
+void Job::signal_all(int number) {
+  for (const Rank& rank : ranks_) {
+    if (rank.pid <= 0) continue;
+    ::kill(-rank.pid, number);
+    ::kill(-rank.pid, SIGCONT);
+  }
+}
+
+}  // namespace
+
+std::string random_hex(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    unsigned char byte = 0;
+    if (::getrandom(&byte, 1, 0) != 1) throw_system("getrandom");
+    constexpr char kDigits[] = "0123456789abcdef";
+    text.push_back(kDigits[byte >> 4]);
+    text.push_back(kDigits[byte & 15]);
+  }
+  return text;
+}
+
+int launch(const LaunchOptions& options) {
+  Job job(options);
+  return job.run();
+}

@@ -1,0 +1,36 @@
+// The weft command: start ranks, serve a store, describe the machine, measure.
+#include <weft/weft.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Weft: gradient synchronisation and collective communication");
+  app.name("weft");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", [] {
+    constexpr uint32_t version = WEFT_VERSION_NUMBER;
+    return "weft " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+           std::to_string(version % 100);
+  });
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto divider = std::find(words.begin(), words.end(), "--");
+  const std::vector<std::string> tail(divider == words.end() ? divider : divider + 1, words.end());
+  words.erase(divider, words.end());
+  std::reverse(words.begin(), words.end());  // as parse(vector) wants them
+
+  int exit_code = 0;
+  add_run(app, tail, &exit_code);
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "weft: %s\n", error.what());
+    return 1;
+  }
+  return exit_code;
+}
