@@ -1,0 +1,93 @@
+#include "rendezvous/address.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <string_view>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxName = sizeof(sockaddr_un{}.sun_path) - 1;
+constexpr size_t kMaxHost = 255;
+
+Status bad(const std::string& text, const std::string& why) {
+  return Status::error(Code::kArg, cat("the store address \"", text.substr(0, 128), "\" ", why,
+                                       "; it looks like tcp://host:port or unix:@name"));
+}
+
+bool parse_port(std::string_view text, uint16_t* port) {
+  uint32_t value = 0;
+  if (text.empty() || text.size() > 5) return false;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return false;
+    value = value * 10 + static_cast<uint32_t>(c - '0');
+  }
+  if (value > UINT16_MAX) return false;
+  *port = static_cast<uint16_t>(value);
+  return true;
+}
+
+bool printable(std::string_view text) {
+  for (const char c : text) {
+    if (c <= ' ' || c > '~') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string Address::text() const {
+  if (kind == Kind::kUnix) return cat("unix:@", name);
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return cat("tcp://", ipv6 ? "[" : "", host, ipv6 ? "]" : "", ":", port);
+}
+
+bool Address::local() const {
+  if (kind == Kind::kUnix || host == "localhost" || host == "::1") return true;
+  // A literal of 127.0.0.0/8: a name may begin like that too, but has letters.
+  return host.rfind("127.", 0) == 0 && host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+Status parse_address(const std::string& text, Address* address) {
+  *address = Address();
+  if (!printable(text)) return bad(text, "has blanks or characters that are not ASCII");
+  if (text.rfind("unix:", 0) == 0) {
+    if (text.rfind("unix:@", 0) != 0)
+      return bad(text, "names a file, but sockets in files are not supported");
+    address->kind = Address::Kind::kUnix;
+    address->name = text.substr(6);
+    if (address->name.empty()) return bad(text, "has no name after unix:@");
+    if (address->name.size() > kMaxName) return bad(text, cat("is longer than ", kMaxName, " characters"));
+    return {};
+  }
+  if (text.rfind("tcp://", 0) != 0) return bad(text, "begins neither with tcp:// nor with unix:@");
+  address->kind = Address::Kind::kTcp;
+  const std::string rest = text.substr(6);
+  const size_t colon = rest.rfind(':');
+  if (colon == std::string::npos || !parse_port(rest.substr(colon + 1), &address->port)) {
+    return bad(text, "has no port from 0 to 65535");
+  }
+  std::string host = rest.substr(0, colon);
+  const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (brackets) host = host.substr(1, host.size() - 2);
+  if (!brackets && host.find(':') != std::string::npos) return bad(text, "has an IPv6 host without [ and ]");
+  if (host.empty() || host.size() > kMaxHost || host.find_first_of("[]/@?#") != std::string::npos) {
+    return bad(text, "has no valid host");
+  }
+  address->host = host;
+  return {};
+}
+
+Status check_reach(const Address& address, bool secret) {
+  if (secret || address.local()) return {};
+  return Status::error(
+      Code::kAuth,
+      cat("the store address ", address.text(),
+          " can be reached from other hosts, but the job has no secret: set WEFT_SECRET_FILE (or "
+          "WEFT_SECRET) to the same secret on all ranks, or use a loopback address"));
+}
+
+}  // namespace weft

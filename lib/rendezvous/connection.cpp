@@ -1,0 +1,153 @@
+#include "rendezvous/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+// Read at most this much before other connections get their turn.
+constexpr size_t kReadOnce = 256u << 10;
+constexpr size_t kChunk = 64u << 10;
+constexpr size_t kMaxFds = 16;  // descriptors that one recvmsg takes; a sender attaches one at a time
+
+// recvmsg that takes descriptors into *fds, or recv, with which the kernel drops them.
+ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds) {
+  if (fds == nullptr) return ::recv(fd, bytes, size, 0);
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxFds * sizeof(int))> control;
+  iovec part{bytes, size};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return got;
+  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; i++) {
+      int received;
+      std::memcpy(&received, CMSG_DATA(each) + i * sizeof received, sizeof received);
+      fds->emplace_back(received);
+    }
+  }
+  return got;
+}
+
+ssize_t send_bytes(int fd, ByteView bytes, int attached) {
+  if (attached < 0) return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &attached, sizeof attached);
+  return ::sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+bool again(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace
+
+Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd>* fds) {
+  *closed = false;
+  std::vector<std::byte> chunk(kChunk);
+  for (size_t total = 0; total < kReadOnce;) {
+    // Strangers cannot fill this process's table of descriptors: none are taken before the handshake is done.
+    const ssize_t got = receive(fd_.get(), chunk.data(), chunk.size(), established() ? fds : nullptr);
+    if (got < 0 && again(errno)) break;
+    if (got <= 0) {
+      *closed = true;
+      break;
+    }
+    total += static_cast<size_t>(got);
+    if (Status status = stream_->receive(ByteView(chunk).first(static_cast<size_t>(got)), frames);
+        !status.ok()) {
+      flush();
+      return status;
+    }
+  }
+  return {};
+}
+
+bool Connection::flush() {
+  Bytes& out = stream_->out();
+  size_t written = 0;
+  bool alive = true;
+  while (written < out.size()) {
+    const ssize_t put = send_bytes(fd_.get(), ByteView(out).subspan(written), -1);
+    if (put < 0) {
+      alive = again(errno);
+      if (errno == EINTR) continue;
+      break;
+    }
+    written += static_cast<size_t>(put);
+  }
+  out.erase(out.begin(), out.begin() + static_cast<ptrdiff_t>(written));
+  return alive;
+}
+
+Status Connection::send_with_fd(ByteView frame, int fd, Clock& clock, Deadline deadline) {
+  const auto wait_for_room = [&]() -> Status {
+    if (wait_for(fd_.get(), POLLOUT, clock, deadline)) return {};
+    return Status::error(Code::kTimeout, "the peer does not read", Evidence::kDeadline);
+  };
+  const auto broken = [] {
+    return Status::error(Code::kPeerFailed, "the connection is broken", Evidence::kConnection);
+  };
+  while (queued() > 0) {
+    if (!flush()) return broken();
+    if (queued() > 0) WEFT_TRY(wait_for_room());
+  }
+  // The descriptor travels with the frame's first bytes, so it is there when the frame is whole.
+  send(frame);
+  Bytes& out = stream_->out();
+  for (;;) {
+    const ssize_t put = send_bytes(fd_.get(), out, fd);
+    if (put > 0) {
+      out.erase(out.begin(), out.begin() + put);
+      break;
+    }
+    // Also when too many descriptors are on their way (ETOOMANYREFS): the receivers will take some.
+    if (put < 0 && !again(errno) && errno != ETOOMANYREFS) return broken();
+    WEFT_TRY(wait_for_room());
+  }
+  return flush() ? Status() : broken();
+}
+
+short Connection::events() const {
+  return static_cast<short>(POLLIN | (queued() > 0 ? POLLOUT : 0));
+}
+
+void Connection::shut_down() {
+  ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+void Connection::close() {
+  fd_.reset();
+}
+
+bool wait_for(int fd, short events, Clock& clock, Deadline deadline) {
+  for (;;) {
+    pollfd ready{fd, events, 0};
+    if (::poll(&ready, 1, deadline.remaining_ms(clock)) > 0) return true;
+    if (deadline.expired(clock)) return false;
+  }
+}
+
+}  // namespace weft

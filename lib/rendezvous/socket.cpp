@@ -1,0 +1,252 @@
+#include "rendezvous/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SocketAddress unix_address(const std::string& name) {
+  SocketAddress address;
+  auto* un = reinterpret_cast<sockaddr_un*>(&address.storage);
+  un->sun_family = AF_UNIX;
+  // The first byte stays zero: the abstract namespace. The size counts, not a terminating zero.
+  const size_t size = std::min(name.size(), sizeof un->sun_path - 1);
+  std::memcpy(un->sun_path + 1, name.data(), size);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+  return address;
+}
+
+Status resolve(const Address& address, bool passive, SocketAddress* result) {
+  if (address.kind == Address::Kind::kUnix) {
+    *result = unix_address(address.name);
+    return {};
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const std::string port = cat(address.port);
+  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  if (error != 0) {
+    return Status::error(Code::kSystem, cat("host ", address.host, ": ", ::gai_strerror(error)));
+  }
+  // IPv4 first: "localhost" often has both, and rank 0 must choose the one that the others choose.
+  const addrinfo* chosen = found;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    if (each->ai_family == AF_INET) {
+      chosen = each;
+      break;
+    }
+  }
+  std::memcpy(&result->storage, chosen->ai_addr, chosen->ai_addrlen);
+  result->size = chosen->ai_addrlen;
+  return {};
+}
+
+Fd new_socket(int family) {
+  return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+void set_option(int fd, int level, int option, int value) {
+  ::setsockopt(fd, level, option, &value,
+               sizeof value);  // best effort: none of them is needed for correctness
+}
+
+// Small messages at once, and a dead host noticed within about half a minute also when nothing is sent.
+void tune_tcp(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+std::string host_text(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& in6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&in6)) {
+      ::inet_ntop(AF_INET, in6.s6_addr + 12, text, sizeof text);
+    } else {
+      ::inet_ntop(AF_INET6, &in6, text, sizeof text);
+    }
+  }
+  return text;
+}
+
+// All interfaces, IPv6 and IPv4 in one socket; IPv4 alone where the machine has no IPv6.
+Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
+  *listener = new_socket(AF_INET6);
+  if (listener->valid()) {
+    set_option(listener->get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_addr = in6addr_any;
+    any.sin6_port = htons(port);
+    if (::bind(listener->get(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) return {};
+    *error_number = errno;
+    if (errno == EADDRINUSE) return Status::system(cat("listening on port ", port), errno);
+  }
+  *listener = new_socket(AF_INET);
+  set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  any.sin_port = htons(port);
+  if (::bind(listener->get(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) return {};
+  *error_number = errno;
+  return Status::system(cat("listening on port ", port), errno);
+}
+
+Status listen_on_host(const Address& address, Fd* listener, int* error_number) {
+  SocketAddress target;
+  WEFT_TRY(resolve(address, true, &target));
+  *listener = new_socket(target.family());
+  if (address.kind == Address::Kind::kTcp) set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(listener->get(), target.get(), target.size) == 0) return {};
+  *error_number = errno;
+  return Status::system(cat("listening at ", address.text()), errno);
+}
+
+}  // namespace
+
+Status listen_at(const Address& address, bool everywhere, Fd* listener, Address* actual, bool* in_use) {
+  *in_use = false;
+  *actual = address;
+  int error_number = 0;
+  const bool tcp = address.kind == Address::Kind::kTcp;
+  Status status = tcp && everywhere ? listen_everywhere(address.port, listener, &error_number)
+                                    : listen_on_host(address, listener, &error_number);
+  if (status.ok() && ::listen(listener->get(), kBacklog) != 0) {
+    error_number = errno;
+    status = Status::system(cat("listening at ", address.text()), errno);
+  }
+  *in_use = error_number == EADDRINUSE;
+  if (!status.ok() || !tcp) return status;
+
+  SocketAddress bound;
+  bound.size = sizeof bound.storage;
+  if (::getsockname(listener->get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size) != 0) {
+    return Status::system("getsockname", errno);
+  }
+  actual->port = ntohs(bound.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
+                                                  : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
+  return {};
+}
+
+Status connect_to(const Address& address, Fd* fd, int* error_number) {
+  *error_number = 0;
+  SocketAddress target;
+  if (Status status = resolve(address, false, &target); !status.ok()) {
+    *error_number = EHOSTUNREACH;
+    return status;
+  }
+  *fd = new_socket(target.family());
+  if (!fd->valid()) {
+    *error_number = errno;
+    return Status::system("socket", errno);
+  }
+  if (address.kind == Address::Kind::kTcp) tune_tcp(fd->get());
+  if (::connect(fd->get(), target.get(), target.size) != 0 && errno != EINPROGRESS) {
+    *error_number = errno;
+    fd->reset();
+    return Status::system(cat("connecting to ", address.text()), *error_number);
+  }
+  return {};
+}
+
+int finish_connect(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+Status accept_from(int listener, Fd* fd, bool* exhausted) {
+  *exhausted = false;
+  *fd = Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd->valid()) {
+    tune_tcp(fd->get());  // fails without harm on unix sockets
+    return {};
+  }
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) *exhausted = true;
+  if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) return Status::system("accept", errno);
+  return {};  // nobody waits, or whoever did has gone again
+}
+
+std::optional<PeerProcess> peer_process(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) return std::nullopt;
+  ucred credentials{};
+  size = sizeof credentials;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
+  return PeerProcess{credentials.pid, credentials.uid};
+}
+
+Status check_peer_user(int fd) {
+  const std::optional<PeerProcess> peer = peer_process(fd);
+  if (!peer || peer->uid == ::geteuid()) return {};
+  return Status::error(Code::kAuth,
+                       cat("the other side runs as user ", peer->uid, ", this side as user ", ::geteuid()));
+}
+
+std::string local_host(int fd) {
+  SocketAddress own;
+  own.size = sizeof own.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.size) != 0) return "";
+  return host_text(own.get());
+}
+
+std::vector<std::string> interface_hosts() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  std::vector<std::string> ipv4, ipv6;
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0 ||
+        (each->ifa_flags & IFF_LOOPBACK) != 0) {
+      continue;
+    }
+    const int family = each->ifa_addr->sa_family;
+    const std::string host = host_text(each->ifa_addr);
+    if (family == AF_INET) ipv4.push_back(host);
+    // A link-local address means nothing without the interface's name at the other end.
+    if (family == AF_INET6 && host.rfind("fe80", 0) != 0) ipv6.push_back(host);
+  }
+  ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
+  return ipv4;
+}
+
+}  // namespace weft
