@@ -20,6 +20,16 @@ class Exchange {
   // kPeerFailed. all->size() == size(). Every rank calls it the same number of times.
   virtual Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) = 0;
 
+  // The comm is formed: from here on this rank's going is no failure. An Exchange that is destroyed without
+  // it tells the other ranks, where it can, that this one has given up.
+  virtual void finish() {}
+  // This rank cannot go on: tell the others why, before this object is destroyed.
+  virtual void fail(const Status& /*why*/) {}
+  // For loops that wait for something else while the comm is formed: a descriptor that becomes readable when
+  // another rank may have failed (-1: there is none), and what has come since; never blocks.
+  virtual int watch_fd() const { return -1; }
+  virtual Status check() { return {}; }
+
   static constexpr size_t kMaxBytes = 1u << 20;
 };
 

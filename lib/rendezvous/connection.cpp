@@ -134,6 +134,10 @@ short Connection::events() const {
   return static_cast<short>(POLLIN | (queued() > 0 ? POLLOUT : 0));
 }
 
+void Connection::finish_sending() {
+  ::shutdown(fd_.get(), SHUT_WR);
+}
+
 void Connection::shut_down() {
   ::shutdown(fd_.get(), SHUT_RDWR);
 }

@@ -38,6 +38,8 @@ class Connection {
   size_t queued() const { return stream_->out().size(); }
   // Events for poll and epoll: POLLIN, and POLLOUT while something is queued.
   short events() const;
+  // Tell the peer that nothing follows, so that it reads everything before it sees the end.
+  void finish_sending();
   // No more bytes in either direction; the descriptor stays taken.
   void shut_down();
   void close();

@@ -1,0 +1,51 @@
+#include "rendezvous/callback_exchange.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace weft {
+
+Status CallbackExchange::call(const void* mine, uint64_t size, void* all) {
+  const int32_t result = all_gather_(user_data_, mine, size, all);
+  if (result == 0) return {};
+  return Status::error(Code::kPeerFailed, cat("the program's all_gather returned ", result),
+                       Evidence::kReport);
+}
+
+Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
+  const auto ranks = static_cast<size_t>(size_);
+  const uint64_t my_size = mine.size();
+  std::vector<uint64_t> sizes(ranks);
+  WEFT_TRY(call(&my_size, sizeof my_size, sizes.data()));
+  // Judged alike by all ranks, so that none goes on to the second round alone.
+  for (int rank = 0; rank < size_; rank++) {
+    const uint64_t size = sizes[static_cast<size_t>(rank)];
+    if (size <= kMaxBytes) continue;
+    return Status::error(Code::kMismatch,
+                         cat("rank ", rank, " gave ", size, " bytes to an all-gather of at most ", kMaxBytes,
+                             ": does the program's all_gather keep rank order?"))
+        .with_ranks({rank});
+  }
+  if (sizes[static_cast<size_t>(rank_)] != my_size) {
+    return Status::error(Code::kMismatch, cat("the program's all_gather did not return rank ", rank_,
+                                              "'s bytes in its place"));
+  }
+  const uint64_t padded = *std::max_element(sizes.begin(), sizes.end());
+  all->assign(ranks, {});
+  if (padded > 0) {
+    Bytes sent(mine.begin(), mine.end());
+    sent.resize(padded);
+    Bytes received(padded * ranks);
+    WEFT_TRY(call(sent.data(), padded, received.data()));
+    for (size_t rank = 0; rank < ranks; rank++) {
+      const auto begin = received.begin() + static_cast<ptrdiff_t>(rank * padded);
+      (*all)[rank].assign(begin, begin + static_cast<ptrdiff_t>(sizes[rank]));
+    }
+  }
+  if (!deadline.expired(clock_)) return {};
+  return Status::error(Code::kTimeout, "the program's all_gather returned after the deadline",
+                       Evidence::kDeadline);
+}
+
+}  // namespace weft

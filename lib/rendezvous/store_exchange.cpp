@@ -1,0 +1,278 @@
+#include "rendezvous/store_exchange.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <iterator>
+
+#include "base/config.h"
+#include "base/text.h"
+#include "rendezvous/socket.h"
+
+namespace weft {
+
+using store::Type;
+
+namespace {
+
+constexpr uint64_t kMsNs = 1'000'000;
+constexpr int64_t kRetryMs = 20;
+// A port that another process holds may be that of a job which is just ending.
+constexpr int64_t kInUseMs = 10'000;
+
+Status check_options(const StoreOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
+    return Status::error(Code::kArg, cat("rank ", options.rank, " of ", options.size, " ranks"));
+  }
+  if (options.job.size() > store::kMaxJob) {
+    return Status::error(Code::kArg, cat("the job's name is longer than ", store::kMaxJob, " bytes"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline,
+                           std::unique_ptr<StoreExchange>* exchange) {
+  WEFT_TRY(init_crypto());
+  WEFT_TRY(check_options(options));
+  std::unique_ptr<StoreExchange> made(new StoreExchange(options, clock, log));
+  if (options.size > 1) {
+    WEFT_TRY(parse_address(options.store, &made->address_));
+    WEFT_TRY(check_reach(made->address_, options.key.secret));
+    made->target_ = made->address_;
+    if (options.rank == 0 && !options.external) WEFT_TRY(made->host(deadline));
+    WEFT_TRY(made->join(deadline));
+  }
+  *exchange = std::move(made);
+  return {};
+}
+
+StoreExchange::~StoreExchange() {
+  if (connection_.open() && finished_ && joined_) {
+    connection_.send(store::encode_plain(Type::kLeave));
+    connection_.flush();
+  }
+  connection_.close();
+  if (server_) server_->stop(Deadline::after(clock_, kDrainMs, 0));
+}
+
+Status StoreExchange::host(Deadline deadline) {
+  const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
+  const StoreServerOptions options{address_, options_.key, options_.on_thread_start};
+  for (;;) {
+    bool in_use = false;
+    Status status = StoreServer::start(options, clock_, log_, &server_, &in_use);
+    if (status.ok()) break;
+    if (!in_use || give_up.expired(clock_)) return status.with_prefix("rank 0 cannot serve the store: ");
+    pause(give_up);
+  }
+  target_ = server_->address();
+  if (!target_.local()) target_.host = "127.0.0.1";  // it listens on all interfaces
+  return {};
+}
+
+Status StoreExchange::join(Deadline deadline) {
+  std::string why_not = "nobody listens there";
+  for (;;) {
+    bool joined = false;
+    WEFT_TRY(try_join(deadline, &joined, &why_not).with_prefix(cat("store ", address_.text(), ": ")));
+    if (joined) return {};
+    connection_.close();
+    if (deadline.expired(clock_)) break;
+    pause(deadline);
+  }
+  Status status = Status::error(
+      Code::kTimeout,
+      cat(options_.external ? "the store" : "rank 0, which serves the store", " at ", address_.text(),
+          options_.external ? ", did not answer in time: " : " did not come in time: ", why_not),
+      Evidence::kDeadline);
+  return options_.external ? status : status.with_ranks({0});
+}
+
+// One attempt. An error is final; without one, *joined or the reason to try again.
+Status StoreExchange::try_join(Deadline deadline, bool* joined, std::string* why_not) {
+  Fd fd;
+  int error_number = 0;
+  Status status = connect_to(target_, &fd, &error_number);
+  if (status.ok()) {
+    if (!wait_for(fd.get(), POLLOUT, clock_, deadline)) return {};
+    error_number = finish_connect(fd.get());
+    if (error_number != 0) status = Status::system("connecting", error_number);
+  }
+  if (!status.ok()) {
+    *why_not = status.text();
+    return {};
+  }
+  WEFT_TRY(check_peer_user(fd.get()));
+  closing_ = false;
+  joined_ = false;
+  connection_ = Connection(std::move(fd), Role::kClient, options_.key);
+  connection_.set_limit(kLargeFrame);
+  connection_.send(store::encode(store::Join{options_.job, options_.sequence, options_.rank, options_.size}));
+  return wait_until_joined(deadline, joined, why_not);
+}
+
+Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::string* why_not) {
+  while (!joined_) {
+    connection_.flush();
+    if (!wait_for(connection_.fd(), connection_.events(), clock_, deadline)) {
+      *why_not = "it does not answer";
+      return {};
+    }
+    bool closed = false;
+    WEFT_TRY(take_frames(&closed));
+    if (closed || closing_) {
+      *why_not = closing_ ? "it was about to end" : "it closed the connection";
+      if (!joined_ || closing_) return {};
+    }
+  }
+  *joined = true;
+  return {};
+}
+
+Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
+  if (mine.size() > kMaxBytes) {
+    return Status::error(Code::kArg, cat("an all-gather of ", bytes_text(mine.size()), " a rank"));
+  }
+  if (options_.size == 1) {
+    all->assign(1, Bytes(mine.begin(), mine.end()));
+    return {};
+  }
+  const uint64_t now = clock_.now_ns();
+  const uint64_t left = deadline.ns() > now ? deadline.ns() - now : 0;
+  const Deadline ask = Deadline::at(deadline.ns() - std::min(left / 4, 500 * kMsNs));
+  asked_ = answered_ = false;
+  if (failure_.ok()) give(mine);
+
+  while (failure_.ok() && parts_.size() < static_cast<size_t>(options_.size)) {
+    connection_.flush();
+    if (!asked_ && ask.expired(clock_)) {
+      connection_.send(store::encode_plain(Type::kWhoIsMissing));
+      connection_.flush();
+      asked_ = true;
+    }
+    if (!wait_for(connection_.fd(), connection_.events(), clock_, asked_ ? deadline : ask)) {
+      if (!asked_) continue;
+      failure_ = absent();
+      fail(failure_);  // the others wait for the same ranks
+      break;
+    }
+    bool closed = false;
+    failure_ = take_frames(&closed);
+    if (!failure_.ok() || parts_.size() == static_cast<size_t>(options_.size)) break;
+    if (closing_ && round_ == 0) {
+      // The store of the communicator before this one: the new one is about to come.
+      connection_.close();
+      pause(deadline);
+      failure_ = join(deadline);
+      if (failure_.ok()) give(mine);
+    } else if (closed || closing_) {
+      failure_ = store_lost();
+    }
+  }
+  WEFT_TRY(failure_);
+  *all = std::move(parts_);
+  parts_.clear();
+  round_++;
+  return {};
+}
+
+void StoreExchange::give(ByteView mine) {
+  parts_.clear();
+  connection_.send(store::encode(store::Give{round_, Bytes(mine.begin(), mine.end())}));
+}
+
+void StoreExchange::fail(const Status& why) {
+  if (!connection_.open() || !joined_ || why.ok()) return;
+  connection_.send(store::encode_failed(why));
+  connection_.flush();
+  if (failure_.ok()) failure_ = why;
+}
+
+Status StoreExchange::check() {
+  if (options_.size == 1 || !failure_.ok()) return failure_;
+  bool closed = false;
+  failure_ = take_frames(&closed);
+  if (failure_.ok() && (closed || closing_)) failure_ = store_lost();
+  return failure_;
+}
+
+Status StoreExchange::take_frames(bool* closed) {
+  std::vector<Bytes> frames;
+  const Status status = connection_.read(&frames, closed);
+  for (const Bytes& frame : frames) WEFT_TRY(take_frame(frame));
+  return status;
+}
+
+Status StoreExchange::take_frame(ByteView frame) {
+  const Status nonsense = Status::error(Code::kInternal, "the store sent a frame that means nothing here");
+  switch (store::type_of(frame)) {
+    case Type::kJoined:
+      joined_ = true;
+      return {};
+    case Type::kResult: {
+      store::Result result;
+      if (!store::decode(frame, &result) || result.round != round_ || result.first < 0 ||
+          static_cast<size_t>(result.first) != parts_.size() ||
+          parts_.size() + result.parts.size() > static_cast<size_t>(options_.size)) {
+        return nonsense;
+      }
+      std::move(result.parts.begin(), result.parts.end(), std::back_inserter(parts_));
+      return {};
+    }
+    case Type::kMissing:
+      answered_ = true;
+      return store::decode(frame, &missing_) ? Status() : nonsense;
+    case Type::kFailed: {
+      Status status;
+      return store::decode_failed(frame, &status) ? status : nonsense;
+    }
+    case Type::kClosing:
+      closing_ = true;
+      return {};
+    default:
+      return nonsense;
+  }
+}
+
+Status StoreExchange::store_lost() const {
+  if (options_.external) {
+    return Status::error(Code::kPeerFailed, cat("the store at ", address_.text(), " closed the connection"),
+                         Evidence::kConnection);
+  }
+  return Status::error(Code::kPeerFailed, "rank 0 closed its store while the communicator was being formed",
+                       Evidence::kConnection)
+      .with_ranks({0});
+}
+
+Status StoreExchange::absent() const {
+  if (!answered_ || missing_.ranks.empty()) {
+    return Status::error(Code::kTimeout,
+                         cat("the store at ", address_.text(),
+                             " did not answer in time: its process hangs or "
+                             "is stopped"),
+                         Evidence::kDeadline)
+        .with_ranks(options_.external ? std::vector<int>{} : std::vector<int>{0});
+  }
+  const bool one = missing_.ranks.size() == 1;
+  std::string text = cat(one ? "rank " : "ranks ", list_text(missing_.ranks), " of ", options_.size,
+                         " did not come in time");
+  if (!missing_.note.empty()) text += cat(" (", missing_.note, ")");
+  return Status::error(Code::kTimeout, text, Evidence::kDeadline).with_ranks(missing_.ranks);
+}
+
+std::string StoreExchange::reachable_host() const {
+  if (server_) return address_.host;  // what the others were given
+  return connection_.open() ? local_host(connection_.fd()) : "";
+}
+
+// Before another attempt.
+void StoreExchange::pause(Deadline deadline) {
+  const std::atomic<uint32_t> nobody{0};
+  clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, kRetryMs, 0)).ns());
+}
+
+}  // namespace weft

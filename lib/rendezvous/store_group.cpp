@@ -1,0 +1,104 @@
+#include "rendezvous/store_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft::store {
+
+Status Group::join(const Join& join, GroupMember* member) {
+  Status status;
+  if (join.size != size_) {
+    status = Status::error(Code::kMismatch, cat("rank ", join.rank, " says that there are ", join.size,
+                                                " ranks, but those who came before say ", size_));
+  } else if (join.rank < 0 || join.rank >= size_) {
+    status = Status::error(Code::kArg,
+                           cat("rank ", join.rank, " is not one of ", size_, " ranks, 0 to ", size_ - 1));
+  } else if (seat(join.rank).member != nullptr || seat(join.rank).left) {
+    status = Status::error(Code::kMismatch, cat("rank ", join.rank,
+                                                " has joined already: two processes have the "
+                                                "same rank, or the same job name"));
+  }
+  if (!status.ok()) {
+    note(status.text());
+    return status;
+  }
+  seat(join.rank).member = member;
+  present_++;
+  member->on_joined();
+  return {};
+}
+
+Status Group::give(int rank, Give give) {
+  Seat& giver = seat(rank);
+  if (give.round != giver.given || giver.given != round_) {
+    return Status::error(Code::kInternal, cat("rank ", rank, " gave bytes for round ", give.round,
+                                              ", but round ", giver.given, " is its next"));
+  }
+  parts_.resize(static_cast<size_t>(size_));
+  parts_[static_cast<size_t>(rank)] = std::move(give.bytes);
+  giver.given++;
+  if (++given_ < size_) {
+    fail_if_left();
+    return {};
+  }
+
+  auto round = std::make_shared<Round>();
+  round->number = round_;
+  round->parts = std::exchange(parts_, {});
+  round_++;
+  given_ = 0;
+  for (Seat& each : members_) {
+    if (each.member != nullptr) each.member->on_round(round);
+  }
+  return {};
+}
+
+void Group::who_is_missing(int rank) {
+  Missing missing;
+  for (int each = 0; each < size_; each++) {
+    if (seat(each).given == round_ && missing.ranks.size() < kMaxRanksInText) missing.ranks.push_back(each);
+  }
+  missing.note = notes_;
+  seat(rank).member->on_missing(missing);
+}
+
+void Group::leave(int rank) {
+  seat(rank).member = nullptr;
+  seat(rank).left = true;
+  present_--;
+  left_++;
+  if (given_ > 0) fail_if_left();
+}
+
+// Somebody waits in this round for a rank that will not come any more.
+void Group::fail_if_left() {
+  for (int rank = 0; left_ > 0 && rank < size_; rank++) {
+    if (!seat(rank).left || seat(rank).given != round_) continue;
+    lost(rank,
+         Status::error(Code::kPeerFailed, cat("rank ", rank, " left while the communicator was being formed"),
+                       Evidence::kReport)
+             .with_ranks({rank}));
+    return;
+  }
+}
+
+void Group::lost(int rank, const Status& why) {
+  failed_ = true;
+  if (seat(rank).member != nullptr) present_--;
+  seat(rank).member = nullptr;
+  for (Seat& each : members_) {
+    GroupMember* member = std::exchange(each.member, nullptr);
+    if (member == nullptr) continue;
+    present_--;
+    member->on_failed(why);
+  }
+}
+
+void Group::note(const std::string& text) {
+  constexpr size_t kMostNotes = 1024;
+  if (notes_.size() < kMostNotes) notes_ += cat(notes_.empty() ? "" : "; ", "refused: ", text);
+}
+
+}  // namespace weft::store

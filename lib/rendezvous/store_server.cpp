@@ -1,0 +1,292 @@
+#include "rendezvous/store_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <vector>
+
+#include "base/config.h"
+#include "base/text.h"
+#include "rendezvous/socket.h"
+#include "rendezvous/store_session.h"
+
+namespace weft {
+
+using store::Group;
+using store::Session;
+using store::Type;
+
+// Everything that the thread owns.
+class StoreServer::Loop {
+ public:
+  Loop(const StoreServerOptions& options, Clock& clock, Log& log)
+      : key_(options.key), clock_(clock), log_(log), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  Status listen(const Address& address, bool* in_use) {
+    if (!wake_.valid()) return Status::system("eventfd", errno);
+    return listen_at(address, key_.secret && !address.local(), &listener_, &address_, in_use);
+  }
+  const Address& address() const { return address_; }
+  void run();
+  void request_stop(Deadline deadline) {
+    stop_at_ns_.store(deadline.ns(), std::memory_order_release);
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  }
+
+ private:
+  using GroupKey = std::pair<std::string, uint64_t>;
+
+  bool finished();
+  void wait_for_events();
+  void accept_all();
+  void make_room();
+  void serve(Session& session, bool readable);
+  void handle(Session& session, ByteView frame);
+  void join(Session& session, ByteView frame);
+  void give(Session& session, ByteView frame);
+  void refuse(Session& session, const Status& status);
+  void drop(Session& session, const Status& why);
+  void sweep();
+  bool stopping() const { return stop_at_ns_.load(std::memory_order_acquire) != kRunning; }
+  Deadline soon() const { return Deadline::after(clock_, kStrangerMs, 0); }
+
+  static constexpr uint64_t kRunning = UINT64_MAX - 1;
+
+  const AuthKey key_;
+  Clock& clock_;
+  Log& log_;
+  Fd wake_;
+  Fd listener_;
+  Address address_;
+  std::atomic<uint64_t> stop_at_ns_{kRunning};  // written by stop(), read by the thread
+  bool stop_seen_ = false;
+  bool told_ = false;       // members of incomplete groups know that the store closes
+  bool exhausted_ = false;  // no descriptors: leave the listener alone for a while
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<pollfd> ready_;  // wake, listener, then sessions_ in order
+  std::map<GroupKey, std::unique_ptr<Group>> groups_;
+};
+
+void StoreServer::Loop::run() {
+  do {
+    wait_for_events();
+    const size_t polled = ready_.size() - 2;  // sessions that were there when polling
+    for (size_t i = 0; i < polled; i++) serve(*sessions_[i], ready_[i + 2].revents != 0);
+    if (ready_[1].revents != 0) accept_all();
+    sweep();
+  } while (!finished());
+}
+
+// When stopping: no member is left that could still finish, and everybody has been told.
+bool StoreServer::Loop::finished() {
+  if (!stop_seen_) return false;
+  if (!told_) {
+    told_ = true;
+    for (const auto& session : sessions_) {
+      Group* group = session->group();
+      if (session->stranger()) {
+        session->connection().close();  // a rank that is just arriving tries again
+      } else if (group != nullptr && !group->complete()) {
+        session->say_goodbye(store::encode_plain(Type::kClosing), soon());
+      }
+    }
+    sweep();
+  }
+  return sessions_.empty() || Deadline::at(stop_at_ns_).expired(clock_);
+}
+
+void StoreServer::Loop::wait_for_events() {
+  constexpr int64_t kExhaustedPauseMs = 100;
+  stop_seen_ =
+      stopping();  // before poll, so that what was sent before the stop is read before it takes effect
+  ready_.clear();
+  ready_.push_back({wake_.get(), POLLIN, 0});
+  ready_.push_back({exhausted_ ? -1 : listener_.get(), POLLIN, 0});
+  Deadline next = stopping() ? Deadline::at(stop_at_ns_) : Deadline::never();
+  if (exhausted_) next = Deadline::after(clock_, kExhaustedPauseMs, 0);
+  exhausted_ = false;
+  for (const auto& session : sessions_) {
+    ready_.push_back({session->connection().fd(), session->connection().events(), 0});
+    next = next.earlier(session->deadline());
+  }
+  const bool look_once = stop_seen_ && !told_;  // the wake-up may have been consumed by the pass before
+  ::poll(ready_.data(), ready_.size(), look_once ? 0 : next.remaining_ms(clock_));
+  uint64_t count;
+  [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof count);
+}
+
+void StoreServer::Loop::accept_all() {
+  for (;;) {
+    Fd fd;
+    if (Status status = accept_from(listener_.get(), &fd, &exhausted_); !status.ok()) {
+      log_.error(cat("store: ", status.text()));
+      exhausted_ = true;
+    }
+    if (!fd.valid()) return;
+    if (Status status = check_peer_user(fd.get()); !status.ok()) {
+      log_.warn(cat("store: refused a connection: ", status.text()));
+      continue;
+    }
+    make_room();
+    sessions_.push_back(
+        std::make_unique<Session>(Connection(std::move(fd), Role::kServer, key_), clock_.now_ns(), soon()));
+  }
+}
+
+// Too many strangers: the one that has been here longest goes. A rank that this hits tries again.
+void StoreServer::Loop::make_room() {
+  Session* oldest = nullptr;
+  int strangers = 0;
+  for (const auto& session : sessions_) {
+    if (!session->stranger() || !session->connection().open()) continue;
+    strangers++;
+    if (oldest == nullptr || session->accepted_ns() < oldest->accepted_ns()) oldest = session.get();
+  }
+  if (strangers >= kMaxStrangers) oldest->connection().close();
+}
+
+void StoreServer::Loop::serve(Session& session, bool readable) {
+  Connection& connection = session.connection();
+  if (!connection.open()) return;
+  bool closed = false;
+  if (readable) {
+    std::vector<Bytes> frames;
+    const Status status = connection.read(&frames, &closed);
+    // What a closing session still says is read, so that its end is seen, and ignored.
+    for (const Bytes& frame : frames) {
+      if (!session.closing() && connection.open()) handle(session, frame);
+    }
+    if (!status.ok()) {
+      if (session.closing()) closed = true;
+      refuse(session, status);
+    }
+  }
+  if (!closed && session.deadline().expired(clock_)) closed = true;
+  if (!session.pump()) closed = true;
+  if (!closed) return;
+  const int rank = session.rank();
+  drop(session,
+       Status::error(Code::kPeerFailed,
+                     cat("rank ", rank, " closed its connection while the communicator was being formed"),
+                     Evidence::kConnection)
+           .with_ranks({rank}));
+}
+
+void StoreServer::Loop::handle(Session& session, ByteView frame) {
+  const Type type = store::type_of(frame);
+  if (session.stranger()) {
+    if (type == Type::kJoin) return join(session, frame);
+  } else if (type == Type::kGive) {
+    return give(session, frame);
+  } else if (type == Type::kWhoIsMissing) {
+    return session.group()->who_is_missing(session.rank());
+  } else if (type == Type::kLeave) {
+    Group* group = session.group();
+    session.say_goodbye({}, soon());
+    return group->leave(session.rank());
+  }
+  Status why;
+  if (!session.stranger() && store::decode_failed(frame, &why)) {
+    Group* group = session.group();
+    session.say_goodbye({}, soon());
+    return group->lost(session.rank(), why);
+  }
+  refuse(session, Status::error(Code::kAuth, "a frame that means nothing to the store"));
+}
+
+void StoreServer::Loop::join(Session& session, ByteView frame) {
+  store::Join join;
+  if (!store::decode(frame, &join) || join.size < 1 || join.size > kMaxRanks) {
+    return refuse(session, Status::error(Code::kArg, cat("rank ", join.rank, " of ", join.size,
+                                                         " ranks is no member of any communicator")));
+  }
+  const GroupKey key(join.job, join.sequence);
+  const auto found = groups_.find(key);
+  if (stopping() && (found == groups_.end() || !found->second->complete())) {
+    return session.say_goodbye(store::encode_plain(Type::kClosing), soon());
+  }
+  if (found == groups_.end()) groups_[key] = std::make_unique<Group>(join.size);
+  Group* group = groups_[key].get();
+  session.enter(group, join.rank);
+  if (Status status = group->join(join, &session); !status.ok()) refuse(session, status);
+}
+
+void StoreServer::Loop::give(Session& session, ByteView frame) {
+  store::Give give;
+  if (!store::decode(frame, &give)) {
+    return refuse(session, Status::error(Code::kInternal, "a round's bytes that are not whole"));
+  }
+  if (Status status = session.group()->give(session.rank(), std::move(give)); !status.ok())
+    refuse(session, status);
+}
+
+// Tell a session its mistake and end it. A member's mistake is its group's failure.
+void StoreServer::Loop::refuse(Session& session, const Status& status) {
+  if (session.closing()) return;
+  log_.info(cat("store: refused a connection: ", status.text()));
+  Group* group = session.stranger() ? nullptr : session.group();
+  session.say_goodbye(session.connection().established() ? store::encode_failed(status) : Bytes{}, soon());
+  if (group != nullptr) group->lost(session.rank(), status.with_ranks({session.rank()}));
+}
+
+// The connection is over.
+void StoreServer::Loop::drop(Session& session, const Status& why) {
+  Group* group = session.stranger() ? nullptr : session.group();
+  session.forget_group();
+  session.connection().close();
+  if (group != nullptr) group->lost(session.rank(), why);
+}
+
+// Write what the others' events have caused, and forget what is over.
+void StoreServer::Loop::sweep() {
+  for (const auto& session : sessions_) {
+    if (session->closing() && session->deadline().ns() == Deadline::never().ns()) {
+      session->say_goodbye({}, soon());  // its group failed
+    }
+    if (session->connection().open() && !session->pump()) session->connection().shut_down();
+  }
+  std::erase_if(sessions_, [](const auto& session) { return !session->connection().open(); });
+  std::erase_if(groups_, [](const auto& entry) { return entry.second->failed() || entry.second->empty(); });
+}
+
+Status StoreServer::start(const StoreServerOptions& options, Clock& clock, Log& log,
+                          std::unique_ptr<StoreServer>* server, bool* in_use) {
+  *in_use = false;
+  WEFT_TRY(init_crypto());
+  WEFT_TRY(check_reach(options.listen, options.key.secret));
+  auto loop = std::make_unique<Loop>(options, clock, log);
+  WEFT_TRY(loop->listen(options.listen, in_use));
+  if (!options.key.secret) {
+    log.info(cat("store: the job has no secret; every process of this host that can reach ",
+                 loop->address().text(), " can join it"));
+  }
+  std::unique_ptr<StoreServer> started(new StoreServer(std::move(loop)));
+  Loop* running = started->loop_.get();
+  WEFT_TRY(
+      start_thread("weft-store", [running] { running->run(); }, options.on_thread_start, &started->thread_));
+  *server = std::move(started);
+  return {};
+}
+
+StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+
+StoreServer::~StoreServer() {
+  stop(Deadline::at(0));
+}
+
+const Address& StoreServer::address() const {
+  return loop_->address();
+}
+
+void StoreServer::stop(Deadline deadline) {
+  loop_->request_stop(deadline);
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace weft

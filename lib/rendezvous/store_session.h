@@ -1,0 +1,57 @@
+// One connection of the store: a stranger until it has proved itself and joined, then a member of a group.
+// Threads: the server's thread only.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "rendezvous/connection.h"
+#include "rendezvous/store_group.h"
+
+namespace weft::store {
+
+class Session final : public GroupMember {
+ public:
+  Session(Connection connection, uint64_t accepted_ns, Deadline deadline)
+      : connection_(std::move(connection)), accepted_ns_(accepted_ns), deadline_(deadline) {}
+
+  Connection& connection() { return connection_; }
+  Group* group() const { return group_; }
+  int rank() const { return rank_; }
+  bool stranger() const { return !joined_; }
+  uint64_t accepted_ns() const { return accepted_ns_; }
+  // When a stranger's or a closing session's time is over; never for members.
+  Deadline deadline() const { return deadline_; }
+
+  // Before group->join: where its answers go.
+  void enter(Group* group, int rank) {
+    group_ = group;
+    rank_ = rank;
+  }
+  void forget_group() { group_ = nullptr; }
+  // Say a last thing, then end the connection once the peer has read it, at the latest at the deadline.
+  void say_goodbye(ByteView frame, Deadline deadline);
+  bool closing() const { return closing_; }
+  // Queue results as far as the peer keeps up, and write. Call after every event. False: the connection is
+  // broken.
+  bool pump();
+
+  void on_joined() override;
+  void on_round(std::shared_ptr<const Round> round) override;
+  void on_missing(const Missing& missing) override;
+  void on_failed(const Status& status) override;
+
+ private:
+  Connection connection_;
+  const uint64_t accepted_ns_;
+  Deadline deadline_;
+  Group* group_ = nullptr;
+  int rank_ = -1;
+  bool joined_ = false;
+  bool closing_ = false;
+  bool sent_all_ = false;
+  std::deque<std::shared_ptr<const Round>> rounds_;  // to be sent
+  size_t next_part_ = 0;                             // of the first of them
+};
+
+}  // namespace weft::store

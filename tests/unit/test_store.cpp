@@ -1,0 +1,515 @@
+// lib/rendezvous/store_*: ranks meet, strangers and mistakes are told so, and never disturb the others.
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "base/text.h"
+#include "rendezvous/callback_exchange.h"
+#include "rendezvous/socket.h"
+#include "rendezvous/store_exchange.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+SystemClock system_clock;
+Log silent;
+
+ByteView view(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+Deadline in_ms(int64_t ms) {
+  return Deadline::after(system_clock, ms, 0);
+}
+constexpr int64_t kPlenty = 30'000;
+const AuthKey kSecret = AuthKey::from_secret(view("a secret of the job"));
+
+// A store of its own on a free loopback port or a unix name, without a thread's worth of ceremony.
+struct Store {
+  explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0") {
+    Address address;
+    REQUIRE(parse_address(where, &address).ok());
+    bool in_use = false;
+    const Status status = StoreServer::start({address, key, {}}, system_clock, silent, &server, &in_use);
+    INFO(status.text());
+    REQUIRE(status.ok());
+  }
+  StoreOptions member(int rank, int size, const std::string& job = "job") const {
+    StoreOptions options;
+    options.rank = rank;
+    options.size = size;
+    options.store = server->address().text();
+    options.key = kSecret;
+    options.job = job;
+    options.external = true;
+    return options;
+  }
+  std::unique_ptr<StoreServer> server;
+};
+
+using Meeting = std::unique_ptr<StoreExchange>;
+
+Meeting joined(const StoreOptions& options) {
+  Meeting exchange;
+  const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange);
+  INFO(status.text());
+  REQUIRE(status.ok());
+  return exchange;
+}
+
+Status join_error(const StoreOptions& options, int64_t ms = kPlenty) {
+  Meeting exchange;
+  return StoreExchange::make(options, system_clock, silent, in_ms(ms), &exchange);
+}
+
+// Runs body(rank) on a thread for each rank and collects what it returns.
+std::vector<Status> as_ranks(int size, const std::function<Status(int)>& body) {
+  std::vector<Status> results(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; rank++) {
+    threads.emplace_back([&, rank] { results[static_cast<size_t>(rank)] = body(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// Three rounds, with what each rank must find; ok if it does.
+Status three_rounds(Exchange& exchange, size_t bytes) {
+  for (int round = 0; round < 3; round++) {
+    const auto content = [&](int rank) {
+      std::string text = cat("round ", round, " of rank ", rank);
+      text.resize(std::max(text.size(), rank == 1 ? bytes : 0), 'x');
+      return text;
+    };
+    std::vector<Bytes> all;
+    WEFT_TRY(exchange.all_gather(view(content(exchange.rank())), &all, in_ms(kPlenty)));
+    for (int rank = 0; rank < exchange.size(); rank++) {
+      if (text_of(all.at(static_cast<size_t>(rank))) == content(rank)) continue;
+      return Status::error(Code::kInternal, cat("wrong bytes of rank ", rank, " in round ", round));
+    }
+  }
+  exchange.finish();
+  return {};
+}
+
+Status meet(const StoreOptions& options, size_t bytes = 0) {
+  Meeting exchange;
+  WEFT_TRY(StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange));
+  return three_rounds(*exchange, bytes);
+}
+
+void check_all_ok(const std::vector<Status>& results) {
+  for (const Status& status : results) {
+    INFO(status.text());
+    CHECK(status.ok());
+  }
+}
+
+// A socket of somebody who is no Weft.
+struct Stranger {
+  explicit Stranger(const Address& address) {
+    int error = 0;
+    REQUIRE(connect_to(address, &fd, &error).ok());
+    REQUIRE(wait_for(fd.get(), POLLOUT, system_clock, in_ms(kPlenty)));
+  }
+  void say(std::string_view text) {
+    REQUIRE(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+  }
+  // Reads until the other side ends the connection; false if it does not in time.
+  bool ends(std::string* heard) {
+    for (;;) {
+      if (!wait_for(fd.get(), POLLIN, system_clock, in_ms(kPlenty))) return false;
+      char bytes[256];
+      const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, 0);
+      if (got <= 0) return true;
+      heard->append(bytes, static_cast<size_t>(got));
+    }
+  }
+  Fd fd;
+};
+
+std::string unique_name() {
+  const Key key = random_key();
+  std::string name = "weft-test-";
+  for (size_t i = 0; i < 8; i++) name += cat(static_cast<int>(key[i]), ".");
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("addresses are parsed strictly and printed as they were") {
+  for (const char* good :
+       {"tcp://127.0.0.1:0", "tcp://[::1]:65535", "tcp://node-1.cluster:29501", "unix:@weft"}) {
+    Address address;
+    INFO(good);
+    REQUIRE(parse_address(good, &address).ok());
+    CHECK(address.text() == good);
+  }
+  for (const char* bad :
+       {"", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:-1", "tcp://host:1x",
+        "tcp://:1", "tcp://::1:5", "tcp://a b:1", "unix:/tmp/x", "unix:@", "http://x:1", "tcp://u@h:1"}) {
+    Address address;
+    INFO(bad);
+    CHECK(parse_address(bad, &address).code() == Code::kArg);
+  }
+}
+
+TEST_CASE("without a secret only loopback and unix addresses are allowed") {
+  for (const char* local :
+       {"tcp://127.0.0.1:1", "tcp://127.3.2.1:1", "tcp://localhost:1", "tcp://[::1]:1", "unix:@x"}) {
+    Address address;
+    REQUIRE(parse_address(local, &address).ok());
+    CHECK(check_reach(address, false).ok());
+  }
+  for (const char* far :
+       {"tcp://10.0.0.1:1", "tcp://0.0.0.0:1", "tcp://127.0.0.1.evil.org:1", "tcp://[::]:1"}) {
+    Address address;
+    REQUIRE(parse_address(far, &address).ok());
+    CHECK(check_reach(address, true).ok());
+    const Status status = check_reach(address, false);
+    CHECK(status.code() == Code::kAuth);
+    CHECK(contains(status.text(), "WEFT_SECRET_FILE"));
+  }
+  StoreOptions options;
+  options.size = 2;
+  options.store = "tcp://0.0.0.0:0";
+  options.key = AuthKey::open();
+  CHECK(join_error(options).code() == Code::kAuth);
+}
+
+TEST_CASE("2 to 8 ranks meet in a store of their own and gather small and large bytes") {
+  for (const int size : {1, 2, 3, 8}) {
+    const std::string name = unique_name();
+    for (const size_t bytes : {size_t{0}, StoreExchange::kMaxBytes}) {
+      INFO("size " << size << ", bytes " << bytes);
+      check_all_ok(as_ranks(size, [&](int rank) {
+        StoreOptions options;
+        options.rank = rank;
+        options.size = size;
+        options.store = "unix:@" + name;  // the same again: stores follow each other at one address
+        options.key = AuthKey::open();
+        return meet(options, bytes);
+      }));
+    }
+  }
+}
+
+TEST_CASE("a job forms several communicators one after the other without waiting for each other") {
+  const std::string name = unique_name();
+  check_all_ok(as_ranks(3, [&](int rank) -> Status {
+    for (uint64_t sequence = 0; sequence < 10; sequence++) {
+      StoreOptions options;
+      options.rank = rank;
+      options.size = 3;
+      options.store = "unix:@" + name;
+      options.key = kSecret;
+      options.sequence = sequence;
+      WEFT_TRY(meet(options));
+    }
+    return {};
+  }));
+}
+
+TEST_CASE("jobs and communicators of one external store do not see each other") {
+  const Store store;
+  check_all_ok(as_ranks(8, [&](int thread) {
+    StoreOptions options = store.member(thread % 2, 2, thread < 4 ? "one" : "two");
+    options.sequence = static_cast<uint64_t>(thread / 2 % 2);
+    return meet(options);
+  }));
+}
+
+TEST_CASE("an all-gather over the program's callback checks what it gets") {
+  struct Program {
+    int calls = 0;
+    uint64_t lie = 0;
+    int32_t result = 0;
+  } program;
+  const auto all_gather = [](void* user_data, const void* mine, uint64_t size, void* all) -> int32_t {
+    auto* self = static_cast<Program*>(user_data);
+    auto* out = static_cast<std::byte*>(all);
+    for (int rank = 0; rank < 2; rank++) std::memcpy(out + static_cast<uint64_t>(rank) * size, mine, size);
+    if (self->calls++ == 0 && self->lie != 0) std::memcpy(out, &self->lie, sizeof self->lie);
+    return self->result;
+  };
+  CallbackExchange exchange(1, 2, all_gather, &program, system_clock);
+  std::vector<Bytes> all;
+  REQUIRE(exchange.all_gather(view("hello"), &all, in_ms(kPlenty)).ok());
+  CHECK(text_of(all.at(0)) == "hello");
+  REQUIRE(exchange.all_gather({}, &all, in_ms(kPlenty)).ok());
+  CHECK(all.at(1).empty());
+
+  program.calls = 0;
+  program.lie = uint64_t{1} << 40;
+  const Status status = exchange.all_gather(view("hello"), &all, in_ms(kPlenty));
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(status.info().ranks == std::vector<int>{0});
+  program.result = 7;
+  CHECK(exchange.all_gather(view("x"), &all, in_ms(kPlenty)).code() == Code::kPeerFailed);
+}
+
+TEST_CASE("a rank that never comes is named by all who waited for it") {
+  const Store store;
+  const auto results = as_ranks(3, [&](int rank) -> Status {
+    Meeting exchange;
+    WEFT_TRY(StoreExchange::make(store.member(rank, 5), system_clock, silent, in_ms(kPlenty), &exchange));
+    std::vector<Bytes> all;
+    return exchange->all_gather({}, &all, in_ms(300 + 100 * rank));
+  });
+  for (const Status& status : results) {
+    INFO(status.text());
+    CHECK(status.code() == Code::kTimeout);
+    CHECK(status.info().ranks == std::vector<int>{3, 4});
+  }
+}
+
+TEST_CASE("rank 0 that never comes is named") {
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.store = "unix:@" + unique_name();
+  options.key = kSecret;
+  const Status status = join_error(options, 200);
+  CHECK(status.code() == Code::kTimeout);
+  CHECK(status.info().ranks == std::vector<int>{0});
+}
+
+TEST_CASE("wrong joiners are told their mistake, and the job forms without them") {
+  const Store store;
+  std::vector<Meeting> members;
+  members.push_back(joined(store.member(0, 2)));
+
+  Status status = join_error(store.member(0, 2));
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(contains(status.text(), "rank 0 has joined already"));
+  status = join_error(store.member(1, 3));
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(contains(status.text(), "3 ranks"));
+  CHECK(contains(status.text(), "say 2"));
+
+  StoreOptions wrong_secret = store.member(1, 2);
+  wrong_secret.key = AuthKey::from_secret(view("another secret!!"));
+  CHECK(join_error(wrong_secret).code() == Code::kAuth);
+  StoreOptions no_secret = store.member(1, 2);
+  no_secret.key = AuthKey::open();
+  status = join_error(no_secret);
+  CHECK(status.code() == Code::kAuth);
+  CHECK(contains(status.text(), "this side has none"));
+
+  members.push_back(joined(store.member(1, 2)));
+  check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(*members[static_cast<size_t>(rank)], 0); }));
+}
+
+TEST_CASE("what was refused is told to those who wait in vain") {
+  const Store store;
+  const Meeting exchange = joined(store.member(0, 2));
+  CHECK(join_error(store.member(1, 3)).code() == Code::kMismatch);
+  std::vector<Bytes> all;
+  const Status status = exchange->all_gather({}, &all, in_ms(300));
+  CHECK(status.code() == Code::kTimeout);
+  CHECK(contains(status.text(), "rank 1 says that there are 3 ranks"));
+}
+
+TEST_CASE("members that speak nonsense or ranks out of range are refused by the store") {
+  const Store store;
+  const auto attempt = [&](const Bytes& frame) {
+    int error = 0;
+    Fd fd;
+    REQUIRE(connect_to(store.server->address(), &fd, &error).ok());
+    Connection connection(std::move(fd), Role::kClient, kSecret);
+    connection.send(frame);
+    std::vector<Bytes> frames;
+    bool closed = false;
+    while (!closed && wait_for(connection.fd(), connection.events(), system_clock, in_ms(kPlenty))) {
+      connection.flush();
+      REQUIRE(connection.read(&frames, &closed).ok());
+    }
+    REQUIRE(frames.size() == 1);
+    Status status;
+    REQUIRE(store::decode_failed(frames[0], &status));
+    return status;
+  };
+  CHECK(attempt(store::encode(store::Join{"job", 0, 2, 2})).code() == Code::kArg);
+  CHECK(attempt(store::encode(store::Join{"job", 0, -1, 2})).code() == Code::kArg);
+  CHECK(attempt(store::encode(store::Join{"job", 0, 0, 0})).code() == Code::kArg);
+  CHECK(attempt(store::encode(store::Join{"job", 0, 0, INT32_MAX})).code() == Code::kArg);
+  CHECK(attempt(store::encode(store::Give{0, {}})).code() == Code::kAuth);  // before joining
+  CHECK(attempt({}).code() == Code::kAuth);
+  CHECK(meet(store.member(0, 1)).ok());
+}
+
+TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent strangers do not disturb the job") {
+  const Store store;
+  const Address address = store.server->address();
+  std::string heard;
+  Stranger http(address), tls(address), slow(address), half_open(address);
+  http.say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  tls.say(std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
+  slow.say("\x89");
+  for (int i = 0; i < 50; i++) Stranger scanner(address);
+
+  const Meeting first = joined(store.member(0, 2));
+  std::vector<std::unique_ptr<Stranger>> crowd;  // more than the store keeps
+  for (int i = 0; i < StoreServer::kMaxStrangers + 10; i++)
+    crowd.push_back(std::make_unique<Stranger>(address));
+  const Meeting second = joined(store.member(1, 2));
+  check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(rank == 0 ? *first : *second, 0); }));
+
+  CHECK(http.ends(&heard));
+  CHECK(tls.ends(&heard));
+  CHECK(slow.ends(&heard));
+  CHECK(half_open.ends(&heard));
+  CHECK(heard.empty());  // strangers learn nothing
+}
+
+TEST_CASE("another version of Weft is refused with both versions on its side") {
+  const Store store;
+  Stranger other(store.server->address());
+  Hello hello;
+  hello.protocol = kProtocolVersion + 1;
+  hello.secret = true;
+  other.say(text_of(encode_hello(hello)));
+  std::string heard;
+  CHECK(other.ends(&heard));
+  CHECK(heard.size() == Hello::kBytes);  // the store's own hello: what the other side needs to say so
+}
+
+TEST_CASE("what listens at the store's address and is no store is an error at once") {
+  Fd listener;
+  Address address, actual;
+  bool in_use = false;
+  REQUIRE(parse_address("tcp://127.0.0.1:0", &address).ok());
+  REQUIRE(listen_at(address, false, &listener, &actual, &in_use).ok());
+  std::thread web([&] {
+    if (!wait_for(listener.get(), POLLIN, system_clock, in_ms(kPlenty))) return;
+    Fd client;
+    bool exhausted = false;
+    if (!accept_from(listener.get(), &client, &exhausted).ok()) return;
+    const std::string_view answer = "HTTP/1.1 400 Bad Request\r\n\r\n";
+    ::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    wait_for(client.get(), POLLRDHUP, system_clock, in_ms(kPlenty));
+  });
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.store = actual.text();
+  options.key = kSecret;
+  const Status status = join_error(options);
+  web.join();
+  CHECK(status.code() == Code::kAuth);
+  CHECK(contains(status.text(), "does not speak Weft's protocol"));
+  CHECK(contains(status.text(), actual.text()));
+}
+
+TEST_CASE("a member that goes while the job forms fails the others at once, by name") {
+  const Store store;
+  Meeting waiting = joined(store.member(0, 3));
+  Meeting dying = joined(store.member(2, 3));
+  Status status;
+  std::thread waiter([&] {
+    std::vector<Bytes> all;
+    status = waiting->all_gather({}, &all, in_ms(kPlenty));
+  });
+  dying.reset();  // without finish()
+  waiter.join();
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().ranks == std::vector<int>{2});
+  CHECK(status.info().evidence == Evidence::kConnection);
+  CHECK(contains(status.text(), "rank 2"));
+}
+
+TEST_CASE("a process killed while the job forms fails the others at once, by name") {
+  const std::string name = unique_name();
+  const auto options = [&](int rank) {
+    StoreOptions made;
+    made.rank = rank;
+    made.size = 3;
+    made.store = "unix:@" + name;
+    made.key = AuthKey::open();
+    return made;
+  };
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Meeting exchange;
+    std::vector<Bytes> all;
+    if (StoreExchange::make(options(1), system_clock, silent, in_ms(kPlenty), &exchange).ok()) {
+      (void)!::write(ready[1], "x", 1);
+      (void)exchange->all_gather({}, &all, in_ms(kPlenty));
+    }
+    ::_exit(0);
+  }
+  const Meeting exchange = joined(options(0));
+  char byte;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  std::vector<Bytes> all;
+  const Status status = exchange->all_gather({}, &all, in_ms(kPlenty));
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().ranks == std::vector<int>{1});
+}
+
+TEST_CASE("a rank that gives up tells the others why") {
+  const Store store;
+  Meeting waiting = joined(store.member(0, 2));
+  Meeting failing = joined(store.member(1, 2));
+  failing->fail(Status::error(Code::kNoMemory, "rank 1 has no memory").with_ranks({1}));
+  failing.reset();
+  std::vector<Bytes> all;
+  const Status status = waiting->all_gather({}, &all, in_ms(kPlenty));
+  CHECK(status.code() == Code::kNoMemory);
+  CHECK(status.info().ranks == std::vector<int>{1});
+  CHECK(!waiting->check().ok());
+}
+
+TEST_CASE("a rank that leaves early fails those who still need it") {
+  const Store store;
+  Meeting waiting = joined(store.member(0, 2));
+  Meeting leaving = joined(store.member(1, 2));
+  leaving->finish();
+  leaving.reset();
+  std::vector<Bytes> all;
+  const Status status = waiting->all_gather({}, &all, in_ms(kPlenty));
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().ranks == std::vector<int>{1});
+}
+
+TEST_CASE("a waiting loop learns of a failure through watch_fd") {
+  const Store store;
+  Meeting watching = joined(store.member(0, 2));
+  CHECK(watching->check().ok());
+  joined(store.member(1, 2)).reset();
+  REQUIRE(wait_for(watching->watch_fd(), POLLIN, system_clock, in_ms(kPlenty)));
+  Status status;
+  while (status.ok() && wait_for(watching->watch_fd(), POLLIN, system_clock, in_ms(kPlenty)))
+    status = watching->check();
+  CHECK(status.code() == Code::kPeerFailed);
+}
+
+TEST_CASE("a store's address that somebody else holds is an error that names it") {
+  const Store store;
+  StoreOptions options = store.member(0, 2);
+  options.external = false;
+  Meeting exchange;
+  const Status status = StoreExchange::make(options, system_clock, silent, in_ms(200), &exchange);
+  CHECK(status.code() == Code::kSystem);
+  CHECK(contains(status.text(), options.store));
+}
