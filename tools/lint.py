@@ -125,8 +125,10 @@ def check_tidy(arguments):
                           "--extra-arg=-Wno-unknown-warning-option", path])
         return re.sub(r"^\d+ warnings? (?:treated as errors? )?generated\.\n|^Suppressed .*\n", "", text, flags=re.M)
 
-    # The slowest first, so that the last ones end together.
-    return in_parallel(arguments.jobs, tidy, sorted(files, key=os.path.getsize, reverse=True))
+    # The slowest first, so that the last ones end together. A header's problems appear in every file that has it.
+    reports = in_parallel(arguments.jobs, tidy, sorted(files, key=os.path.getsize, reverse=True))
+    return list(dict.fromkeys(problem for report in reports
+                              for problem in re.split(r"\n(?=\S+:\d+:\d+: (?:error|warning): )", report)))
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes,

@@ -1,0 +1,50 @@
+// Several ranks in one test: the same body run by each, with a communicator among them. Catch2's assertions
+// are for the main thread alone, so ranks note what is wrong and the runner reports it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/comm.h"
+#include "core/engine.h"
+#include "support/thread_group.h"
+
+namespace weft::test {
+
+// One rank, as its body sees it. Threads: the rank's own.
+struct Rank {
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<Comm> comm;
+  ThreadGroup* group = nullptr;  // null where ranks are processes
+  std::vector<std::string> failures;
+
+  // Note a failure unless ok.
+  void expect(bool ok, const std::string& what) {
+    if (!ok) failures.push_back("rank " + std::to_string(rank) + ": " + what);
+  }
+  void expect(const Status& status, const std::string& what) {
+    expect(status.ok(), what + ": " + status.text());
+  }
+  // Submit and wait, with the communicator's deadline.
+  Status run(const CollectiveArgs& args) { return comm->run(args, comm->op_deadline(0)); }
+};
+
+using RankBody = std::function<void(Rank&)>;
+
+struct RanksOptions {
+  const Backend* backend = nullptr;  // default: loopback
+  Engine::Mode mode = Engine::Mode::kThread;
+  CommOptions comm = {};
+  RanksOptions() { comm.op_timeout_ms = comm.init_timeout_ms = 60'000; }
+};
+
+// Run body as `size` threads; what the ranks noted, and whatever kept them from forming.
+std::vector<std::string> run_threads(int size, const RankBody& body, const RanksOptions& options = {});
+
+// Report the ranks' failures to Catch2; for the main thread.
+void check(const std::vector<std::string>& failures);
+
+}  // namespace weft::test

@@ -1,0 +1,52 @@
+// What ranks that are threads of one test need to form a communicator: an exchange, a channel for file
+// descriptors, and a control hub. Used by ranks.h (real threads) and simulation.h (one thread at a time), so
+// every wait goes through the clock. Threads: any thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/backend.h"
+#include "core/comm.h"
+#include "loopback/control.h"
+
+namespace weft::test {
+
+class ThreadGroup {
+ public:
+  // clock outlives the group; it and delays are the ranks' own.
+  ThreadGroup(int size, Clock& clock, std::shared_ptr<loopback::Delays> delays = nullptr);
+
+  int size() const { return size_; }
+  loopback::ControlHub& hub() { return *hub_; }
+  std::unique_ptr<Control> connect(int rank) { return loopback::ControlHub::connect(hub_, rank); }
+  std::unique_ptr<Exchange> exchange(int rank);
+  std::unique_ptr<FdChannel> fds(int rank);
+
+ private:
+  friend class ThreadExchange;
+  friend class ThreadFds;
+
+  const int size_;
+  Clock& clock_;
+  const std::shared_ptr<loopback::ControlHub> hub_;
+  std::mutex mutex_;
+  std::map<uint32_t, std::map<int, Bytes>> rounds_;            // what has been given; guarded
+  std::map<std::pair<int, int>, std::deque<Fd>> descriptors_;  // (from, to); guarded
+};
+
+// How a rank gets its collectives: from a backend (collectives_of), or as the test likes.
+using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr<Collectives>*)>;
+MakeCollectives collectives_of(const Backend& backend);
+
+// Form a rank's communicator. Collective over the group's ranks.
+Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
+            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm);
+
+}  // namespace weft::test
