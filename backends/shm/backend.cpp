@@ -1,0 +1,76 @@
+#include "backend.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.h"
+#include "base/text.h"
+#include "group.h"
+#include "lane.h"
+
+namespace weft::shm {
+namespace {
+
+constexpr int kMostRanks = 1024;
+
+class ShmCollectives final : public Collectives {
+ public:
+  explicit ShmCollectives(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+
+  Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
+    if (key.kind != LaneKey::Kind::kCollective) {
+      return Status::error(Code::kUnsupported, "send and recv over shm");
+    }
+    if (key.id >= kLanes) {
+      return Status::error(Code::kUnsupported, cat("the shm backend has ", kLanes,
+                                                   " lanes a communicator; split one for more reducers"));
+    }
+    *lane = std::make_unique<GroupLane>(group_, key.id);
+    return {};
+  }
+  Arena& arena() override { return group_->arena(); }
+  CollectiveCounters counters() const override {
+    CollectiveCounters counters;
+    counters.bytes_shared = group_->shared_bytes();
+    counters.bytes_direct = group_->direct_bytes();
+    return counters;
+  }
+  int local_size() const override { return group_->size(); }
+  const char* name() const override { return "shm"; }
+
+ private:
+  const std::shared_ptr<Group> group_;  // shared with lanes: either may end first
+};
+
+Status probe(std::string* detail) {
+  const Fd fd(::memfd_create("weft-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) {
+    return Status::error(Code::kUnavailable, cat("because memfd_create failed: ", std::strerror(errno)));
+  }
+  *detail = "memory shared by the ranks of this host";
+  return {};
+}
+
+Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {
+  if (args.exchange.size() > kMostRanks) {
+    return Status::error(Code::kUnavailable, cat("because shm serves at most ", kMostRanks, " ranks"));
+  }
+  std::shared_ptr<Group> group;
+  WEFT_TRY(Group::make(args, &group));
+  *collectives = std::make_unique<ShmCollectives>(std::move(group));
+  return {};
+}
+
+}  // namespace
+
+const Backend& backend() {
+  static constexpr Backend kBackend = {"shm",    "collectives over memory shared by the ranks of one host",
+                                       100,      probe,
+                                       nullptr,  make_collectives,
+                                       all_local};
+  return kBackend;
+}
+
+}  // namespace weft::shm

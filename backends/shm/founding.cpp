@@ -1,0 +1,234 @@
+// How a Group comes to be: four all-gathers in which every rank says what it can, makes its segment, has
+// handed it to all others, and has reached all of theirs. A failure of one is a failure of all, by name.
+// Called on the thread that makes the comm.
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/text.h"
+#include "group.h"
+
+namespace weft::shm {
+namespace {
+
+struct Identity {
+  uint64_t pid = 0;
+  uint64_t pid_namespace = 0;  // processes are the same if both agree
+};
+
+Identity this_process() {
+  struct stat info{};
+  Identity identity;
+  identity.pid = static_cast<uint64_t>(::getpid());
+  if (::stat("/proc/self/ns/pid", &info) == 0) identity.pid_namespace = info.st_ino;
+  return identity;
+}
+
+Status random_nonce(uint64_t* nonce) {
+  if (::getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) return Status::system("getrandom", errno);
+  return {};
+}
+
+// Whether `address` can be read in this process, and the 64 bits there. A pipe reports what a load would
+// crash on.
+bool read_checked(uint64_t address, uint64_t* value) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  const Fd reader(ends[0]);
+  const Fd writer(ends[1]);
+  return ::write(writer.get(), reinterpret_cast<const void*>(address), sizeof *value) == sizeof *value &&
+         ::read(reader.get(), value, sizeof *value) == sizeof *value;
+}
+
+}  // namespace
+
+class Founding {
+ public:
+  explicit Founding(const BackendArgs& args)
+      : args_(args), rank_(args.exchange.rank()), size_(args.exchange.size()) {}
+
+  Status run(std::shared_ptr<Group>* result) {
+    group_.reset(new Group);
+    group_->rank_ = rank_;
+    group_->host_ = &args_.host;
+    group_->peers_.resize(static_cast<size_t>(size_));
+    group_->populated_.resize(static_cast<size_t>(size_));
+    WEFT_TRY(introduce());
+    WEFT_TRY(make_own());
+    Status reached = reach_all();
+    WEFT_TRY(agree(reached, nullptr));
+    bool pull = can_pull_all();
+    WEFT_TRY(agree({}, &pull));
+    group_->pull_ = pull;
+    group_->arena_ = std::make_unique<SegmentArena>(group_->memory(rank_, group_->layout_.arena),
+                                                    group_->layout_.arena_bytes);
+    *result = std::move(group_);
+    return {};
+  }
+
+ private:
+  Peer& peer(int rank) { return group_->peer(rank); }
+
+  // Who is where, and the largest arena that all can map.
+  Status introduce() {
+    const Identity me = this_process();
+    ByteWriter writer;
+    writer.put(kMagic).put(me.pid).put(me.pid_namespace).put(feasible_arena(size_, args_.arena_limit_bytes));
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
+    uint64_t arena = UINT64_MAX;
+    for (int r = 0; r < size_; r++) {
+      ByteReader reader(all[static_cast<size_t>(r)]);
+      const auto magic = reader.get<uint64_t>();
+      const Identity identity{reader.get<uint64_t>(), reader.get<uint64_t>()};
+      arena = std::min(arena, reader.get<uint64_t>());
+      if (!reader.done() || magic != kMagic) {
+        return Status::error(Code::kVersion, cat("rank ", r, " has another version of the shm backend"))
+            .with_ranks({r});
+      }
+      peer(r).pid = static_cast<int64_t>(identity.pid);
+      peer(r).same_process =
+          r == rank_ || (identity.pid == me.pid && identity.pid_namespace == me.pid_namespace);
+      users_ += peer(r).same_process ? 1 : 0;
+    }
+    group_->layout_ = Layout(size_, arena);
+    return {};
+  }
+
+  // Make the own segment and say what others need to recognise it.
+  Status make_own() {
+    uint64_t nonce = 0;
+    Status status = random_nonce(&nonce);
+    // From here on the mapping counts every rank of this process as its user; should one fail before it takes
+    // its part, the mapping outlives them all rather than one of them.
+    if (status.ok()) {
+      status = Mapping::create(group_->layout_, nonce, users_, &peer(rank_).mapping, &fd_);
+    }
+    if (status.ok()) {
+      peer(rank_).base = peer(rank_).mapping->base();
+      addresses_.put(nonce)
+          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping))
+          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()));
+    }
+    return agree(status, nullptr);
+  }
+
+  // Give the own segment to all and take theirs.
+  Status reach_all() {
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(addresses_.bytes(), &all, args_.deadline));
+    for (int r = 0; r < size_; r++) {
+      if (!peer(r).same_process) WEFT_TRY(args_.fds->send_fd(r, fd_.get()));
+    }
+    fd_.reset();
+    for (int r = 0; r < size_; r++) {
+      ByteReader reader(all[static_cast<size_t>(r)]);
+      const auto nonce = reader.get<uint64_t>();
+      const auto mapping = reader.get<uint64_t>();
+      nonce_addresses_.push_back(reader.get<uint64_t>());
+      nonces_.push_back(nonce);
+      if (!reader.done()) return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({r});
+      if (r == rank_) continue;
+      WEFT_TRY((peer(r).same_process ? share(r, mapping, nonce) : attach(r, nonce)).with_ranks({r}));
+    }
+    return {};
+  }
+
+  Status share(int r, uint64_t mapping, uint64_t nonce) {
+    uint64_t found = 0;
+    if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
+      return Status::error(Code::kPeerFailed, cat("rank ", r, " claims to be in this process and is not"));
+    }
+    auto* const shared = reinterpret_cast<Mapping*>(mapping);
+    if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
+      return Status::error(Code::kPeerFailed, cat("rank ", r, " claims to be in this process and is not"));
+    }
+    peer(r).mapping = shared;
+    peer(r).base = shared->base();
+    return {};
+  }
+
+  Status attach(int r, uint64_t nonce) {
+    Fd fd;
+    WEFT_TRY(args_.fds->receive_fd(r, &fd, args_.deadline));
+    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, &peer(r).mapping));
+    peer(r).base = peer(r).mapping->base();
+    return {};
+  }
+
+  // Whether this rank may read every peer's private memory, tried on their nonces.
+  bool can_pull_all() {
+    for (int r = 0; r < size_; r++) {
+      uint64_t value = 0;
+      const auto at = static_cast<size_t>(r);
+      if (peer(r).same_process) continue;
+      if (!group_->read_private(r, nonce_addresses_[at], reinterpret_cast<std::byte*>(&value), sizeof value)
+               .ok() ||
+          value != nonces_[at]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Ok if all ranks are; else the first one's failure, on all. *everybody: the conjunction over ranks.
+  Status agree(const Status& mine, bool* everybody) {
+    ByteWriter writer;
+    writer.put(static_cast<int32_t>(mine.code())).put_string(mine.text().substr(0, 512));
+    writer.put(static_cast<uint8_t>(everybody != nullptr && *everybody));
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
+    for (int r = 0; r < size_; r++) {
+      ByteReader reader(all[static_cast<size_t>(r)]);
+      const auto code = reader.get<int32_t>();
+      const std::string text = reader.get_string(1024);
+      const bool yes = reader.get<uint8_t>() != 0;
+      if (everybody != nullptr) *everybody = *everybody && yes;
+      if (code == 0 && reader.done()) continue;
+      if (r == rank_) return mine;
+      return Status::error(Code::kUnavailable, cat("rank ", r, ": ", text), Evidence::kReport)
+          .with_ranks({r});
+    }
+    return {};
+  }
+
+  const BackendArgs& args_;
+  const int rank_;
+  const int size_;
+  int users_ = 0;
+  std::shared_ptr<Group> group_;
+  Fd fd_;
+  ByteWriter addresses_;
+  std::vector<uint64_t> nonces_;
+  std::vector<uint64_t> nonce_addresses_;
+};
+
+Status Group::make(const BackendArgs& args, std::shared_ptr<Group>* group) {
+  bool all = false;
+  WEFT_TRY(all_local(args, &all));
+  if (!all) return Status::error(Code::kUnavailable, "because not all ranks share this host's memory");
+  return Founding(args).run(group);
+}
+
+Status all_local(const BackendArgs& args, bool* all) {
+  uint8_t mine = 1;
+  for (int r = 0; r < args.exchange.size(); r++) {
+    const bool here = r == args.exchange.rank() || (args.fds != nullptr && args.fds->same_host(r));
+    if (!here) mine = 0;
+  }
+  ByteWriter writer;
+  writer.put(mine);
+  std::vector<Bytes> answers;
+  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &answers, args.deadline));
+  *all = true;
+  for (const Bytes& answer : answers) {
+    ByteReader reader(answer);
+    if (reader.get<uint8_t>() != 1 || !reader.done()) *all = false;
+  }
+  return {};
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,100 @@
+// The ranks of a comm as the shm backend knows them: everybody's segment, mapped here, who is a thread of
+// this very process, and whether peers' private memory may be read. Made once, collectively; constant
+// afterwards but for counters and what has been populated. Lanes and pairs borrow it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/backend.h"
+#include "segment.h"
+
+namespace weft::shm {
+
+// Arena over the part of the own segment that peers reach. Threads: any thread.
+class SegmentArena final : public Arena {
+ public:
+  SegmentArena(std::byte* base, uint64_t size) : base_(base), size_(size), extents_(size) {}
+  Status allocate(uint64_t size, std::byte** memory) override;
+  Status free(std::byte* memory) override;
+  uint64_t populated_bytes() const override { return populated_.load(std::memory_order_relaxed); }
+
+ private:
+  std::byte* const base_;
+  const uint64_t size_;
+  ExtentAllocator extents_;
+  std::mutex mutex_;                    // of allocate
+  std::atomic<uint64_t> populated_{0};  // [0, populated_) has been handed out before and may hold anything
+};
+
+struct Peer {
+  Mapping* mapping = nullptr;
+  std::byte* base = nullptr;
+  int64_t pid = 0;
+  bool same_process = false;
+};
+
+class Group {
+ public:
+  // Collective over args.exchange: every rank gets a group or none does.
+  static Status make(const BackendArgs& args, std::shared_ptr<Group>* group);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  const Layout& layout() const { return layout_; }
+  const DeviceOps& host() const { return *host_; }
+  Arena& arena() { return *arena_; }
+  // Every rank may read every other one's private memory.
+  bool pull() const { return pull_; }
+  bool same_process(int rank) const { return peer(rank).same_process; }
+
+  // Somewhere in a rank's segment.
+  template <class T>
+  T& at(int rank, uint64_t offset) const {
+    return *std::launder(reinterpret_cast<T*>(peer(rank).base + offset));
+  }
+  std::byte* memory(int rank, uint64_t offset) const { return peer(rank).base + offset; }
+  // Whether [memory, memory + bytes) lies in the own arena, aligned to `alignment`; *offset in the segment.
+  bool in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const;
+  // What a peer claims to lie in its arena: checked.
+  bool valid_claim(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
+  // Make pages of a segment safe and quick to touch. Drive lock.
+  Status ensure(int rank, uint64_t offset, uint64_t bytes);
+  // Read another process's private memory.
+  Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
+
+  // Payload bytes moved, for statistics.
+  void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
+  void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
+  uint64_t shared_bytes() const { return shared_.load(std::memory_order_relaxed); }
+  uint64_t direct_bytes() const { return direct_.load(std::memory_order_relaxed); }
+
+ private:
+  Group() = default;
+  const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  friend class Founding;
+
+  int rank_ = 0;
+  Layout layout_;
+  const DeviceOps* host_ = nullptr;
+  bool pull_ = false;
+  std::vector<Peer> peers_;
+  std::vector<PopulatedRanges> populated_;
+  std::unique_ptr<SegmentArena> arena_;
+  std::atomic<uint64_t> shared_{0};
+  std::atomic<uint64_t> direct_{0};
+};
+
+// Whether all ranks of the exchange share this host's memory. Collective.
+Status all_local(const BackendArgs& args, bool* all);
+
+}  // namespace weft::shm

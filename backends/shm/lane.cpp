@@ -1,0 +1,243 @@
+#include "lane.h"
+
+#include "base/text.h"
+
+namespace weft::shm {
+namespace {
+
+constexpr int kSpins = 40;             // looks at the peers' words within one poll
+constexpr uint64_t kWork = 1 << 20;    // bytes touched in one poll, about
+constexpr uint64_t kMappedMin = 8192;  // below it, copying is cheaper than a second meeting
+constexpr uint64_t kPullMin = 1 << 20;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+// Up to which input every rank folds everything itself: the work grows with ranks squared.
+uint64_t fold_all_limit(int ranks) {
+  if (ranks <= 2) return kHalfBytes;
+  if (ranks <= 4) return 64 << 10;
+  return ranks <= 8 ? 16 << 10 : 8 << 10;
+}
+
+}  // namespace
+
+GroupLane::GroupLane(std::shared_ptr<Group> group, uint32_t id)
+    : group_(std::move(group)),
+      context_{*group_, group_->layout().lane_staging(id), {}, {}, {}},
+      paths_(context_) {
+  const auto size = static_cast<size_t>(group_->size());
+  for (int r = 0; r < group_->size(); r++) {
+    blocks_.push_back(&group_->at<LaneBlock>(r, group_->layout().lane(id)));
+  }
+  context_.claims.resize(size);
+  context_.inputs.resize(size);
+  context_.outputs.resize(size);
+  for (auto& seen : seen_) seen.resize(size);
+}
+
+void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
+  op_ = Operation::of(args, slot, group_->rank(), group_->size());
+  result_ = {};
+  path_ = nullptr;
+  arrived_ = 0;
+  inline_ = op_.input_bytes() <= kInlineBytes;
+  algorithm_ = inline_ ? "inline" : "one-shot";
+  state_ = State::kArriving;
+  if (op_.size == 1) return finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), NoPeers{}));
+  post(Descriptor::of(args));
+}
+
+void GroupLane::post(const Descriptor& descriptor) {
+  const size_t turn = op_.slot & 1;
+  if (hash_ == 0 || !(descriptor == descriptor_)) {
+    descriptor_ = descriptor;
+    hash_ = descriptor.hash();
+    written_ = {};
+  }
+  Post& mine = block(op_.rank).posts[turn];
+  if (!written_[turn]) mine.descriptor = descriptor_;
+  written_[turn] = true;
+  mine.arrival.hash = hash_;
+  if (!inline_) {
+    context_.claims[static_cast<size_t>(op_.rank)] = claims();
+    if (state_ == State::kDone) return;
+    mine.arrival.claims = context_.claims[static_cast<size_t>(op_.rank)];
+  } else if (op_.gives) {
+    std::memcpy(mine.arrival.payload, op_.input(), op_.input_bytes());
+  }
+  mine.arrival.sequence.store(op_.slot + 1, std::memory_order_release);
+}
+
+// What this rank has to offer. A short input is copied at once, unless it lies where peers can reach it.
+Claims GroupLane::claims() {
+  Claims claims{};
+  const bool all_reduce = op_.args.coll == Coll::kAllReduce;
+  bool mapped = op_.input_bytes() >= kMappedMin;
+  if (mapped && op_.gives) {
+    mapped = group_->in_arena(op_.input(), op_.input_bytes(), op_.element, &claims.src_offset);
+  }
+  if (mapped && all_reduce) {
+    mapped = group_->in_arena(op_.args.dst, op_.bytes, op_.element, &claims.dst_offset);
+  }
+  if (mapped) claims.flags |= kMapped;
+  if (group_->pull() && op_.input_bytes() >= kPullMin) claims.flags |= kPulled;
+  claims.src_address = reinterpret_cast<uint64_t>(op_.input());
+  claims.dst_address = reinterpret_cast<uint64_t>(op_.args.dst);
+  if (!mapped && fits_half()) {
+    if (Status status = fill_half(); !status.ok()) finish(std::move(status));
+    claims.flags |= kStaged;
+  }
+  return claims;
+}
+
+Poll GroupLane::poll() {
+  if (state_ == State::kDone) return Poll::kFinished;
+  uint64_t work = 0;
+  bool advanced = false;
+  for (int spin = 0; spin < kSpins; spin++) {
+    bool moved = false;
+    if (state_ == State::kArriving && arrivals()) {
+      if (state_ == State::kArriving) dispatch();
+      moved = true;
+    }
+    if (state_ == State::kHalves && take_halves()) moved = true;
+    if (state_ == State::kRounds && advance_rounds(&work)) moved = true;
+    if (state_ == State::kDone) return Poll::kFinished;
+    if (work >= kWork) return Poll::kAdvanced;
+    advanced = advanced || moved;
+    if (!moved) pause();
+  }
+  return advanced ? Poll::kAdvanced : Poll::kWaiting;
+}
+
+bool GroupLane::arrivals() {
+  const uint64_t goal = op_.slot + 1;
+  const uint64_t before = op_.slot >= 2 ? goal - 2 : 0;
+  for (; arrived_ < op_.size; arrived_++) {
+    const Post& post = block(arrived_).posts[op_.slot & 1];
+    const uint64_t sequence = post.arrival.sequence.load(std::memory_order_acquire);
+    if (sequence != goal) {
+      if (sequence == before) return false;
+      finish(Status::error(Code::kPeerFailed,
+                           cat("slot ", op_.slot, ": rank ", arrived_, " is at ", sequence,
+                               ", which cannot be: its words in shared memory are damaged"),
+                           Evidence::kDescriptor)
+                 .with_ranks({arrived_})
+                 .with_slot(op_.slot));
+      return true;
+    }
+    if (arrived_ == op_.rank) continue;
+    if (post.arrival.hash != hash_) {
+      const Descriptor theirs = post.descriptor;
+      finish(mismatch(op_.slot, op_.rank, descriptor_, arrived_, theirs));
+      return true;
+    }
+    if (!inline_) context_.claims[static_cast<size_t>(arrived_)] = post.arrival.claims;
+  }
+  return true;
+}
+
+// Everybody is here and executes the same. How the data moves follows from what all have posted.
+void GroupLane::dispatch() {
+  if (inline_) return take_inline();
+  uint64_t flags = ~uint64_t{0};
+  for (const Claims& claims : context_.claims) flags &= claims.flags;
+  const bool all_reduce = op_.args.coll == Coll::kAllReduce;
+  if (flags & kMapped) return begin(all_reduce ? *paths_.owner : *paths_.mapped);
+  if (fits_half()) {
+    state_ = State::kHalves;
+    if (context_.claims[static_cast<size_t>(op_.rank)].flags & kStaged) return;
+    if (Status status = fill_half(); !status.ok()) return finish(std::move(status));
+    return publish(kProduced, 1);
+  }
+  if (flags & kPulled) return begin(all_reduce ? *paths_.owner_pulled : *paths_.pulled);
+  begin(all_reduce ? *paths_.two_shot : *paths_.staged);
+}
+
+void GroupLane::finish(Status status) {
+  result_ = std::move(status);
+  state_ = State::kDone;
+}
+
+void GroupLane::take_inline() {
+  struct Source {
+    const GroupLane& lane;
+    const std::byte* payload(int peer) const {
+      return lane.block(peer).posts[lane.op_.slot & 1].arrival.payload + lane.op_.wanted();
+    }
+    Status view(int peer, uint64_t, const std::byte** at) {
+      *at = payload(peer);
+      return {};
+    }
+    Status copy(int peer, uint64_t bytes, std::byte* to) {
+      std::memcpy(to, payload(peer), bytes);
+      return {};
+    }
+  };
+  finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
+}
+
+bool GroupLane::fits_half() const {
+  return op_.input_bytes() <= (op_.take == Operation::Take::kFold && op_.src_blocks == 1
+                                   ? fold_all_limit(op_.size)
+                                   : kHalfBytes / 2);
+}
+
+Status GroupLane::fill_half() {
+  const uint64_t bytes = op_.input_bytes();
+  if (bytes > half_ready_) {
+    for (int r = 0; r < op_.size; r++) {
+      WEFT_TRY(group_->ensure(r, context_.staging, bytes));
+      WEFT_TRY(group_->ensure(r, context_.staging + kHalfBytes, bytes));
+    }
+    half_ready_ = bytes;
+  }
+  if (!op_.gives) return {};
+  std::memcpy(half(op_.rank), op_.input(), bytes);
+  group_->count_shared(bytes);
+  return {};
+}
+
+bool GroupLane::take_halves() {
+  for (int r = 0; r < op_.size; r++) {
+    if (r == op_.rank || !op_.takes_from(r)) continue;
+    if (context_.claims[static_cast<size_t>(r)].flags & kStaged) continue;
+    const uint64_t value = block(r).produced.value.load(std::memory_order_acquire);
+    if (!reached(value, phase(op_.slot, 1))) return false;
+  }
+  struct Source {
+    const GroupLane& lane;
+    Status view(int peer, uint64_t, const std::byte** at) {
+      *at = lane.half(peer) + lane.op_.wanted();
+      return {};
+    }
+    Status copy(int peer, uint64_t bytes, std::byte* to) {
+      std::memcpy(to, lane.half(peer) + lane.op_.wanted(), bytes);
+      return {};
+    }
+  };
+  finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
+  return true;
+}
+
+std::vector<int> GroupLane::missing() const {
+  std::vector<int> ranks;
+  if (state_ == State::kDone) return ranks;
+  for (int r = 0; r < op_.size; r++) {
+    if (r == op_.rank) continue;
+    const LaneBlock& theirs = block(r);
+    bool here = theirs.posts[op_.slot & 1].arrival.sequence.load(std::memory_order_acquire) == op_.slot + 1;
+    if (state_ == State::kRounds)
+      here = here && reached(seen_[kConsumed][static_cast<size_t>(r)], phase(op_.slot, rounds_.count));
+    if (!here) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,83 @@
+// One ordered sequence of collectives over the segments. An operation goes: post an arrival; see everybody's
+// and compare; move the data, inline, through staging halves, or along a Path; done. Short operations do all
+// of it in one or two polls. Called by core/lane, drive lock.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "core/collectives.h"
+#include "group.h"
+#include "operation.h"
+#include "path.h"
+
+namespace weft::shm {
+
+class GroupLane final : public CollectiveLane {
+ public:
+  GroupLane(std::shared_ptr<Group> group, uint32_t id);
+
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return result_; }
+  void abandon() override { state_ = State::kDone; }
+  std::vector<int> missing() const override;
+  const char* algorithm() const override { return algorithm_; }
+
+ private:
+  enum class State { kDone, kArriving, kHalves, kRounds };
+  enum Step { kProduced, kReduced, kConsumed };
+
+  void post(const Descriptor& descriptor);
+  Claims claims();
+  bool arrivals();  // everybody has arrived (or the operation has failed)
+  void dispatch();
+  void finish(Status status);
+
+  void take_inline();
+  // Short operations: everybody's whole input in a staging half.
+  bool fits_half() const;
+  Status fill_half();
+  bool take_halves();
+
+  void begin(Path& path);
+  bool advance_rounds(uint64_t* work);
+  bool all_reached(Step step, uint64_t round);
+  void publish(Step step, uint64_t round);
+  void publish_consumed();
+
+  LaneBlock& block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
+  static Counter& counter(LaneBlock& block, Step step) {
+    return step == kProduced ? block.produced : step == kReduced ? block.reduced : block.consumed;
+  }
+  std::byte* half(int rank) const {
+    return group_->memory(rank, context_.staging + (op_.slot & 1) * kHalfBytes);
+  }
+
+  const std::shared_ptr<Group> group_;
+  std::vector<LaneBlock*> blocks_;  // of every rank, in its segment
+  PathContext context_;
+  Paths paths_;
+
+  State state_ = State::kDone;
+  Operation op_;
+  Status result_;
+  const char* algorithm_ = "";
+  Descriptor descriptor_;             // of the running operation
+  uint64_t hash_ = 0;                 // of descriptor_
+  std::array<bool, 2> written_ = {};  // descriptor_ lies in the post already
+  bool inline_ = false;
+  int arrived_ = 0;          // ranks below it have arrived
+  uint64_t half_ready_ = 0;  // bytes of the halves that are populated
+  // Rounds of the running path.
+  Path* path_ = nullptr;
+  Rounds rounds_;
+  uint64_t in_ = 0;
+  uint64_t mid_ = 0;
+  uint64_t out_ = 0;
+  uint64_t published_ = 0;                     // consumed
+  std::array<std::vector<uint64_t>, 3> seen_;  // last value read of every rank's counter
+};
+
+}  // namespace weft::shm

@@ -1,0 +1,120 @@
+// What lies where in a rank's segment, seen by every rank of the host at the same offsets:
+//   header | lane blocks | pair blocks | staging of every lane | rings of every pair | arena
+// Any field may hold anything when its writer is another process: readers take one copy and check it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/collectives.h"
+
+namespace weft::shm {
+
+inline constexpr uint64_t kMagic = 0x316d687374666577;  // "weftshm1"
+inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
+inline constexpr uint64_t kPage = 4096;
+inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all
+// A lane's staging is a ring of kDepth chunks for long operations, and two halves, used by turns, for short
+// ones.
+inline constexpr uint64_t kDepth = 4;
+inline constexpr uint64_t kChunkBytes = 128 << 10;
+inline constexpr uint64_t kStagingBytes = kDepth * kChunkBytes;
+inline constexpr uint64_t kHalfBytes = kStagingBytes / 2;
+// A pair's ring carries what one rank sends to another one.
+inline constexpr uint64_t kRingDepth = 4;
+inline constexpr uint64_t kRingChunkBytes = 64 << 10;
+inline constexpr uint64_t kRingBytes = kRingDepth * kRingChunkBytes;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+struct Header {
+  uint64_t magic;
+  uint64_t nonce;  // proves that the descriptor that came is the one that was meant
+};
+
+// What a rank says about its part in an operation too large for the line itself. Flags and addresses are its
+// own claims: checked against its segment before use.
+struct Claims {
+  uint64_t flags;
+  uint64_t src_offset;  // in its segment, if kMapped
+  uint64_t dst_offset;
+  uint64_t src_address;  // in its process
+  uint64_t dst_address;
+};
+inline constexpr uint64_t kStaged = 1;  // the first round is in its staging already
+inline constexpr uint64_t kMapped = 2;  // what peers need of src and dst lies in its arena
+inline constexpr uint64_t kPulled = 4;  // peers may read src and dst where they are
+
+// One rank's arrival at one operation. sequence is written last.
+struct alignas(64) Arrival {
+  std::atomic<uint64_t> sequence;  // slot + 1
+  uint64_t hash;                   // of the descriptor
+  union {
+    std::byte payload[kInlineBytes];
+    Claims claims;
+  };
+};
+static_assert(sizeof(Arrival) == 64);
+
+struct alignas(128) Post {
+  Arrival arrival;
+  Descriptor descriptor;  // for the text of a mismatch
+};
+
+// How far its writer has come: phase(slot, round). One writer, on a line of its own.
+struct alignas(128) Counter {
+  std::atomic<uint64_t> value;
+};
+
+// Rounds of an operation are counted below its slot, so that counters only grow. They may wrap: compare with
+// reached().
+inline constexpr int kRoundBits = 24;
+inline constexpr uint64_t kMostRounds = (uint64_t{1} << kRoundBits) - 1;
+inline uint64_t phase(uint64_t slot, uint64_t round) {
+  return ((slot + 1) << kRoundBits) + round;
+}
+inline bool reached(uint64_t value, uint64_t goal) {
+  return static_cast<int64_t>(value - goal) >= 0;
+}
+
+// A rank's words in one lane. Posts alternate: a rank that posts slot s + 2 has seen everybody at s + 1, so
+// nobody reads its post of slot s any more.
+struct LaneBlock {
+  Post posts[2];
+  Counter produced;  // rounds whose input lies in its staging
+  Counter reduced;   // rounds whose result it has published
+  Counter consumed;  // rounds of which it reads nothing any more
+};
+static_assert(sizeof(LaneBlock) % 128 == 0);
+
+// One direction of a pair, in the sender's segment; `back` is in the receiver's.
+struct PairBlock {
+  Post posts[2];     // of the sender: slots alternate with the receiver's acknowledgement
+  Counter produced;  // chunks in the ring
+  Counter consumed;  // chunks taken: written by this block's owner as receiver of the other direction
+  Post answers[2];   // of the receiver, about the other direction
+};
+
+// Offsets in a segment. Equal on all ranks: they follow from what was agreed.
+struct Layout {
+  Layout() = default;
+  Layout(int ranks, uint64_t arena);
+
+  uint64_t lane(uint32_t id) const { return lanes + id * sizeof(LaneBlock); }
+  uint64_t pair(int peer) const { return pairs + static_cast<uint64_t>(peer) * sizeof(PairBlock); }
+  uint64_t lane_staging(uint32_t id) const { return staging + id * kStagingBytes; }
+  uint64_t ring(int peer) const { return rings + static_cast<uint64_t>(peer) * kRingBytes; }
+  // [0, control_bytes) is touched by every operation and populated at once.
+  uint64_t control_bytes() const { return staging; }
+
+  uint64_t lanes = 0;
+  uint64_t pairs = 0;
+  uint64_t staging = 0;
+  uint64_t rings = 0;
+  uint64_t arena = 0;
+  uint64_t arena_bytes = 0;
+  uint64_t total = 0;
+};
+
+}  // namespace weft::shm

@@ -1,0 +1,99 @@
+// Ways to move the data of a long operation, in rounds of up to three stages that the lane runs as soon as
+// what they read is there, so that round k comes in while k-1 is reduced and k-2 goes out:
+//   in   this rank's input into its staging           waits until all have consumed round k - kDepth
+//   mid  reduce what this rank owns                   waits until all have produced round k
+//   out  this rank's result out of what peers offer   waits until all have reduced (or produced) round k
+// Which path is taken follows from what all ranks posted, so all take the same. Drive lock.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "operation.h"
+
+namespace weft::shm {
+
+struct Rounds {
+  uint64_t count = 0;
+  bool in = false;
+  bool mid = false;
+  bool out = false;
+  uint64_t bytes = 0;  // about what one stage of a round touches
+};
+
+// Borrowed by the paths of a lane; claims are the peers', copied once and checked by each path's begin.
+struct PathContext {
+  Group& group;
+  uint64_t staging;            // offset of the lane's staging in every segment
+  std::vector<Claims> claims;  // of every rank
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+};
+
+class Path {
+ public:
+  explicit Path(PathContext& context) : context_(context) {}
+  virtual ~Path() = default;
+  Path(const Path&) = delete;
+  Path& operator=(const Path&) = delete;
+
+  virtual const char* name() const = 0;
+  virtual Status begin(const Operation& op, Rounds* rounds) = 0;
+  virtual Status in(const Operation& /*op*/, uint64_t /*round*/) { return {}; }
+  virtual Status mid(const Operation& /*op*/, uint64_t /*round*/) { return {}; }
+  virtual Status out(const Operation& /*op*/, uint64_t /*round*/) { return {}; }
+
+ protected:
+  // Chunk `round` of a rank's staging ring.
+  std::byte* chunk(int rank, uint64_t round) const {
+    return context_.group.memory(rank, context_.staging + round % kDepth * kChunkBytes);
+  }
+  Status ensure_staging();
+
+  PathContext& context_;
+  bool staging_ready_ = false;
+};
+
+// All paths of a lane.
+struct Paths {
+  explicit Paths(PathContext& context);
+  std::unique_ptr<Path> staged;    // any collective through staging
+  std::unique_ptr<Path> two_shot;  // all_reduce through staging: owners reduce, the others copy
+  std::unique_ptr<Path> mapped;    // any collective but all_reduce, out of peers' arenas
+  std::unique_ptr<Path> owner;     // all_reduce on arenas: owners reduce and write to all
+  std::unique_ptr<Path> pulled;    // as mapped, out of peers' private memory
+  std::unique_ptr<Path>
+      owner_pulled;  // all_reduce of private memory: owners pull and reduce, the others pull
+};
+
+std::unique_ptr<Path> make_staged(PathContext& context);
+std::unique_ptr<Path> make_two_shot(PathContext& context);
+std::unique_ptr<Path> make_mapped(PathContext& context);
+std::unique_ptr<Path> make_owner(PathContext& context);
+std::unique_ptr<Path> make_pulled(PathContext& context);
+std::unique_ptr<Path> make_owner_pulled(PathContext& context);
+
+// [offset, offset + bytes) of something.
+struct Range {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// Part `index` of `total` bytes cut into parts of `part`.
+inline Range part_of(uint64_t total, uint64_t part, uint64_t index) {
+  const uint64_t offset = std::min(total, index * part);
+  return {offset, std::min(part, total - offset)};
+}
+
+// Size of a slice when `total` bytes are divided among `ranks`, in whole `unit`s.
+inline uint64_t slice_bytes(uint64_t total, int ranks, uint64_t unit) {
+  const auto count = static_cast<uint64_t>(ranks);
+  const uint64_t slice = total / count + (total % count != 0);
+  return (slice + unit - 1) / unit * unit;
+}
+
+inline uint64_t divide_up(uint64_t total, uint64_t part) {
+  return part == 0 ? 0 : total / part + (total % part != 0);
+}
+
+}  // namespace weft::shm

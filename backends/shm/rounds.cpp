@@ -1,0 +1,86 @@
+// How a lane runs the rounds of a path: which stage may run, and what is published after it. See path.h.
+// Called by lane.cpp, drive lock.
+#include "base/text.h"
+#include "lane.h"
+
+namespace weft::shm {
+
+void GroupLane::begin(Path& path) {
+  algorithm_ = path.name();
+  Status status = path.begin(op_, &rounds_);
+  if (status.ok() && rounds_.count > kMostRounds) {
+    status = Status::error(Code::kUnsupported, cat(bytes_text(op_.bytes), " are too many for one operation"));
+  }
+  if (!status.ok()) return finish(status.with_slot(op_.slot));
+  path_ = &path;
+  state_ = State::kRounds;
+  const uint64_t all = rounds_.count;
+  in_ = rounds_.in && op_.gives ? 0 : all;
+  mid_ = rounds_.mid ? 0 : all;
+  out_ = rounds_.out && op_.take != Operation::Take::kNothing ? 0 : all;
+  published_ = 0;
+  if (rounds_.in && in_ == all) publish(kProduced, all);
+  publish_consumed();
+}
+
+bool GroupLane::advance_rounds(uint64_t* work) {
+  const uint64_t all = rounds_.count;
+  bool moved = false;
+  Status status;
+  if (in_ < all && (in_ < kDepth || all_reached(kConsumed, in_ + 1 - kDepth))) {
+    status = path_->in(op_, in_);
+    publish(kProduced, ++in_);
+    *work += rounds_.bytes;
+    moved = true;
+  }
+  if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1))) {
+    status = path_->mid(op_, mid_);
+    mid_++;
+    if (rounds_.out) publish(kReduced, mid_);
+    *work += rounds_.bytes;
+    moved = true;
+  }
+  if (status.ok() && out_ < all && out_ < mid_ &&
+      (rounds_.mid ? all_reached(kReduced, out_ + 1) : !rounds_.in || all_reached(kProduced, out_ + 1))) {
+    status = path_->out(op_, out_);
+    out_++;
+    *work += rounds_.bytes;
+    moved = true;
+  }
+  if (!status.ok()) {
+    finish(status.with_slot(op_.slot));
+    return true;
+  }
+  if (moved) publish_consumed();
+  // Nobody leaves while others still read its staging or its buffers.
+  if (in_ == all && mid_ == all && out_ == all && all_reached(kConsumed, all)) {
+    finish({});
+    return true;
+  }
+  return moved;
+}
+
+bool GroupLane::all_reached(Step step, uint64_t round) {
+  const uint64_t goal = phase(op_.slot, round);
+  for (int r = 0; r < op_.size; r++) {
+    if (r == op_.rank || (step == kProduced && !op_.takes_from(r))) continue;
+    uint64_t& seen = seen_[step][static_cast<size_t>(r)];
+    if (reached(seen, goal)) continue;
+    seen = counter(block(r), step).value.load(std::memory_order_acquire);
+    if (!reached(seen, goal)) return false;
+  }
+  return true;
+}
+
+void GroupLane::publish(Step step, uint64_t round) {
+  counter(block(op_.rank), step).value.store(phase(op_.slot, round), std::memory_order_release);
+}
+
+void GroupLane::publish_consumed() {
+  const uint64_t done = std::min(mid_, out_);
+  if (done == published_) return;
+  published_ = done;
+  publish(kConsumed, done);
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,189 @@
+#include "segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <new>
+
+#include "base/text.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace weft::shm {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+uint64_t round_up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+Status map(int fd, uint64_t size, std::byte** base) {
+  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) return Status::system(cat("mmap of ", bytes_text(size)), errno);
+  *base = static_cast<std::byte*>(memory);
+  return {};
+}
+
+// A number in a small file such as memory.max; false if there is none ("max").
+bool read_number(const char* path, uint64_t* value) {
+  std::FILE* const file = std::fopen(path, "re");
+  if (file == nullptr) return false;
+  unsigned long long number = 0;
+  const bool ok = std::fscanf(file, "%llu", &number) == 1;
+  std::fclose(file);
+  *value = number;
+  return ok;
+}
+
+}  // namespace
+
+Layout::Layout(int ranks, uint64_t arena_size) {
+  const auto count = static_cast<uint64_t>(ranks);
+  lanes = kPage;
+  pairs = lanes + kLanes * sizeof(LaneBlock);
+  staging = round_up(pairs + count * sizeof(PairBlock), kPage);
+  rings = staging + kLanes * kStagingBytes;
+  arena = round_up(rings + count * kRingBytes, kHugePage);
+  arena_bytes = round_up(arena_size, kPage);
+  total = arena + arena_bytes;
+}
+
+Status Mapping::create(const Layout& layout, uint64_t nonce, int users, Mapping** mapping, Fd* fd) {
+  Fd file(::memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return Status::system("memfd_create", errno);
+  if (::ftruncate(file.get(), static_cast<off_t>(layout.total)) != 0) {
+    return Status::system(cat("ftruncate to ", bytes_text(layout.total)), errno);
+  }
+  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return Status::system("sealing a memfd", errno);
+  std::byte* base = nullptr;
+  WEFT_TRY(map(file.get(), layout.total, &base));
+  Status populated = populate(base, layout.control_bytes());
+  if (!populated.ok()) {
+    ::munmap(base, layout.total);
+    return populated;
+  }
+  new (base) Header{kMagic, nonce};
+  *mapping = new Mapping(base, layout.total, nonce, users);
+  *fd = std::move(file);
+  return {};
+}
+
+Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** mapping) {
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Status::system("fstat of a peer's segment", errno);
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (static_cast<uint64_t>(info.st_size) != layout.total || seals < 0 || (seals & kSeals) != kSeals) {
+    return Status::error(Code::kPeerFailed,
+                         "the descriptor that came is not a sealed segment of this communicator");
+  }
+  std::byte* base = nullptr;
+  WEFT_TRY(map(fd.get(), layout.total, &base));
+  Status status = populate(base, layout.control_bytes());
+  const Header* const header = std::launder(reinterpret_cast<const Header*>(base));
+  if (status.ok() && (header->magic != kMagic || header->nonce != nonce)) {
+    status = Status::error(Code::kPeerFailed, "the segment that came is another one than was announced");
+  }
+  if (!status.ok()) {
+    ::munmap(base, layout.total);
+    return status;
+  }
+  *mapping = new Mapping(base, layout.total, nonce, 1);
+  return {};
+}
+
+void Mapping::release() {
+  if (users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  ::munmap(base_, size_);
+  delete this;
+}
+
+uint64_t feasible_arena(int ranks, uint64_t limit) {
+  uint64_t arena = round_up(limit, kPage);
+  rlimit file_size{};
+  if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
+    const uint64_t others = Layout(ranks, 0).total;
+    const uint64_t room = file_size.rlim_cur > others ? file_size.rlim_cur - others : 0;
+    arena = std::min(arena, room / kPage * kPage);
+  }
+  // RLIMIT_AS and everything else that bounds the address space: try. Twice the need, to leave the program
+  // some.
+  while (arena > kHugePage) {
+    const uint64_t need = 2 * Layout(ranks, arena).total * static_cast<uint64_t>(ranks);
+    void* const trial = ::mmap(nullptr, need, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (trial != MAP_FAILED) {
+      ::munmap(trial, need);
+      break;
+    }
+    arena = arena / 2 / kPage * kPage;
+  }
+  return arena;
+}
+
+Status populate(std::byte* from, uint64_t size) {
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  std::byte* const start = from - address % kPage;
+  const uint64_t length = round_up(size + address % kPage, kPage);
+  int result = 0;
+  do {
+    result = ::madvise(start, length, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return {};
+  if (errno != EINVAL) {
+    return Status::error(Code::kNoMemory,
+                         cat("the machine cannot give ", bytes_text(size), " of shared memory"));
+  }
+  // Before Linux 5.14. An atomic addition of nothing keeps what another process may be writing.
+  for (uint64_t at = 0; at < length; at += kPage) {
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(start + at))
+        .fetch_add(0, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+uint64_t available_memory() {
+  uint64_t available = UINT64_MAX;
+  if (std::FILE* const file = std::fopen("/proc/meminfo", "re")) {
+    char line[128];
+    unsigned long long kib = 0;
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+      if (std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = kib * 1024;
+    }
+    std::fclose(file);
+  }
+  uint64_t most = 0;
+  uint64_t used = 0;
+  if (read_number("/sys/fs/cgroup/memory.max", &most) &&
+      read_number("/sys/fs/cgroup/memory.current", &used)) {
+    available = std::min(available, most > used ? most - used : 0);
+  }
+  return available;
+}
+
+Status PopulatedRanges::ensure(std::byte* base, uint64_t total, uint64_t offset, uint64_t size) {
+  if (size == 0) return {};
+  const uint64_t first = offset / kGranule;
+  const uint64_t last = (offset + size - 1) / kGranule;
+  if (last >= done_.size()) done_.resize(last + 1);
+  for (uint64_t granule = first; granule <= last; granule++) {
+    if (done_[granule]) continue;
+    uint64_t end = granule + 1;
+    while (end <= last && !done_[end]) end++;
+    const uint64_t from = granule * kGranule;
+    WEFT_TRY(populate(base + from, std::min(end * kGranule, total) - from));
+    std::fill(done_.begin() + static_cast<int64_t>(granule), done_.begin() + static_cast<int64_t>(end), true);
+    granule = end - 1;
+  }
+  return {};
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,61 @@
+// The memory of one rank, mapped by every rank of its host: a sealed memfd, so that nobody can shrink it
+// under a reader and nothing is left behind by a crash. Made while a comm is formed; after that a value that
+// does not change. Threads: any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "layout.h"
+
+namespace weft::shm {
+
+// A mapping of a segment. Ranks that are threads of one process share their owner's: it ends with the last.
+class Mapping {
+ public:
+  // users: how many release() calls end it.
+  static Status create(const Layout& layout, uint64_t nonce, int users, Mapping** mapping, Fd* fd);
+  // Map what a peer sent, after checking its size, its seals and its header.
+  static Status attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** mapping);
+  void release();
+
+  std::byte* base() const { return base_; }
+  uint64_t nonce() const { return nonce_; }
+  // Where a peer in another process probes whether it may read this process's memory.
+  const uint64_t* nonce_address() const { return &nonce_; }
+
+ private:
+  Mapping(std::byte* base, uint64_t size, uint64_t nonce, int users)
+      : base_(base), size_(size), nonce_(nonce), users_(users) {}
+
+  std::byte* const base_;
+  const uint64_t size_;
+  const uint64_t nonce_;
+  std::atomic<int> users_;
+};
+
+// The largest arena, at most `limit`, with which this process could map `ranks` segments and make one.
+uint64_t feasible_arena(int ranks, uint64_t limit);
+
+// Give pages to [from, from + size) of a mapping, writable, without changing what they hold. kNoMemory
+// instead of a signal later.
+Status populate(std::byte* from, uint64_t size);
+
+// Bytes that this machine (or this process's cgroup) can still give.
+uint64_t available_memory();
+
+// What of a peer's segment has been given page table entries in this process already.
+class PopulatedRanges {
+ public:
+  // Populate what is missing of [offset, offset + size), in granules.
+  Status ensure(std::byte* base, uint64_t total, uint64_t offset, uint64_t size);
+
+ private:
+  static constexpr uint64_t kGranule = 64 << 10;
+  std::vector<bool> done_;
+};
+
+}  // namespace weft::shm

@@ -1,0 +1,139 @@
+// The paths through staging: they need nothing of the user's buffers but that this process can reach them.
+// Called by the lane, drive lock.
+#include "path.h"
+
+namespace weft::shm {
+
+Paths::Paths(PathContext& context)
+    : staged(make_staged(context)),
+      two_shot(make_two_shot(context)),
+      mapped(make_mapped(context)),
+      owner(make_owner(context)),
+      pulled(make_pulled(context)),
+      owner_pulled(make_owner_pulled(context)) {}
+
+Status Path::ensure_staging() {
+  if (staging_ready_) return {};
+  for (int r = 0; r < context_.group.size(); r++) {
+    WEFT_TRY(context_.group.ensure(r, context_.staging, kStagingBytes));
+  }
+  staging_ready_ = true;
+  return {};
+}
+
+namespace {
+
+// Any collective: everybody's input passes through its ring, chunk by chunk of every block.
+class StagedPath final : public Path {
+ public:
+  using Path::Path;
+  const char* name() const override { return "staged"; }
+
+  Status begin(const Operation& op, Rounds* rounds) override {
+    part_ = op.src_blocks == 1 ? kChunkBytes : kChunkBytes / static_cast<uint64_t>(op.size) / 64 * 64;
+    *rounds = {divide_up(op.bytes, part_), true, false, true, kChunkBytes};
+    return ensure_staging();
+  }
+
+  Status in(const Operation& op, uint64_t round) override {
+    const Range range = part_of(op.bytes, part_, round);
+    std::byte* const to = chunk(op.rank, round);
+    for (int b = 0; b < op.src_blocks; b++) {
+      if (op.src_blocks > 1 && b == op.rank) continue;
+      const auto block = static_cast<uint64_t>(b);
+      std::memcpy(to + block * part_, op.input() + block * op.bytes + range.offset, range.bytes);
+    }
+    context_.group.count_shared(range.bytes * static_cast<uint64_t>(op.src_blocks));
+    return {};
+  }
+
+  Status out(const Operation& op, uint64_t round) override {
+    struct Source {
+      StagedPath& path;
+      uint64_t round;
+      uint64_t skip;  // to the block that this rank wants
+      Status view(int peer, uint64_t, const std::byte** at) {
+        *at = path.chunk(peer, round) + skip;
+        return {};
+      }
+      Status copy(int peer, uint64_t bytes, std::byte* to) {
+        std::memcpy(to, path.chunk(peer, round) + skip, bytes);
+        return {};
+      }
+    };
+    const Range range = part_of(op.bytes, part_, round);
+    const uint64_t skip = op.src_blocks == 1 ? 0 : static_cast<uint64_t>(op.rank) * part_;
+    return take_range(context_.group, op, range.offset, range.bytes, context_.inputs.data(),
+                      Source{*this, round, skip});
+  }
+
+ private:
+  uint64_t part_ = 0;  // bytes of a block in a round
+};
+
+// all_reduce: a round is divided among the ranks; each folds its slice out of all rings into its own one,
+// where nobody's input was, and the others copy it from there.
+class TwoShotPath final : public Path {
+ public:
+  using Path::Path;
+  const char* name() const override { return "two-shot"; }
+
+  Status begin(const Operation& op, Rounds* rounds) override {
+    *rounds = {divide_up(op.bytes, kChunkBytes), true, true, true, kChunkBytes};
+    return ensure_staging();
+  }
+
+  Status in(const Operation& op, uint64_t round) override {
+    const Range range = part_of(op.bytes, kChunkBytes, round);
+    const Range own = slice(op, range, op.rank);
+    const std::byte* const from = op.args.src + range.offset;
+    std::byte* const to = chunk(op.rank, round);
+    const uint64_t end = own.offset + own.bytes;
+    std::memcpy(to, from, own.offset);
+    std::memcpy(to + end, from + end, range.bytes - end);
+    context_.group.count_shared(range.bytes - own.bytes);
+    return {};
+  }
+
+  Status mid(const Operation& op, uint64_t round) override {
+    const Range range = part_of(op.bytes, kChunkBytes, round);
+    const Range own = slice(op, range, op.rank);
+    if (own.bytes == 0) return {};
+    for (int r = 0; r < op.size; r++) {
+      context_.inputs[static_cast<size_t>(r)] =
+          (r == op.rank ? op.args.src + range.offset : chunk(r, round)) + own.offset;
+    }
+    std::byte* const outputs[] = {op.args.dst + range.offset + own.offset,
+                                  chunk(op.rank, round) + own.offset};
+    fold(context_.group, op, context_.inputs.data(), outputs, 2, own.bytes);
+    context_.group.count_shared(own.bytes);
+    return {};
+  }
+
+  Status out(const Operation& op, uint64_t round) override {
+    const Range range = part_of(op.bytes, kChunkBytes, round);
+    for (int r = 0; r < op.size; r++) {
+      if (r == op.rank) continue;
+      const Range theirs = slice(op, range, r);
+      std::memcpy(op.args.dst + range.offset + theirs.offset, chunk(r, round) + theirs.offset, theirs.bytes);
+    }
+    return {};
+  }
+
+ private:
+  // Of the bytes of a round, those that `rank` reduces.
+  static Range slice(const Operation& op, const Range& round, int rank) {
+    return part_of(round.bytes, slice_bytes(round.bytes, op.size, 64), static_cast<uint64_t>(rank));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Path> make_staged(PathContext& context) {
+  return std::make_unique<StagedPath>(context);
+}
+std::unique_ptr<Path> make_two_shot(PathContext& context) {
+  return std::make_unique<TwoShotPath>(context);
+}
+
+}  // namespace weft::shm
