@@ -1,6 +1,8 @@
 // How a Group comes to be: four all-gathers in which every rank says what it can, makes its segment, has
 // handed it to all others, and has reached all of theirs. A failure of one is a failure of all, by name.
 // Called on the thread that makes the comm.
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +27,12 @@ Identity this_process() {
   identity.pid = static_cast<uint64_t>(::getpid());
   if (::stat("/proc/self/ns/pid", &info) == 0) identity.pid_namespace = info.st_ino;
   return identity;
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  return CPU_COUNT(&cores);
 }
 
 Status random_nonce(uint64_t* nonce) {
@@ -54,6 +62,7 @@ class Founding {
     group_.reset(new Group);
     group_->rank_ = rank_;
     group_->host_ = &args_.host;
+    group_->crowded_ = size_ > usable_cores();
     group_->peers_.resize(static_cast<size_t>(size_));
     group_->populated_.resize(static_cast<size_t>(size_));
     WEFT_TRY(introduce());

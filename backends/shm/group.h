@@ -52,6 +52,8 @@ class Group {
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
   Arena& arena() { return *arena_; }
+  // More ranks than this process has cores: who waits must let others run.
+  bool crowded() const { return crowded_; }
   // Every rank may read every other one's private memory.
   bool pull() const { return pull_; }
   bool same_process(int rank) const { return peer(rank).same_process; }
@@ -87,6 +89,7 @@ class Group {
   Layout layout_;
   const DeviceOps* host_ = nullptr;
   bool pull_ = false;
+  bool crowded_ = false;
   std::vector<Peer> peers_;
   std::vector<PopulatedRanges> populated_;
   std::unique_ptr<SegmentArena> arena_;

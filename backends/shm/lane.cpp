@@ -5,7 +5,7 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kSpins = 40;             // looks at the peers' words within one poll
+constexpr int kSpins = 32;             // looks at the peers' words within one poll, if each rank has a core
 constexpr uint64_t kWork = 1 << 20;    // bytes touched in one poll, about
 constexpr uint64_t kMappedMin = 8192;  // below it, copying is cheaper than a second meeting
 constexpr uint64_t kPullMin = 1 << 20;
@@ -100,7 +100,8 @@ Poll GroupLane::poll() {
   if (state_ == State::kDone) return Poll::kFinished;
   uint64_t work = 0;
   bool advanced = false;
-  for (int spin = 0; spin < kSpins; spin++) {
+  const int spins = group_->crowded() ? 1 : kSpins;
+  for (int spin = 0; spin < spins; spin++) {
     bool moved = false;
     if (state_ == State::kArriving && arrivals()) {
       if (state_ == State::kArriving) dispatch();
@@ -111,7 +112,8 @@ Poll GroupLane::poll() {
     if (state_ == State::kDone) return Poll::kFinished;
     if (work >= kWork) return Poll::kAdvanced;
     advanced = advanced || moved;
-    if (!moved) pause();
+    if (moved) spin = 0;
+    if (!moved && spins > 1) pause();
   }
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
@@ -183,10 +185,10 @@ void GroupLane::take_inline() {
   finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
 }
 
+// A function of what all ranks agree on.
 bool GroupLane::fits_half() const {
-  return op_.input_bytes() <= (op_.take == Operation::Take::kFold && op_.src_blocks == 1
-                                   ? fold_all_limit(op_.size)
-                                   : kHalfBytes / 2);
+  const bool folds_all = op_.args.coll == Coll::kAllReduce || op_.args.coll == Coll::kReduce;
+  return op_.input_bytes() <= (folds_all ? fold_all_limit(op_.size) : kHalfBytes / 2);
 }
 
 Status GroupLane::fill_half() {

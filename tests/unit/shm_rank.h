@@ -1,0 +1,74 @@
+// One rank of an shm comm without the library above it: makes the backend's object and drives lanes.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/backend.h"
+#include "kernels/host_ops.h"
+#include "support/links.h"
+
+namespace weft::shm {
+const Backend& backend();
+}
+
+namespace weft::test {
+
+class ShmRank {
+ public:
+  explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20) : links_(links) {
+    clock_.set_crowded(links.size() > 2);
+    BackendArgs args{links, clock_, log_, host_ops(), arena_limit, Deadline::after(clock_, 20'000, 0),
+                     &links};
+    WEFT_EXPECT_OK(shm::backend().make_collectives(args, &collectives_));
+  }
+
+  int rank() const { return links_.rank(); }
+  int size() const { return links_.size(); }
+  Collectives& collectives() { return *collectives_; }
+  CollectiveLane& lane(const LaneKey& key = {}) {
+    auto& lane = lanes_[{static_cast<int>(key.kind), key.id, key.peer}];
+    if (lane == nullptr) WEFT_EXPECT_OK(collectives_->open_lane(key, &lane));
+    return *lane;
+  }
+  std::byte* allocate(uint64_t size) {
+    std::byte* memory = nullptr;
+    WEFT_EXPECT_OK(collectives_->arena().allocate(size, &memory));
+    return memory;
+  }
+
+  Status call(const CollectiveArgs& args, int timeout_ms = 20'000) { return call({}, args, timeout_ms); }
+  Status call(const LaneKey& key, const CollectiveArgs& args, int timeout_ms = 20'000) {
+    CollectiveLane& runner = lane(key);
+    uint64_t& slot = slots_[&runner];
+    runner.start(args, slot++);
+    return finish(runner, timeout_ms);
+  }
+  Status finish(CollectiveLane& runner, int timeout_ms = 20'000) {
+    const Deadline deadline = Deadline::after(clock_, timeout_ms, 0);
+    for (uint32_t round = 0;; round++) {
+      const Poll poll = runner.poll();
+      if (poll == Poll::kFinished) return runner.result();
+      if (poll == Poll::kAdvanced) round = 0;
+      if (round % 64 == 63 && deadline.expired(clock_)) {
+        const std::vector<int> missing = runner.missing();
+        return Status::error(Code::kTimeout, cat("waiting for rank ", list_text(missing)))
+            .with_ranks(missing);
+      }
+      clock_.relax(round);
+    }
+  }
+
+ private:
+  SocketLinks& links_;
+  SystemClock clock_;
+  Log log_;
+  std::unique_ptr<Collectives> collectives_;
+  std::map<std::tuple<int, uint32_t, int>, std::unique_ptr<CollectiveLane>> lanes_;
+  std::map<CollectiveLane*, uint64_t> slots_;
+};
+
+}  // namespace weft::test

@@ -1,0 +1,188 @@
+// Every collective of the shm backend, through every path: what it delivers, against what it should. The
+// conformance suite has all dtypes and ops; here the sizes are chosen by path.
+#include "shm_rank.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+enum class Memory { kPrivate, kArena, kMixed };
+
+struct Case {
+  Coll coll;
+  uint64_t count;
+  Memory memory;
+  bool in_place;
+  int root;
+};
+
+std::string text(const Case& c) {
+  return cat(name(c.coll), " x ", c.count, " memory ", static_cast<int>(c.memory),
+             c.in_place ? " in place" : "", " root ", c.root);
+}
+
+int32_t value(int rank, uint64_t index) {
+  return static_cast<int32_t>(static_cast<uint64_t>(rank + 1) * 1000003u + index * 7919u);
+}
+
+// Buffers of one rank for one case: private memory or the arena.
+class Buffers {
+ public:
+  explicit Buffers(ShmRank& rank) : rank_(rank) {}
+  ~Buffers() {
+    for (std::byte* memory : arena_) (void)rank_.collectives().arena().free(memory);
+  }
+  int32_t* get(uint64_t count, bool arena) {
+    if (count == 0) count = 1;
+    if (!arena) return private_.emplace_back(count, -1).data();
+    std::byte* const memory = arena_.emplace_back(rank_.allocate(count * 4));
+    std::memset(memory, 0xff, count * 4);
+    return reinterpret_cast<int32_t*>(memory);
+  }
+
+ private:
+  ShmRank& rank_;
+  std::vector<std::vector<int32_t>> private_;
+  std::vector<std::byte*> arena_;
+};
+
+bool rooted_elsewhere(const Case& c, int rank) {
+  const bool gathers = c.coll == Coll::kReduce || c.coll == Coll::kGather;
+  return gathers && rank != c.root;
+}
+
+int32_t expected(const Case& c, int rank, int size, uint64_t i) {
+  const uint64_t block = c.count == 0 ? 0 : i / c.count;
+  const uint64_t within = c.count == 0 ? 0 : i % c.count;
+  const auto me = static_cast<uint64_t>(rank);
+  uint32_t sum = 0;
+  switch (c.coll) {
+    case Coll::kAllReduce:
+    case Coll::kReduce:
+      for (int r = 0; r < size; r++) sum += static_cast<uint32_t>(value(r, i));
+      return static_cast<int32_t>(sum);
+    case Coll::kReduceScatter:
+      for (int r = 0; r < size; r++) sum += static_cast<uint32_t>(value(r, me * c.count + i));
+      return static_cast<int32_t>(sum);
+    case Coll::kBroadcast:
+      return value(c.root, i);
+    case Coll::kAllGather:
+    case Coll::kGather:
+      return value(static_cast<int>(block), within);
+    case Coll::kScatter:
+      return value(c.root, me * c.count + i);
+    case Coll::kAllToAll:
+      return value(static_cast<int>(block), me * c.count + within);
+    default:
+      return 0;
+  }
+}
+
+void run_case(ShmRank& rank, const Case& c) {
+  const auto n = static_cast<uint64_t>(rank.size());
+  const auto me = static_cast<uint64_t>(rank.rank());
+  const bool root = rank.rank() == c.root;
+  const bool many_in =
+      c.coll == Coll::kReduceScatter || c.coll == Coll::kScatter || c.coll == Coll::kAllToAll;
+  const bool many_out = c.coll == Coll::kAllGather || c.coll == Coll::kGather || c.coll == Coll::kAllToAll;
+  if (c.coll == Coll::kBarrier) {
+    CollectiveArgs barrier;
+    WEFT_EXPECT_OK(rank.call(barrier));
+    return;
+  }
+  const uint64_t in_count = c.count * (many_in ? n : 1);
+  const uint64_t out_count = c.count * (many_out ? n : 1);
+  const bool arena = c.memory == Memory::kArena || (c.memory == Memory::kMixed && rank.rank() % 2 == 0);
+  Buffers buffers(rank);
+  int32_t* src = nullptr;
+  int32_t* dst = nullptr;
+  const bool has_src = (c.coll != Coll::kBroadcast && c.coll != Coll::kScatter) || root;
+  const bool has_dst = !rooted_elsewhere(c, rank.rank());
+  if (c.coll == Coll::kBroadcast) {
+    dst = src = buffers.get(in_count, arena);
+  } else if (c.in_place && has_src && has_dst && c.coll != Coll::kAllToAll) {
+    int32_t* const all = buffers.get(std::max(in_count, out_count), arena);
+    src = many_out ? all + me * c.count : all;
+    dst = many_in ? all + me * c.count : all;
+  } else {
+    src = has_src ? buffers.get(in_count, arena) : nullptr;
+    dst = has_dst ? buffers.get(out_count, arena) : nullptr;
+  }
+  if (has_src) {
+    for (uint64_t i = 0; i < in_count; i++) src[i] = value(rank.rank(), i);
+  }
+  CollectiveArgs args;
+  args.coll = c.coll;
+  args.dtype = Dtype::kI32;
+  args.op = is_reduction(c.coll) ? ReduceOp::kSum : ReduceOp::kNone;
+  args.peer = c.root;
+  args.count = c.count;
+  args.src = reinterpret_cast<std::byte*>(has_src ? src : nullptr);
+  args.dst = reinterpret_cast<std::byte*>(dst);
+  const Status status = rank.call(args);
+  if (!status.ok()) throw std::runtime_error(cat(text(c), ": ", status.text()));
+  for (uint64_t i = 0; has_dst && i < out_count; i++) {
+    if (dst[i] == expected(c, rank.rank(), rank.size(), i)) continue;
+    throw std::runtime_error(cat(text(c), " (", rank.lane().algorithm(), "): element ", i, " is ", dst[i],
+                                 ", not ", expected(c, rank.rank(), rank.size(), i)));
+  }
+  // A separate source, and what of an in-place one is not the result, is intact.
+  const bool whole = !c.in_place || !has_dst || many_in;
+  for (uint64_t i = 0; has_src && whole && i < in_count; i++) {
+    const bool overwritten =
+        c.in_place && has_dst && many_in && c.coll != Coll::kAllToAll && i / c.count == me;
+    if (!overwritten && src[i] != value(rank.rank(), i)) {
+      throw std::runtime_error(
+          cat(text(c), " (", rank.lane().algorithm(), "): source element ", i, " was changed"));
+    }
+  }
+}
+
+void every_collective(SocketLinks& links) {
+  ShmRank rank(links);
+  // By path: inline, halves, the ring with odd ends, pulled and mapped with several rounds.
+  const std::vector<uint64_t> counts = {0, 1, 3, 12, 13, 1000, 4099, 40'000, 150'001, 700'003};
+  for (const Coll coll :
+       {Coll::kAllReduce, Coll::kReduce, Coll::kBroadcast, Coll::kAllGather, Coll::kReduceScatter,
+        Coll::kGather, Coll::kScatter, Coll::kAllToAll, Coll::kBarrier}) {
+    for (const uint64_t count : counts) {
+      const bool blocks = coll != Coll::kAllReduce && coll != Coll::kReduce && coll != Coll::kBroadcast;
+      if (blocks && count > 400'000 / static_cast<uint64_t>(rank.size())) continue;
+      for (const Memory memory : {Memory::kPrivate, Memory::kArena, Memory::kMixed}) {
+        for (const bool in_place : {false, true}) {
+          run_case(rank, {coll, count, memory, in_place, static_cast<int>(count) % rank.size()});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every shm collective delivers, ranks as threads") {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    INFO(ranks);
+    CHECK(failure_text(run_linked_threads(ranks, every_collective)) == "");
+  }
+}
+
+TEST_CASE("every shm collective delivers, ranks as processes") {
+  if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer sees no other process");
+  for (const int ranks : {2, 3, 5}) {
+    INFO(ranks);
+    CHECK(failure_text(run_linked_processes(ranks, every_collective)) == "");
+  }
+}
+
+TEST_CASE("thirty-two shm ranks finish") {
+  CHECK(failure_text(run_linked_threads(32, [](SocketLinks& links) {
+          ShmRank rank(links, 8 << 20);
+          for (const uint64_t count : {1, 100, 5000, 100'000}) {
+            run_case(rank, {Coll::kAllReduce, count, Memory::kArena, true, 0});
+            run_case(rank, {Coll::kAllReduce, count, Memory::kPrivate, true, 0});
+          }
+          run_case(rank, {Coll::kAllToAll, 1000, Memory::kPrivate, false, 0});
+        })) == "");
+}
