@@ -78,7 +78,7 @@ Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd
     total += static_cast<size_t>(got);
     if (Status status = stream_->receive(ByteView(chunk).first(static_cast<size_t>(got)), frames);
         !status.ok()) {
-      flush();
+      if (!established()) flush();  // what the handshake still wants to say
       return status;
     }
   }

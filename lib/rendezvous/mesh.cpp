@@ -1,0 +1,141 @@
+#include "rendezvous/mesh.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+#include "base/text.h"
+#include "rendezvous/mesh_core.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kSendFdMs = 5000;  // for a peer's socket to have room
+constexpr int64_t kFarewellMs = 1000;
+
+Status not_connected(int rank) {
+  return Status::error(Code::kArg, cat("rank ", rank, " is not another rank of this host"));
+}
+
+}  // namespace
+
+Status SocketMesh::make(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log,
+                        std::unique_ptr<SocketMesh>* mesh) {
+  WEFT_TRY(init_crypto());
+  std::vector<mesh::Peer> connected;
+  if (Status status = mesh::Former(exchange, options, clock, log).form(&connected); !status.ok()) {
+    exchange.fail(status);
+    return status;
+  }
+  auto core = std::make_shared<Core>(exchange.rank(), clock, log);
+  core->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  core->wake_up = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!core->epoll.valid() || !core->wake_up.valid()) return Status::system("epoll_create1, eventfd", errno);
+  for (size_t rank = 0; rank < connected.size(); rank++) {
+    core->peers.emplace_back();
+    if (static_cast<int>(rank) == core->rank) continue;
+    auto peer = std::make_unique<MeshPeer>();
+    peer->rank = static_cast<int>(rank);
+    peer->same_host = connected[rank].same_host;
+    peer->connection = std::move(connected[rank].connection);
+    if (peer->same_host) WEFT_TRY(core->take_process(*peer));
+    core->peers.back() = std::move(peer);
+  }
+  // The thread keeps the core alive: the mesh may be destroyed inside one of the listener's calls.
+  const std::lock_guard lock(core->join_mutex);
+  WEFT_TRY(start_thread("weft-control", [core] { core->run(); }, options.on_thread_start, &core->thread));
+  mesh->reset(new SocketMesh(core));
+  return {};
+}
+
+SocketMesh::SocketMesh(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+SocketMesh::~SocketMesh() {
+  stop();
+  const std::lock_guard lock(core_->join_mutex);
+  if (core_->thread.joinable()) core_->thread.detach();  // this is that thread
+  for (const auto& peer : core_->peers) {
+    if (!peer) continue;
+    // Closing a connection with unread bytes would tell the peer of an error before it reads the farewell.
+    std::vector<Bytes> unread;
+    bool closed = peer->ended;
+    while (!closed && wait_for(peer->connection.fd(), POLLIN, core_->clock, Deadline::at(0))) {
+      if (!peer->connection.read(&unread, &closed).ok()) break;
+      unread.clear();
+    }
+    peer->connection.close();
+  }
+}
+
+void SocketMesh::start(ControlListener* listener) {
+  core_->listener.store(listener, std::memory_order_release);
+  core_->wake();
+}
+
+void SocketMesh::send(int rank, ByteView message) {
+  MeshPeer* peer = core_->peer(rank);
+  if (peer == nullptr || message.size() > kMaxMessage || core_->leaving.load()) return;
+  core_->send(*peer, mesh::message_frame(message));
+}
+
+void SocketMesh::leave() {
+  if (core_->leaving.exchange(true)) return;
+  for (const auto& peer : core_->peers) {
+    if (peer) core_->send(*peer, mesh::plain_frame(mesh::Type::kFarewell));
+  }
+  // What does not fit into the sockets at once gets a bounded time, for all peers together.
+  const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
+  for (const auto& peer : core_->peers) {
+    for (bool written = !peer; !written && !deadline.expired(core_->clock);) {
+      wait_for(peer->connection.fd(), POLLOUT, core_->clock, deadline);
+      const std::lock_guard lock(peer->send_mutex);
+      written = core_->flush(*peer);
+    }
+  }
+}
+
+void SocketMesh::stop() {
+  core_->stopping.store(true, std::memory_order_release);
+  core_->wake();
+  if (core_->thread_id.load() == std::this_thread::get_id()) return;
+  const std::lock_guard lock(core_->join_mutex);
+  if (core_->thread.joinable()) core_->thread.join();
+}
+
+bool SocketMesh::same_host(int rank) const {
+  const MeshPeer* peer = core_->peer(rank);
+  return rank == core_->rank || (peer != nullptr && peer->same_host);
+}
+
+Status SocketMesh::send_fd(int rank, int fd) {
+  MeshPeer* peer = core_->peer(rank);
+  if (peer == nullptr || !peer->same_host) return not_connected(rank);
+  const std::lock_guard lock(peer->send_mutex);
+  return peer->connection
+      .send_with_fd(mesh::plain_frame(mesh::Type::kFd), fd, core_->clock,
+                    Deadline::after(core_->clock, kSendFdMs, 0))
+      .with_ranks({rank})
+      .with_prefix(cat("giving rank ", rank, " a descriptor: "));
+}
+
+Status SocketMesh::receive_fd(int rank, Fd* fd, Deadline deadline) {
+  MeshPeer* peer = core_->peer(rank);
+  if (peer == nullptr || !peer->same_host) return not_connected(rank);
+  while (peer->fd_frames == 0) {
+    if (peer->ended) return peer->why_ended;
+    if (!wait_for(peer->connection.fd(), POLLIN, core_->clock, deadline)) {
+      return Status::error(Code::kTimeout, cat("rank ", rank, " did not give its memory in time"),
+                           Evidence::kDeadline)
+          .with_ranks({rank});
+    }
+    WEFT_TRY(core_->read_early(*peer));
+  }
+  *fd = std::move(peer->fds.front());
+  peer->fds.pop_front();
+  peer->fd_frames--;
+  return {};
+}
+
+}  // namespace weft

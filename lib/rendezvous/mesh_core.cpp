@@ -1,0 +1,251 @@
+// The control thread of a mesh, and what it shares with the threads that send.
+#include "rendezvous/mesh_core.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/text.h"
+#include "rendezvous/socket.h"
+
+namespace weft {
+namespace {
+
+using mesh::Type;
+
+// A peer that does not read gets no more than this; what follows is dropped.
+constexpr size_t kQueueMost = 8u << 20;
+
+// What an event of epoll is about: a rank's connection or process, or the wake-up.
+constexpr uint64_t kWakeUp = UINT64_MAX;
+uint64_t event_of(int rank, bool process) {
+  return static_cast<uint64_t>(rank) * 2 + (process ? 1 : 0);
+}
+
+Fd open_process(int socket, pid_t pid) {
+#ifdef SO_PEERPIDFD
+  constexpr int kPeerPidfd = SO_PEERPIDFD;
+#else
+  constexpr int kPeerPidfd = 77;  // Linux 6.5; cannot be deceived by a number that is used again
+#endif
+  int fd = -1;
+  socklen_t size = sizeof fd;
+  if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0) return Fd(fd);
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool readable(int fd, int timeout_ms) {
+  pollfd ready{fd, POLLIN, 0};
+  return fd >= 0 && ::poll(&ready, 1, timeout_ms) > 0;
+}
+
+}  // namespace
+
+MeshPeer* SocketMesh::Core::peer(int other) const {
+  if (other < 0 || static_cast<size_t>(other) >= peers.size()) return nullptr;
+  return peers[static_cast<size_t>(other)].get();
+}
+
+void SocketMesh::Core::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_up.get(), &one, sizeof one);
+}
+
+// ---- forming -------------------------------------------------------------------------------------------
+
+Status SocketMesh::Core::take_process(MeshPeer& peer) {
+  const std::optional<PeerProcess> process = peer_process(peer.connection.fd());
+  if (!process || process->pid <= 0 || process->pid == ::getpid()) return {};
+  peer.pid = process->pid;
+  peer.process = open_process(peer.connection.fd(), process->pid);
+  // Without it (an old kernel, a sandbox) the end of the connection is the only evidence.
+  if (!peer.process.valid()) log.debug(cat("mesh: no pidfd for rank ", peer.rank, ", errno ", errno));
+  return {};
+}
+
+Status SocketMesh::Core::read_early(MeshPeer& peer) {
+  std::vector<Bytes> frames;
+  std::vector<Fd> fds;
+  bool closed = false;
+  const Status status = peer.connection.read(&frames, &closed, &fds);
+  for (Fd& fd : fds) peer.fds.push_back(std::move(fd));
+  for (Bytes& frame : frames) {
+    if (mesh::type_of(frame) != Type::kFd) {
+      peer.early.push_back(std::move(frame));
+    } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
+      return Status::error(Code::kSystem, cat("a descriptor of rank ", peer.rank,
+                                              " was lost: this process has no descriptors left (ulimit -n)"));
+    }
+  }
+  if (closed || !status.ok()) {
+    peer.ended = true;
+    peer.why_ended = status.ok() ? gone(peer) : status.with_ranks({peer.rank});
+  }
+  return {};
+}
+
+// ---- sending -------------------------------------------------------------------------------------------
+
+void SocketMesh::Core::send(MeshPeer& peer, ByteView frame) {
+  const std::lock_guard lock(peer.send_mutex);
+  if (peer.broken) return;
+  if (peer.connection.queued() > kQueueMost) {
+    log.warn(cat("control message to rank ", peer.rank, " dropped: it does not read"));
+    return;
+  }
+  peer.connection.send(frame);
+  flush(peer);
+}
+
+bool SocketMesh::Core::flush(MeshPeer& peer) {
+  if (peer.broken) return true;
+  if (!peer.connection.flush()) {
+    peer.broken = true;  // the control thread reads the reason
+    return true;
+  }
+  const bool queued = peer.connection.queued() > 0;
+  if (peer.polled && queued != peer.writing) {
+    peer.writing = queued;
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLRDHUP | (queued ? EPOLLOUT : 0u);
+    event.data.u64 = event_of(peer.rank, false);
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, peer.connection.fd(), &event);
+  }
+  return !queued;
+}
+
+// ---- the control thread --------------------------------------------------------------------------------
+
+// Heartbeats (DESIGN.md section 6) have their place here: a deadline for epoll_wait, a kHeartbeat frame to
+// every peer when it passes, and end() for peers whose last frame is too old.
+void SocketMesh::Core::run() {
+  thread_id.store(std::this_thread::get_id());
+  epoll_event wake_event{};
+  wake_event.events = EPOLLIN;
+  wake_event.data.u64 = kWakeUp;
+  ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake_up.get(), &wake_event);
+  std::array<epoll_event, 64> events;
+  while (!stopped()) {
+    const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count && !stopped(); i++) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.u64 == kWakeUp) {
+        uint64_t drained;
+        [[maybe_unused]] const ssize_t got = ::read(wake_up.get(), &drained, sizeof drained);
+        if (!begun && listener.load(std::memory_order_acquire) != nullptr) begin();
+      } else if (MeshPeer* about = peer(static_cast<int>(event.data.u64 / 2))) {
+        on_event(*about, event.data.u64 % 2 == 1, event.events);
+      }
+    }
+  }
+}
+
+void SocketMesh::Core::begin() {
+  begun = true;
+  for (const auto& each : peers) {
+    if (!each) continue;
+    const bool ended_early = std::exchange(each->ended, false);
+    while (!each->early.empty() && !stopped()) {
+      deliver(*each, each->early.front());
+      each->early.pop_front();
+    }
+    if (ended_early) end(*each, each->why_ended);
+    if (each->ended) continue;
+    const std::lock_guard lock(each->send_mutex);
+    each->polled = true;
+    each->writing = each->connection.queued() > 0;
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLRDHUP | (each->writing ? EPOLLOUT : 0u);
+    event.data.u64 = event_of(each->rank, false);
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, each->connection.fd(), &event);
+    if (!each->process.valid()) continue;
+    event.events = EPOLLIN;
+    event.data.u64 = event_of(each->rank, true);
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, each->process.get(), &event);
+  }
+}
+
+void SocketMesh::Core::on_event(MeshPeer& peer, bool process, uint32_t events) {
+  if (peer.ended) return;
+  if (process) {
+    // What it said before it died counts, a farewell above all. A forked child may hold the connection open.
+    while (!peer.ended && !stopped() && readable(peer.connection.fd(), 0)) read(peer);
+    if (!peer.ended) end(peer, gone(peer));
+    return;
+  }
+  if ((events & EPOLLOUT) != 0) {
+    const std::lock_guard lock(peer.send_mutex);
+    flush(peer);
+  }
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(peer);
+}
+
+void SocketMesh::Core::read(MeshPeer& peer) {
+  std::vector<Bytes> frames;
+  bool closed = false;
+  const Status status = peer.connection.read(&frames, &closed);
+  for (const Bytes& frame : frames) {
+    if (stopped() || peer.ended) return;
+    deliver(peer, frame);
+  }
+  if (stopped() || peer.ended) return;
+  if (!status.ok()) {
+    end(peer, Status::error(Code::kPeerFailed,
+                            cat("the connection of rank ", peer.rank, " is broken: ", status.text()),
+                            Evidence::kConnection)
+                  .with_ranks({peer.rank}));
+  } else if (closed) {
+    end(peer, gone(peer));
+  }
+}
+
+void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
+  ControlListener* told = listener.load(std::memory_order_acquire);
+  switch (mesh::type_of(frame)) {
+    case Type::kMessage:
+      told->on_message(peer.rank, frame.subspan(1));
+      return;
+    case Type::kFarewell:
+      if (!std::exchange(peer.left, true)) told->on_peer_left(peer.rank);
+      return;
+    case Type::kHeartbeat:
+    case Type::kFd:
+    case Type::kHello:
+      return;
+  }
+  end(peer, Status::error(Code::kPeerFailed, cat("rank ", peer.rank, " sent a frame that means nothing"),
+                          Evidence::kConnection)
+                .with_ranks({peer.rank}));
+}
+
+// The last thing that happens to a peer.
+void SocketMesh::Core::end(MeshPeer& peer, const Status& why) {
+  if (std::exchange(peer.ended, true)) return;
+  {
+    const std::lock_guard lock(peer.send_mutex);
+    peer.broken = true;
+    peer.polled = false;
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.connection.fd(), nullptr);
+    if (peer.process.valid()) ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.process.get(), nullptr);
+  }
+  if (!peer.left && !stopped()) listener.load(std::memory_order_acquire)->on_peer_lost(peer.rank, why);
+}
+
+// Why the connection ended, by the best evidence there is.
+Status SocketMesh::Core::gone(const MeshPeer& peer) const {
+  // A dying process closes its connections shortly before its pidfd says that it is dead.
+  constexpr int kDyingMs = 5;
+  const bool dead = readable(peer.process.get(), kDyingMs);
+  return Status::error(Code::kPeerFailed,
+                       dead ? cat("the process of rank ", peer.rank, " (pid ", peer.pid, ") is gone")
+                            : cat("rank ", peer.rank, " closed its control connection without a farewell"),
+                       dead ? Evidence::kProcess : Evidence::kConnection)
+      .with_ranks({peer.rank});
+}
+
+}  // namespace weft

@@ -1,0 +1,270 @@
+#include "rendezvous/mesh_form.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "rendezvous/socket.h"
+
+namespace weft::mesh {
+namespace {
+
+constexpr int64_t kStrangerMs = 5000;  // for whoever connects to become a peer
+constexpr int64_t kTryTcpMs = 3000;    // for one address of a rank
+constexpr int64_t kRetryMs = 50;       // before all of them are tried again
+constexpr size_t kMaxStrangers = 128;
+constexpr size_t kFixedPolls = 3;
+
+std::string random_name() {
+  static constexpr char kHex[] = "0123456789abcdef";
+  const Key random = random_key();
+  std::string name = "weft-mesh-";
+  for (size_t i = 0; i < 16; i++) {
+    const auto byte = static_cast<unsigned>(random[i]);
+    name += {kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return name;
+}
+
+Address unix_at(const std::string& name) {
+  Address address;
+  address.kind = Address::Kind::kUnix;
+  address.name = name;
+  return address;
+}
+
+Address tcp_at(const std::string& host, uint16_t port) {
+  Address address;
+  address.kind = Address::Kind::kTcp;
+  address.host = host;
+  address.port = port;
+  return address;
+}
+
+}  // namespace
+
+Status Former::form(std::vector<Peer>* peers) {
+  peers_.resize(static_cast<size_t>(exchange_.size()));
+  routes_.resize(static_cast<size_t>(exchange_.rank()));
+  WEFT_TRY(listen_and_tell());
+  WEFT_TRY(connect_all());
+  // Nobody goes on before everybody is connected with everybody.
+  std::vector<Bytes> all;
+  WEFT_TRY(exchange_.all_gather({}, &all, options_.deadline));
+  *peers = std::move(peers_);
+  return {};
+}
+
+Status Former::listen_and_tell() {
+  Advertisement mine;
+  mine.unix_name = random_name();
+  mine.key = random_key();
+  Address actual;
+  bool in_use = false;
+  WEFT_TRY(listen_at(unix_at(mine.unix_name), false, &unix_listener_, &actual, &in_use));
+  if (options_.tcp) {
+    WEFT_TRY(listen_at(tcp_at("", 0), true, &tcp_listener_, &actual, &in_use));
+    mine.tcp_port = actual.port;
+    if (!options_.host.empty()) mine.hosts.push_back(options_.host);
+    for (const std::string& host : interface_hosts()) {
+      if (host != options_.host) mine.hosts.push_back(host);
+    }
+  }
+
+  std::vector<Bytes> all;
+  WEFT_TRY(exchange_.all_gather(encode(mine), &all, options_.deadline));
+  for (size_t rank = 0; rank < all.size(); rank++) {
+    Advertisement theirs;
+    if (!decode(all[rank], &theirs)) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " does not say how to reach it"))
+          .with_ranks({static_cast<int>(rank)});
+    }
+    if (rank == 0) key_ = AuthKey{theirs.key, true};
+    if (rank >= routes_.size()) continue;
+    Route& route = routes_[rank];
+    route.candidates.push_back(unix_at(theirs.unix_name));
+    if (!options_.tcp || theirs.tcp_port == 0) continue;
+    for (const std::string& host : theirs.hosts) route.candidates.push_back(tcp_at(host, theirs.tcp_port));
+  }
+  return {};
+}
+
+bool Former::complete() const {
+  for (size_t rank = 0; rank < peers_.size(); rank++) {
+    if (static_cast<int>(rank) != exchange_.rank() && !peers_[rank].connection.open()) return false;
+  }
+  return true;
+}
+
+Status Former::connect_all() {
+  while (!complete()) {
+    if (options_.deadline.expired(clock_)) return timed_out();
+    start_links();
+    WEFT_TRY(wait_for_events());
+    const size_t polled = links_.size();
+    WEFT_TRY(look_at_peers(kFixedPolls + polled));
+    for (size_t i = 0; i < polled; i++) serve(links_[i], ready_[kFixedPolls + i].revents);
+    std::erase_if(links_, [](const Link& link) { return !link.connection.open(); });
+    accept_from_all();
+  }
+  return {};
+}
+
+void Former::start_links() {
+  for (int rank = 0; rank < exchange_.rank(); rank++) {
+    const Route& route = routes_[static_cast<size_t>(rank)];
+    if (peers_[static_cast<size_t>(rank)].connection.open() || route.busy) continue;
+    if (route.not_before.expired(clock_)) start_link(rank);
+  }
+}
+
+void Former::start_link(int rank) {
+  Route& route = routes_[static_cast<size_t>(rank)];
+  const Address& address = route.candidates[route.next];
+  route.next = (route.next + 1) % route.candidates.size();
+  if (route.next == 0) route.not_before = Deadline::after(clock_, kRetryMs, 0);
+
+  Fd fd;
+  int error_number = 0;
+  if (Status status = connect_to(address, &fd, &error_number); !status.ok()) {
+    route.why_not = status.text();
+    return;
+  }
+  Link link;
+  link.rank = rank;
+  link.unix_socket = address.kind == Address::Kind::kUnix;
+  link.connecting = true;
+  // A unix socket that exists is the right one: however long its process takes, there is no other way.
+  if (!link.unix_socket) link.deadline = Deadline::after(clock_, kTryTcpMs, 0);
+  link.connection = Connection(std::move(fd), Role::kClient, key_);
+  link.connection.send(hello_frame(exchange_.rank()));
+  route.busy = true;
+  links_.push_back(std::move(link));
+}
+
+Status Former::wait_for_events() {
+  ready_.clear();
+  ready_.push_back({unix_listener_.get(), POLLIN, 0});
+  ready_.push_back({tcp_listener_.get(), POLLIN, 0});  // poll ignores a descriptor of -1
+  ready_.push_back({exchange_.watch_fd(), POLLIN, 0});
+  Deadline next = options_.deadline;
+  for (const Link& link : links_) {
+    const short events = link.connecting ? POLLOUT : link.connection.events();
+    ready_.push_back({link.connection.fd(), events, 0});
+    next = next.earlier(link.deadline);
+  }
+  for (const Peer& peer : peers_) ready_.push_back({peer.connection.fd(), POLLIN, 0});
+  for (int rank = 0; rank < exchange_.rank(); rank++) {
+    const Route& route = routes_[static_cast<size_t>(rank)];
+    if (!route.busy && !peers_[static_cast<size_t>(rank)].connection.open())
+      next = next.earlier(route.not_before);
+  }
+  ::poll(ready_.data(), ready_.size(), next.remaining_ms(clock_));
+  return ready_[2].revents != 0 ? exchange_.check() : Status();
+}
+
+// A rank that is connected says nothing before all are: what can be read is the end.
+Status Former::look_at_peers(size_t first) {
+  for (size_t rank = 0; rank < peers_.size(); rank++) {
+    if (ready_[first + rank].revents == 0) continue;
+    std::vector<Bytes> frames;
+    bool closed = false;
+    const Status status = peers_[rank].connection.read(&frames, &closed);
+    if (status.ok() && !closed && frames.empty()) continue;
+    return Status::error(Code::kPeerFailed,
+                         cat("rank ", rank, " closed its connection while the communicator was being formed"),
+                         Evidence::kConnection)
+        .with_ranks({static_cast<int>(rank)});
+  }
+  return {};
+}
+
+void Former::accept_from_all() {
+  if (ready_[0].revents != 0) accept_links(unix_listener_, true);
+  if (ready_[1].revents != 0) accept_links(tcp_listener_, false);
+}
+
+void Former::accept_links(const Fd& listener, bool unix_socket) {
+  for (;;) {
+    Fd fd;
+    bool exhausted = false;
+    if (!accept_from(listener.get(), &fd, &exhausted).ok() || !fd.valid()) return;
+    if (Status status = check_peer_user(fd.get()); !status.ok()) {
+      log_.warn(cat("mesh: refused a connection: ", status.text()));
+      continue;
+    }
+    // links_ is in order of age, so the first incoming one is the oldest.
+    const auto incoming = [](const Link& link) { return !link.outgoing(); };
+    if (static_cast<size_t>(std::count_if(links_.begin(), links_.end(), incoming)) >= kMaxStrangers) {
+      links_.erase(std::find_if(links_.begin(), links_.end(), incoming));
+    }
+    Link link;
+    link.unix_socket = unix_socket;
+    link.deadline = Deadline::after(clock_, kStrangerMs, 0);
+    link.connection = Connection(std::move(fd), Role::kServer, key_);
+    links_.push_back(std::move(link));
+  }
+}
+
+void Former::serve(Link& link, short events) {
+  if (link.deadline.expired(clock_)) return drop(link, "it did not answer in time");
+  if (events == 0) return;
+  if (link.connecting) {
+    if (const int error = finish_connect(link.connection.fd()); error != 0) {
+      return drop(link, Status::system("connecting", error).text());
+    }
+    if (Status status = check_peer_user(link.connection.fd()); !status.ok()) return drop(link, status.text());
+    link.connecting = false;
+  }
+  std::vector<Bytes> frames;
+  bool closed = false;
+  const Status status = link.connection.read(&frames, &closed);
+  if (!status.ok()) return drop(link, status.text());
+  if (!frames.empty()) return take_hello(link, frames[0]);
+  if (closed || !link.connection.flush()) drop(link, "it closed the connection");
+}
+
+// The other side holds the key; now it says who it is.
+void Former::take_hello(Link& link, ByteView frame) {
+  const std::optional<int> rank = hello_rank(frame);
+  const bool expected =
+      rank && (link.outgoing() ? *rank == link.rank : *rank > exchange_.rank() && *rank < exchange_.size());
+  if (!expected) return drop(link, "it is not the rank that was expected");
+  Peer& peer = peers_[static_cast<size_t>(*rank)];
+  if (peer.connection.open()) return drop(link, cat("rank ", *rank, " is connected already"));
+  if (!link.outgoing()) link.connection.send(hello_frame(exchange_.rank()));
+  if (!link.connection.flush()) return drop(link, "it closed the connection");
+  link.connection.set_limit(kLargeFrame);
+  peer.connection = std::move(link.connection);
+  peer.same_host = link.unix_socket;
+}
+
+void Former::drop(Link& link, const std::string& why) {
+  link.connection.close();
+  if (!link.outgoing()) {
+    log_.info(cat("mesh: refused a connection: ", why));
+    return;
+  }
+  Route& route = routes_[static_cast<size_t>(link.rank)];
+  route.busy = false;
+  route.why_not = why;
+}
+
+Status Former::timed_out() const {
+  std::vector<int> absent;
+  std::string reasons;
+  for (int rank = 0; rank < exchange_.size(); rank++) {
+    if (rank == exchange_.rank() || peers_[static_cast<size_t>(rank)].connection.open()) continue;
+    absent.push_back(rank);
+    if (rank >= exchange_.rank() || reasons.size() > 256) continue;
+    const std::string& why = routes_[static_cast<size_t>(rank)].why_not;
+    if (!why.empty()) reasons += cat(reasons.empty() ? " (" : "; ", "rank ", rank, ": ", why);
+  }
+  return Status::error(Code::kTimeout,
+                       cat("no control connection with ", absent.size() == 1 ? "rank " : "ranks ",
+                           list_text(absent), " in time", reasons, reasons.empty() ? "" : ")"),
+                       Evidence::kDeadline)
+      .with_ranks(absent);
+}
+
+}  // namespace weft::mesh

@@ -1,0 +1,65 @@
+#include "rendezvous/mesh_wire.h"
+
+#include <algorithm>
+
+namespace weft::mesh {
+namespace {
+
+constexpr uint32_t kMaxName = 100;
+constexpr uint32_t kMaxHost = 255;
+
+}  // namespace
+
+Bytes encode(const Advertisement& advertisement) {
+  ByteWriter writer;
+  writer.put_string(advertisement.unix_name).put(advertisement.tcp_port);
+  const size_t hosts = std::min(advertisement.hosts.size(), kMaxHosts);
+  writer.put(static_cast<uint32_t>(hosts));
+  for (size_t i = 0; i < hosts; i++) writer.put_string(advertisement.hosts[i]);
+  return writer.put_raw(advertisement.key).take();
+}
+
+bool decode(ByteView bytes, Advertisement* advertisement) {
+  ByteReader reader(bytes);
+  advertisement->unix_name = reader.get_string(kMaxName);
+  advertisement->tcp_port = reader.get<uint16_t>();
+  const uint32_t hosts = reader.get<uint32_t>();
+  if (!reader.ok() || hosts > kMaxHosts) return false;
+  advertisement->hosts.clear();
+  for (uint32_t i = 0; i < hosts; i++) advertisement->hosts.push_back(reader.get_string(kMaxHost));
+  const ByteView key = reader.get_raw(advertisement->key.size());
+  if (!reader.done() || advertisement->unix_name.empty()) return false;
+  std::copy(key.begin(), key.end(), advertisement->key.begin());
+  return true;
+}
+
+Bytes hello_frame(int rank) {
+  ByteWriter writer;
+  return writer.put(Type::kHello).put(static_cast<int32_t>(rank)).take();
+}
+
+std::optional<int> hello_rank(ByteView frame) {
+  ByteReader reader(frame);
+  const Type type = reader.get<Type>();
+  const int32_t rank = reader.get<int32_t>();
+  if (!reader.done() || type != Type::kHello) return std::nullopt;
+  return rank;
+}
+
+Bytes message_frame(ByteView message) {
+  Bytes frame;
+  frame.reserve(1 + message.size());
+  frame.push_back(static_cast<std::byte>(Type::kMessage));
+  frame.insert(frame.end(), message.begin(), message.end());
+  return frame;
+}
+
+Bytes plain_frame(Type type) {
+  return {static_cast<std::byte>(type)};
+}
+
+Type type_of(ByteView frame) {
+  return frame.empty() ? Type(0) : static_cast<Type>(frame[0]);
+}
+
+}  // namespace weft::mesh

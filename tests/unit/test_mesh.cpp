@@ -1,0 +1,496 @@
+// lib/rendezvous/mesh: ranks are connected with each other, hand over descriptors and messages, and know who
+// left and who died.
+#include "rendezvous/mesh.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/text.h"
+#include "rendezvous/mesh_form.h"
+#include "rendezvous/mesh_wire.h"
+#include "rendezvous/socket.h"
+#include "rendezvous/store_exchange.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+SystemClock system_clock;
+Log silent;
+constexpr int64_t kPlenty = 30'000;
+
+Deadline in_ms(int64_t ms) {
+  return Deadline::after(system_clock, ms, 0);
+}
+std::string text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+ByteView view(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string unique_store() {
+  const Key key = random_key();
+  std::string name = "unix:@weft-test-";
+  for (size_t i = 0; i < 8; i++) name += cat(static_cast<int>(key[i]), ".");
+  return name;
+}
+
+// Remembers what a mesh tells, and lets a test wait for it.
+class Witness final : public ControlListener {
+ public:
+  void on_peer_lost(int rank, const Status& why) override {
+    add([&] { lost_[rank] = why; });
+  }
+  void on_peer_left(int rank) override {
+    add([&] { left_[rank]++; });
+  }
+  void on_message(int rank, ByteView message) override {
+    add([&] { messages_[rank].push_back(text_of(message)); });
+    if (on_any_message) on_any_message();
+  }
+
+  bool wait(const std::function<bool()>& condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::milliseconds(kPlenty), condition);
+  }
+  Status lost(int rank) {
+    CHECK(wait([&] { return lost_.count(rank) > 0; }));
+    const std::lock_guard lock(mutex_);
+    return lost_[rank];
+  }
+  bool left(int rank) {
+    return wait([&] { return left_.count(rank) > 0; });
+  }
+  std::vector<std::string> messages(int rank, size_t count) {
+    CHECK(wait([&] { return messages_[rank].size() >= count; }));
+    const std::lock_guard lock(mutex_);
+    return messages_[rank];
+  }
+  size_t lost_count() {
+    const std::lock_guard lock(mutex_);
+    return lost_.size();
+  }
+  std::function<void()> on_any_message;
+
+ private:
+  void add(const std::function<void()>& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int, Status> lost_;
+  std::map<int, int> left_;
+  std::map<int, std::vector<std::string>> messages_;
+};
+
+StoreOptions store_options(const std::string& store, int rank, int size) {
+  StoreOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.store = store;
+  options.key = AuthKey::open();
+  return options;
+}
+
+Status form(const std::string& store, int rank, int size, bool tcp, std::unique_ptr<SocketMesh>* mesh) {
+  std::unique_ptr<StoreExchange> exchange;
+  WEFT_TRY(
+      StoreExchange::make(store_options(store, rank, size), system_clock, silent, in_ms(kPlenty), &exchange));
+  MeshOptions options;
+  options.tcp = tcp;
+  options.deadline = in_ms(kPlenty);
+  WEFT_TRY(SocketMesh::make(*exchange, options, system_clock, silent, mesh));
+  exchange->finish();
+  return {};
+}
+
+using Meshes = std::vector<std::unique_ptr<SocketMesh>>;
+
+Meshes form_all(int size, bool tcp = false) {
+  const std::string store = unique_store();
+  Meshes meshes(static_cast<size_t>(size));
+  std::vector<Status> results(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < meshes.size(); rank++) {
+    threads.emplace_back(
+        [&, rank] { results[rank] = form(store, static_cast<int>(rank), size, tcp, &meshes[rank]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) {
+    INFO(status.text());
+    REQUIRE(status.ok());
+  }
+  return meshes;
+}
+
+void write_byte(int fd) {
+  REQUIRE(::write(fd, "x", 1) == 1);
+}
+
+}  // namespace
+
+TEST_CASE("1 to 8 ranks form a mesh, and every pair exchanges messages in order") {
+  for (const int size : {1, 2, 5, 8}) {
+    Meshes meshes = form_all(size);
+    std::vector<Witness> witnesses(static_cast<size_t>(size));
+    for (size_t from = 0; from < meshes.size(); from++) {
+      meshes[from]->start(&witnesses[from]);
+      for (int to = 0; to < size; to++) {
+        for (int i = 0; i < 3; i++) meshes[from]->send(to, view(cat(from, " to ", to, ": ", i)));
+      }
+    }
+    for (int to = 0; to < size; to++) {
+      for (int from = 0; from < size; from++) {
+        if (to == from) continue;
+        const auto messages = witnesses[static_cast<size_t>(to)].messages(from, 3);
+        REQUIRE(messages.size() == 3);
+        CHECK(messages[2] == cat(from, " to ", to, ": 2"));
+      }
+      CHECK(meshes[static_cast<size_t>(to)]->same_host(size - 1));
+      CHECK(!meshes[static_cast<size_t>(to)]->same_host(size));
+      CHECK(!meshes[static_cast<size_t>(to)]->same_host(-1));
+    }
+    for (auto& mesh : meshes) mesh->stop();
+  }
+}
+
+TEST_CASE("messages of the largest size arrive, before start as well, and larger ones are not sent") {
+  Meshes meshes = form_all(2);
+  const std::string large(Control::kMaxMessage, 'w');
+  meshes[0]->send(1, view("early"));
+  meshes[0]->send(1, view(large));
+  meshes[0]->send(1, view(large + "x"));
+  meshes[0]->send(1, view("last"));
+  Witness sender, receiver;
+  meshes[0]->start(&sender);
+  meshes[1]->start(&receiver);
+  const auto messages = receiver.messages(0, 3);
+  REQUIRE(messages.size() == 3);
+  CHECK(messages[0] == "early");
+  CHECK(messages[1] == large);
+  CHECK(messages[2] == "last");
+  for (auto& mesh : meshes) mesh->stop();
+}
+
+TEST_CASE("descriptors reach the ranks of the same host, in order, amid other messages") {
+  Meshes meshes = form_all(3);
+  std::vector<Fd> memory;
+  for (int i = 0; i < 2; i++) {
+    memory.emplace_back(::memfd_create("weft-test", MFD_CLOEXEC));
+    REQUIRE(::ftruncate(memory.back().get(), 1000 + i) == 0);
+    for (const int to : {0, 2}) REQUIRE(meshes[1]->send_fd(to, memory.back().get()).ok());
+    for (const int to : {0, 2}) meshes[1]->send(to, view("between"));
+  }
+  for (const size_t to : {size_t{0}, size_t{2}}) {
+    for (int i = 0; i < 2; i++) {
+      Fd received;
+      const Status status = meshes[to]->receive_fd(1, &received, in_ms(kPlenty));
+      INFO(status.text());
+      REQUIRE(status.ok());
+      CHECK(::lseek(received.get(), 0, SEEK_END) == 1000 + i);
+    }
+    Witness witness;
+    meshes[to]->start(&witness);
+    CHECK(witness.messages(1, 2).size() == 2);
+    meshes[to]->stop();
+  }
+  Fd none;
+  CHECK(meshes[0]->receive_fd(2, &none, in_ms(1)).code() == Code::kTimeout);
+  CHECK(meshes[0]->receive_fd(0, &none, in_ms(1)).code() == Code::kArg);
+  CHECK(meshes[0]->send_fd(7, 0).code() == Code::kArg);
+}
+
+TEST_CASE("a rank that says farewell has left, one that only closes is lost") {
+  Meshes meshes = form_all(3);
+  Witness witness;
+  meshes[0]->start(&witness);
+  meshes[1]->send(0, view("bye"));
+  meshes[1]->leave();
+  meshes[1]->send(0, view("after the farewell"));
+  meshes[1].reset();
+  CHECK(witness.left(1));
+  CHECK(witness.messages(1, 1).size() == 1);
+  meshes[2].reset();
+  const Status why = witness.lost(2);
+  CHECK(why.code() == Code::kPeerFailed);
+  CHECK(why.info().ranks == std::vector<int>{2});
+  CHECK(why.info().evidence == Evidence::kConnection);
+  CHECK(witness.lost_count() == 1);  // not rank 1
+  meshes[0]->send(1, view("nobody is there"));
+  meshes[0]->stop();
+}
+
+TEST_CASE("a rank that closed before start is reported after start") {
+  Meshes meshes = form_all(2);
+  meshes[1]->send(0, view("last words"));
+  meshes[1].reset();
+  Fd none;
+  const Status status = meshes[0]->receive_fd(1, &none, in_ms(kPlenty));
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().ranks == std::vector<int>{1});
+  Witness witness;
+  meshes[0]->start(&witness);
+  CHECK(witness.messages(1, 1).at(0) == "last words");
+  CHECK(witness.lost(1).code() == Code::kPeerFailed);
+  meshes[0]->stop();
+}
+
+TEST_CASE("stop inside a call of the listener returns, and nothing is called afterwards") {
+  Meshes meshes = form_all(2);
+  Witness witness;
+  witness.on_any_message = [&] { meshes[0]->stop(); };
+  meshes[1]->send(0, view("one"));
+  meshes[1]->send(0, view("two"));
+  meshes[0]->start(&witness);
+  CHECK(witness.messages(1, 1).size() == 1);
+  meshes[0]->stop();
+  meshes[1].reset();
+  CHECK(witness.lost_count() == 0);
+  CHECK(witness.messages(1, 1).size() == 1);
+}
+
+TEST_CASE("a mesh may be destroyed inside a call of its listener") {
+  Meshes meshes = form_all(2);
+  Witness witness;
+  std::atomic<bool> destroyed{false};
+  witness.on_any_message = [&] {
+    meshes[0].reset();
+    destroyed = true;
+  };
+  Witness other;
+  meshes[1]->start(&other);
+  meshes[0]->start(&witness);
+  meshes[1]->send(0, view("go"));
+  CHECK(other.lost(0).code() == Code::kPeerFailed);
+  while (!destroyed) std::this_thread::yield();
+  meshes[1]->stop();
+}
+
+TEST_CASE("many threads send at once and nothing is mixed up") {
+  Meshes meshes = form_all(2);
+  Witness sender, receiver;
+  meshes[0]->start(&sender);
+  meshes[1]->start(&receiver);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; thread++) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; i++) meshes[0]->send(1, view(std::string(static_cast<size_t>(i), 'a')));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  size_t bytes = 0;
+  for (const std::string& message : receiver.messages(0, 800)) bytes += message.size();
+  CHECK(bytes == 4 * 199 * 200 / 2);
+  for (auto& mesh : meshes) mesh->stop();
+}
+
+TEST_CASE("a peer that does not read costs bounded memory and no waiting") {
+  Meshes meshes = form_all(2);
+  const std::string large(Control::kMaxMessage, 'w');
+  for (int i = 0; i < 64; i++) meshes[0]->send(1, view(large));  // rank 1 has not started
+  Witness witness;
+  meshes[0]->start(&witness);
+  meshes[0]->leave();  // bounded: not all of it can be written
+  meshes[0]->stop();
+}
+
+TEST_CASE("a killed process is known at once, with its process or connection as evidence") {
+  const std::string store = unique_store();
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::unique_ptr<SocketMesh> mesh;
+    Witness witness;
+    if (form(store, 1, 3, false, &mesh).ok()) {
+      mesh->start(&witness);
+      (void)!::write(ready[1], "x", 1);
+      ::pause();
+    }
+    ::_exit(1);
+  }
+  Meshes meshes(3);
+  std::thread second([&] { REQUIRE(form(store, 2, 3, false, &meshes[2]).ok()); });
+  const Status formed = form(store, 0, 3, false, &meshes[0]);
+  second.join();
+  INFO(formed.text());
+  REQUIRE(formed.ok());
+  Witness first, third;
+  meshes[0]->start(&first);
+  meshes[2]->start(&third);
+  char byte;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  for (Witness* witness : {&first, &third}) {
+    const Status why = witness->lost(1);
+    INFO(why.text());
+    CHECK(why.info().ranks == std::vector<int>{1});
+    CHECK((why.info().evidence == Evidence::kProcess || why.info().evidence == Evidence::kConnection));
+  }
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  meshes[0]->stop();
+  meshes[2]->stop();
+}
+
+TEST_CASE("a process whose forked child keeps the connection open is known by its pidfd") {
+  const std::string store = unique_store();
+  int ready[2], release[2];
+  REQUIRE(::pipe(ready) == 0);
+  REQUIRE(::pipe(release) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::unique_ptr<SocketMesh> mesh;
+    if (form(store, 1, 2, false, &mesh).ok()) {
+      if (::fork() == 0) {  // holds copies of all descriptors until the test ends
+        ::close(release[1]);
+        char byte;
+        (void)!::read(release[0], &byte, 1);
+        ::_exit(0);
+      }
+      (void)!::write(ready[1], "x", 1);
+      ::pause();
+    }
+    ::_exit(1);
+  }
+  ::close(release[0]);
+  std::unique_ptr<SocketMesh> mesh;
+  REQUIRE(form(store, 0, 2, false, &mesh).ok());
+  Witness witness;
+  mesh->start(&witness);
+  char byte;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  const Status why = witness.lost(1);
+  CHECK(why.info().evidence == Evidence::kProcess);
+  CHECK(why.text().find("the process of rank 1") != std::string::npos);
+  write_byte(release[1]);
+  ::waitpid(child, nullptr, 0);
+  for (const int fd : {ready[0], ready[1], release[1]}) ::close(fd);
+  mesh->stop();
+}
+
+TEST_CASE("a rank that dies or gives up while the mesh forms fails the others, by name") {
+  const std::string store = unique_store();
+  std::vector<Status> results(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; rank++) {
+    threads.emplace_back([&, rank] {
+      std::unique_ptr<SocketMesh> mesh;
+      results[rank] = form(store, static_cast<int>(rank), 3, false, &mesh);
+    });
+  }
+  {
+    std::unique_ptr<StoreExchange> exchange;
+    REQUIRE(StoreExchange::make(store_options(store, 2, 3), system_clock, silent, in_ms(kPlenty), &exchange)
+                .ok());
+    mesh::Advertisement nowhere;
+    nowhere.unix_name = "weft-test-nobody-listens-here";
+    std::vector<Bytes> all;
+    REQUIRE(exchange->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
+  }  // gone after it told where it listens
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) {
+    INFO(status.text());
+    CHECK(status.code() == Code::kPeerFailed);
+    CHECK(status.info().ranks == std::vector<int>{2});
+  }
+}
+
+TEST_CASE("a rank that cannot be reached is named at the deadline, with the reason") {
+  const std::string store = unique_store();
+  Status result;
+  std::thread thread([&] {
+    std::unique_ptr<StoreExchange> exchange;
+    std::unique_ptr<SocketMesh> mesh;
+    result = StoreExchange::make(store_options(store, 1, 2), system_clock, silent, in_ms(kPlenty), &exchange);
+    MeshOptions options;
+    options.deadline = in_ms(300);
+    if (result.ok()) result = SocketMesh::make(*exchange, options, system_clock, silent, &mesh);
+  });
+  std::unique_ptr<StoreExchange> exchange;
+  REQUIRE(
+      StoreExchange::make(store_options(store, 0, 2), system_clock, silent, in_ms(kPlenty), &exchange).ok());
+  mesh::Advertisement nowhere;
+  nowhere.unix_name = "weft-test-nobody-listens-here";
+  std::vector<Bytes> all;
+  REQUIRE(exchange->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
+  thread.join();
+  INFO(result.text());
+  CHECK(result.code() == Code::kTimeout);
+  CHECK(result.info().ranks == std::vector<int>{0});
+  CHECK(result.text().find("refused") != std::string::npos);
+}
+
+TEST_CASE("ranks that share no unix sockets connect over TCP and hand over no descriptors") {
+  // Two network-facing ranks on one machine would find each other's unix socket; here rank 1 is told a name
+  // that does not exist, as it would be on another host.
+  struct Translator final : Exchange {
+    explicit Translator(Exchange& exchange) : inner(exchange) {}
+    int rank() const override { return inner.rank(); }
+    int size() const override { return inner.size(); }
+    Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
+      WEFT_TRY(inner.all_gather(mine, all, deadline));
+      for (Bytes& each : *all) {
+        mesh::Advertisement advertisement;
+        if (!mesh::decode(each, &advertisement)) continue;
+        advertisement.unix_name = "weft-test-on-another-host";
+        advertisement.hosts = {"127.0.0.1"};
+        each = mesh::encode(advertisement);
+      }
+      return {};
+    }
+    Exchange& inner;
+  };
+  const std::string store = unique_store();
+  Meshes meshes(2);
+  std::vector<Status> results(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < 2; rank++) {
+    threads.emplace_back([&, rank] {
+      std::unique_ptr<StoreExchange> exchange;
+      Status& status = results[rank];
+      status = StoreExchange::make(store_options(store, static_cast<int>(rank), 2), system_clock, silent,
+                                   in_ms(kPlenty), &exchange);
+      if (!status.ok()) return;
+      Translator translator(*exchange);
+      MeshOptions options;
+      options.tcp = true;
+      options.deadline = in_ms(kPlenty);
+      status = SocketMesh::make(translator, options, system_clock, silent, &meshes[rank]);
+      exchange->finish();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) {
+    INFO(status.text());
+    REQUIRE(status.ok());
+  }
+  CHECK(!meshes[0]->same_host(1));
+  CHECK(!meshes[1]->same_host(0));
+  CHECK(meshes[0]->send_fd(1, 0).code() == Code::kArg);
+  Witness first, second;
+  meshes[0]->start(&first);
+  meshes[1]->start(&second);
+  meshes[0]->send(1, view("over TCP"));
+  CHECK(second.messages(0, 1).at(0) == "over TCP");
+  meshes[1]->leave();
+  meshes[1].reset();
+  CHECK(first.left(1));
+  meshes[0]->stop();
+}
