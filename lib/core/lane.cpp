@@ -34,6 +34,7 @@ Poll Lane::poll() {
       return queued_.load(std::memory_order_acquire) ? Poll::kAdvanced : Poll::kParked;
     case Poll::kAdvanced:
       fruitless_ = 0;
+      departed_ = -1;
       return Poll::kAdvanced;
     default:
       watch();
@@ -51,6 +52,7 @@ bool Lane::next() {
   }
   current_->slot = slot_++;
   fruitless_ = 0;
+  departed_ = -1;
   if (comm_.context().trace() != nullptr) current_->start_ns = comm_.context().clock().now_ns();
   impl_->start(current_->args, current_->slot);
   return true;
@@ -101,10 +103,12 @@ void Lane::fail_all(const Status& failure) {
 
 void Lane::watch() {
   fruitless_++;
-  if (fruitless_ > 2 && comm_.any_departed()) {
-    // Whatever a peer did before its farewell has been seen by now: what is missing will never come.
+  if (comm_.any_departed()) {
     for (const int rank : impl_->missing()) {
       if (!comm_.departed(rank)) continue;
+      // What it did before its farewell may have come between the poll and this look: only a rank that is
+      // missing still after another poll will never come.
+      if (std::exchange(departed_, rank) != rank) break;
       comm_.fail(
           Status::error(Code::kPeerFailed,
                         cat("rank ", rank, " left the communicator; ", running_text(), " waits for it"),

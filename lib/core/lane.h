@@ -48,6 +48,7 @@ class Lane final : public Task {
   Request* current_ = nullptr;
   uint64_t slot_ = 0;
   uint32_t fruitless_ = 0;
+  int departed_ = -1;  // a rank that had left and was missing at the last fruitless poll
   bool abandoned_ = false;
   std::atomic<const char*> algorithm_{""};
   std::atomic<uint64_t> completed_{0};
