@@ -1,5 +1,6 @@
 #include "control.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -119,6 +120,9 @@ void ControlHub::add(int to, Event event) {
     if (inbox.departed) return;
     if (delays_) {
       event.visible_ns = delays_->visible_ns(event.from, to);
+      if (event.kind == Event::Kind::kLeft) {
+        event.visible_ns = std::max(event.visible_ns, delays_->settled_ns(event.from, to));
+      }
       // Events of one rank keep their order.
       for (const Event& before : inbox.events) {
         if (before.from == event.from) event.visible_ns = std::max(event.visible_ns, before.visible_ns);

@@ -23,6 +23,8 @@ class ControlHub {
   static std::unique_ptr<Control> connect(const std::shared_ptr<ControlHub>& hub, int rank);
   // Simulate the death of a rank: the others learn it as from a socket or a pidfd.
   void kill(int rank, Evidence evidence, const std::string& text);
+  // Deliver what is due for a rank.
+  void poll(int rank) { deliver(rank); }
 
  private:
   friend class LoopbackControl;

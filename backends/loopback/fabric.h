@@ -48,6 +48,8 @@ class Delays {
   virtual uint64_t now_ns() = 0;
   // When a message that is sent now may be seen.
   virtual uint64_t visible_ns(int from, int to) = 0;
+  // When everything that `from` has sent to `to` so far may be seen: a farewell does not overtake messages.
+  virtual uint64_t settled_ns(int from, int to) = 0;
 };
 
 // Threads: any thread.
