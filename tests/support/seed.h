@@ -1,0 +1,20 @@
+// The seed of a test run: Catch2's --rng-seed, so that `test --rng-seed N` repeats a run that failed.
+#pragma once
+
+#include <cstdint>
+
+#include "support/catch.h"
+
+namespace weft::test {
+
+// 1 unless the command line says otherwise.
+inline uint64_t base_seed() {
+#if WEFT_CATCH2_V3
+  return Catch::getSeed();
+#else
+  const unsigned int seed = Catch::rngSeed();
+  return seed == 0 ? 1 : seed;
+#endif
+}
+
+}  // namespace weft::test
