@@ -1,0 +1,94 @@
+#include "sync/agreement.h"
+
+#include <sodium.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kMaxReason = 4096;
+using Digest = std::array<std::byte, 32>;
+
+// The digest finds ranks that differ; it protects against nobody.
+Digest digest(ByteView content) {
+  Digest out;
+  crypto_generichash(reinterpret_cast<unsigned char*>(out.data()), out.size(),
+                     reinterpret_cast<const unsigned char*>(content.data()), content.size(), nullptr, 0);
+  return out;
+}
+
+// What one rank brings to the first round.
+struct Vote {
+  Code code = Code::kOk;
+  std::string reason;
+  Digest content{};
+};
+
+Bytes write(const Vote& vote) {
+  ByteWriter writer;
+  writer.put(vote.code).put_string(std::string_view(vote.reason).substr(0, kMaxReason)).put_raw(vote.content);
+  return writer.take();
+}
+
+Vote read(ByteView bytes) {
+  ByteReader reader(bytes);
+  Vote vote;
+  vote.code = reader.get<Code>();
+  vote.reason = reader.get_string(kMaxReason);
+  const ByteView content = reader.get_raw(vote.content.size());
+  if (!reader.done() || vote.code < Code::kOk || vote.code > Code::kInternal) {
+    vote.code = Code::kMismatch;
+    vote.reason = "it sent an unreadable vote";
+    return vote;
+  }
+  std::memcpy(vote.content.data(), content.data(), content.size());
+  return vote;
+}
+
+Status refusal(int rank, const Vote& vote) {
+  // What is wrong on one rank is a difference between ranks to the others.
+  const Code code = vote.code == Code::kArg ? Code::kMismatch : vote.code;
+  return Status::error(code, cat("rank ", rank, " cannot create the reducer: ", vote.reason),
+                       Evidence::kReport)
+      .with_ranks({rank});
+}
+
+}  // namespace
+
+uint64_t digest64(ByteView content) {
+  const Digest full = digest(content);
+  uint64_t out;
+  std::memcpy(&out, full.data(), sizeof out);
+  return out;
+}
+
+Status agree_on(Comm& comm, const Status& local, ByteView content, const Difference& difference,
+                Deadline deadline) {
+  Vote mine{local.code(), local.text(), digest(content)};
+  std::vector<Bytes> all;
+  WEFT_TRY(comm.agree(write(mine), &all, deadline));
+  std::vector<Vote> votes;
+  for (const Bytes& bytes : all) votes.push_back(read(bytes));
+  if (!local.ok()) return local;
+  for (int r = 0; r < comm.size(); r++) {
+    if (votes[static_cast<size_t>(r)].code != Code::kOk) return refusal(r, votes[static_cast<size_t>(r)]);
+  }
+  int differs = 0;
+  for (int r = comm.size() - 1; r > 0; r--) {
+    if (votes[static_cast<size_t>(r)].content != votes[0].content) differs = r;
+  }
+  if (differs == 0) return {};
+  const bool shows = comm.rank() == 0 || comm.rank() == differs;
+  WEFT_TRY(comm.agree(shows ? content : ByteView{}, &all, deadline));
+  const std::string text = difference(differs, all[static_cast<size_t>(differs)], 0, all[0]);
+  return Status::error(Code::kMismatch,
+                       text.empty() ? cat("ranks ", differs, " and 0 want different reducers") : text,
+                       Evidence::kDescriptor)
+      .with_ranks({differs});
+}
+
+}  // namespace weft

@@ -1,0 +1,71 @@
+#include "sync/buckets.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kScratchAlignment = 64;  // as weft.h promises
+
+uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+// Take one slab for consecutive, aligned parts. No memory is taken for nothing.
+Status take(Arena& arena, const std::vector<uint64_t>& sizes, uint64_t alignment, const char* what,
+            std::byte** slab, uint64_t* total, std::vector<std::byte*>* parts) {
+  *total = 0;
+  for (const uint64_t size : sizes) *total += round_up(size, alignment);
+  if (*total > 0) {
+    WEFT_TRY(arena.allocate(*total, slab).with_prefix(cat(what, ": ")));
+  }
+  std::byte* at = *slab;
+  for (const uint64_t size : sizes) {
+    parts->push_back(at);
+    if (at != nullptr) at += round_up(size, alignment);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule& schedule, Arena& arena,
+                     std::unique_ptr<Buckets>* out) {
+  std::unique_ptr<Buckets> made(new Buckets);
+  made->arena_ = &arena;
+  std::vector<uint64_t> sizes, scratch;
+  // A bucket of empty parameters has an address of its own all the same.
+  for (const PlannedBucket& b : plan.buckets) sizes.push_back(std::max<uint64_t>(b.bytes(), 1));
+  for (const HookedBucket& b : schedule.buckets) scratch.push_back(b.scratch_bytes);
+  WEFT_TRY(take(arena, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_, &made->bucket_bytes_,
+                &made->buffers_));
+  WEFT_TRY(take(arena, scratch, kScratchAlignment, "scratch of the hook", &made->scratch_slab_,
+                &made->scratch_bytes_, &made->scratch_));
+  made->layouts_.reserve(manifest.params.size());
+  made->places_.reserve(manifest.params.size());
+  for (uint32_t i = 0; i < manifest.params.size(); i++) {
+    const Layout& layout = made->layouts_.emplace_back(manifest.params[i]);
+    std::byte* const memory = made->buffers_[plan.bucket_of[i]] + plan.offset_of[i] * layout.element_bytes();
+    made->places_.push_back({memory, &layout, plan.bucket_of[i], layout.element_bytes(), layout.count()});
+  }
+  *out = std::move(made);
+  return {};
+}
+
+Buckets::~Buckets() {
+  if (arena_ == nullptr) return;
+  // The arena only refuses what it did not give.
+  if (slab_ != nullptr) static_cast<void>(arena_->free(slab_));
+  if (scratch_slab_ != nullptr) static_cast<void>(arena_->free(scratch_slab_));
+}
+
+uint64_t Buckets::memory_bytes() const {
+  uint64_t bytes = (buffers_.capacity() + scratch_.capacity()) * sizeof(std::byte*) +
+                   layouts_.capacity() * sizeof(Layout) + places_.capacity() * sizeof(Place);
+  for (const Layout& layout : layouts_) bytes += layout.memory_bytes();
+  return bytes;
+}
+
+}  // namespace weft

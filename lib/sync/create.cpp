@@ -1,0 +1,193 @@
+// Reducer::create and its end: what ranks agree on, and in which order things are made and unmade.
+#include <utility>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/agreement.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
+constexpr uint32_t kMaxHookName = 4096;
+constexpr uint32_t kMaxLimits = 1u << 16;
+
+Status check_options(const weft_reducer_options& options) {
+  if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
+    return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
+  }
+  if (options.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
+    return Status::error(Code::kArg, "bucket_limits is NULL");
+  }
+  if (options.bucket_limit_count > kMaxLimits) {
+    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
+  }
+  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
+  }
+  return {};
+}
+
+// What all ranks must want.
+struct Proposal {
+  std::string hook;
+  std::vector<uint64_t> limits;
+  Manifest manifest;
+
+  Bytes write() const {
+    ByteWriter writer;
+    writer.put_string(hook).put(static_cast<uint32_t>(limits.size()));
+    for (const uint64_t limit : limits) writer.put(limit);
+    manifest.write(&writer);
+    return writer.take();
+  }
+  static Status read(ByteView bytes, Proposal* out) {
+    ByteReader reader(bytes);
+    out->hook = reader.get_string(kMaxHookName);
+    const auto limits = reader.get<uint32_t>();
+    for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
+    if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
+    const size_t read = sizeof(uint32_t) * 2 + out->hook.size() + limits * sizeof(uint64_t);
+    return Manifest::read(bytes.subspan(read), &out->manifest);
+  }
+};
+
+// Parameters first: what the user is most likely to have got wrong, and what explains the most.
+std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
+  Proposal a, b;
+  if (const Status s = Proposal::read(mine, &a); !s.ok()) return cat("rank ", rank, ": ", s.text());
+  if (const Status s = Proposal::read(theirs, &b); !s.ok()) return cat("rank ", other_rank, ": ", s.text());
+  std::string text = manifest_difference(rank, a.manifest, other_rank, b.manifest);
+  if (!text.empty()) return text;
+  if (a.limits != b.limits) {
+    return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
+               "] on rank ", other_rank);
+  }
+  if (a.hook != b.hook) {
+    return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
+  }
+  return "";
+}
+
+// This rank's wish, or why it has none.
+Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* proposal) {
+  WEFT_TRY(check_options(options));
+  if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
+  proposal->hook = hook->name();
+  if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
+  proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
+  return make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest);
+}
+
+// The hook's plans and all memory; local.
+Status furnish(ReducerState* s) {
+  Engine& engine = s->comm->context().engine();
+  s->views = std::make_unique<HookViews>(s->manifest, s->plan, s->comm->rank(), s->comm->size());
+  WEFT_TRY(engine.locked(
+      [&] { return make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule); }));
+  WEFT_TRY(Buckets::make(s->manifest, s->plan, s->schedule, s->comm->collectives().arena(), &s->buckets));
+  s->schedule.bind(s->buckets->buffers(), s->buckets->scratch());
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    weft_bucket& view = s->views->bucket(b);
+    view.buffer = s->buckets->buffers()[b];
+    view.scratch = s->buckets->scratch()[b];
+    view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
+  }
+  s->readiness = std::make_unique<Readiness>(s->plan);
+  if (s->copy) s->gradients.resize(s->manifest.params.size());
+  return {};
+}
+
+}  // namespace
+
+Status Reducer::create(std::shared_ptr<Comm> comm, const weft_reducer_options& options,
+                       std::shared_ptr<Hook> hook, std::unique_ptr<Reducer>* reducer) {
+  const CommOptions& defaults = comm->options();
+  const Deadline deadline =
+      Deadline::after(comm->context().clock(), defaults.init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  Proposal proposal;
+  const Status wish = propose(options, hook.get(), &proposal);
+  const Bytes wanted = wish.ok() ? proposal.write() : Bytes();
+  WEFT_TRY(agree_on(*comm, wish, wanted, proposal_difference, deadline));
+
+  auto state = std::make_shared<ReducerState>();
+  // Opened here, where every rank comes or none, so that lanes keep the same numbers everywhere.
+  WEFT_TRY(comm->open_lane(&state->lane));
+  state->comm = comm;
+  state->hook = std::move(hook);
+  state->copy = options.mode != WEFT_GRADIENT_VIEW;
+  state->on_bucket = options.on_bucket;
+  state->on_bucket_user_data = options.on_bucket_user_data;
+  state->manifest = std::move(proposal.manifest);
+  state->plan = make_plan(state->manifest, {.limits = proposal.limits, .order = {}});
+  const Status furnished = furnish(state.get());
+  ByteWriter planned;
+  if (furnished.ok()) state->schedule.write(&planned);
+  const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
+    return schedule_difference(state->manifest, state->plan, rank, mine, other_rank, theirs);
+  };
+  const Status agreed = agree_on(*comm, furnished, planned.bytes(), difference, deadline);
+  if (!agreed.ok()) {
+    comm->close_lane(state->lane);
+    return agreed;
+  }
+  ByteWriter whole;
+  state->plan.write(&whole);
+  whole.put_bytes(wanted).put_bytes(planned.bytes());
+  state->schedule.tag(digest64(whole.bytes()));
+  reducer->reset(new Reducer(std::move(state), options.timeout_ms));
+  return {};
+}
+
+Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
+    : state_(std::move(state)), step_(std::make_shared<Step>(state_)), timeout_ms_(timeout_ms) {
+  if (state_->copy) windows_.resize(state_->manifest.params.size());
+  other_bytes_ = heap_bytes();
+  state_->comm->context().engine().add(step_);
+}
+
+Reducer::~Reducer() {
+  Comm& comm = *state_->comm;
+  Context& context = comm.context();
+  const StepWord word = state_->readiness->step();
+  bool quiet = true;
+  if (word.open() && !word.local()) {
+    comm.fail(
+        Status::error(Code::kCancelled, cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
+            .with_ranks({comm.rank()}));
+    quiet = context.engine().wait([&] { return step_->finished(word.stamp()); },
+                                  Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
+  } else if (stamp_ != 0 && !word.local()) {
+    quiet = step_->finished(word.stamp());
+  }
+  context.engine().remove(step_.get());
+  if (!quiet || step_->stage_given_up()) state_->buckets->abandon();
+  if (quiet) {
+    comm.close_lane(state_->lane);
+  } else {
+    // Something that never returns still has the step's requests: they outlive the reducer.
+    context.keep(step_);
+  }
+  if (state_->on_bucket != nullptr) context.callbacks().drain();
+}
+
+uint64_t Reducer::heap_bytes() const {
+  const ReducerState& s = *state_;
+  uint64_t bytes =
+      sizeof *this + sizeof s + windows_.capacity() * sizeof(uint32_t) +
+      s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() + s.buckets->memory_bytes() +
+      s.readiness->memory_bytes() + step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
+      s.schedule.buckets.capacity() * sizeof(HookedBucket) + s.plan.bucket_of.capacity() * sizeof(uint32_t) +
+      s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket);
+  for (const PlannedBucket& b : s.plan.buckets) {
+    bytes += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
+  }
+  for (const Param& p : s.manifest.params) {
+    bytes += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
+  }
+  return bytes;
+}
+
+}  // namespace weft

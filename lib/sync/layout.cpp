@@ -1,0 +1,94 @@
+#include "sync/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace weft {
+
+Layout::Layout(const Param& param)
+    : dtype_(param.dtype), element_bytes_(dtype_size(param.dtype)), count_(param.count), run_(param.count) {
+  if (param.dense) return;
+  // The place is row-major. Merge dimensions that are contiguous in the gradient too.
+  for (size_t d = 0; d < param.shape.size(); d++) {
+    const auto extent = static_cast<uint64_t>(param.shape[d]);
+    const auto stride = static_cast<uint64_t>(param.strides[d]);
+    if (extent == 1) continue;
+    if (!dims_.empty() && dims_.back().stride == stride * extent) {
+      dims_.back() = {dims_.back().extent * extent, stride};
+    } else {
+      dims_.push_back({extent, stride});
+    }
+  }
+  run_ = 1;
+  if (dims_.back().stride == 1) {
+    run_ = dims_.back().extent;
+    dims_.pop_back();
+  }
+}
+
+template <class Move>
+void Layout::for_each_run(uint64_t first, uint64_t count, Move&& move) const {
+  if (dims_.empty()) {
+    if (count > 0) move(first, first, count);
+    return;
+  }
+  std::array<uint64_t, kMaxParamDims> at{};
+  uint64_t offset = 0;
+  uint64_t rest = first / run_;
+  for (size_t d = dims_.size(); d-- > 0;) {
+    at[d] = rest % dims_[d].extent;
+    rest /= dims_[d].extent;
+    offset += at[d] * dims_[d].stride;
+  }
+  for (uint64_t done = 0; done < count; done += run_) {
+    move(offset, first + done, run_);
+    for (size_t d = dims_.size(); d-- > 0;) {
+      offset += dims_[d].stride;
+      if (++at[d] < dims_[d].extent) break;
+      offset -= dims_[d].extent * dims_[d].stride;
+      at[d] = 0;
+    }
+  }
+}
+
+void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, bool add) const {
+  for_each_run(0, count_, [&](uint64_t from, uint64_t to, uint64_t count) {
+    CopyArgs args;
+    args.src = gradient + from * element_bytes_;
+    args.dst = place + to * element_bytes_;
+    args.count = count;
+    args.src_dtype = args.dst_dtype = dtype_;
+    if (add) {
+      ops.accumulate(args);
+    } else if (dims_.empty()) {
+      ops.copy(args);
+    } else {
+      std::memcpy(args.dst, args.src, count * element_bytes_);  // many short runs: cheaper than a kernel each
+    }
+  });
+}
+
+void Layout::unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
+                       uint64_t count) const {
+  for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
+    CopyArgs args;
+    args.src = place + from * element_bytes_;
+    args.dst = gradient + to * element_bytes_;
+    args.count = n;
+    args.src_dtype = args.dst_dtype = dtype_;
+    if (dims_.empty()) {
+      ops.copy(args);
+    } else {
+      std::memcpy(args.dst, args.src, n * element_bytes_);
+    }
+  });
+}
+
+uint64_t Layout::piece(uint64_t first, uint64_t most) const {
+  const uint64_t left = count_ - first;
+  if (dims_.empty()) return std::min(left, most);
+  return std::min(left, std::max<uint64_t>(most / run_, 1) * run_);
+}
+
+}  // namespace weft

@@ -1,0 +1,88 @@
+// Which gradients are ready in the current step: the part of a reducer that any thread may touch at any time.
+// Lock-free: one exchange and one decrement for each gradient. The step's number is its stamp, so that
+// nothing but the buckets' counts is reset between steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sync/plan.h"
+
+namespace weft {
+
+// The step as one word, so that ready sees all of it at once.
+class StepWord {
+ public:
+  StepWord() = default;
+  explicit StepWord(uint64_t word) : word_(word) {}
+  static StepWord make(uint32_t stamp, bool open, bool local) {
+    return StepWord(uint64_t{stamp} << 2 | (local ? 2u : 0u) | (open ? 1u : 0u));
+  }
+  bool open() const { return (word_ & 1) != 0; }
+  bool local() const { return (word_ & 2) != 0; }
+  uint32_t stamp() const { return static_cast<uint32_t>(word_ >> 2); }  // 0 before the first step
+  uint64_t word() const { return word_; }
+
+ private:
+  uint64_t word_ = 0;
+};
+
+class Readiness {
+ public:
+  explicit Readiness(const Plan& plan)
+      : plan_(plan),
+        stamps_(std::make_unique<std::atomic<uint32_t>[]>(plan.bucket_of.size())),
+        pending_(std::make_unique<Pending[]>(plan.buckets.size())) {}
+
+  // ---- one thread at a time: the program's begin and finish
+  // Every gradient is awaited again. What happened before is visible to whoever sees the step open.
+  void open(uint32_t stamp, bool local) {
+    if (!local) {
+      for (size_t b = 0; b < plan_.buckets.size(); b++) {
+        pending_[b].count.store(static_cast<uint32_t>(plan_.buckets[b].params.size()),
+                                std::memory_order_relaxed);
+      }
+    }
+    step_.store(StepWord::make(stamp, true, local).word(), std::memory_order_release);
+  }
+  void close() {
+    const StepWord now = step();
+    step_.store(StepWord::make(now.stamp(), false, now.local()).word(), std::memory_order_release);
+  }
+  // Parameters that nobody has claimed in this step, ascending.
+  std::vector<uint32_t> missing() const {
+    std::vector<uint32_t> out;
+    const uint32_t stamp = step().stamp();
+    for (uint32_t i = 0; i < plan_.bucket_of.size(); i++) {
+      if (stamps_[i].load(std::memory_order_acquire) != stamp) out.push_back(i);
+    }
+    return out;
+  }
+
+  // ---- any thread
+  StepWord step() const { return StepWord(step_.load(std::memory_order_acquire)); }
+  // False if the parameter was claimed in this step before: of several callers one gets it.
+  bool claim(uint64_t param, uint32_t stamp) {
+    return stamps_[param].exchange(stamp, std::memory_order_acq_rel) != stamp;
+  }
+  // The claimed gradient is in its bucket. True for the bucket's last.
+  bool arrive(uint32_t bucket) { return pending_[bucket].count.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  bool full(uint32_t bucket) const { return pending_[bucket].count.load(std::memory_order_acquire) == 0; }
+
+  uint64_t memory_bytes() const {
+    return plan_.bucket_of.size() * sizeof(uint32_t) + plan_.buckets.size() * sizeof(Pending);
+  }
+
+ private:
+  struct alignas(64) Pending {
+    std::atomic<uint32_t> count{0};
+  };
+  const Plan& plan_;
+  std::atomic<uint64_t> step_{0};
+  std::unique_ptr<std::atomic<uint32_t>[]> stamps_;  // per parameter: the step that claimed it last
+  std::unique_ptr<Pending[]> pending_;               // per bucket: gradients that have not arrived
+};
+
+}  // namespace weft

@@ -1,0 +1,285 @@
+#include "sync/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "core/context.h"
+
+namespace weft {
+namespace {
+
+// Beyond a step's deadline, for a lane or a stage to notice that it has passed.
+constexpr uint64_t kGraceNs = 2'000'000'000;
+
+bool on_host(const weft_stream* stream) {
+  return stream == nullptr || stream->kind == WEFT_DEVICE_HOST;
+}
+
+Status no_streams() {
+  return Status::error(Code::kUnsupported, "gradients on device streams are not supported in this version");
+}
+
+}  // namespace
+
+Status Reducer::grad_view(uint64_t param, void** view) {
+  *view = nullptr;
+  if (state_->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
+  if (param >= state_->manifest.params.size()) return note(ready_refused(param, StepWord()));
+  *view = state_->buckets->place(param).memory;
+  return {};
+}
+
+Status Reducer::check_begin(const weft_begin_options& options) const {
+  if (options.flags & WEFT_BEGIN_NO_DATA) {
+    return Status::error(Code::kUnsupported, "steps without data are not supported in this version");
+  }
+  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA)) {
+    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  }
+  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.weight != 0.0 && options.weight != 1.0) {
+    return Status::error(Code::kUnsupported,
+                         cat("weight ", options.weight, ": weights are not supported in this version"));
+  }
+  return {};
+}
+
+Status Reducer::begin(const weft_begin_options* options) {
+  const weft_begin_options given = options != nullptr ? *options : weft_begin_options WEFT_BEGIN_OPTIONS_INIT;
+  if (state_->comm->failed()) return note(state_->comm->failure());
+  if (state_->readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("begin inside ", step_text(), ": finish it first")));
+  }
+  WEFT_TRY(note(check_begin(given)));
+  const bool local = (given.flags & WEFT_BEGIN_LOCAL) != 0;
+  if (++stamp_ == 0) stamp_ = 1;
+  if (!local) {
+    begin_ns_ = state_->comm->context().clock().now_ns();
+    const double micro_batches = std::max<uint32_t>(given.micro_batches, 1);
+    step_->prepare(stats_.steps, state_->comm->size() * micro_batches, begin_ns_);
+  }
+  state_->readiness->open(stamp_, local);
+  return {};
+}
+
+Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream) {
+  ReducerState& s = *state_;
+  const StepWord step = s.readiness->step();
+  if (param >= s.manifest.params.size() || !step.open() || s.comm->failed()) [[unlikely]] {
+    return note(ready_refused(param, step));
+  }
+  const Buckets::Place& place = s.buckets->place(param);
+  const bool usable = s.copy ? (gradient != nullptr || place.count == 0) &&
+                                   reinterpret_cast<uintptr_t>(gradient) % place.element_bytes == 0
+                             : gradient == nullptr || gradient == place.memory;
+  if (!usable || !on_host(stream)) [[unlikely]]
+    return note(check_gradient(param, gradient, stream));
+  // First, so that of two calls one is refused before it touches a bucket that may be travelling.
+  if (!s.readiness->claim(param, step.stamp())) [[unlikely]]
+    return note(ready_refused(param, step));
+  if (s.copy) {
+    const bool add = windows_[param] == window_;
+    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
+                          add);
+    if (step.local()) windows_[param] = window_;
+    s.gradients[param] = static_cast<std::byte*>(gradient);
+  }
+  if (s.comm->context().trace() != nullptr) [[unlikely]]
+    trace_ready(param);
+  if (step.local() || !s.readiness->arrive(place.bucket)) return {};
+  // The bucket's last: the engine may have nothing else to do.
+  step_->note_ready(place.bucket, s.comm->context().clock().now_ns());
+  s.comm->context().engine().notify();
+  return {};
+}
+
+// Why ready cannot be.
+Status Reducer::ready_refused(uint64_t param, StepWord step) const {
+  const std::vector<Param>& params = state_->manifest.params;
+  if (param >= params.size()) {
+    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
+  }
+  const std::string name = cat("parameter ", param, " ('", params[param].name, "')");
+  if (!step.open()) {
+    return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
+  }
+  if (state_->comm->failed()) return state_->comm->failure();
+  return Status::error(
+      Code::kState,
+      cat(name,
+          " became ready twice in one step. Is it used twice in the model, or is part of backward run again "
+          "(checkpointing)? Say that it is ready once its gradient is complete"));
+}
+
+Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
+  if (!on_host(stream)) return no_streams();
+  const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "'): ");
+  if (!state_->copy) {
+    return Status::error(Code::kArg, cat(name,
+                                         "the gradient is not where weft_reducer_grad_view says; in view "
+                                         "mode it must be computed there"));
+  }
+  if (gradient == nullptr) return Status::error(Code::kArg, cat(name, "the gradient is NULL"));
+  return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));
+}
+
+Status Reducer::finish(const weft_stream* stream) {
+  ReducerState& s = *state_;
+  Context& context = s.comm->context();
+  const uint64_t entered_ns = context.clock().now_ns();
+  const StepWord step = s.readiness->step();
+  if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
+  if (!on_host(stream)) return note(no_streams());
+  if (step.local()) return finish_local();
+  if (!s.comm->failed()) {
+    bool full = true;
+    for (uint32_t b = 0; b < bucket_count() && full; b++) full = s.readiness->full(b);
+    // Claimed but not arrived: another thread is copying it right now.
+    if (!full) {
+      if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
+    }
+  }
+  const Deadline deadline = s.comm->op_deadline(timeout_ms_);
+  step_->set_deadline(deadline);
+  const Deadline give_up =
+      deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
+  const auto over = [&] { return step_->finished(step.stamp()); };
+  if (!context.engine().wait(over, give_up)) {
+    s.comm->fail(Status::error(Code::kTimeout,
+                               cat("rank ", s.comm->rank(), ", ", step_text(),
+                                   ": the progress thread or hook '", s.hook->name(), "' is stuck"),
+                               Evidence::kDeadline)
+                     .with_ranks({s.comm->rank()}));
+  }
+  if (context.options().mode == Engine::Mode::kCaller) context.callbacks().run_posted();
+  return close_step(entered_ns);
+}
+
+Status Reducer::finish_local() {
+  state_->readiness->close();
+  const std::lock_guard lock(mutex_);
+  stats_.local_steps++;
+  if (!state_->comm->failed()) return {};
+  return last_error_ = state_->comm->failure();
+}
+
+Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
+  return note(Status::error(
+      Code::kState, cat(missing.size(), " of ", state_->manifest.params.size(),
+                        " parameters never became ready in ", step_text(), " on rank ", state_->comm->rank(),
+                        ": ", state_->manifest.names(missing, missing.size()),
+                        ". The step is still open: make them ready and finish again")));
+}
+
+// The step is over: account for it.
+Status Reducer::close_step(uint64_t entered_ns) {
+  ReducerState& s = *state_;
+  Context& context = s.comm->context();
+  const bool over = step_->finished(stamp_);
+  uint64_t bytes = 0;
+  uint32_t done = 0;
+  for (uint32_t b = 0; over && b < bucket_count(); b++) {
+    if (step_->times(b).done_ns == 0) continue;
+    bytes += s.plan.buckets[b].bytes();
+    done++;
+  }
+  const uint64_t now_ns = context.clock().now_ns();
+  if (TraceSink* trace = context.trace(); trace != nullptr) {
+    TraceEvent event;
+    event.kind = TraceKind::kStep;
+    event.name = "step";
+    event.begin_ns = begin_ns_;
+    event.end_ns = now_ns;
+    event.rank = s.comm->rank();
+    event.lane = s.lane->key().id;
+    event.index = stats_.steps;
+    event.bytes = bytes;
+    trace->record(event);
+  }
+  const std::string text = done == bucket_count() ? std::string() : step_text();
+  s.readiness->close();
+  const std::lock_guard lock(mutex_);
+  stats_.bytes_reduced += bytes;
+  stats_.step_ns = now_ns - begin_ns_;
+  stats_.exposed_ns = now_ns - entered_ns;
+  stats_.communication_ns = over && done > 0 ? step_->last_done_ns() - step_->first_launch_ns() : 0;
+  if (done == bucket_count()) {
+    // Also when the communicator failed just afterwards: every gradient has its result.
+    stats_.steps++;
+    if (++window_ == 0) window_ = 1;
+    return {};
+  }
+  stats_.failed_steps++;
+  last_error_ = s.comm->failure()
+                    .with_prefix(cat(text, ", ", done, " of ", bucket_count(), " buckets reduced: "))
+                    .with_step(stats_.steps);
+  return last_error_;
+}
+
+Status Reducer::error() const {
+  const std::lock_guard lock(mutex_);
+  return last_error_;
+}
+
+Status Reducer::note(Status status) {
+  if (status.ok()) return status;
+  const std::lock_guard lock(mutex_);
+  last_error_ = status;
+  return status;
+}
+
+std::string Reducer::step_text() const {
+  return state_->readiness->step().local() ? "a local step" : cat("step ", stats_.steps);
+}
+
+Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity) {
+  if (bucket >= bucket_count()) {
+    return note(Status::error(Code::kArg, cat("bucket ", bucket, " is unknown: there are ", bucket_count())));
+  }
+  const PlannedBucket& planned = state_->plan.buckets[bucket];
+  const Step::Times times = step_->times(bucket);
+  const auto since = [&](uint64_t ns) { return ns > begin_ns_ ? ns - begin_ns_ : 0; };
+  *info = {};
+  info->struct_size = sizeof *info;
+  info->index = bucket;
+  info->dtype = static_cast<int32_t>(planned.dtype);
+  info->param_count = planned.params.size();
+  info->count = planned.count;
+  info->bytes = planned.bytes();
+  info->limit_bytes = planned.limit_bytes;
+  info->ready_ns = since(times.ready_ns);
+  info->launch_ns = since(times.launch_ns);
+  info->done_ns = since(times.done_ns);
+  for (uint64_t i = 0; params != nullptr && i < std::min<uint64_t>(capacity, planned.params.size()); i++) {
+    params[i] = planned.params[i];
+  }
+  return {};
+}
+
+void Reducer::query(weft_reducer_stats* stats) const {
+  const std::lock_guard lock(mutex_);
+  *stats = stats_;
+  stats->struct_size = sizeof *stats;
+  stats->bucket_bytes = state_->buckets->bucket_bytes();
+  stats->scratch_bytes = state_->buckets->scratch_bytes();
+  stats->other_bytes = other_bytes_;
+}
+
+void Reducer::trace_ready(uint64_t param) {
+  TraceSink* const trace = state_->comm->context().trace();
+  if (trace == nullptr) return;
+  const Buckets::Place& place = state_->buckets->place(param);
+  TraceEvent event;
+  event.kind = TraceKind::kReady;
+  event.name = state_->manifest.params[param].name.c_str();
+  event.begin_ns = event.end_ns = state_->comm->context().clock().now_ns();
+  event.rank = state_->comm->rank();
+  event.lane = state_->lane->key().id;
+  event.bucket = place.bucket;
+  event.index = param;
+  event.bytes = place.count * place.element_bytes;
+  trace->record(event);
+}
+
+}  // namespace weft

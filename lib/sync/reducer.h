@@ -1,0 +1,74 @@
+// Gradient synchronisation for one manifest of parameters over one communicator: what stands behind
+// weft_reducer, call for call (weft.h is the contract). The C layer has checked struct sizes.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "sync/state.h"
+#include "sync/step.h"
+
+namespace weft {
+
+class Reducer {
+ public:
+  // Collective: agrees on parameters, limits and the hook. Any rank's failure is every rank's.
+  static Status create(std::shared_ptr<Comm> comm, const weft_reducer_options& options,
+                       std::shared_ptr<Hook> hook, std::unique_ptr<Reducer>* reducer);
+  // In the middle of a synchronised step it fails the communicator, because the others count on this rank.
+  // Bounded. No other call is running.
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  Status grad_view(uint64_t param, void** view);  // any thread
+  // One thread at a time: begin, finish, bucket.
+  Status begin(const weft_begin_options* options);
+  Status finish(const weft_stream* stream);
+  // Any thread, lock-free. Never drives the engine, also not in caller mode.
+  Status ready(uint64_t param, void* gradient, const weft_stream* stream);
+
+  Status error() const;  // the last one; any thread
+  uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
+  Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
+  void query(weft_reducer_stats* stats) const;  // any thread
+  Comm& comm() { return *state_->comm; }
+
+ private:
+  Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms);
+
+  Status check_begin(const weft_begin_options& options) const;
+  Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
+  Status ready_refused(uint64_t param, StepWord step) const;
+  Status finish_local();
+  Status never_ready(const std::vector<uint32_t>& missing);
+  Status close_step(uint64_t entered_ns);
+  void trace_ready(uint64_t param);
+  Status note(Status status);  // remembers an error
+  std::string step_text() const;
+  uint64_t heap_bytes() const;
+
+  const std::shared_ptr<ReducerState> state_;
+  const std::shared_ptr<Step> step_;
+  const int64_t timeout_ms_;
+  uint64_t other_bytes_ = 0;
+
+  // Copy mode: gradients of local steps lie in the bucket until the next synchronised step. A parameter's
+  // place holds some if its window is the current one. Element i: ready(i); window_: begin and finish.
+  std::vector<uint32_t> windows_;
+  uint32_t window_ = 1;
+
+  // begin and finish
+  uint32_t stamp_ = 0;
+  uint64_t begin_ns_ = 0;  // of the last synchronised step
+
+  mutable std::mutex mutex_;
+  weft_reducer_stats stats_{};  // guarded by mutex_
+  Status last_error_;           // guarded by mutex_
+};
+
+}  // namespace weft

@@ -1,0 +1,311 @@
+#include "sync/schedule.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kMaxScratch = uint64_t{1} << 40;
+
+// The bytes that a side of a collective covers.
+struct Extent {
+  int32_t space = WEFT_SPACE_BUCKET;
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+  uint64_t end() const { return begin + bytes; }
+};
+
+// Checks what the hook declared for one bucket.
+class Checker {
+ public:
+  Checker(const weft_bucket& bucket, const weft_hook_plan& plan) : bucket_(bucket), plan_(plan) {}
+
+  Status plan() const {
+    if (plan_.collective_count > WEFT_HOOK_COLLECTIVES) {
+      return bad(cat(plan_.collective_count, " collectives; at most ", WEFT_HOOK_COLLECTIVES));
+    }
+    if (plan_.scratch_bytes > kMaxScratch) return bad(cat(bytes_text(plan_.scratch_bytes), " of scratch"));
+    Extent result;
+    const auto dtype = static_cast<Dtype>(bucket_.dtype);
+    WEFT_TRY(extent(plan_.result_space, plan_.result_offset_bytes, dtype, bucket_.count, "result", &result));
+    return {};
+  }
+
+  Status collective(uint32_t index, Slot* slot) const {
+    const Status status = convert(plan_.collectives[index], slot);
+    slot->index = index;
+    slot->bucket = bucket_.index;
+    return status.with_prefix(cat("collective ", index, ": "));
+  }
+
+ private:
+  static Status bad(const std::string& what, Code code = Code::kArg) { return Status::error(code, what); }
+
+  Status convert(const weft_hook_collective& c, Slot* slot) const {
+    CollectiveArgs& args = slot->args;
+    if (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) {
+      return bad("dynamic counts are not supported in this version", Code::kUnsupported);
+    }
+    if (c.flags != 0) return bad(cat("unknown flags ", c.flags));
+    switch (c.coll) {
+      case WEFT_COLL_ALL_REDUCE:
+      case WEFT_COLL_REDUCE_SCATTER:
+      case WEFT_COLL_ALL_GATHER:
+      case WEFT_COLL_ALL_TO_ALL:
+      case WEFT_COLL_BROADCAST:
+        args.coll = static_cast<Coll>(c.coll);
+        break;
+      default:
+        return bad(cat("a hook cannot declare collective ", c.coll));
+    }
+    if (c.dtype < 1 || c.dtype > kDtypeCount) return bad(cat("unknown dtype ", c.dtype));
+    args.dtype = static_cast<Dtype>(c.dtype);
+    WEFT_TRY(convert_op(c, slot));
+    if (args.coll == Coll::kBroadcast) {
+      if (c.root < 0 || c.root >= bucket_.size)
+        return bad(cat("root ", c.root, " of ", bucket_.size, " ranks"));
+      args.peer = c.root;
+    }
+    args.count = c.count;
+    return convert_memory(c, slot);
+  }
+
+  Status convert_op(const weft_hook_collective& c, Slot* slot) const {
+    if (!is_reduction(slot->args.coll)) return {};
+    if (c.op < 1 || c.op > kReduceOpCount) return bad(cat("unknown op ", c.op));
+    const auto op = static_cast<ReduceOp>(c.op);
+    if (op == ReduceOp::kPremulSum) {
+      return bad("premul_sum has no factor here: scale in a stage", Code::kUnsupported);
+    }
+    WEFT_TRY(check_reduction(op, slot->args.dtype));
+    slot->average = op == ReduceOp::kAvg;
+    slot->args.op = slot->average ? ReduceOp::kSum : op;
+    return {};
+  }
+
+  Status convert_memory(const weft_hook_collective& c, Slot* slot) const {
+    const Coll coll = slot->args.coll;
+    const auto ranks = static_cast<uint64_t>(bucket_.size);
+    const bool wide_src = coll == Coll::kReduceScatter || coll == Coll::kAllToAll;
+    const bool wide_dst = coll == Coll::kAllGather || coll == Coll::kAllToAll;
+    uint64_t wide = 0;
+    if (__builtin_mul_overflow(c.count, ranks, &wide)) return bad(cat("count ", c.count, " is too large"));
+    Extent src, dst;
+    const Dtype dtype = slot->args.dtype;
+    WEFT_TRY(extent(c.src_space, c.src_offset_bytes, dtype, wide_src ? wide : c.count, "source", &src));
+    WEFT_TRY(extent(c.dst_space, c.dst_offset_bytes, dtype, wide_dst ? wide : c.count, "destination", &dst));
+    const bool overlap = src.space == dst.space && src.begin < dst.end() && dst.begin < src.end();
+    if (overlap && !in_place(coll, src, dst)) return bad("source and destination overlap");
+    if (coll == Coll::kBroadcast && (src.space != dst.space || src.begin != dst.begin)) {
+      return bad("a broadcast has one buffer: source and destination must be the same");
+    }
+    slot->space = {c.src_space, c.dst_space};
+    slot->offset = {c.src_offset_bytes, c.dst_offset_bytes};
+    return {};
+  }
+
+  bool in_place(Coll coll, const Extent& src, const Extent& dst) const {
+    const auto rank = static_cast<uint64_t>(bucket_.rank);
+    switch (coll) {
+      case Coll::kAllReduce:
+      case Coll::kBroadcast:
+        return src.begin == dst.begin;
+      case Coll::kAllGather:
+        return src.begin == dst.begin + rank * src.bytes;
+      case Coll::kReduceScatter:
+        return dst.begin == src.begin + rank * dst.bytes;
+      default:
+        return false;
+    }
+  }
+
+  Status extent(int32_t space, uint64_t offset, Dtype dtype, uint64_t count, const char* what,
+                Extent* out) const {
+    uint64_t room = 0;
+    if (space == WEFT_SPACE_BUCKET) {
+      room = bucket_.count * dtype_size(static_cast<Dtype>(bucket_.dtype));
+    } else if (space == WEFT_SPACE_SCRATCH) {
+      room = plan_.scratch_bytes;
+    } else {
+      return bad(cat("unknown space ", space, " of the ", what));
+    }
+    if (offset % dtype_size(dtype) != 0) {
+      return bad(cat("offset ", offset, " of the ", what, " is no multiple of an element"));
+    }
+    uint64_t bytes = 0;
+    uint64_t end = 0;
+    if (__builtin_mul_overflow(count, dtype_size(dtype), &bytes) ||
+        __builtin_add_overflow(bytes, offset, &end) || end > room) {
+      return bad(cat("the ", what, " (", count, " x ", weft::name(dtype), " at byte ", offset,
+                     ") lies beyond the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
+                     " bytes"));
+    }
+    *out = {space, offset, bytes};
+    return {};
+  }
+
+  const weft_bucket& bucket_;
+  const weft_hook_plan& plan_;
+};
+
+Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
+  weft_hook_plan plan{};
+  plan.struct_size = sizeof plan;
+  for (weft_hook_collective& c : plan.collectives) c.struct_size = sizeof c;
+  WEFT_TRY(hook.plan(bucket, &plan));
+  const Checker check(bucket, plan);
+  const auto named = [&](const Status& s) { return s.with_prefix(cat("hook '", hook.name(), "': ")); };
+  WEFT_TRY(named(check.plan()));
+  for (uint32_t k = 0; k < plan.collective_count; k++) {
+    WEFT_TRY(named(check.collective(k, &slots->emplace_back())));
+  }
+  schedule->buckets.push_back(
+      {plan.collective_count, plan.result_space, plan.result_offset_bytes, plan.scratch_bytes});
+  return {};
+}
+
+uint64_t mix(uint64_t h) {  // SplitMix64's finaliser
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+
+}  // namespace
+
+HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int size) {
+  size_t strides = 0;
+  for (const Param& p : manifest.params) strides += p.dense ? 0 : p.shape.size();
+  strides_.reserve(strides);  // so that nothing moves: the views point at them
+  params_.reserve(manifest.params.size());
+  buckets_.reserve(plan.buckets.size());
+  for (const PlannedBucket& planned : plan.buckets) {
+    weft_bucket bucket{};
+    bucket.struct_size = sizeof bucket;
+    bucket.index = static_cast<uint32_t>(buckets_.size());
+    bucket.bucket_count = static_cast<uint32_t>(plan.buckets.size());
+    bucket.is_last = bucket.index + 1 == bucket.bucket_count;
+    bucket.dtype = static_cast<int32_t>(planned.dtype);
+    bucket.count = planned.count;
+    bucket.divisor = size;
+    bucket.rank = rank;
+    bucket.size = size;
+    bucket.param_count = planned.params.size();
+    bucket.param_size = sizeof(weft_bucket_param);
+    bucket.params = params_.data() + params_.size();
+    buckets_.push_back(bucket);
+    for (size_t i = 0; i < planned.params.size(); i++) {
+      const Param& p = manifest.params[planned.params[i]];
+      const int64_t* strides_of_place = p.strides.data();
+      if (!p.dense) {
+        const std::vector<int64_t> packed = row_major(p.shape);
+        strides_of_place = strides_.data() + strides_.size();
+        strides_.insert(strides_.end(), packed.begin(), packed.end());
+      }
+      params_.push_back({sizeof(weft_bucket_param), planned.params[i], p.name.c_str(),
+                         static_cast<int32_t>(p.dtype), static_cast<int32_t>(p.shape.size()), p.shape.data(),
+                         strides_of_place, planned.offsets[i], p.count});
+    }
+  }
+}
+
+uint64_t HookViews::memory_bytes() const {
+  return buckets_.capacity() * sizeof(weft_bucket) + params_.capacity() * sizeof(weft_bucket_param) +
+         strides_.capacity() * sizeof(int64_t);
+}
+
+Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, HookViews* views,
+                     Schedule* schedule) {
+  std::vector<Slot> by_bucket;
+  std::vector<size_t> first;  // of each bucket in by_bucket
+  uint32_t most = 0;
+  for (uint32_t b = 0; b < plan.buckets.size(); b++) {
+    first.push_back(by_bucket.size());
+    const Status planned = plan_bucket(hook, views->bucket(b), schedule, &by_bucket);
+    WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
+    most = std::max(most, schedule->buckets[b].collectives);
+  }
+  schedule->slots.reserve(by_bucket.size());
+  for (size_t wave = 0; wave + 1 < plan.buckets.size() + most; wave++) {
+    for (size_t k = 0; k < most && k <= wave; k++) {
+      const size_t b = wave - k;
+      if (b >= plan.buckets.size() || k >= schedule->buckets[b].collectives) continue;
+      schedule->slots.push_back(by_bucket[first[b] + k]);
+    }
+  }
+  return {};
+}
+
+void Schedule::write(ByteWriter* writer) const {
+  // Slots and not buckets: their order is agreed on too.
+  writer->put(static_cast<uint32_t>(slots.size()));
+  for (const Slot& slot : slots) {
+    writer->put(slot.bucket).put(slot.index).put(slot.average);
+    writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
+    writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
+  }
+}
+
+void Schedule::bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch) {
+  const auto at = [&](const Slot& slot, int side) {
+    const auto& base = slot.space[static_cast<size_t>(side)] == WEFT_SPACE_BUCKET ? buffers : scratch;
+    return base[slot.bucket] + slot.offset[static_cast<size_t>(side)];
+  };
+  for (Slot& slot : slots) {
+    slot.args.src = at(slot, 0);
+    slot.args.dst = at(slot, 1);
+  }
+}
+
+void Schedule::tag(uint64_t plan_hash) {
+  for (size_t i = 0; i < slots.size(); i++) {
+    slots[i].args.tag = std::max<uint64_t>(mix(plan_hash + i * 0x9e3779b97f4a7c15u), 1);  // 0 is the user's
+  }
+}
+
+std::string schedule_difference(const Manifest& manifest, const Plan& plan, int rank, ByteView mine,
+                                int other_rank, ByteView theirs) {
+  struct Read {
+    uint32_t bucket, index;
+    bool average;
+    Descriptor what;
+    std::string text() const { return cat(what.text(), average ? " (averaged)" : ""); }
+  };
+  const auto read = [](ByteReader& from) {
+    Read out{};
+    out.bucket = from.get<uint32_t>();
+    out.index = from.get<uint32_t>();
+    out.average = from.get<uint8_t>() != 0;
+    out.what.coll = from.get<uint8_t>();
+    out.what.dtype = from.get<uint8_t>();
+    out.what.op = from.get<uint8_t>();
+    out.what.root = from.get<int32_t>();
+    out.what.count = from.get<uint64_t>();
+    return out;
+  };
+  const auto side = [](int r, bool has, const Read& slot) {
+    if (!has) return cat("rank ", r, " declares no more");
+    return cat("rank ", r, " declares ", slot.text(), " as collective ", slot.index, " of bucket ",
+               slot.bucket);
+  };
+  ByteReader a(mine), b(theirs);
+  const auto count_a = a.get<uint32_t>(), count_b = b.get<uint32_t>();
+  for (uint32_t i = 0; i < std::max(count_a, count_b) && a.ok() && b.ok(); i++) {
+    const Read x = i < count_a ? read(a) : Read{};
+    const Read y = i < count_b ? read(b) : Read{};
+    if (i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index && x.average == y.average &&
+        x.what == y.what) {
+      continue;
+    }
+    // The order is by bucket and index: where they differ, one rank has a collective that the other lacks.
+    const uint32_t bucket = i < count_a ? x.bucket : y.bucket;
+    const std::string where =
+        bucket < plan.buckets.size() ? plan.text(manifest, bucket) : cat("bucket ", bucket);
+    return cat("the hook's collectives differ at ", where, ": ", side(rank, i < count_a, x), ", ",
+               side(other_rank, i < count_b, y));
+  }
+  return a.done() && b.done() ? "" : "a rank's plan is not readable";
+}
+
+}  // namespace weft

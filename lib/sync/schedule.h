@@ -1,0 +1,80 @@
+// What a hook declared for each bucket, checked, and the one order in which the collectives of all buckets
+// run. Made when a reducer is created, equal on all ranks (they agree on it), then only read.
+//
+// The order is a wavefront: collective k of bucket b comes at b + k, and among equals the smaller k first. So
+// for two collectives a bucket: (0,0) (1,0) (0,1) (2,0) (1,1) (3,0) ... While bucket b's second stage
+// computes, bucket b + 1's first collective travels. It depends on the plan alone, never on timing: a
+// collective whose stage has not run yet holds up all that come after it, on every rank alike, and no two
+// ranks can meet in different collectives. The price: with n collectives a bucket, its last one waits until
+// bucket b + n - 1 is ready. With one collective a bucket (allreduce) the order is that of the buckets.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "core/collectives.h"
+#include "core/hook.h"
+#include "sync/plan.h"
+
+namespace weft {
+
+// The buckets as hooks see them, and what these point at. Not movable: the views point into it.
+class HookViews {
+ public:
+  HookViews(const Manifest& manifest, const Plan& plan, int rank, int size);
+  HookViews(const HookViews&) = delete;
+  HookViews& operator=(const HookViews&) = delete;
+
+  weft_bucket& bucket(uint32_t b) { return buckets_[b]; }
+  uint64_t memory_bytes() const;
+
+ private:
+  std::vector<weft_bucket> buckets_;
+  std::vector<weft_bucket_param> params_;
+  std::vector<int64_t> strides_;  // row-major ones of gradients that are not dense
+};
+
+// One collective of one bucket.
+struct Slot {
+  uint32_t bucket = 0;
+  uint32_t index = 0;              // among the bucket's collectives
+  bool average = false;            // postscale is 1 / divisor of the step
+  std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
+  std::array<uint64_t, 2> offset{};
+  CollectiveArgs args;  // but src and dst, set by bind, and postscale
+};
+
+struct HookedBucket {
+  uint32_t collectives = 0;
+  int32_t result_space = WEFT_SPACE_BUCKET;
+  uint64_t result_offset = 0;
+  uint64_t scratch_bytes = 0;
+};
+
+struct Schedule {
+  std::vector<HookedBucket> buckets;
+  std::vector<Slot> slots;  // in the order in which they run
+
+  void write(ByteWriter* writer) const;  // what ranks must agree on
+  // Point the slots at memory. buffers and scratch: per bucket.
+  void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);
+  // Mark the slots as those of this plan; descriptors of other plans differ.
+  void tag(uint64_t plan_hash);
+};
+
+// Ask the hook for every bucket. kHook from it, kArg for what it may not declare, kUnsupported; the text
+// names hook, bucket and collective. Under the engine's drive lock.
+Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, HookViews* views,
+                     Schedule* schedule);
+
+// The first difference between what two ranks' hooks declared, from the bytes that write() made, naming the
+// bucket and both sides; empty if there is none.
+std::string schedule_difference(const Manifest& manifest, const Plan& plan, int rank, ByteView mine,
+                                int other_rank, ByteView theirs);
+
+}  // namespace weft

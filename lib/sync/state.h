@@ -1,0 +1,40 @@
+// What a reducer consists of, shared by its two halves: Reducer (the program's threads) and Step (the
+// engine). Made by Reducer::create; only what is marked changes afterwards.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/comm.h"
+#include "core/hook.h"
+#include "core/lane.h"
+#include "sync/buckets.h"
+#include "sync/manifest.h"
+#include "sync/plan.h"
+#include "sync/readiness.h"
+#include "sync/schedule.h"
+
+namespace weft {
+
+struct ReducerState {
+  std::shared_ptr<Comm> comm;
+  std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
+  std::shared_ptr<Hook> hook;
+  bool copy = true;  // WEFT_GRADIENT_COPY
+  weft_bucket_fn on_bucket = nullptr;
+  void* on_bucket_user_data = nullptr;
+
+  Manifest manifest;
+  Plan plan;
+  std::unique_ptr<HookViews> views;  // step, divisor: written by Step
+  Schedule schedule;
+  std::unique_ptr<Buckets> buckets;
+  std::unique_ptr<Readiness> readiness;  // any thread
+  // Copy mode: where the results go. Element i is written by ready(i) before it arrives, and read by Step
+  // once i's bucket is full.
+  std::vector<std::byte*> gradients;
+};
+
+}  // namespace weft

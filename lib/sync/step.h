@@ -1,0 +1,125 @@
+// The half of a reducer that the engine drives: launches buckets in order, runs the hook's stages and submits
+// its collectives in the schedule's order, and copies results back as soon as a bucket is done.
+//
+// Threads: poll and everything private under the engine's drive lock. prepare, deadline: the program's thread
+// that begins and finishes. finished: any thread; result and times after it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/engine.h"
+#include "core/request.h"
+#include "core/stage_gate.h"
+#include "core/trace_sink.h"
+#include "sync/state.h"
+
+namespace weft {
+
+class Step final : public Task {
+ public:
+  explicit Step(std::shared_ptr<ReducerState> state);
+
+  // ---- the program's thread
+  // Before Readiness::open: what the coming step is. No step is under way.
+  void prepare(uint64_t number, double divisor, uint64_t begin_ns);
+  // finish was called: the step fails when the deadline passes.
+  void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
+  // The step of this stamp is over, well or not: neither the library nor its hook touches gradients any more.
+  bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
+
+  // ---- any thread
+  void note_ready(uint32_t bucket, uint64_t now_ns) {
+    running_[bucket].ready_ns.store(now_ns, std::memory_order_relaxed);
+  }
+
+  // ---- when finished
+  struct Times {
+    uint64_t ready_ns = 0;  // of the clock; 0 where it has not happened
+    uint64_t launch_ns = 0;
+    uint64_t done_ns = 0;
+  };
+  Times times(uint32_t bucket) const;
+  uint64_t first_launch_ns() const { return first_launch_ns_; }
+  uint64_t last_done_ns() const { return last_done_ns_; }
+  // What the step waits for, or failed in.
+  std::string where() const;
+  // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
+  bool stage_given_up() const { return stage_given_up_; }
+  uint64_t memory_bytes() const;
+
+  Poll poll() override;
+
+ private:
+  // A bucket's progress in the current step.
+  struct Running {
+    explicit Running(Engine& engine) : waiter(engine) {}
+    StageWaiter waiter;
+    std::atomic<uint64_t> ready_ns{0};
+    uint64_t launch_ns = 0;
+    uint64_t done_ns = 0;
+    uint64_t generation = 0;      // of the stage that is pending
+    uint64_t stage_began_ns = 0;  // if a trace runs
+    uint32_t stages = 0;          // completed
+  };
+
+  void start(uint32_t stamp);
+  Poll give_up();
+  void end();
+  // Each does one bounded piece of work; false if there was none.
+  bool resume();
+  bool collect();
+  bool launch();
+  bool submit();
+  bool copy_back();
+  void apply_deadline();
+  void watch();
+
+  void run_stage(uint32_t bucket);
+  void stage_done(uint32_t bucket);
+  void stage_failed(uint32_t bucket, const Status& status);
+  // True when the bucket's result is where it belongs.
+  bool copy_piece(uint32_t bucket);
+  void bucket_done(uint32_t bucket);
+  void report(uint32_t bucket, Code code);
+  void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns);
+  uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
+  Request& request(size_t position) { return requests_[position % requests_.size()]; }
+
+  const std::shared_ptr<ReducerState> state_;
+  ReducerState& s_;
+  Engine& engine_;
+  Clock& clock_;
+
+  // From prepare, read once the step is seen open.
+  uint64_t number_ = 0;
+  double divisor_ = 1;
+  uint64_t begin_ns_ = 0;
+  std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
+  std::atomic<uint32_t> finished_{0};
+
+  bool active_ = false;
+  uint32_t stamp_ = 0;
+  uint32_t launched_ = 0;  // buckets
+  uint32_t done_ = 0;      // buckets
+  size_t submitted_ = 0;   // positions in the schedule
+  size_t collected_ = 0;
+  uint64_t applied_deadline_ns_ = UINT64_MAX;
+  uint32_t fruitless_ = 0;
+  bool stage_given_up_ = false;
+  uint64_t first_launch_ns_ = 0;
+  uint64_t last_done_ns_ = 0;
+  std::deque<Running> running_;       // per bucket
+  std::array<Request, 64> requests_;  // of the positions [collected_, submitted_)
+  std::vector<uint32_t> pending_;     // buckets whose stage completes later
+  std::vector<uint32_t> results_;     // buckets whose last stage has run, in that order
+  size_t result_ = 0;                 // the one that is being copied back
+  size_t copy_param_ = 0;             // within it
+  uint64_t copy_element_ = 0;         // within that
+};
+
+}  // namespace weft
