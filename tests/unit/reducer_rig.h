@@ -1,0 +1,251 @@
+// What the tests of the reducer share: a model of named gradients with any layout, values that are the same
+// on every run, and the serial reference.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "core/hook_table.h"
+#include "kernels/host_ops.h"
+#include "support/catch.h"
+#include "support/ranks.h"
+#include "sync/reducer.h"
+
+namespace weft::hook_allreduce {
+const HookFactory& factory();
+}
+
+namespace weft::test {
+
+inline std::shared_ptr<Hook> allreduce_hook() {
+  std::shared_ptr<Hook> hook;
+  REQUIRE(hook_allreduce::factory().make(nullptr, host_ops(), &hook).ok());
+  return hook;
+}
+
+struct TestParam {
+  std::string name;
+  std::vector<int64_t> shape;
+  Dtype dtype = Dtype::kF32;
+  std::vector<int64_t> strides = {};
+};
+
+// A list of parameters with what weft_param points at.
+class Model {
+ public:
+  explicit Model(std::vector<TestParam> params) : params_(std::move(params)) {
+    for (TestParam& p : params_) {
+      if (p.strides.empty()) p.strides = row_major(p.shape);
+      weft_param c{};
+      c.struct_size = sizeof c;
+      c.name = p.name.c_str();
+      c.dtype = static_cast<int32_t>(p.dtype);
+      c.ndim = static_cast<int32_t>(p.shape.size());
+      c.shape = p.shape.data();
+      c.strides = p.strides.data();
+      c_.push_back(c);
+    }
+  }
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  size_t size() const { return params_.size(); }
+  const TestParam& operator[](size_t i) const { return params_[i]; }
+  const std::vector<weft_param>& c() const { return c_; }
+
+  uint64_t count(size_t i) const {
+    uint64_t n = 1;
+    for (const int64_t extent : params_[i].shape) n *= static_cast<uint64_t>(extent);
+    return n;
+  }
+  // Where element k in row-major order lies, in elements.
+  uint64_t offset(size_t i, uint64_t k) const {
+    uint64_t at = 0;
+    for (size_t d = params_[i].shape.size(); d-- > 0;) {
+      const auto extent = static_cast<uint64_t>(params_[i].shape[d]);
+      at += k % extent * static_cast<uint64_t>(params_[i].strides[d]);
+      k /= extent;
+    }
+    return at;
+  }
+  // Bytes that the gradient spans, gaps included.
+  uint64_t span(size_t i) const {
+    if (count(i) == 0) return 0;
+    uint64_t last = 0;
+    for (size_t d = 0; d < params_[i].shape.size(); d++) {
+      last += static_cast<uint64_t>((params_[i].shape[d] - 1) * params_[i].strides[d]);
+    }
+    return (last + 1) * dtype_size(params_[i].dtype);
+  }
+
+ private:
+  std::vector<TestParam> params_;
+  std::vector<weft_param> c_;
+};
+
+// A bit of everything: odd sizes, other dtypes, a scalar, an empty one, a transposed and two sparse layouts.
+inline std::vector<TestParam> mixed_params() {
+  return {{"conv.weight", {8, 3, 3, 3}},
+          {"conv.bias", {8}},
+          {"scale", {}},
+          {"nothing", {4, 0}},
+          {"transposed", {5, 7}, Dtype::kF32, {1, 5}},
+          {"padded", {6, 5}, Dtype::kF32, {9, 1}},
+          {"every_second", {33}, Dtype::kF64, {2}},
+          {"half", {17, 3}, Dtype::kF16},
+          {"brain", {129}, Dtype::kBf16},
+          {"double", {11, 2}, Dtype::kF64},
+          {"fc.weight", {37, 41}},
+          {"fc.bias", {41}}};
+}
+
+// Small whole numbers, exact in every dtype, as are their sums.
+inline double value(uint64_t seed, int rank, size_t param, uint64_t element) {
+  uint64_t h = seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9u +
+               param * 0x94d049bb133111ebu + element * 0xd6e8feb86659fd93u;
+  h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
+  return static_cast<double>((h >> 40) % 17) - 8.0;
+}
+
+inline void store(Dtype dtype, double from, std::byte* to) {
+  CopyArgs args;
+  args.src = reinterpret_cast<const std::byte*>(&from);
+  args.dst = to;
+  args.count = 1;
+  args.src_dtype = Dtype::kF64;
+  args.dst_dtype = dtype;
+  host_ops().copy(args);
+}
+
+// One rank's gradients of a model, with gaps filled by a pattern that must stay.
+class Gradients {
+ public:
+  static constexpr std::byte kGap{0x5a};
+
+  explicit Gradients(const Model& model) : model_(model) {
+    for (size_t i = 0; i < model.size(); i++) memory_.emplace_back(model.span(i), kGap);
+  }
+  std::byte* operator[](size_t i) { return memory_[i].data(); }
+  void fill(uint64_t seed, int rank) {
+    for (size_t i = 0; i < model_.size(); i++) fill(i, seed, rank);
+  }
+  void fill(size_t i, uint64_t seed, int rank) { fill(i, seed, rank, memory_[i].data()); }
+  void fill(size_t i, uint64_t seed, int rank, std::byte* to) {
+    for (uint64_t k = 0; k < model_.count(i); k++) {
+      store(model_[i].dtype, value(seed, rank, i, k), to + at(i, k));
+    }
+  }
+  uint64_t at(size_t i, uint64_t k) const { return model_.offset(i, k) * dtype_size(model_[i].dtype); }
+  const std::vector<Bytes>& memory() const { return memory_; }
+  std::vector<Bytes>& memory() { return memory_; }
+
+ private:
+  const Model& model_;
+  std::vector<Bytes> memory_;
+};
+
+// What every rank must have after a step: per parameter the sum over ranks and seeds (the micro-batches),
+// folded in rank order and divided once, in the layout of the gradient.
+inline Gradients reference(const Model& model, const std::vector<uint64_t>& seeds, int ranks,
+                           double divisor) {
+  Gradients out(model);
+  for (size_t i = 0; i < model.size(); i++) {
+    const uint32_t bytes = dtype_size(model[i].dtype);
+    for (uint64_t k = 0; k < model.count(i); k++) {
+      std::vector<Bytes> inputs;
+      std::vector<const std::byte*> pointers;
+      for (int r = 0; r < ranks; r++) {
+        double sum = 0;
+        for (const uint64_t seed : seeds) sum += value(seed, r, i, k);
+        inputs.emplace_back(bytes);
+        store(model[i].dtype, sum, inputs.back().data());
+      }
+      for (const Bytes& input : inputs) pointers.push_back(input.data());
+      std::byte* result = out[i] + out.at(i, k);
+      FoldArgs fold;
+      fold.dtype = model[i].dtype;
+      fold.inputs = pointers.data();
+      fold.input_count = ranks;
+      fold.outputs = &result;
+      fold.output_count = 1;
+      fold.count = 1;
+      fold.postscale = 1.0 / divisor;
+      host_ops().fold(fold);
+    }
+  }
+  return out;
+}
+
+// The first parameter whose bytes differ, gaps included; empty if none.
+inline std::string differs(const Model& model, const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+  for (size_t i = 0; i < model.size(); i++) {
+    if (a[i] != b[i]) return model[i].name;
+  }
+  return "";
+}
+
+struct RigOptions {
+  int32_t mode = WEFT_GRADIENT_COPY;
+  std::vector<uint64_t> limits = {256};
+  int64_t timeout_ms = 0;
+  weft_bucket_fn on_bucket = nullptr;
+  void* on_bucket_user_data = nullptr;
+};
+
+inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
+                           std::unique_ptr<Reducer>* reducer, const RigOptions& rig = {}) {
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = model.c().data();
+  options.param_count = model.size();
+  options.mode = rig.mode;
+  options.bucket_limits = rig.limits.empty() ? nullptr : rig.limits.data();
+  options.bucket_limit_count = static_cast<uint32_t>(rig.limits.size());
+  options.timeout_ms = rig.timeout_ms;
+  options.on_bucket = rig.on_bucket;
+  options.on_bucket_user_data = rig.on_bucket_user_data;
+  return Reducer::create(comm, options, std::move(hook), reducer);
+}
+
+// Every gradient becomes ready, in an order and on threads of its own.
+inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradients, uint64_t seed,
+                        int threads = 1) {
+  std::vector<size_t> order(gradients.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<Status> results(static_cast<size_t>(threads));
+  const auto body = [&](size_t t) {
+    for (size_t i = t; i < order.size(); i += static_cast<size_t>(threads)) {
+      const Status status = reducer.ready(order[i], gradients[order[i]], nullptr);
+      if (!status.ok()) results[t] = status;
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < static_cast<size_t>(threads); t++) others.emplace_back(body, t);
+  body(0);
+  for (std::thread& other : others) other.join();
+  for (const Status& status : results) WEFT_TRY(status);
+  return {};
+}
+
+inline std::vector<std::byte*> pointers(Gradients& gradients) {
+  std::vector<std::byte*> out;
+  for (Bytes& memory : gradients.memory()) out.push_back(memory.data());
+  return out;
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace weft::test
