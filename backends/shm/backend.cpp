@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "group.h"
 #include "lane.h"
+#include "pair.h"
 
 namespace weft::shm {
 namespace {
@@ -20,8 +21,13 @@ class ShmCollectives final : public Collectives {
   explicit ShmCollectives(std::shared_ptr<Group> group) : group_(std::move(group)) {}
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
-    if (key.kind != LaneKey::Kind::kCollective) {
-      return Status::error(Code::kUnsupported, "send and recv over shm");
+    if (key.kind == LaneKey::Kind::kSend) {
+      *lane = std::make_unique<SendLane>(group_, key.peer);
+      return {};
+    }
+    if (key.kind == LaneKey::Kind::kReceive) {
+      *lane = std::make_unique<ReceiveLane>(group_, key.peer);
+      return {};
     }
     if (key.id >= kLanes) {
       return Status::error(Code::kUnsupported, cat("the shm backend has ", kLanes,

@@ -21,10 +21,11 @@ inline constexpr uint64_t kDepth = 4;
 inline constexpr uint64_t kChunkBytes = 128 << 10;
 inline constexpr uint64_t kStagingBytes = kDepth * kChunkBytes;
 inline constexpr uint64_t kHalfBytes = kStagingBytes / 2;
-// A pair's ring carries what one rank sends to another one.
-inline constexpr uint64_t kRingDepth = 4;
-inline constexpr uint64_t kRingChunkBytes = 64 << 10;
-inline constexpr uint64_t kRingBytes = kRingDepth * kRingChunkBytes;
+// A pair's ring carries what one rank sends to another one, in packets of a header and up to kPacketBytes.
+inline constexpr uint64_t kRingDepth = 8;
+inline constexpr uint64_t kRingStride = 32 << 10;
+inline constexpr uint64_t kPacketBytes = kRingStride - 64;
+inline constexpr uint64_t kRingBytes = kRingDepth * kRingStride;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -88,13 +89,19 @@ struct LaneBlock {
 };
 static_assert(sizeof(LaneBlock) % 128 == 0);
 
-// One direction of a pair, in the sender's segment; `back` is in the receiver's.
+// A rank's words about one peer.
 struct PairBlock {
-  Post posts[2];     // of the sender: slots alternate with the receiver's acknowledgement
-  Counter produced;  // chunks in the ring
-  Counter consumed;  // chunks taken: written by this block's owner as receiver of the other direction
-  Post answers[2];   // of the receiver, about the other direction
+  Counter produced;  // packets it has put into its ring for the peer
+  Counter consumed;  // packets it has taken out of the peer's ring
+  Post receive;      // the receive from the peer that it executes
 };
+
+// Before each packet in a ring.
+struct alignas(64) PacketHeader {
+  uint64_t sequence;  // slot + 1
+  Descriptor descriptor;
+};
+static_assert(sizeof(PacketHeader) == 64);
 
 // Offsets in a segment. Equal on all ranks: they follow from what was agreed.
 struct Layout {

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "core/arena.h"
@@ -48,13 +50,23 @@ class ShmRank {
     return finish(runner, timeout_ms);
   }
   Status finish(CollectiveLane& runner, int timeout_ms = 20'000) {
+    CollectiveLane* const one[] = {&runner};
+    return finish_all(one, timeout_ms);
+  }
+  // Drive all of them; the first failure, if any.
+  Status finish_all(std::span<CollectiveLane* const> runners, int timeout_ms = 20'000) {
     const Deadline deadline = Deadline::after(clock_, timeout_ms, 0);
     for (uint32_t round = 0;; round++) {
-      const Poll poll = runner.poll();
-      if (poll == Poll::kFinished) return runner.result();
-      if (poll == Poll::kAdvanced) round = 0;
+      CollectiveLane* waiting = nullptr;
+      for (CollectiveLane* runner : runners) {
+        const Poll poll = runner->poll();
+        if (poll == Poll::kAdvanced) round = 0;
+        if (poll != Poll::kFinished) waiting = runner;
+        if (poll == Poll::kFinished && !runner->result().ok()) return runner->result();
+      }
+      if (waiting == nullptr) return {};
       if (round % 64 == 63 && deadline.expired(clock_)) {
-        const std::vector<int> missing = runner.missing();
+        const std::vector<int> missing = waiting->missing();
         return Status::error(Code::kTimeout, cat("waiting for rank ", list_text(missing)))
             .with_ranks(missing);
       }

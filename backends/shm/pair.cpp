@@ -1,0 +1,102 @@
+#include "pair.h"
+
+#include <cstring>
+#include <new>
+
+#include "base/text.h"
+
+namespace weft::shm {
+namespace {
+
+constexpr uint64_t kWork = 1 << 20;  // bytes moved in one poll, at most
+
+std::byte* packet_at(const Group& group, int owner, uint64_t ring, uint64_t index) {
+  return group.memory(owner, ring + index % kRingDepth * kRingStride);
+}
+
+}  // namespace
+
+void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
+  args_ = args;
+  slot_ = slot;
+  descriptor_ = Descriptor::of(args);
+  bytes_ = args.count * dtype_size(args.dtype);
+  packets_ =
+      bytes_ == 0 ? 1 : bytes_ / kPacketBytes + (bytes_ % kPacketBytes != 0);  // the descriptor travels
+  next_ = 0;
+  result_ = {};
+  running_ = true;
+  if (!ready_) {
+    if (Status status = group_->ensure(ring_owner(), ring_offset(), kRingBytes); !status.ok()) {
+      return finish(std::move(status));
+    }
+    ready_ = true;
+  }
+  begin();
+}
+
+Poll PairLane::poll() {
+  if (!running_) return Poll::kFinished;
+  bool advanced = false;
+  for (uint64_t work = 0; work < kWork && move(next_); work += kPacketBytes) {
+    advanced = true;
+    if (running_ && ++next_ == packets_) finish({});
+    if (!running_) return Poll::kFinished;
+  }
+  return running_ ? (advanced ? Poll::kAdvanced : Poll::kWaiting) : Poll::kFinished;
+}
+
+bool SendLane::move(uint64_t packet) {
+  const PairBlock& theirs = block(peer_, group_->rank());
+  // What the receiver executes, if it has come to this message already.
+  const Post& receive = theirs.receive;
+  const bool here = receive.arrival.sequence.load(std::memory_order_acquire) == slot_ + 1;
+  const Descriptor descriptor = here ? receive.descriptor : descriptor_;
+  const bool agreed = descriptor == descriptor_;
+  const uint64_t free = theirs.consumed.value.load(std::memory_order_acquire) + kRingDepth;
+  if (reached(free, moved_ + 1)) {
+    std::byte* const to = packet_at(*group_, group_->rank(), group_->layout().ring(peer_), moved_);
+    new (to) PacketHeader{slot_ + 1, descriptor_};
+    // A receiver of something else gets the header, to learn it too, and no data.
+    const uint64_t size = agreed ? bytes(packet) : 0;
+    if (size > 0) std::memcpy(to + sizeof(PacketHeader), args_.src + offset(packet), size);
+    group_->count_shared(size);
+    block(group_->rank(), peer_).produced.value.store(++moved_, std::memory_order_release);
+  } else if (agreed) {
+    return false;
+  }
+  if (!agreed) finish(mismatch(slot_, group_->rank(), descriptor_, peer_, descriptor));
+  return true;
+}
+
+void ReceiveLane::begin() {
+  Post& post = block(group_->rank(), peer_).receive;
+  post.descriptor = descriptor_;
+  post.arrival.sequence.store(slot_ + 1, std::memory_order_release);
+}
+
+bool ReceiveLane::move(uint64_t packet) {
+  const PairBlock& theirs = block(peer_, group_->rank());
+  if (!reached(theirs.produced.value.load(std::memory_order_acquire), moved_ + 1)) return false;
+  const std::byte* const from = packet_at(*group_, peer_, group_->layout().ring(group_->rank()), moved_);
+  PacketHeader header;
+  std::memcpy(&header, from, sizeof header);
+  if (header.sequence != slot_ + 1) {
+    finish(Status::error(Code::kPeerFailed,
+                         cat("slot ", slot_, ": a packet of rank ", peer_, " says ", header.sequence,
+                             ", which cannot be: its words in shared memory are damaged"),
+                         Evidence::kDescriptor)
+               .with_ranks({peer_})
+               .with_slot(slot_));
+    return true;
+  }
+  if (!(header.descriptor == descriptor_)) {
+    finish(mismatch(slot_, group_->rank(), descriptor_, peer_, header.descriptor));
+    return true;
+  }
+  if (bytes(packet) > 0) std::memcpy(args_.dst + offset(packet), from + sizeof(PacketHeader), bytes(packet));
+  block(group_->rank(), peer_).consumed.value.store(++moved_, std::memory_order_release);
+  return true;
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,81 @@
+// Messages from one rank to another through a ring of packets in the sender's segment. Short messages are
+// complete for the sender once they lie in the ring. Called by core/lane, drive lock.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/collectives.h"
+#include "group.h"
+
+namespace weft::shm {
+
+// What both directions share: one message at a time, packet by packet.
+class PairLane : public CollectiveLane {
+ public:
+  PairLane(std::shared_ptr<Group> group, int peer) : group_(std::move(group)), peer_(peer) {}
+
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return result_; }
+  void abandon() override { running_ = false; }
+  std::vector<int> missing() const override {
+    return running_ ? std::vector<int>{peer_} : std::vector<int>();
+  }
+  const char* algorithm() const override { return "ring"; }
+
+ protected:
+  virtual void begin() = 0;
+  // Move packet `packet` of the message if the other side has made it possible.
+  virtual bool move(uint64_t packet) = 0;
+  void finish(Status status) {
+    result_ = std::move(status);
+    running_ = false;
+  }
+  uint64_t offset(uint64_t packet) const { return packet * kPacketBytes; }
+  uint64_t bytes(uint64_t packet) const { return std::min(kPacketBytes, bytes_ - offset(packet)); }
+  PairBlock& block(int rank, int about) const {
+    return group_->at<PairBlock>(rank, group_->layout().pair(about));
+  }
+
+  const std::shared_ptr<Group> group_;
+  const int peer_;
+  CollectiveArgs args_;
+  Descriptor descriptor_;
+  uint64_t slot_ = 0;
+  uint64_t moved_ = 0;  // packets over all messages: where this side is in the ring
+  bool running_ = false;
+
+ private:
+  Status result_;
+  bool ready_ = false;  // the ring is populated
+  uint64_t bytes_ = 0;
+  uint64_t packets_ = 0;
+  uint64_t next_ = 0;
+  virtual int ring_owner() const = 0;
+  virtual uint64_t ring_offset() const = 0;
+};
+
+class SendLane final : public PairLane {
+ public:
+  using PairLane::PairLane;
+
+ private:
+  void begin() override {}
+  bool move(uint64_t packet) override;
+  int ring_owner() const override { return group_->rank(); }
+  uint64_t ring_offset() const override { return group_->layout().ring(peer_); }
+};
+
+class ReceiveLane final : public PairLane {
+ public:
+  using PairLane::PairLane;
+
+ private:
+  void begin() override;
+  bool move(uint64_t packet) override;
+  int ring_owner() const override { return peer_; }
+  uint64_t ring_offset() const override { return group_->layout().ring(group_->rank()); }
+};
+
+}  // namespace weft::shm

@@ -1,0 +1,98 @@
+// Messages of the shm backend: order, sizes, eagerness, mismatches.
+#include <numeric>
+
+#include "shm_rank.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+LaneKey to(int peer) {
+  return {LaneKey::Kind::kSend, 0, peer};
+}
+LaneKey from(int peer) {
+  return {LaneKey::Kind::kReceive, 0, peer};
+}
+
+CollectiveArgs message(Coll coll, int peer, std::vector<uint32_t>& data, Dtype dtype = Dtype::kU32) {
+  CollectiveArgs args;
+  args.coll = coll;
+  args.dtype = dtype;
+  args.peer = peer;
+  args.count = data.size();
+  auto* const memory = reinterpret_cast<std::byte*>(data.data());
+  if (coll == Coll::kSend) {
+    args.src = memory;
+  } else {
+    args.dst = memory;
+  }
+  return args;
+}
+
+const std::vector<uint64_t> kCounts = {0, 1, 100, 8000, 8176, 8177, 100'000, 1'000'000};
+
+}  // namespace
+
+TEST_CASE("messages of every size arrive in order, in both directions at once") {
+  CHECK(failure_text(run_linked_processes(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          const int peer = 1 - rank.rank();
+          uint64_t slot = 0;
+          for (const uint64_t count : kCounts) {
+            std::vector<uint32_t> out(count), in(count, 7), want(count);
+            std::iota(out.begin(), out.end(), 1000u * static_cast<uint32_t>(rank.rank()));
+            std::iota(want.begin(), want.end(), 1000u * static_cast<uint32_t>(peer));
+            rank.lane(to(peer)).start(message(Coll::kSend, peer, out), slot);
+            rank.lane(from(peer)).start(message(Coll::kRecv, peer, in), slot++);
+            CollectiveLane* lanes[] = {&rank.lane(to(peer)), &rank.lane(from(peer))};
+            WEFT_EXPECT_OK(rank.finish_all(lanes));
+            WEFT_EXPECT(in == want);
+          }
+        })) == "");
+}
+
+TEST_CASE("a short send is complete before its receive is called") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          std::vector<uint32_t> data(100, static_cast<uint32_t>(rank.rank()));
+          // Both send first; neither could finish if sends waited for receives.
+          WEFT_EXPECT_OK(rank.call(to(1 - rank.rank()), message(Coll::kSend, 1 - rank.rank(), data)));
+          WEFT_EXPECT_OK(rank.call(from(1 - rank.rank()), message(Coll::kRecv, 1 - rank.rank(), data)));
+          WEFT_EXPECT(data[99] == static_cast<uint32_t>(1 - rank.rank()));
+        })) == "");
+}
+
+TEST_CASE("a receive of another count or dtype is a mismatch on both sides") {
+  for (const bool other_dtype : {false, true}) {
+    CHECK(failure_text(run_linked_threads(2, [&](SocketLinks& links) {
+            ShmRank rank(links);
+            std::vector<uint32_t> data(1'000'000);
+            std::vector<uint32_t> fewer(999'999);
+            const Dtype dtype = other_dtype ? Dtype::kF32 : Dtype::kU32;
+            const Status status =
+                rank.rank() == 0
+                    ? rank.call(to(1), message(Coll::kSend, 1, data))
+                    : rank.call(from(0), message(Coll::kRecv, 0, other_dtype ? data : fewer, dtype));
+            WEFT_EXPECT(status.code() == Code::kMismatch);
+            WEFT_EXPECT(status.text().find("send u32 x 1000000") != std::string::npos);
+            WEFT_EXPECT(status.text().find(other_dtype ? "f32 x 1000000" : "u32 x 999999") !=
+                        std::string::npos);
+          })) == "");
+  }
+}
+
+TEST_CASE("a receive names the rank that sends nothing") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          if (rank.rank() == 0) {
+            std::vector<uint32_t> data(1);
+            const Status status = rank.call(from(1), message(Coll::kRecv, 1, data), 50);
+            WEFT_EXPECT(status.code() == Code::kTimeout);
+            WEFT_EXPECT(status.info().ranks == std::vector<int>{1});
+            rank.lane(from(1)).abandon();
+            WEFT_EXPECT(rank.lane(from(1)).missing().empty());
+          }
+        })) == "");
+}
