@@ -48,8 +48,7 @@ extern "C" {
 #define WEFT_API
 #endif
 
-/* ---- Version
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Version ------------------------------------------------------------------------------------------- */
 
 #define WEFT_VERSION_MAJOR 1
 #define WEFT_VERSION_MINOR 0
@@ -59,8 +58,7 @@ extern "C" {
 /* The library's version as WEFT_VERSION_NUMBER. Threads: any thread. Since 1.0 */
 WEFT_API uint32_t weft_version(void);
 
-/* ---- Status
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Status -------------------------------------------------------------------------------------------- */
 
 typedef int32_t weft_status;
 
@@ -115,8 +113,7 @@ typedef struct weft_error {
 } weft_error;
 #define WEFT_ERROR_INIT {sizeof(weft_error), 0, 0, WEFT_NO_SLOT, WEFT_NO_STEP, 0, {0}, {0}}
 
-/* ---- Types, operations, devices, timeouts
- * -------------------------------------------------------------------- */
+/* ---- Types, operations, devices, timeouts -------------------------------------------------------------- */
 
 typedef int32_t weft_dtype;
 #define WEFT_DTYPE_U8 1
@@ -180,8 +177,7 @@ typedef struct weft_stream {
 #define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
 #define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000
 
-/* ---- Objects
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Objects ------------------------------------------------------------------------------------------- */
 
 typedef struct weft_context weft_context; /* one instance of the library; any thread */
 typedef struct weft_comm weft_comm; /* ranks with an order of operations; collectives: one thread at a time */
@@ -189,8 +185,7 @@ typedef struct weft_request weft_request; /* one asynchronous operation; any thr
 typedef struct weft_reducer weft_reducer; /* gradient sync for one list of parameters; see its calls */
 typedef struct weft_hook weft_hook;       /* how one bucket is communicated; one thread at a time */
 
-/* ---- Context
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Context ------------------------------------------------------------------------------------------- */
 
 #define WEFT_LOG_OFF 0
 #define WEFT_LOG_ERROR 1
@@ -208,10 +203,11 @@ typedef void (*weft_thread_start_fn)(void* user_data, const char* thread_name);
 typedef void* (*weft_alloc_fn)(void* user_data, uint64_t size, uint64_t alignment, int32_t device);
 typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int32_t device);
 
+/* Who drives operations and hooks: a thread of the context, helped by whoever waits; or only the program's
+ * own threads, inside their Weft calls. */
 typedef int32_t weft_progress;
-#define WEFT_PROGRESS_THREAD 1 /* default: a thread of the context drives operations; whoever waits helps */
-#define WEFT_PROGRESS_CALLER \
-  2 /* operations and hooks advance only inside Weft calls of the program's own threads */
+#define WEFT_PROGRESS_THREAD 1 /* default */
+#define WEFT_PROGRESS_CALLER 2
 
 typedef struct weft_context_options {
   size_t struct_size;
@@ -222,30 +218,18 @@ typedef struct weft_context_options {
   void* log_user_data;
   weft_thread_start_fn thread_start; /* default: none */
   void* thread_start_user_data;
-  weft_alloc_fn host_alloc; /* default: the C library; set both or none */
+  weft_alloc_fn host_alloc; /* memory not shared between ranks; default: the C library; both or none */
   weft_free_fn host_free;
   void* host_alloc_user_data;
-  weft_alloc_fn device_alloc; /* default: the device's runtime; set both or none */
+  weft_alloc_fn device_alloc; /* NULL: WEFT_ERR_UNSUPPORTED in this version */
   weft_free_fn device_free;
   void* device_alloc_user_data;
   const char* module_path; /* folder of backend modules; default: beside libweft.so */
 } weft_context_options;
+/* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
-  {sizeof(weft_context_options),  \
-   WEFT_VERSION_NUMBER,           \
-   0,                             \
-   0,                             \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL,                          \
-   NULL}
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+/* clang-format on */
 
 /* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
  * NULL or too small. Threads: any thread. Since 1.0 */
@@ -284,12 +268,10 @@ WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, w
 WEFT_API weft_status weft_capability(weft_context* context, const char* backend, int32_t coll, int32_t dtype,
                                      int32_t op, int32_t device_kind, uint8_t* supported);
 
-/* ---- Communicators
- * --------------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 typedef int32_t weft_bootstrap;
-#define WEFT_BOOTSTRAP_ENV \
-  0 /* rank, size and address from WEFT_*, or from mpirun's, srun's or torchrun's variables */
+#define WEFT_BOOTSTRAP_ENV 0      /* WEFT_RANK, WEFT_SIZE, WEFT_STORE, or a launcher's variables */
 #define WEFT_BOOTSTRAP_STORE 1    /* rank, size and store below */
 #define WEFT_BOOTSTRAP_CALLBACK 2 /* rank, size and all_gather below */
 
@@ -388,8 +370,7 @@ WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 WEFT_API weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory);
 WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 
-/* ---- Collectives
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Collectives --------------------------------------------------------------------------------------- */
 
 typedef struct weft_coll_options {
   size_t struct_size;
@@ -450,8 +431,7 @@ WEFT_API weft_status weft_send(weft_comm* comm, const void* src, uint64_t count,
 WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32_t dtype, int32_t peer,
                                const weft_coll_options* options, weft_request** request);
 
-/* ---- Requests
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* Wait until the request is complete, driving progress meanwhile, and return its result. timeout_ms: 0 is 300
  * s; WEFT_ERR_NOT_DONE when it passes, the operation goes on. Threads: any thread. Since 1.0 */
@@ -472,8 +452,7 @@ WEFT_API weft_status weft_request_error(weft_request* request, weft_error* error
  * Since 1.0 */
 WEFT_API weft_status weft_request_release(weft_request** request);
 
-/* ---- Hooks: how a bucket of gradients is communicated
- * -------------------------------------------------------------- */
+/* ---- Hooks: how a bucket of gradients is communicated -------------------------------------------------- */
 
 typedef struct weft_bucket_param {
   size_t struct_size;
@@ -595,8 +574,7 @@ WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_
                                               weft_status result);
 WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
 
-/* ---- Reducer: gradient synchronisation
- * ------------------------------------------------------------------------------ */
+/* ---- Reducer: gradient synchronisation ----------------------------------------------------------------- */
 
 /* One parameter of the model, in the order of definition. Names are unique and equal on all ranks. */
 typedef struct weft_param {
@@ -661,8 +639,8 @@ typedef struct weft_begin_options {
   uint32_t reserved;      /* 0 */
   double weight; /* this rank's weight; default 1. Other values: WEFT_ERR_UNSUPPORTED in this version */
 } weft_begin_options;
-#define WEFT_BEGIN_LOCAL \
-  UINT64_C(1) /* accumulate only: gradients of this step are added locally, nothing travels */
+/* Accumulate only: gradients of this step are added locally, nothing travels. */
+#define WEFT_BEGIN_LOCAL UINT64_C(1)
 #define WEFT_BEGIN_NO_DATA UINT64_C(2) /* WEFT_ERR_UNSUPPORTED in this version */
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0}
 

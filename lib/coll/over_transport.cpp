@@ -11,8 +11,10 @@ namespace {
 class OverTransport final : public Collectives {
  public:
   OverTransport(std::unique_ptr<Transport> transport, int rank, int size, const DeviceOps& host,
-                const coll::Forced& forced)
-      : transport_(std::move(transport)), context_{*transport_, host, rank, size, forced} {}
+                const coll::Forced& forced, const HostAllocator& allocator)
+      : arena_(allocator),
+        transport_(std::move(transport)),
+        context_{*transport_, host, rank, size, forced} {}
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     *lane = std::make_unique<coll::TransportLane>(context_, key);
@@ -39,8 +41,8 @@ class OverTransport final : public Collectives {
 
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
                                             const DeviceOps& host, Clock& /*clock*/,
-                                            const coll::Forced& forced) {
-  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced);
+                                            const coll::Forced& forced, const HostAllocator& allocator) {
+  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced, allocator);
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "coll/select.h"
+#include "core/allocator.h"
 #include "core/collectives.h"
 #include "core/device.h"
 #include "core/transport.h"
@@ -15,6 +16,7 @@ namespace weft {
 // host and clock outlive the result, and lanes do not outlive it.
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
                                             const DeviceOps& host, Clock& clock,
-                                            const coll::Forced& forced = {});
+                                            const coll::Forced& forced = {},
+                                            const HostAllocator& allocator = {});
 
 }  // namespace weft

@@ -65,15 +65,15 @@ uint64_t ExtentAllocator::high_water() const {
 }
 
 HeapArena::~HeapArena() {
-  for (const auto& [memory, size] : blocks_) std::free(memory);
+  for (const auto& [memory, size] : blocks_) allocator_.put(memory, size);
 }
 
 Status HeapArena::allocate(uint64_t size, std::byte** memory) {
   const uint64_t rounded = round_up(size);
-  void* block = rounded == 0 ? nullptr : std::aligned_alloc(kAlignment, rounded);
+  std::byte* const block = rounded == 0 ? nullptr : allocator_.get(rounded, kAlignment);
   if (block == nullptr) return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size)));
   std::memset(block, 0, rounded);
-  *memory = static_cast<std::byte*>(block);
+  *memory = block;
   const std::lock_guard lock(mutex_);
   blocks_.emplace(*memory, rounded);
   bytes_ += rounded;
@@ -85,8 +85,8 @@ Status HeapArena::free(std::byte* memory) {
   const auto it = blocks_.find(memory);
   if (it == blocks_.end()) return Status::error(Code::kArg, "not a pointer from this communicator's arena");
   bytes_ -= it->second;
+  allocator_.put(memory, it->second);
   blocks_.erase(it);
-  std::free(memory);
   return {};
 }
 

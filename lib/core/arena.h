@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/status.h"
+#include "core/allocator.h"
 
 namespace weft {
 
@@ -46,15 +47,19 @@ class ExtentAllocator {
 // Memory of this process alone, for backends whose ranks are threads or whose peers cannot reach memory.
 class HeapArena final : public Arena {
  public:
+  explicit HeapArena(const HostAllocator& allocator = {}) : allocator_(allocator) {}
   ~HeapArena() override;
+  HeapArena(const HeapArena&) = delete;
+  HeapArena& operator=(const HeapArena&) = delete;
   Status allocate(uint64_t size, std::byte** memory) override;
   Status free(std::byte* memory) override;
   uint64_t populated_bytes() const override;
 
  private:
+  const HostAllocator allocator_;
   mutable std::mutex mutex_;
-  std::map<std::byte*, uint64_t> blocks_;
-  uint64_t bytes_ = 0;
+  std::map<std::byte*, uint64_t> blocks_;  // guarded by mutex_
+  uint64_t bytes_ = 0;                     // guarded by mutex_
 };
 
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "core/allocator.h"
 #include "core/collectives.h"
 #include "core/control.h"
 #include "core/device.h"
@@ -27,6 +28,7 @@ struct BackendArgs {
   uint64_t arena_limit_bytes = 0;
   Deadline deadline = Deadline::never();
   FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
+  HostAllocator allocator;  // for memory that is not shared
 };
 
 struct Backend {

@@ -22,7 +22,9 @@ struct CommOptions {
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;
   uint64_t arena_limit_bytes = uint64_t{64} << 30;
-  bool authenticated = false;
+  bool authenticated = false;  // members proved that they hold the job's secret
+  bool spans_hosts = false;    // ranks may be on several hosts
+  std::string host;            // the address of this host that others reach, if known
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "core/allocator.h"
 #include "core/callbacks.h"
 #include "core/device.h"
 #include "core/engine.h"
@@ -28,7 +29,8 @@ struct ContextOptions {
   ThreadStart thread_start;
   std::string module_path;
   const DeviceOps* host = nullptr;  // required
-  std::shared_ptr<Clock> clock;     // default: the machine's
+  HostAllocator host_allocator;
+  std::shared_ptr<Clock> clock;  // default: the machine's
 };
 
 // Threads: any thread.
@@ -51,6 +53,8 @@ class Context : public std::enable_shared_from_this<Context> {
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
 
+  // Numbers the communicators that this context forms through a store.
+  uint64_t next_meeting() { return meetings_.fetch_add(1); }
   void add_comm(const std::shared_ptr<Comm>& comm);
 
   // Null when no trace runs. The sink lives as long as the context.
@@ -66,6 +70,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Log log_;
   ForkGuard guard_;
   std::atomic<TraceSink*> trace_{nullptr};
+  std::atomic<uint64_t> meetings_{0};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Comm>> comms_;   // guarded by mutex_
   std::vector<std::shared_ptr<void>> kept_;  // guarded by mutex_

@@ -1,0 +1,31 @@
+// Where Weft's large blocks of host memory come from: the C library, or the program's functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace weft {
+
+// Threads: any thread.
+struct HostAllocator {
+  void* (*allocate)(void* user_data, uint64_t size, uint64_t alignment, int32_t device) = nullptr;
+  void (*release)(void* user_data, void* block, uint64_t size, int32_t device) = nullptr;
+  void* user_data = nullptr;
+
+  // size is a multiple of alignment. Null when there is no memory.
+  std::byte* get(uint64_t size, uint64_t alignment) const {
+    void* const block =
+        allocate != nullptr ? allocate(user_data, size, alignment, 0) : std::aligned_alloc(alignment, size);
+    return static_cast<std::byte*>(block);
+  }
+  void put(std::byte* block, uint64_t size) const {
+    if (release != nullptr) {
+      release(user_data, block, size, 0);
+    } else {
+      std::free(block);
+    }
+  }
+};
+
+}  // namespace weft

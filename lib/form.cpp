@@ -1,0 +1,246 @@
+#include "form.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/config.h"
+#include "base/text.h"
+#include "coll/over_transport.h"
+#include "rendezvous/auth.h"
+#include "rendezvous/callback_exchange.h"
+#include "rendezvous/mesh.h"
+#include "rendezvous/store_exchange.h"
+
+namespace weft {
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that
+// is told.
+Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline) {
+  ByteWriter writer;
+  writer.put(mine.code()).put_string(std::string_view(mine.text()).substr(0, 2048));
+  std::vector<Bytes> all;
+  if (const Status told = exchange.all_gather(writer.bytes(), &all, deadline); !told.ok())
+    return mine.ok() ? told : mine;
+  if (!mine.ok()) return mine;
+  for (size_t r = 0; r < all.size(); r++) {
+    ByteReader reader(all[r]);
+    const auto code = reader.get<Code>();
+    const std::string text = reader.get_string(4096);
+    if (!reader.done()) return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed result"));
+    if (code == Code::kOk) continue;
+    return Status::error(code, cat("rank ", r, ": ", text), Evidence::kReport)
+        .with_ranks({static_cast<int>(r)});
+  }
+  return {};
+}
+
+// What a rank has to offer: the backend it was told to use (or none), and those that work there.
+struct Offer {
+  std::string wanted;
+  std::vector<std::string> available;
+};
+
+Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
+  ByteReader reader(bytes);
+  offer->wanted = reader.get_string(64);
+  const auto count = std::min<uint32_t>(reader.get<uint32_t>(), 64);
+  for (uint32_t i = 0; i < count; i++) offer->available.push_back(reader.get_string(64));
+  if (reader.done()) return {};
+  return Status::error(Code::kInternal, cat("rank ", rank, " sent a malformed list of backends"));
+}
+
+// The backend that every rank was told to use, or the most preferred one that every rank has.
+Status choose_backend(Exchange& exchange, const Registry& registry, const std::string& wanted,
+                      Deadline deadline, const Backend** chosen) {
+  Status local;
+  if (!wanted.empty()) {
+    const BackendEntry* entry = registry.find(wanted);
+    std::string detail;
+    local = entry == nullptr ? Status::error(Code::kArg, cat("there is no backend \"", wanted,
+                                                             "\"; there are ", registry.names()))
+                             : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
+  }
+  WEFT_TRY(agree_on(exchange, local, deadline));
+
+  ByteWriter writer;
+  writer.put_string(wanted);
+  std::vector<std::string> available;
+  for (const BackendEntry& entry : registry.backends()) {
+    std::string detail;
+    if (registry.probe(entry, &detail).ok() && entry.backend->preference >= 0)
+      available.push_back(entry.name);
+  }
+  writer.put(static_cast<uint32_t>(available.size()));
+  for (const std::string& name : available) writer.put_string(name);
+  std::vector<Bytes> all;
+  WEFT_TRY(exchange.all_gather(writer.bytes(), &all, deadline));
+  std::vector<Offer> offers(all.size());
+  for (size_t r = 0; r < all.size(); r++) WEFT_TRY(read_offer(static_cast<int>(r), all[r], &offers[r]));
+  for (size_t r = 1; r < offers.size(); r++) {
+    if (offers[r].wanted == offers[0].wanted) continue;
+    const auto shown = [](const std::string& name) { return name.empty() ? "the best" : name; };
+    return Status::error(Code::kMismatch, cat("rank 0 asks for backend ", shown(offers[0].wanted), ", rank ",
+                                              r, " for ", shown(offers[r].wanted)))
+        .with_ranks({static_cast<int>(r)});
+  }
+  if (!wanted.empty()) {
+    *chosen = registry.find(wanted)->backend;
+    return {};
+  }
+  for (const BackendEntry& entry : registry.backends()) {
+    const auto has = [&](const Offer& offer) {
+      return std::find(offer.available.begin(), offer.available.end(), entry.name) != offer.available.end();
+    };
+    if (entry.backend == nullptr || !std::all_of(offers.begin(), offers.end(), has)) continue;
+    if (*chosen == nullptr || entry.backend->preference > (*chosen)->preference) *chosen = entry.backend;
+  }
+  if (*chosen != nullptr) return {};
+  return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
+}
+
+Status make_collectives(const Backend& backend, const BackendArgs& args,
+                        std::unique_ptr<Collectives>* collectives) {
+  if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
+  std::unique_ptr<Transport> transport;
+  WEFT_TRY(backend.make_transport(args, &transport));
+  *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
+                                args.clock, {}, args.allocator);
+  return {};
+}
+
+Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
+            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm) {
+  MeshOptions mesh_options;
+  mesh_options.tcp = options.authenticated && options.spans_hosts;
+  mesh_options.host = options.host;
+  mesh_options.on_thread_start = context->options().thread_start;
+  mesh_options.deadline = deadline;
+  std::unique_ptr<SocketMesh> mesh;
+  WEFT_TRY(SocketMesh::make(exchange, mesh_options, context->clock(), context->log(), &mesh));
+
+  const Backend* backend = nullptr;
+  WEFT_TRY(choose_backend(exchange, registry, options.backend, deadline, &backend));
+  BackendArgs args{exchange, context->clock(), context->log(), context->host()};
+  args.fds = mesh.get();
+  args.allocator = context->options().host_allocator;
+  args.arena_limit_bytes = options.arena_limit_bytes;
+  args.deadline = deadline;
+  std::unique_ptr<Collectives> collectives;
+  const Status made = make_collectives(*backend, args, &collectives);
+  WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
+
+  if (SystemClock* clock = context->system_clock();
+      clock != nullptr && collectives->local_size() > usable_cores()) {
+    clock->set_crowded(true);
+  }
+  exchange.finish();
+  options.backend = backend->name;
+  const int rank = exchange.rank();
+  const int size = exchange.size();
+  *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives));
+  if (!*comm) return Status::error(Code::kInternal, "the backend has no lane for the user's collectives");
+  context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
+  return {};
+}
+
+// One rank alone: there is nobody to ask.
+class SoloExchange final : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline /*deadline*/) override {
+    all->assign(1, Bytes(mine.begin(), mine.end()));
+    return {};
+  }
+};
+
+// Fill in what the environment says.
+Status from_environment(Meeting* meeting, std::string* job) {
+  Environment environment;
+  WEFT_TRY(process_environment(&environment));
+  *job = environment.job;
+  if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
+  if (meeting->bootstrap != Meeting::Bootstrap::kEnvironment) return {};
+  meeting->rank = environment.rank;
+  meeting->size = environment.size;
+  meeting->store = environment.store;
+  meeting->store_external = environment.store_external;
+  if (meeting->secret.empty()) meeting->secret = std::move(environment.secret);
+  return {};
+}
+
+}  // namespace
+
+Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,
+            std::shared_ptr<Comm>* comm) {
+  std::string job;
+  WEFT_TRY(from_environment(&meeting, &job));
+  const Deadline deadline = Deadline::after(context->clock(), meeting.options.init_timeout_ms, 60'000);
+  std::unique_ptr<Exchange> exchange;
+  if (meeting.bootstrap == Meeting::Bootstrap::kCallback) {
+    exchange = std::make_unique<CallbackExchange>(meeting.rank, meeting.size, meeting.all_gather,
+                                                  meeting.all_gather_user_data, context->clock());
+    // The caller's channel is trusted, and carries the communicator's key.
+    meeting.options.authenticated = true;
+    meeting.options.spans_hosts = true;  // it may; nothing says
+  } else if (meeting.size == 1) {
+    exchange = std::make_unique<SoloExchange>();
+  } else {
+    WEFT_TRY(init_crypto());
+    StoreOptions options;
+    options.rank = meeting.rank;
+    options.size = meeting.size;
+    options.store = meeting.store;
+    options.key = meeting.secret.empty() ? AuthKey::open() : AuthKey::from_secret(meeting.secret);
+    options.job = job;
+    options.sequence = context->next_meeting();
+    options.external = meeting.store_external;
+    options.on_thread_start = context->options().thread_start;
+    std::unique_ptr<StoreExchange> store;
+    WEFT_TRY(StoreExchange::make(options, context->clock(), context->log(), deadline, &store));
+    meeting.options.authenticated = !meeting.secret.empty();
+    meeting.options.spans_hosts = store->spans_hosts();
+    meeting.options.host = store->reachable_host();
+    exchange = std::move(store);
+  }
+  return form(context, registry, *exchange, std::move(meeting.options), deadline, comm);
+}
+
+Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
+             std::shared_ptr<Comm>* part) {
+  Context& context = parent->context();
+  const Deadline deadline = Deadline::after(context.clock(), parent->options().init_timeout_ms, 60'000);
+  ByteWriter writer;
+  writer.put(uint8_t{no_color}).put(static_cast<int32_t>(color)).put(static_cast<int32_t>(key));
+  const uint32_t id = parent->next_subgroup_id();
+  std::vector<Bytes> all;
+  WEFT_TRY(parent->agree(writer.bytes(), &all, deadline));
+  if (no_color) return {};
+  std::vector<std::tuple<int32_t, int>> members;  // key, rank
+  for (int r = 0; r < parent->size(); r++) {
+    ByteReader reader(all[static_cast<size_t>(r)]);
+    const bool none = reader.get<uint8_t>() != 0;
+    const auto its_color = reader.get<int32_t>();
+    const auto its_key = reader.get<int32_t>();
+    if (!reader.done())
+      return Status::error(Code::kMismatch, cat("rank ", r, " does not call split")).with_ranks({r});
+    if (!none && its_color == color) members.emplace_back(its_key, r);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (const auto& [its_key, r] : members) ranks.push_back(r);
+  const std::unique_ptr<Exchange> exchange = parent->subgroup(id, std::move(ranks));
+  return form(parent->shared_context(), registry, *exchange, parent->options(), deadline, part);
+}
+
+}  // namespace weft

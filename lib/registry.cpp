@@ -1,0 +1,106 @@
+#include "registry.h"
+
+#include <dlfcn.h>
+
+#include <iterator>
+
+#include "base/dl.h"
+#include "base/text.h"
+
+#define WEFT_BACKEND(name)  \
+  namespace weft::name {    \
+  const Backend& backend(); \
+  }
+#define WEFT_HOOK(name)           \
+  namespace weft::hook_##name {   \
+    const HookFactory& factory(); \
+  }
+#include "registry_table.h"
+#undef WEFT_BACKEND
+#undef WEFT_HOOK
+
+namespace weft {
+namespace {
+
+#define WEFT_BACKEND(name) &name::backend,
+#define WEFT_HOOK(name)
+const Backend& (*const kBackends[])() = {
+#include "registry_table.h"
+};
+#undef WEFT_BACKEND
+#undef WEFT_HOOK
+
+#define WEFT_BACKEND(name)
+#define WEFT_HOOK(name) &hook_##name::factory,
+const HookFactory& (*const kHooks[])() = {
+#include "registry_table.h"
+};
+#undef WEFT_BACKEND
+#undef WEFT_HOOK
+
+// Backends that need a library of their own and are loaded when they are there.
+constexpr const char* kModules[] = {"ucx", "mpi", "nccl"};
+
+BackendEntry load_module(const std::string& folder, const std::string& name) {
+  BackendEntry entry;
+  entry.name = name;
+  entry.is_module = true;
+  const std::string path = cat(folder, "/libweft-", name, ".so");
+  const BackendModule* module = nullptr;
+  entry.status = load_symbol(path, kBackendModuleSymbol, &module);
+  if (!entry.status.ok()) return entry;
+  if (module->abi != kBackendModuleAbi) {
+    entry.status =
+        Status::error(Code::kUnavailable, cat(path, " belongs to another version of Weft (module interface ",
+                                              module->abi, ", this library has ", kBackendModuleAbi, ")"));
+    return entry;
+  }
+  entry.backend = module->backend;
+  return entry;
+}
+
+}  // namespace
+
+Registry::Registry(const std::string& module_path) {
+  for (const auto& make : kBackends) {
+    BackendEntry entry;
+    entry.backend = &make();
+    entry.name = entry.backend->name;
+    backends_.push_back(std::move(entry));
+  }
+  const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
+  for (const char* name : kModules) backends_.push_back(load_module(folder, name));
+}
+
+const BackendEntry* Registry::find(const std::string& name) const {
+  for (const BackendEntry& entry : backends_) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
+  if (entry.backend == nullptr) return entry.status;
+  return entry.backend->probe(detail);
+}
+
+std::string Registry::names() const {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : backends_) names.push_back(entry.name);
+  return list_text(names);
+}
+
+const HookFactory* Registry::find_hook(const std::string& name) {
+  for (const auto& make : kHooks) {
+    if (name == make().name) return &make();
+  }
+  return nullptr;
+}
+
+std::string Registry::hook_names() {
+  std::vector<std::string> names;
+  for (const auto& make : kHooks) names.emplace_back(make().name);
+  return list_text(names);
+}
+
+}  // namespace weft

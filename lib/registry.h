@@ -1,0 +1,42 @@
+// Which backends and hooks there are: those compiled in (a table that meson generates from the folders) and
+// the modules that are loaded at run time. The only file that knows them all.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/hook.h"
+
+namespace weft {
+
+struct BackendEntry {
+  std::string name;
+  bool is_module = false;
+  const Backend* backend = nullptr;  // null: the module could not be loaded
+  Status status;                     // why not
+};
+
+// Threads: any thread.
+class Registry {
+ public:
+  // module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every module once;
+  // modules are never unloaded.
+  explicit Registry(const std::string& module_path);
+
+  const std::vector<BackendEntry>& backends() const { return backends_; }
+  const BackendEntry* find(const std::string& name) const;
+  // Ok and what it will use, or kUnavailable and why.
+  Status probe(const BackendEntry& entry, std::string* detail) const;
+  std::string names() const;  // "loopback, shm": for error texts
+
+  static const HookFactory* find_hook(const std::string& name);
+  static std::string hook_names();
+
+ private:
+  std::vector<BackendEntry> backends_;
+};
+
+}  // namespace weft
