@@ -1,0 +1,212 @@
+// weft_comm_*.
+#include "base/config.h"
+#include "capi/handles.h"
+#include "core/arena.h"
+#include "form.h"
+
+namespace weft::capi {
+namespace {
+
+Status usable(const weft_comm* comm) {
+  WEFT_NOT_NULL(comm);
+  return check_call(comm->rep->context());
+}
+
+Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
+  if (given.flags & ~WEFT_COMM_STORE_EXTERNAL)
+    return Status::error(Code::kArg, cat("unknown flags ", given.flags));
+  if (given.reserved != 0) return Status::error(Code::kArg, "weft_comm_options.reserved must be 0");
+  if (given.bootstrap < WEFT_BOOTSTRAP_ENV || given.bootstrap > WEFT_BOOTSTRAP_CALLBACK) {
+    return Status::error(Code::kArg, cat("unknown bootstrap ", given.bootstrap));
+  }
+  for (const int64_t timeout : {given.init_timeout_ms, given.op_timeout_ms}) {
+    if (timeout < WEFT_TIMEOUT_INFINITE)
+      return Status::error(Code::kArg, cat("a timeout is ", timeout, " ms"));
+  }
+  if (given.secret_bytes != 0 && given.secret == nullptr) return null_argument("weft_comm_options.secret");
+  if (given.secret != nullptr &&
+      (given.secret_bytes < kMinSecretBytes || given.secret_bytes > kMaxSecretBytes)) {
+    return Status::error(Code::kArg, cat("the secret has ", given.secret_bytes, " bytes; ", kMinSecretBytes,
+                                         " to ", kMaxSecretBytes, " are allowed"));
+  }
+  meeting->bootstrap = static_cast<Meeting::Bootstrap>(given.bootstrap);
+  meeting->rank = given.rank;
+  meeting->size = given.size;
+  if (given.store != nullptr) meeting->store = given.store;
+  meeting->store_external = (given.flags & WEFT_COMM_STORE_EXTERNAL) != 0;
+  if (given.secret != nullptr) {
+    const auto* secret = static_cast<const std::byte*>(given.secret);
+    meeting->secret.assign(secret, secret + given.secret_bytes);
+  }
+  meeting->all_gather = given.all_gather;
+  meeting->all_gather_user_data = given.all_gather_user_data;
+  CommOptions& options = meeting->options;
+  if (given.backend != nullptr) options.backend = given.backend;
+  if (given.init_timeout_ms != 0) options.init_timeout_ms = given.init_timeout_ms;
+  if (given.op_timeout_ms != 0) options.op_timeout_ms = given.op_timeout_ms;
+  if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
+  if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};
+  if (given.size < 1 || given.size > kMaxRanks) return Status::error(Code::kArg, cat("size is ", given.size));
+  if (given.rank < 0 || given.rank >= given.size) {
+    return Status::error(Code::kArg, cat("rank ", given.rank, " is not below size ", given.size));
+  }
+  if (given.bootstrap == WEFT_BOOTSTRAP_CALLBACK && given.all_gather == nullptr)
+    return null_argument("all_gather");
+  if (given.bootstrap == WEFT_BOOTSTRAP_STORE && given.store == nullptr) return null_argument("store");
+  return {};
+}
+
+}  // namespace
+}  // namespace weft::capi
+
+using namespace weft;
+using namespace weft::capi;
+
+extern "C" {
+
+weft_status weft_comm_create(weft_context* context, const weft_comm_options* options, weft_comm** comm,
+                             weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    *comm = nullptr;
+    WEFT_NOT_NULL(context);
+    WEFT_TRY(check_call(*context->rep));
+    weft_comm_options read;
+    WEFT_TRY(read_struct(options, "weft_comm_options", &read));
+    Meeting meeting;
+    WEFT_TRY(meeting_of(read, &meeting));
+    auto handle = std::make_unique<weft_comm>();
+    handle->registry = context->registry;
+    WEFT_TRY(meet(context->rep, *context->registry, meeting, &handle->rep));
+    *comm = handle.release();
+    return {};
+  });
+}
+
+weft_status weft_comm_destroy(weft_comm** comm) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    if (*comm == nullptr) return {};
+    if (!(*comm)->rep->context().forked()) {
+      WEFT_TRY(check_call((*comm)->rep->context()));
+      (*comm)->rep->close();
+      delete *comm;
+    }
+    *comm = nullptr;
+    return {};
+  });
+}
+
+weft_status weft_comm_rank(const weft_comm* comm, int32_t* rank) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(rank);
+    *rank = 0;
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_process(comm->rep->context()));
+    *rank = comm->rep->rank();
+    return {};
+  });
+}
+
+weft_status weft_comm_size(const weft_comm* comm, int32_t* size) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(size);
+    *size = 0;
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_process(comm->rep->context()));
+    *size = comm->rep->size();
+    return {};
+  });
+}
+
+weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(comm));
+    Comm& rep = *comm->rep;
+    weft_comm_info out{};
+    out.rank = rep.rank();
+    out.size = rep.size();
+    out.local_size = rep.collectives().local_size();
+    out.failed = rep.failed() ? 1 : 0;
+    out.authenticated = rep.options().authenticated ? 1 : 0;
+    put_text(rep.collectives().name(), out.backend);
+    put_text(rep.last_algorithm(), out.algorithm);
+    out.operations = rep.operations();
+    const CollectiveCounters counters = rep.collectives().counters();
+    out.bytes_shared = counters.bytes_shared;
+    out.bytes_direct = counters.bytes_direct;
+    out.bytes_sent = counters.bytes_sent;
+    out.bytes_received = counters.bytes_received;
+    out.arena_bytes = rep.collectives().arena().populated_bytes();
+    return write_struct(out, "info", info);
+  });
+}
+
+weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_comm** part,
+                            weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(part);
+    *part = nullptr;
+    WEFT_TRY(usable(comm));
+    std::shared_ptr<Comm> made;
+    WEFT_TRY(split(comm->rep, *comm->registry, color == WEFT_COLOR_NONE, color, key, &made));
+    if (!made) return {};
+    auto handle = std::make_unique<weft_comm>();
+    handle->rep = std::move(made);
+    handle->registry = comm->registry;
+    *part = handle.release();
+    return {};
+  });
+}
+
+weft_status weft_comm_shrink(weft_comm* comm, weft_comm** survivors, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(survivors);
+    *survivors = nullptr;
+    WEFT_TRY(usable(comm));
+    return Status::error(Code::kUnsupported, "shrink is not part of this version of Weft");
+  });
+}
+
+weft_status weft_comm_abort(weft_comm* comm, const char* reason) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    Comm& rep = *comm->rep;
+    WEFT_TRY(check_process(rep.context()));
+    std::string text = cat("rank ", rep.rank(), " aborted the communicator");
+    if (reason != nullptr) text += cat(": ", std::string_view(reason).substr(0, 512));
+    rep.fail(Status::error(Code::kAborted, std::move(text)).with_ranks({rep.rank()}));
+    return {};
+  });
+}
+
+weft_status weft_comm_error(const weft_comm* comm, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_process(comm->rep->context()));
+    return comm->rep->failure();
+  });
+}
+
+weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(memory);
+    *memory = nullptr;
+    WEFT_TRY(usable(comm));
+    if (size_bytes == 0) return Status::error(Code::kArg, "size_bytes is 0");
+    std::byte* block = nullptr;
+    WEFT_TRY(comm->rep->collectives().arena().allocate(size_bytes, &block));
+    *memory = block;
+    return {};
+  });
+}
+
+weft_status weft_comm_free(weft_comm* comm, void* memory) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(comm));
+    if (memory == nullptr) return {};
+    return comm->rep->collectives().arena().free(static_cast<std::byte*>(memory));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,96 @@
+// Version, status texts, struct initialisers, and what the other files of this folder share.
+#include <iterator>
+
+#include "base/dtype.h"
+#include "capi/handles.h"
+
+namespace weft::capi {
+
+// The internal enumerations carry the public values.
+static_assert(static_cast<int>(Dtype::kU8) == WEFT_DTYPE_U8 &&
+              static_cast<int>(Dtype::kF64) == WEFT_DTYPE_F64);
+static_assert(static_cast<int>(Dtype::kF16) == WEFT_DTYPE_F16 &&
+              static_cast<int>(Dtype::kBf16) == WEFT_DTYPE_BF16);
+static_assert(static_cast<int>(ReduceOp::kSum) == WEFT_OP_SUM &&
+              static_cast<int>(ReduceOp::kMax) == WEFT_OP_MAX);
+static_assert(static_cast<int>(ReduceOp::kPremulSum) == WEFT_OP_PREMUL_SUM);
+static_assert(static_cast<int>(Coll::kAllReduce) == WEFT_COLL_ALL_REDUCE &&
+              static_cast<int>(Coll::kAllToAll) == WEFT_COLL_ALL_TO_ALL &&
+              static_cast<int>(Coll::kRecv) == WEFT_COLL_RECV);
+static_assert(static_cast<int>(Code::kArg) == WEFT_ERR_ARG &&
+              static_cast<int>(Code::kInternal) == WEFT_ERR_INTERNAL);
+static_assert(static_cast<int>(Code::kMismatch) == WEFT_ERR_MISMATCH &&
+              static_cast<int>(Code::kForked) == WEFT_ERR_FORKED);
+static_assert(static_cast<int>(Evidence::kReport) == WEFT_EVIDENCE_REPORT);
+static_assert(static_cast<int>(LogLevel::kDebug) == WEFT_LOG_DEBUG);
+
+void fill_error(const Status& status, weft_error* out) {
+  if (out == nullptr) return;
+  const ErrorInfo& info = status.info();
+  weft_error error{};
+  error.code = static_cast<int32_t>(info.code);
+  error.evidence = static_cast<int32_t>(info.evidence);
+  error.slot = info.slot;
+  error.step = info.step;
+  error.failed_count = info.ranks.size();
+  for (size_t i = 0; i < std::min<size_t>(info.ranks.size(), WEFT_ERROR_RANKS); i++) {
+    error.failed_ranks[i] = info.ranks[i];
+  }
+  put_text(info.text, error.text);
+  (void)write_struct(error, "error", out).ok();
+}
+
+Status check_stream(const weft_stream* stream) {
+  if (stream == nullptr) return {};
+  weft_stream read;
+  WEFT_TRY(read_struct(stream, "weft_stream", &read));
+  if (read.kind == WEFT_DEVICE_HOST) return {};
+  if (read.kind == WEFT_DEVICE_CUDA) {
+    return Status::error(Code::kUnsupported, "CUDA streams are not part of this version of Weft");
+  }
+  return Status::error(Code::kArg, cat("unknown kind of stream ", read.kind));
+}
+
+namespace {
+
+template <class T>
+weft_status init_struct(T* options, size_t size, const T& defaults) {
+  if (options == nullptr || size < sizeof(size_t) || size > kMaxStructSize) return WEFT_ERR_ARG;
+  std::memset(static_cast<void*>(options), 0, size);
+  std::memcpy(static_cast<void*>(options), &defaults, std::min(size, sizeof(T)));
+  options->struct_size = size;
+  return WEFT_OK;
+}
+
+}  // namespace
+}  // namespace weft::capi
+
+using namespace weft;
+using namespace weft::capi;
+
+extern "C" {
+
+uint32_t weft_version(void) {
+  return WEFT_VERSION_NUMBER;
+}
+
+const char* weft_status_string(weft_status status) {
+  return code_name(static_cast<Code>(status));
+}
+
+weft_status weft_context_options_init(weft_context_options* options, size_t size) {
+  const weft_context_options defaults = WEFT_CONTEXT_OPTIONS_INIT;
+  return init_struct(options, size, defaults);
+}
+
+weft_status weft_comm_options_init(weft_comm_options* options, size_t size) {
+  const weft_comm_options defaults = WEFT_COMM_OPTIONS_INIT;
+  return init_struct(options, size, defaults);
+}
+
+weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size) {
+  const weft_reducer_options defaults = WEFT_REDUCER_OPTIONS_INIT;
+  return init_struct(options, size, defaults);
+}
+
+}  // extern "C"

@@ -1,0 +1,140 @@
+// weft_context_*, weft_backend_*, weft_capability.
+#include "capi/handles.h"
+#include "kernels/host_ops.h"
+
+namespace weft::capi {
+namespace {
+
+Status context_options(const weft_context_options* given, ContextOptions* options) {
+  weft_context_options read;
+  WEFT_TRY(read_struct(given, "weft_context_options", &read));
+  if (read.version != 0 && read.version / 10000 != WEFT_VERSION_MAJOR) {
+    return Status::error(Code::kVersion, cat("the program was compiled with weft.h ", read.version / 10000,
+                                             ".x, this library is ", WEFT_VERSION_MAJOR, ".x"));
+  }
+  if (read.progress < 0 || read.progress > WEFT_PROGRESS_CALLER) {
+    return Status::error(Code::kArg, cat("unknown progress mode ", read.progress));
+  }
+  if (read.log_level < WEFT_LOG_OFF || read.log_level > WEFT_LOG_DEBUG) {
+    return Status::error(Code::kArg, cat("unknown log level ", read.log_level));
+  }
+  if ((read.host_alloc == nullptr) != (read.host_free == nullptr) ||
+      (read.device_alloc == nullptr) != (read.device_free == nullptr)) {
+    return Status::error(Code::kArg, "set both functions of an allocator, or none");
+  }
+  if (read.device_alloc != nullptr) {
+    return Status::error(Code::kUnsupported, "device memory is not part of this version of Weft");
+  }
+  options->mode = read.progress == WEFT_PROGRESS_CALLER ? Engine::Mode::kCaller : Engine::Mode::kThread;
+  options->host = &host_ops();
+  options->host_allocator = {read.host_alloc, read.host_free, read.host_alloc_user_data};
+  if (read.log != nullptr) {
+    options->log_sink = [log = read.log, user_data = read.log_user_data](LogLevel level, const char* line) {
+      log(user_data, static_cast<int32_t>(level), line);
+    };
+    options->log_level =
+        read.log_level == WEFT_LOG_OFF ? LogLevel::kWarn : static_cast<LogLevel>(read.log_level);
+  }
+  if (read.thread_start != nullptr) {
+    options->thread_start = [start = read.thread_start, user_data = read.thread_start_user_data](
+                                const char* name) { start(user_data, name); };
+  }
+  if (read.module_path != nullptr) options->module_path = read.module_path;
+  return {};
+}
+
+}  // namespace
+}  // namespace weft::capi
+
+using namespace weft;
+using namespace weft::capi;
+
+extern "C" {
+
+weft_status weft_context_create(const weft_context_options* options, weft_context** context,
+                                weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(context);
+    *context = nullptr;
+    (void)Status::out_of_memory().ok();  // makes it now, so that it needs no memory later
+    ContextOptions made;
+    WEFT_TRY(context_options(options, &made));
+    auto handle = std::make_unique<weft_context>();
+    handle->registry = std::make_shared<Registry>(made.module_path);
+    WEFT_TRY(Context::create(std::move(made), &handle->rep));
+    *context = handle.release();
+    return {};
+  });
+}
+
+weft_status weft_context_destroy(weft_context** context) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(context);
+    if (*context == nullptr) return {};
+    if (!(*context)->rep->forked()) {
+      WEFT_TRY(check_call(*(*context)->rep));
+      (*context)->rep->close();
+      delete *context;
+    }
+    *context = nullptr;  // in a forked child the object is left alone: its threads are not here
+    return {};
+  });
+}
+
+weft_status weft_backend_count(weft_context* context, uint64_t* count) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(count);
+    *count = 0;
+    WEFT_TRY(usable(context));
+    *count = context->registry->backends().size();
+    return {};
+  });
+}
+
+weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(context));
+    const auto& backends = context->registry->backends();
+    if (index >= backends.size()) {
+      return Status::error(Code::kArg, cat("backend ", index, " of ", backends.size()));
+    }
+    const BackendEntry& entry = backends[index];
+    weft_backend_info out{};
+    std::string detail;
+    const Status status = context->registry->probe(entry, &detail);
+    put_text(entry.name, out.name);
+    put_text(status.ok() ? detail : status.text(), out.reason);
+    out.available = status.ok() ? 1 : 0;
+    out.is_module = entry.is_module ? 1 : 0;
+    return write_struct(out, "info", info);
+  });
+}
+
+weft_status weft_capability(weft_context* context, const char* backend, int32_t coll, int32_t dtype,
+                            int32_t op, int32_t device_kind, uint8_t* supported) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(supported);
+    *supported = 0;
+    WEFT_TRY(usable(context));
+    WEFT_NOT_NULL(backend);
+    const BackendEntry* entry = context->registry->find(backend);
+    if (entry == nullptr) return Status::error(Code::kArg, cat("unknown backend ", backend));
+    const auto c = static_cast<Coll>(coll);
+    const auto d = static_cast<Dtype>(dtype);
+    const auto o = static_cast<ReduceOp>(op);
+    if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeCount || op < 0 || op > kReduceOpCount ||
+        device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
+      return Status::error(Code::kArg, cat("unknown collective ", coll, ", dtype ", dtype, ", op ", op,
+                                           " or device kind ", device_kind));
+    }
+    if (is_reduction(c) != (op != 0))
+      return Status::error(Code::kArg, cat(name(c), is_reduction(c) ? " needs" : " has no", " op"));
+    const bool sensible = !is_reduction(c) || check_reduction(o, d).ok();
+    std::string detail;
+    const bool available = context->registry->probe(*entry, &detail).ok();
+    *supported = sensible && available && device_kind == WEFT_DEVICE_HOST ? 1 : 0;
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,109 @@
+// What every extern "C" body is wrapped in: exceptions stop here, structs of callers with other versions are
+// read and written by their size, and a Status becomes a code. Only lib/capi includes this.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include "base/status.h"
+#include "base/text.h"
+
+namespace weft::capi {
+
+inline weft_status code_of(const Status& status) {
+  return static_cast<weft_status>(status.code());
+}
+
+// Run a body that returns Status; nothing flies out of the library.
+template <class Body>
+Status guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
+  } catch (const std::exception& error) {
+    return Status::error(Code::kInternal, cat("unexpected exception: ", error.what()));
+  } catch (...) {
+    return Status::error(Code::kInternal, "unexpected exception");
+  }
+}
+
+inline Status null_argument(const char* name) {
+  return Status::error(Code::kArg, cat(name, " is NULL"));
+}
+
+#define WEFT_NOT_NULL(pointer) \
+  if ((pointer) == nullptr) return ::weft::capi::null_argument(#pointer)
+
+inline constexpr size_t kMaxStructSize = 65536;
+
+// Copy a caller's input struct, whatever version it was compiled with: fields it does not have are zero (the
+// defaults); bytes that this library does not know must be zero. Reads `limit` bytes at most (an array's
+// element size).
+template <class T>
+Status read_struct(const T* given, const char* name, T* out, size_t limit = kMaxStructSize) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  *out = T{};
+  if (given == nullptr) {
+    out->struct_size = sizeof(T);
+    return {};
+  }
+  const size_t size = given->struct_size;
+  if (size < sizeof(size_t) || size > limit) {
+    return Status::error(Code::kArg, cat(name, ".struct_size is ", size, "; set it to sizeof(", name, ")"));
+  }
+  std::memcpy(static_cast<void*>(out), given, std::min(size, sizeof(T)));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); i < size; i++) {
+    if (bytes[i] == 0) continue;
+    return Status::error(Code::kArg,
+                         cat(name, " has a field (byte ", i, ") that this version of Weft does not know"));
+  }
+  out->struct_size = sizeof(T);
+  return {};
+}
+
+// Fill a caller's output struct up to its struct_size, which it keeps.
+template <class T>
+Status write_struct(const T& value, const char* name, T* out) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (out == nullptr) return null_argument(name);
+  const size_t size = out->struct_size;
+  if (size < sizeof(size_t) || size > kMaxStructSize) {
+    return Status::error(Code::kArg, cat(name, "->struct_size is ", size, "; set it to sizeof *", name));
+  }
+  std::memcpy(static_cast<void*>(out), &value, std::min(size, sizeof(T)));
+  if (size > sizeof(T)) std::memset(reinterpret_cast<unsigned char*>(out) + sizeof(T), 0, size - sizeof(T));
+  out->struct_size = size;
+  return {};
+}
+
+// The details of a status for the program; out may be null. A struct_size that cannot be is ignored.
+void fill_error(const Status& status, weft_error* out);
+
+// A string into a fixed field, always terminated.
+template <size_t N>
+void put_text(const std::string& text, char (&field)[N]) {
+  const size_t length = std::min(text.size(), N - 1);
+  std::memcpy(field, text.data(), length);
+  field[length] = '\0';
+}
+
+// For calls that report their error through a struct.
+template <class Body>
+weft_status reported(weft_error* error, Body&& body) noexcept {
+  const Status status = guarded(body);
+  fill_error(status, error);
+  return code_of(status);
+}
+
+template <class Body>
+weft_status plain(Body&& body) noexcept {
+  return code_of(guarded(body));
+}
+
+}  // namespace weft::capi

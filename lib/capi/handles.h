@@ -1,0 +1,82 @@
+// What the opaque pointers of weft.h point to: a shared reference to the object behind each.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "capi/guard.h"
+#include "core/comm.h"
+#include "core/context.h"
+#include "core/hook.h"
+#include "core/request.h"
+#include "registry.h"
+
+namespace weft {
+class TraceRecorder;
+}
+
+struct weft_context {
+  std::shared_ptr<weft::Context> rep;
+  std::shared_ptr<weft::Registry> registry;
+  std::mutex trace_mutex;
+  std::shared_ptr<weft::TraceRecorder> recorder;  // guarded by trace_mutex; null before the first start
+};
+
+struct weft_comm {
+  std::shared_ptr<weft::Comm> rep;
+  std::shared_ptr<weft::Registry> registry;
+};
+
+struct weft_hook {
+  std::shared_ptr<weft::Context> context;
+  std::shared_ptr<weft::Hook> rep;
+};
+
+// A request on the heap: one reference is the program's handle, one the lane's until it completes.
+struct weft_request : weft::Request {
+  explicit weft_request(std::shared_ptr<weft::Context> owner) : context(std::move(owner)) {
+    retire = [](weft::Request* request) { static_cast<weft_request*>(request)->retired(); };
+  }
+  void release() {
+    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  // Called by the lane once the request is done.
+  void retired();
+  // kState when there is one already.
+  weft::Status set_callback(weft_complete_fn callback, void* user_data);
+
+  const std::shared_ptr<weft::Context> context;
+  std::atomic<int> references{2};
+
+ private:
+  std::mutex mutex_;
+  weft_complete_fn callback_ = nullptr;  // guarded by mutex_
+  void* callback_data_ = nullptr;        // guarded by mutex_
+  bool retired_ = false;                 // guarded by mutex_
+};
+
+namespace weft::capi {
+
+// Refuse objects inherited by fork, and calls from inside a callback.
+inline Status check_process(const Context& context) {
+  if (!context.forked()) return {};
+  return Status::error(Code::kForked,
+                       "this object was made before fork; a child process must create its own weft_context");
+}
+inline Status check_call(const Context& context) {
+  WEFT_TRY(check_process(context));
+  if (!Callbacks::inside()) return {};
+  return Status::error(Code::kState, "not allowed inside a callback: only test, release and abort are");
+}
+
+inline Status usable(const weft_context* context) {
+  WEFT_NOT_NULL(context);
+  return check_call(*context->rep);
+}
+
+Status check_stream(const weft_stream* stream);
+
+}  // namespace weft::capi

@@ -1,0 +1,171 @@
+// weft_reducer_*.
+#include "sync/reducer.h"
+
+#include <vector>
+
+#include "capi/handles.h"
+
+struct weft_reducer {
+  std::shared_ptr<weft::Context> context;
+  std::unique_ptr<weft::Reducer> rep;
+};
+
+using namespace weft;
+using namespace weft::capi;
+
+namespace {
+
+Status usable(const weft_reducer* reducer) {
+  WEFT_NOT_NULL(reducer);
+  return check_call(*reducer->context);
+}
+
+// In caller mode the program's callbacks run inside its calls, once they hold no lock.
+void after_progress(Context& context) {
+  if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+}
+
+// The parameters, each read by the size that the caller gives it.
+Status read_params(const weft_reducer_options& options, std::vector<weft_param>* params) {
+  if (options.param_count == 0) return Status::error(Code::kArg, "a reducer needs at least one parameter");
+  if (options.params == nullptr) return null_argument("params");
+  if (options.param_size < sizeof(size_t) || options.param_size > kMaxStructSize) {
+    return Status::error(Code::kArg,
+                         cat("param_size is ", options.param_size, "; set it to sizeof(weft_param)"));
+  }
+  if (options.param_count > kMaxParams) {
+    return Status::error(Code::kArg,
+                         cat(options.param_count, " parameters; at most ", kMaxParams, " are allowed"));
+  }
+  params->resize(options.param_count);
+  const auto* at = reinterpret_cast<const unsigned char*>(options.params);
+  for (weft_param& param : *params) {
+    WEFT_TRY(read_struct(reinterpret_cast<const weft_param*>(at), "weft_param", &param, options.param_size));
+    at += options.param_size;
+  }
+  return {};
+}
+
+Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
+  weft_reducer_options options;
+  WEFT_TRY(read_struct(given, "weft_reducer_options", &options));
+  std::vector<weft_param> params;
+  WEFT_TRY(read_params(options, &params));
+  options.params = params.data();
+  options.param_size = sizeof(weft_param);
+  std::shared_ptr<Hook> hook;
+  if (options.hook != nullptr) {
+    hook = options.hook->rep;
+  } else {
+    WEFT_TRY(Registry::find_hook("allreduce")->make(nullptr, comm.rep->context().host(), &hook));
+  }
+  *made = std::make_unique<weft_reducer>();
+  (*made)->context = comm.rep->shared_context();
+  return Reducer::create(comm.rep, options, std::move(hook), &(*made)->rep);
+}
+
+}  // namespace
+
+extern "C" {
+
+weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options, weft_reducer** reducer,
+                                weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(reducer);
+    *reducer = nullptr;
+    WEFT_NOT_NULL(comm);
+    WEFT_NOT_NULL(options);
+    WEFT_TRY(check_call(comm->rep->context()));
+    std::unique_ptr<weft_reducer> made;
+    WEFT_TRY(create(*comm, options, &made));
+    *reducer = made.release();
+    return {};
+  });
+}
+
+weft_status weft_reducer_destroy(weft_reducer** reducer) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(reducer);
+    if (*reducer == nullptr) return {};
+    if (!(*reducer)->context->forked()) {
+      WEFT_TRY(check_call(*(*reducer)->context));
+      delete *reducer;
+    }
+    *reducer = nullptr;
+    return {};
+  });
+}
+
+weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t param, void** view) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(view);
+    *view = nullptr;
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->grad_view(param, view);
+  });
+}
+
+weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_begin_options read;
+    WEFT_TRY(read_struct(options, "weft_begin_options", &read));
+    return reducer->rep->begin(&read);
+  });
+}
+
+weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
+                               const weft_stream* stream) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->ready(param, gradient, stream);
+  });
+}
+
+weft_status weft_reducer_finish(weft_reducer* reducer, const weft_stream* stream) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    Status status = reducer->rep->finish(stream);
+    after_progress(*reducer->context);
+    return status;
+  });
+}
+
+weft_status weft_reducer_error(weft_reducer* reducer, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(reducer);
+    WEFT_TRY(check_process(*reducer->context));
+    return reducer->rep->error();
+  });
+}
+
+weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(count);
+    *count = 0;
+    WEFT_TRY(usable(reducer));
+    *count = reducer->rep->bucket_count();
+    return {};
+  });
+}
+
+weft_status weft_reducer_bucket(weft_reducer* reducer, uint32_t bucket, weft_bucket_info* info,
+                                uint64_t* params, uint64_t capacity) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_bucket_info out{};
+    WEFT_TRY(reducer->rep->bucket(bucket, &out, params, capacity));
+    return write_struct(out, "info", info);
+  });
+}
+
+weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_reducer_stats out{};
+    reducer->rep->query(&out);
+    return write_struct(out, "stats", stats);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,113 @@
+// weft_request_*.
+#include <utility>
+
+#include "capi/handles.h"
+
+void weft_request::retired() {
+  weft_complete_fn callback = nullptr;
+  void* data = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    retired_ = true;
+    callback = callback_;
+    data = callback_data_;
+  }
+  if (callback != nullptr) {
+    context->callbacks().post(
+        [callback, data, status = weft::capi::code_of(result)] { callback(data, status); });
+  }
+  release();
+}
+
+weft::Status weft_request::set_callback(weft_complete_fn callback, void* user_data) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (callback_ != nullptr)
+      return weft::Status::error(weft::Code::kState, "the request has a callback already");
+    callback_ = callback;
+    callback_data_ = user_data;
+    if (!retired_) return {};
+  }
+  weft::Callbacks::run([&] { callback(user_data, weft::capi::code_of(result)); });
+  return {};
+}
+
+using namespace weft;
+using namespace weft::capi;
+
+namespace {
+
+Status usable(const weft_request* request) {
+  WEFT_NOT_NULL(request);
+  return check_process(*request->context);
+}
+
+// In caller mode callbacks run inside the program's calls, once no lock is held.
+void after_progress(Context& context) {
+  if (context.engine().mode() == Engine::Mode::kCaller && !Callbacks::inside())
+    context.callbacks().run_posted();
+}
+
+}  // namespace
+
+extern "C" {
+
+weft_status weft_request_wait(weft_request* request, int64_t timeout_ms) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(request));
+    WEFT_TRY(check_call(*request->context));
+    if (timeout_ms < WEFT_TIMEOUT_POLL) return Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms));
+    Engine& engine = request->context->engine();
+    const Deadline deadline = Deadline::after(engine.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS);
+    const bool done = engine.wait([&] { return request->done(); }, deadline);
+    after_progress(*request->context);
+    if (!done) return Status::error(Code::kNotDone, "the operation goes on");
+    return request->result;
+  });
+}
+
+weft_status weft_request_test(weft_request* request, uint8_t* done) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(done);
+    *done = 0;
+    WEFT_TRY(usable(request));
+    if (!request->done() && request->context->engine().mode() == Engine::Mode::kCaller &&
+        !Callbacks::inside()) {
+      bool driven = false;
+      request->context->engine().drive(&driven);
+      after_progress(*request->context);
+    }
+    *done = request->done() ? 1 : 0;
+    return *done != 0 ? request->result : Status();
+  });
+}
+
+weft_status weft_request_on_complete(weft_request* request, weft_complete_fn callback, void* user_data) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(request));
+    WEFT_NOT_NULL(callback);
+    return request->set_callback(callback, user_data);
+  });
+}
+
+weft_status weft_request_error(weft_request* request, weft_error* error) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(request));
+    WEFT_NOT_NULL(error);
+    if (!request->done()) return Status::error(Code::kNotDone, "the operation goes on");
+    fill_error(request->result, error);
+    return request->result;
+  });
+}
+
+weft_status weft_request_release(weft_request** request) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(request);
+    if (*request == nullptr) return {};
+    weft_request* const released = std::exchange(*request, nullptr);
+    if (!released->context->forked()) released->release();
+    return {};
+  });
+}
+
+}  // extern "C"
