@@ -1,0 +1,113 @@
+// Ranks as threads of one process through the public header alone: each with a context and a communicator of
+// its own, formed over an all-gather in memory.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace weft_test {
+
+// An all-gather among threads: the caller's own channel of WEFT_BOOTSTRAP_CALLBACK.
+class Gathering {
+ public:
+  explicit Gathering(int size) : size_(size) {}
+
+  void all_gather(int rank, const void* mine, uint64_t bytes, void* all) {
+    std::unique_lock lock(mutex_);
+    // A round ends when all have copied its result; nobody enters the next one before.
+    changed_.wait(lock, [&] { return copies_left_ == 0; });
+    buffer_.resize(static_cast<size_t>(size_) * bytes);
+    if (bytes > 0) std::memcpy(buffer_.data() + static_cast<size_t>(rank) * bytes, mine, bytes);
+    const uint64_t round = round_;
+    if (++arrived_ == size_) {
+      arrived_ = 0;
+      copies_left_ = size_;
+      round_++;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ != round; });
+    if (!buffer_.empty()) std::memcpy(all, buffer_.data(), buffer_.size());
+    if (--copies_left_ == 0) changed_.notify_all();
+  }
+
+ private:
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<char> buffer_;
+  uint64_t round_ = 0;
+  int arrived_ = 0;
+  int copies_left_ = 0;
+};
+
+struct Member {
+  Gathering* gathering;
+  int rank;
+};
+
+inline int32_t gather(void* user_data, const void* mine, uint64_t bytes, void* all) {
+  const auto* member = static_cast<const Member*>(user_data);
+  member->gathering->all_gather(member->rank, mine, bytes, all);
+  return 0;
+}
+
+struct Rank {
+  weft_context* context = nullptr;
+  weft_comm* comm = nullptr;
+  int rank = 0;
+  int size = 0;
+};
+
+// Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it.
+// Returns the texts of what went wrong while forming; Catch2's assertions are not safe on other threads, so
+// bodies report through their own results.
+inline std::string run(const char* backend, int size, int32_t progress,
+                       const std::function<void(Rank&)>& body) {
+  Gathering gathering(size);
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; r++) {
+    threads.emplace_back([&, r] {
+      Rank rank;
+      rank.rank = r;
+      rank.size = size;
+      Member member{&gathering, r};
+      weft_error error = WEFT_ERROR_INIT;
+      weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
+      context_options.progress = progress;
+      if (weft_context_create(&context_options, &rank.context, &error) != WEFT_OK) {
+        errors[static_cast<size_t>(r)] = error.text;
+        return;
+      }
+      weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+      options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+      options.rank = r;
+      options.size = size;
+      options.all_gather = gather;
+      options.all_gather_user_data = &member;
+      options.backend = backend;
+      options.init_timeout_ms = 20000;
+      options.op_timeout_ms = 20000;
+      if (weft_comm_create(rank.context, &options, &rank.comm, &error) == WEFT_OK) {
+        body(rank);
+      } else {
+        errors[static_cast<size_t>(r)] = error.text;
+      }
+      weft_comm_destroy(&rank.comm);
+      weft_context_destroy(&rank.context);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::string all;
+  for (const std::string& error : errors) all += error;
+  return all;
+}
+
+}  // namespace weft_test

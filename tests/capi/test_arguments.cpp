@@ -1,0 +1,220 @@
+// Bad input through the C ABI: every pointer, count, dtype, rank, size, flag and struct that a program can
+// get wrong.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+namespace {
+
+struct Solo {
+  Solo() {
+    weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+    options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+    options.size = 1;
+    options.all_gather = weft_test::gather;
+    options.all_gather_user_data = &member;
+    REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+    weft_error error = WEFT_ERROR_INIT;
+    const weft_status status = weft_comm_create(context, &options, &comm, &error);
+    INFO(error.text);
+    REQUIRE(status == WEFT_OK);
+  }
+  ~Solo() {
+    weft_comm_destroy(&comm);
+    weft_context_destroy(&context);
+  }
+  weft_test::Gathering gathering{1};
+  weft_test::Member member{&gathering, 0};
+  weft_context* context = nullptr;
+  weft_comm* comm = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("structs of other versions are read by their size, and unknown fields refused") {
+  struct Newer {
+    weft_context_options known;
+    uint64_t unknown;
+  } newer{};
+  newer.known.struct_size = sizeof newer;
+  weft_context* context = nullptr;
+  CHECK(weft_context_create(&newer.known, &context, nullptr) == WEFT_OK);  // the unknown field is zero
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+  newer.unknown = 7;
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_context_create(&newer.known, &context, &error) == WEFT_ERR_ARG);
+  CHECK(context == nullptr);
+  CHECK(error.code == WEFT_ERR_ARG);
+  CHECK(std::strlen(error.text) > 0);
+
+  weft_context_options older = WEFT_CONTEXT_OPTIONS_INIT;
+  older.struct_size = offsetof(weft_context_options, log);
+  CHECK(weft_context_create(&older, &context, nullptr) == WEFT_OK);
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+  older.struct_size = 0;
+  CHECK(weft_context_create(&older, &context, nullptr) == WEFT_ERR_ARG);
+}
+
+TEST_CASE("a program compiled for another major version is refused") {
+  weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
+  options.version = 20000;
+  weft_context* context = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_context_create(&options, &context, &error) == WEFT_ERR_VERSION);
+}
+
+TEST_CASE("wrong arguments of collectives are errors that change nothing") {
+  Solo solo;
+  float a[8] = {}, b[8] = {};
+  const auto all_reduce = [&](const void* src, void* dst, uint64_t count, int32_t dtype, int32_t op) {
+    return weft_all_reduce(solo.comm, src, dst, count, dtype, op, nullptr, nullptr);
+  };
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_OK);
+  CHECK(weft_all_reduce(nullptr, a, b, 8, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(all_reduce(nullptr, b, 8, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, nullptr, 8, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(all_reduce(nullptr, nullptr, 0, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_OK);
+  CHECK(all_reduce(a, b, UINT64_MAX, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, b, 8, 0, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, b, 8, 99, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, 0) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, 10) == WEFT_ERR_ARG);
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, WEFT_OP_BAND) == WEFT_ERR_UNSUPPORTED);
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_I32, WEFT_OP_AVG) == WEFT_ERR_UNSUPPORTED);
+  CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, WEFT_OP_PREMUL_SUM) == WEFT_ERR_ARG);  // no factor
+  CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);     // overlap
+  CHECK(all_reduce(a, a, 8, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_OK);
+  CHECK(weft_broadcast(solo.comm, a, 8, WEFT_DTYPE_F32, 1, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_broadcast(solo.comm, a, 8, WEFT_DTYPE_F32, -1, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_send(solo.comm, a, 8, WEFT_DTYPE_F32, 0, nullptr, nullptr) == WEFT_ERR_ARG);
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.flags = 1;
+  CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_ARG);
+  options = WEFT_COLL_OPTIONS_INIT;
+  options.timeout_ms = -7;
+  CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_ARG);
+  options = WEFT_COLL_OPTIONS_INIT;
+  weft_stream stream = {sizeof(weft_stream), WEFT_DEVICE_CUDA, 0, nullptr};
+  options.stream = &stream;
+  CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_UNSUPPORTED);
+  stream.kind = 9;
+  CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_comm_error(solo.comm, nullptr) == WEFT_OK);  // none of this failed the communicator
+}
+
+TEST_CASE("NULL is an error where an object is needed, and fine where one is destroyed") {
+  weft_context* context = nullptr;
+  weft_comm* comm = nullptr;
+  weft_request* request = nullptr;
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+  CHECK(weft_comm_destroy(&comm) == WEFT_OK);
+  CHECK(weft_request_release(&request) == WEFT_OK);
+  CHECK(weft_context_destroy(nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_context_create(nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_comm_create(nullptr, nullptr, &comm, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_comm_rank(nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_request_wait(nullptr, 0) == WEFT_ERR_ARG);
+  CHECK(weft_request_test(nullptr, nullptr) == WEFT_ERR_ARG);
+}
+
+TEST_CASE("arena memory: sizes, alignment, and pointers that are not from it") {
+  Solo solo;
+  void* memory = nullptr;
+  CHECK(weft_comm_alloc(solo.comm, 0, &memory) == WEFT_ERR_ARG);
+  CHECK(weft_comm_alloc(solo.comm, UINT64_MAX, &memory) == WEFT_ERR_NOMEM);
+  REQUIRE(weft_comm_alloc(solo.comm, 100000, &memory) == WEFT_OK);
+  CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0);
+  const auto* bytes = static_cast<const unsigned char*>(memory);
+  CHECK(std::vector<unsigned char>(bytes, bytes + 100000) == std::vector<unsigned char>(100000, 0));
+  CHECK(weft_comm_free(solo.comm, static_cast<char*>(memory) + 8) == WEFT_ERR_ARG);
+  CHECK(weft_comm_free(solo.comm, memory) == WEFT_OK);
+  CHECK(weft_comm_free(solo.comm, memory) == WEFT_ERR_ARG);
+  CHECK(weft_comm_free(solo.comm, nullptr) == WEFT_OK);
+}
+
+TEST_CASE("backends are listed with why they are not available, and shrink says that it is to come") {
+  Solo solo;
+  uint64_t count = 0;
+  REQUIRE(weft_backend_count(solo.context, &count) == WEFT_OK);
+  CHECK(count >= 2);
+  for (uint64_t i = 0; i < count; i++) {
+    weft_backend_info info{};
+    info.struct_size = sizeof info;
+    CHECK(weft_backend_query(solo.context, i, &info) == WEFT_OK);
+    CHECK(std::strlen(info.name) > 0);
+    CHECK(std::strlen(info.reason) > 0);
+  }
+  weft_backend_info info{};
+  info.struct_size = sizeof info;
+  CHECK(weft_backend_query(solo.context, count, &info) == WEFT_ERR_ARG);
+  uint8_t supported = 0;
+  CHECK(weft_capability(solo.context, "shm", WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_BF16, WEFT_OP_SUM, 0,
+                        &supported) == WEFT_OK);
+  CHECK(supported == 1);
+  CHECK(weft_capability(solo.context, "shm", WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, WEFT_OP_BXOR, 0,
+                        &supported) == WEFT_OK);
+  CHECK(supported == 0);
+  CHECK(weft_capability(solo.context, "nothing", WEFT_COLL_BARRIER, WEFT_DTYPE_U8, 0, 0, &supported) ==
+        WEFT_ERR_ARG);
+  weft_comm* survivors = nullptr;
+  CHECK(weft_comm_shrink(solo.comm, &survivors, nullptr) == WEFT_ERR_UNSUPPORTED);
+}
+
+TEST_CASE("a forked child gets an error on every inherited object, and can make its own") {
+  Solo solo;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    int failures = 0;
+    int32_t rank = 0;
+    failures += weft_comm_rank(solo.comm, &rank) != WEFT_ERR_FORKED;
+    failures += weft_barrier(solo.comm, nullptr, nullptr) != WEFT_ERR_FORKED;
+    weft_comm* made = nullptr;
+    failures += weft_comm_create(solo.context, nullptr, &made, nullptr) != WEFT_ERR_FORKED;
+    failures += weft_comm_destroy(&solo.comm) != WEFT_OK;
+    failures += weft_context_destroy(&solo.context) != WEFT_OK;
+    weft_context* own = nullptr;
+    failures += weft_context_create(nullptr, &own, nullptr) != WEFT_OK;
+    failures += weft_context_destroy(&own) != WEFT_OK;
+    _exit(failures);
+  }
+  int state = 0;
+  REQUIRE(waitpid(child, &state, 0) == child);
+  CHECK(WIFEXITED(state));
+  CHECK(WEXITSTATUS(state) == 0);
+  CHECK(weft_barrier(solo.comm, nullptr, nullptr) == WEFT_OK);  // the parent goes on
+}
+
+TEST_CASE("inside a callback only test, release and abort are allowed") {
+  Solo solo;
+  weft_request* request = nullptr;
+  float value = 1.0f;
+  struct Seen {
+    weft_comm* comm;
+    weft_status barrier = WEFT_OK;
+    bool called = false;
+  } seen{solo.comm};
+  REQUIRE(weft_all_reduce(solo.comm, &value, &value, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, &request) ==
+          WEFT_OK);
+  REQUIRE(weft_request_wait(request, 0) == WEFT_OK);
+  REQUIRE(weft_request_on_complete(
+              request,
+              [](void* data, weft_status) {
+                auto* s = static_cast<Seen*>(data);
+                s->called = true;
+                s->barrier = weft_barrier(s->comm, nullptr, nullptr);
+              },
+              &seen) == WEFT_OK);
+  // Complete already: it may run here or, if the lane has not let go of the request yet, on the callback
+  // thread; destroying the communicator waits for it.
+  weft_request_release(&request);
+  weft_comm_destroy(&solo.comm);
+  CHECK(seen.called);
+  CHECK(seen.barrier == WEFT_ERR_STATE);
+}

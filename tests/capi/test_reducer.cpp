@@ -1,0 +1,261 @@
+// The reducer through the C ABI: what a hand-written training loop does, and what it can get wrong.
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+using weft_test::Rank;
+
+namespace {
+
+struct Findings {
+  std::atomic<int> wrong{0};
+  void expect(bool ok) {
+    if (!ok) wrong++;
+  }
+};
+
+const char* const kBackends[] = {"loopback", "shm"};
+
+// A small model: five parameters of odd sizes, in buckets of at most 4 KiB.
+struct Model {
+  explicit Model(int32_t mode) {
+    const int64_t sizes[] = {7, 1500, 333, 1, 2049};
+    for (size_t i = 0; i < 5; i++) {
+      shapes[i] = sizes[i];
+      names[i] = "layer" + std::to_string(i) + ".weight";
+      gradients[i].resize(static_cast<size_t>(sizes[i]));
+    }
+    for (size_t i = 0; i < 5; i++) {
+      params[i] =
+          weft_param{sizeof(weft_param), names[i].c_str(), WEFT_DTYPE_F32, 1, &shapes[i], nullptr, 0, 0, 0};
+    }
+    options.params = params;
+    options.param_count = 5;
+    options.mode = mode;
+    options.bucket_limits = &limit;
+    options.bucket_limit_count = 1;
+  }
+
+  uint64_t limit = 4096;
+  int64_t shapes[5];
+  std::string names[5];
+  std::vector<float> gradients[5];
+  weft_param params[5];
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+};
+
+float value_of(int rank, int step, size_t param, size_t i) {
+  return static_cast<float>((rank + 1) * (step + 2)) + static_cast<float>(param) * 0.25f +
+         static_cast<float>(i % 17);
+}
+
+// Mean over ranks, folded in rank order as Weft promises.
+float mean(int size, int step, size_t param, size_t i) {
+  float sum = value_of(0, step, param, i);
+  for (int r = 1; r < size; r++) sum += value_of(r, step, param, i);
+  return sum * static_cast<float>(1.0 / size);
+}
+
+}  // namespace
+
+TEST_CASE("steps average every gradient on every rank, in copy and in view mode") {
+  for (const char* backend : kBackends) {
+    for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
+        for (const int size : {1, 2, 3}) {
+          Findings findings;
+          const std::string error = weft_test::run(backend, size, progress, [&](Rank& r) {
+            Model model(mode);
+            weft_reducer* reducer = nullptr;
+            weft_error details = WEFT_ERROR_INIT;
+            findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, &details) == WEFT_OK);
+            if (reducer == nullptr) return;
+            uint32_t buckets = 0;
+            findings.expect(weft_reducer_bucket_count(reducer, &buckets) == WEFT_OK && buckets >= 2);
+            float* data[5];
+            for (size_t p = 0; p < 5; p++) {
+              void* view = model.gradients[p].data();
+              if (mode == WEFT_GRADIENT_VIEW)
+                findings.expect(weft_reducer_grad_view(reducer, p, &view) == WEFT_OK);
+              data[p] = static_cast<float*>(view);
+            }
+            for (int step = 0; step < 3; step++) {
+              findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+              for (size_t p = 5; p-- > 0;) {
+                for (size_t i = 0; i < model.gradients[p].size(); i++)
+                  data[p][i] = value_of(r.rank, step, p, i);
+                findings.expect(weft_reducer_ready(reducer, p, data[p], nullptr) == WEFT_OK);
+              }
+              // The user's own collectives between begin and finish.
+              int32_t one = 1;
+              findings.expect(weft_all_reduce(r.comm, &one, &one, 1, WEFT_DTYPE_I32, WEFT_OP_SUM, nullptr,
+                                              nullptr) == WEFT_OK);
+              findings.expect(one == r.size);
+              findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+              for (size_t p = 0; p < 5; p++) {
+                for (size_t i = 0; i < model.gradients[p].size(); i++) {
+                  findings.expect(data[p][i] == mean(r.size, step, p, i));
+                }
+              }
+            }
+            weft_reducer_stats stats{};
+            stats.struct_size = sizeof stats;
+            findings.expect(weft_reducer_query(reducer, &stats) == WEFT_OK);
+            findings.expect(stats.steps == 3 && stats.failed_steps == 0 && stats.bytes_reduced > 0);
+            findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK && reducer == nullptr);
+          });
+          INFO(backend << " mode " << mode << " progress " << progress << " ranks " << size << " " << error);
+          CHECK(error.empty());
+          CHECK(findings.wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("misuse of a step is an error that names the parameter") {
+  for (const char* backend : kBackends) {
+    Findings findings;
+    const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      Model model(WEFT_GRADIENT_COPY);
+      weft_reducer* reducer = nullptr;
+      findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, nullptr) == WEFT_OK);
+      if (reducer == nullptr) return;
+      weft_error details = WEFT_ERROR_INIT;
+      const auto says = [&](const char* text) {
+        weft_reducer_error(reducer, &details);
+        return std::string(details.text).find(text) != std::string::npos;
+      };
+      float* gradient = model.gradients[1].data();
+      findings.expect(weft_reducer_ready(reducer, 1, gradient, nullptr) == WEFT_ERR_STATE);
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE);
+      findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+      findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_ERR_STATE);
+      findings.expect(weft_reducer_ready(reducer, 5, gradient, nullptr) == WEFT_ERR_ARG);
+      findings.expect(weft_reducer_ready(reducer, 1, nullptr, nullptr) == WEFT_ERR_ARG);
+      findings.expect(weft_reducer_ready(reducer, 1, gradient, nullptr) == WEFT_OK);
+      findings.expect(weft_reducer_ready(reducer, 1, gradient, nullptr) == WEFT_ERR_STATE &&
+                      says("layer1.weight"));
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE);
+      findings.expect(says("layer0.weight") && says("layer2.weight") && says("layer3.weight") &&
+                      says("layer4.weight"));
+      for (const size_t p : {size_t{0}, size_t{2}, size_t{3}, size_t{4}}) {
+        findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
+      }
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);  // the step had stayed open
+      findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+    });
+    CHECK(error.empty());
+    CHECK(findings.wrong == 0);
+  }
+}
+
+TEST_CASE("ranks with other parameters learn the first one that differs, all of them") {
+  for (const char* backend : kBackends) {
+    Findings findings;
+    const std::string error = weft_test::run(backend, 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      Model model(WEFT_GRADIENT_COPY);
+      if (r.rank == 1) model.shapes[2] = 334;
+      weft_reducer* reducer = nullptr;
+      weft_error details = WEFT_ERROR_INIT;
+      findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, &details) == WEFT_ERR_MISMATCH);
+      const std::string text = details.text;
+      findings.expect(text.find("layer2.weight") != std::string::npos);
+      findings.expect(text.find("333") != std::string::npos && text.find("334") != std::string::npos);
+      findings.expect(reducer == nullptr);
+      findings.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK);  // the communicator is unharmed
+    });
+    CHECK(error.empty());
+    CHECK(findings.wrong == 0);
+  }
+}
+
+TEST_CASE(
+    "a reducer destroyed in the middle of a step, its communicator before it, and its context before both") {
+  for (const char* backend : kBackends) {
+    Findings findings;
+    const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      for (int order = 0; order < 3; order++) {
+        weft_comm* part = nullptr;
+        findings.expect(weft_comm_split(r.comm, 0, r.rank, &part, nullptr) == WEFT_OK);
+        if (part == nullptr) return;
+        Model model(WEFT_GRADIENT_COPY);
+        weft_reducer* reducer = nullptr;
+        findings.expect(weft_reducer_create(part, &model.options, &reducer, nullptr) == WEFT_OK);
+        findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+        findings.expect(weft_reducer_ready(reducer, 4, model.gradients[4].data(), nullptr) == WEFT_OK);
+        if (order == 0) findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+        if (order == 2) {
+          findings.expect(weft_comm_destroy(&r.comm) == WEFT_OK);
+          findings.expect(weft_context_destroy(&r.context) == WEFT_OK);
+        }
+        findings.expect(weft_comm_destroy(&part) == WEFT_OK);
+        if (reducer != nullptr) {
+          findings.expect(weft_reducer_ready(reducer, 3, model.gradients[3].data(), nullptr) != WEFT_OK ||
+                          weft_reducer_finish(reducer, nullptr) != WEFT_OK);
+        }
+        findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+      }
+    });
+    CHECK(error.empty());
+    CHECK(findings.wrong == 0);
+  }
+}
+
+TEST_CASE("a hook of the program's own decides how a bucket travels") {
+  for (const char* backend : kBackends) {
+    Findings findings;
+    const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      // Doubles the gradients before their mean is taken.
+      weft_hook_table table{};
+      table.struct_size = sizeof table;
+      table.name = "doubling";
+      table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) -> weft_status {
+        plan->collective_count = 1;
+        plan->collectives[0].struct_size = sizeof plan->collectives[0];
+        plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+        plan->collectives[0].dtype = bucket->dtype;
+        plan->collectives[0].op = WEFT_OP_AVG;
+        plan->collectives[0].count = bucket->count;
+        return WEFT_OK;
+      };
+      table.stage = [](void* user_data, const weft_bucket* bucket, weft_stage* stage, char*) -> weft_status {
+        if (stage->index != 0) return WEFT_OK;
+        auto* values = static_cast<float*>(bucket->buffer);
+        for (uint64_t i = 0; i < bucket->count; i++) values[i] *= 2.0f;
+        (*static_cast<std::atomic<int>*>(user_data))++;
+        return WEFT_OK;
+      };
+      std::atomic<int> stages{0};
+      weft_hook* hook = nullptr;
+      findings.expect(weft_hook_create_custom(r.context, &table, &stages, &hook) == WEFT_OK);
+      Model model(WEFT_GRADIENT_COPY);
+      model.options.hook = hook;
+      weft_reducer* reducer = nullptr;
+      findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, nullptr) == WEFT_OK);
+      if (reducer == nullptr) return;
+      findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+      for (size_t p = 0; p < 5; p++) {
+        for (size_t i = 0; i < model.gradients[p].size(); i++)
+          model.gradients[p][i] = value_of(r.rank, 0, p, i);
+        findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
+      }
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+      findings.expect(model.gradients[1][5] == 2.0f * mean(2, 0, 1, 5));
+      uint32_t buckets = 0;
+      weft_reducer_bucket_count(reducer, &buckets);
+      findings.expect(stages == static_cast<int>(buckets));
+      weft_reducer_destroy(&reducer);
+      weft_hook_destroy(&hook);
+      findings.expect(weft_hook_create(r.context, "no such hook", nullptr, &hook) == WEFT_ERR_ARG &&
+                      hook == nullptr);
+    });
+    CHECK(error.empty());
+    CHECK(findings.wrong == 0);
+  }
+}

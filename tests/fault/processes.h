@@ -1,0 +1,177 @@
+// Ranks as processes that can be killed: forked from a test case, each reports marks and a last word through
+// a pipe, the whole group is watched. A hang is a failed test, never a stuck one.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace weft_test {
+
+inline uint64_t now_ms() {
+  using namespace std::chrono;
+  return static_cast<uint64_t>(duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count());
+}
+
+// What a rank says to the test: that it got somewhere (mark > 0), or how it ended (mark 0).
+struct Word {
+  int32_t mark = 0;
+  int32_t status = 0;
+  int32_t evidence = 0;
+  int32_t failed_rank = -1;
+  uint64_t at_ms = 0;
+  char text[400] = {};
+};
+
+// A rank's side.
+class Reporter {
+ public:
+  explicit Reporter(int fd) : fd_(fd) {}
+  void mark(int value) {
+    Word word;
+    word.mark = value;
+    say(word);
+  }
+  void end(weft_status status, const weft_error& error) {
+    Word word;
+    word.status = status;
+    word.evidence = error.evidence;
+    word.failed_rank = error.failed_count > 0 ? error.failed_ranks[0] : -1;
+    std::snprintf(word.text, sizeof word.text, "%.399s", error.text);
+    say(word);
+  }
+
+ private:
+  void say(Word& word) {
+    word.at_ms = now_ms();
+    if (::write(fd_, &word, sizeof word) != static_cast<ssize_t>(sizeof word)) _exit(99);
+  }
+  int fd_;
+};
+
+class Processes {
+ public:
+  Processes(int size, const std::function<void(int rank, Reporter&)>& body) {
+    for (int r = 0; r < size; r++) {
+      int ends[2];
+      if (pipe(ends) != 0) _exit(98);
+      const pid_t pid = fork();
+      if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ::close(ends[0]);
+        Reporter reporter(ends[1]);
+        body(r, reporter);
+        _exit(0);
+      }
+      ::close(ends[1]);
+      ranks_.push_back({pid, ends[0], false});
+    }
+  }
+  ~Processes() {
+    for (One& rank : ranks_) {
+      if (!rank.gone) {
+        ::kill(rank.pid, SIGKILL);
+        waitpid(rank.pid, nullptr, 0);
+      }
+      ::close(rank.fd);
+    }
+  }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  // Until the rank has said this mark (or a higher one); false at the bound, or if it ended before.
+  bool wait_for_mark(int rank, int mark, int bound_ms) {
+    const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
+    Word word;
+    while (next(at(rank), until, &word)) {
+      if (word.mark == 0) return false;
+      if (word.mark >= mark) return true;
+    }
+    return false;
+  }
+  void kill(int rank, int signal = SIGKILL) { ::kill(at(rank).pid, signal); }
+  // The rank's last word; false at the bound.
+  bool last_word(int rank, int bound_ms, Word* word) {
+    const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
+    while (next(at(rank), until, word)) {
+      if (word->mark == 0) return true;
+    }
+    return false;
+  }
+  // Whether the process has exited by itself with code 0 within the bound.
+  bool exited_cleanly(int rank, int bound_ms) {
+    const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
+    One& one = at(rank);
+    int state = 0;
+    while (now_ms() < until) {
+      if (waitpid(one.pid, &state, WNOHANG) == one.pid) {
+        one.gone = true;
+        return WIFEXITED(state) && WEXITSTATUS(state) == 0;
+      }
+      ::poll(nullptr, 0, 5);
+    }
+    return false;
+  }
+
+ private:
+  struct One {
+    pid_t pid;
+    int fd;
+    bool gone;
+  };
+  One& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  static bool next(One& rank, uint64_t until, Word* word) {
+    size_t have = 0;
+    while (have < sizeof *word) {
+      const uint64_t now = now_ms();
+      pollfd waiting{rank.fd, POLLIN, 0};
+      if (now >= until || ::poll(&waiting, 1, static_cast<int>(until - now)) <= 0) return false;
+      const ssize_t got = ::read(rank.fd, reinterpret_cast<char*>(word) + have, sizeof *word - have);
+      if (got <= 0) return false;
+      have += static_cast<size_t>(got);
+    }
+    return true;
+  }
+  std::vector<One> ranks_;
+};
+
+// A store name that no other test uses.
+inline std::string store_name() {
+  static int count = 0;
+  return "unix:@weft-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+}
+
+// A context and a communicator over a store of rank 0, in a process of its own.
+struct Joined {
+  weft_context* context = nullptr;
+  weft_comm* comm = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  weft_status status = WEFT_OK;
+
+  Joined(const char* backend, int rank, int size, const std::string& store, int init_timeout_ms = 20000) {
+    status = weft_context_create(nullptr, &context, &error);
+    if (status != WEFT_OK) return;
+    weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+    options.bootstrap = WEFT_BOOTSTRAP_STORE;
+    options.rank = rank;
+    options.size = size;
+    options.store = store.c_str();
+    options.backend = backend;
+    options.init_timeout_ms = init_timeout_ms;
+    options.op_timeout_ms = 60000;
+    status = weft_comm_create(context, &options, &comm, &error);
+  }
+};
+
+}  // namespace weft_test
