@@ -151,7 +151,7 @@ struct Bf16 {
   // 32-bit lanes of at most 65535 as 16-bit ones.
   template <class D, class V>
   static HWY_INLINE auto narrow(D, V v) {
-    return hn::DemoteTo(hn::Rebind<uint16_t, D>(), hn::BitCast(hn::Rebind<int32_t, D>(), v));
+    return hn::TruncateTo(hn::Rebind<uint16_t, D>(), v);
   }
 };
 
