@@ -1,13 +1,18 @@
-// Times the host's kernels on one core, each compared with the scalar reference first. For developers; not a
-// test.
-//   fold2 inplace   d = d + a, 1 output that is an input    what the owner of a slice does for 2 ranks' arena
-//   buffers fold2 both      both inputs are outputs                  the same, with the result written to
-//   both ranks fold4, fold8    more inputs, one output copy, scale     f32 to f32, the first is memcpy
-//   f32>bf16 ...    conversions with a scale
-//   add bf16>f32    accumulate into f32
-// Sizes: 256 KiB (in L2) and 64 MiB (beyond L3 together) an operand. GB/s counts the bytes of one operand (of
-// the f32 side of a conversion), best of 15 measurements. Usage: kernels [--all]   --all: every instruction
-// set instead of the best
+// Times the host's kernels on one core, after comparing each with the scalar reference. Not a test.
+//
+// - fold2 inplace: d = d + a, what the owner of a slice does for two ranks
+// - fold2 malloc: the same in memory as malloc aligns it, to 16 bytes
+// - fold2 both: the result goes to both inputs
+// - fold4, fold8, fold16: more inputs, one output (all: as many)
+// - copy, scale: f32 to f32; the first is memcpy
+// - f32>bf16 and the like: conversions with a scale
+// - add bf16>f32: accumulation
+//
+// Sizes of an operand: 16 KiB (in L1), 256 KiB (in L2) and 64 MiB. GB/s counts the bytes of one operand (the
+// f32 side of a conversion), best of 15 measurements.
+//
+// Usage: kernels [--all]
+// With --all every instruction set instead of the best one.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -160,15 +165,16 @@ double gigabytes_per_second(const DeviceOps& ops, const Work& work, uint64_t byt
 }
 
 bool measure(const DeviceOps& ops) {
-  std::printf("%s, GB/s of one operand\n%-20s %10s %10s\n", ops.name, "", "256 KiB", "64 MiB");
+  constexpr uint64_t kSizes[] = {uint64_t{16} << 10, uint64_t{256} << 10, uint64_t{64} << 20};
+  std::printf("%s, GB/s of one operand\n%-20s %10s %10s %10s\n", ops.name, "", "16 KiB", "256 KiB", "64 MiB");
   for (const Work& work : works()) {
     if (!Run(work, 4099).correct(ops)) {
       std::printf("%-20s WRONG\n", work.name.c_str());
       return false;
     }
-    const double cached = gigabytes_per_second(ops, work, uint64_t{256} << 10);
-    std::printf("%-20s %10.1f %10.1f\n", work.name.c_str(), cached,
-                gigabytes_per_second(ops, work, uint64_t{64} << 20));
+    std::printf("%-20s", work.name.c_str());
+    for (const uint64_t bytes : kSizes) std::printf(" %10.1f", gigabytes_per_second(ops, work, bytes));
+    std::printf("\n");
   }
   return true;
 }
