@@ -28,7 +28,7 @@ struct BackendArgs {
   uint64_t arena_limit_bytes = 0;
   Deadline deadline = Deadline::never();
   FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
-  HostAllocator allocator;  // for memory that is not shared
+  HostAllocator allocator;   // for memory that is not shared
 };
 
 struct Backend {
