@@ -189,6 +189,8 @@ TEST_CASE(
         findings.expect(weft_reducer_create(part, &model.options, &reducer, nullptr) == WEFT_OK);
         findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
         findings.expect(weft_reducer_ready(reducer, 4, model.gradients[4].data(), nullptr) == WEFT_OK);
+        // Whoever destroys first fails the part for the other: both must have come here.
+        findings.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK);
         if (order == 0) findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
         if (order == 2) {
           findings.expect(weft_comm_destroy(&r.comm) == WEFT_OK);
