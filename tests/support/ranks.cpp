@@ -1,36 +1,63 @@
 #include "support/ranks.h"
 
-#include <mutex>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
+#include "base/text.h"
 #include "kernels/host_ops.h"
 #include "loopback/loopback.h"
+#include "rendezvous/mesh.h"
 #include "support/catch.h"
+#include "support/links.h"
 
 namespace weft::test {
 namespace {
 
-void run_rank(ThreadGroup& group, int rank, const RankBody& body, const RanksOptions& options,
-              std::vector<std::string>* failures) {
-  Rank self;
-  self.rank = rank;
-  self.size = group.size();
-  self.group = &group;
+// Make the context and, with `connect`, the communicator; run the body; end both.
+template <class Connect>
+std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOptions& options,
+                                  Connect&& connect) {
   ContextOptions context_options;
   context_options.mode = options.mode;
   context_options.host = &host_ops();
   std::shared_ptr<Context> context;
   self.expect(Context::create(context_options, &context), "context");
-  if (!context) return;
+  if (!context) return self.failures;
   context->system_clock()->set_crowded(true);
   const Backend& backend = options.backend != nullptr ? *options.backend : loopback::backend();
-  const Status formed = form(group, rank, context, collectives_of(backend), options.comm, &self.comm);
+  const Status formed = connect(context, backend, &self.comm);
   self.expect(formed, "forming");
   if (formed.ok()) body(self);
   if (self.comm) self.comm->close();
   self.comm.reset();
   context->close();
-  *failures = std::move(self.failures);
+  return self.failures;
+}
+
+// As run_rank, for a process at the end of its links.
+std::vector<std::string> run_linked(SocketLinks& links, const RankBody& body, const RanksOptions& options) {
+  Rank self;
+  self.rank = links.rank();
+  self.size = links.size();
+  return run_rank(self, body, options,
+                  [&](const std::shared_ptr<Context>& context, const Backend& backend,
+                      std::shared_ptr<Comm>* comm) -> Status {
+                    Clock& clock = context->clock();
+                    MeshOptions mesh_options;
+                    mesh_options.deadline = Deadline::after(clock, options.comm.init_timeout_ms, 0);
+                    std::unique_ptr<SocketMesh> mesh;
+                    WEFT_TRY(SocketMesh::make(links, mesh_options, clock, context->log(), &mesh));
+                    BackendArgs args{links, clock, context->log(), context->host()};
+                    args.arena_limit_bytes = options.comm.arena_limit_bytes;
+                    args.deadline = mesh_options.deadline;
+                    args.fds = mesh.get();
+                    std::unique_ptr<Collectives> collectives;
+                    WEFT_TRY(collectives_of(backend)(args, &collectives));
+                    *comm = Comm::create(context, links.rank(), links.size(), options.comm, std::move(mesh),
+                                         std::move(collectives));
+                    return {};
+                  });
 }
 
 }  // namespace
@@ -42,11 +69,33 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
   std::vector<std::vector<std::string>> found(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; r++) {
-    threads.emplace_back([&, r] { run_rank(group, r, body, options, &found[static_cast<size_t>(r)]); });
+    threads.emplace_back([&, r] {
+      Rank self;
+      self.rank = r;
+      self.size = size;
+      self.group = &group;
+      found[static_cast<size_t>(r)] = run_rank(
+          self, body, options,
+          [&](const std::shared_ptr<Context>& context, const Backend& backend, std::shared_ptr<Comm>* comm) {
+            return form(group, r, context, collectives_of(backend), options.comm, comm);
+          });
+    });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<std::string> failures;
   for (const auto& rank : found) failures.insert(failures.end(), rank.begin(), rank.end());
+  return failures;
+}
+
+std::vector<std::string> run_processes(int size, const RankBody& body, const RanksOptions& options) {
+  const auto linked = [&](SocketLinks& links) {
+    const std::vector<std::string> failures = run_linked(links, body, options);
+    if (!failures.empty()) throw std::runtime_error(list_text(failures));
+  };
+  std::vector<std::string> failures;
+  for (const std::string& text : run_linked_processes(size, linked, 120)) {
+    if (!text.empty()) failures.push_back(text);
+  }
   return failures;
 }
 

@@ -43,6 +43,8 @@ struct RanksOptions {
 
 // Run body as `size` threads; what the ranks noted, and whatever kept them from forming.
 std::vector<std::string> run_threads(int size, const RankBody& body, const RanksOptions& options = {});
+// The same as forked processes over a socket mesh. A rank that hangs is killed by a watchdog.
+std::vector<std::string> run_processes(int size, const RankBody& body, const RanksOptions& options = {});
 
 // Report the ranks' failures to Catch2; for the main thread.
 void check(const std::vector<std::string>& failures);

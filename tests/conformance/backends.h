@@ -1,0 +1,26 @@
+// What the conformance suite runs on: a row for each backend and each way of having ranks. A new backend is a
+// new row in backends.cpp; every test of the suite then follows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/ranks.h"
+
+namespace weft::test {
+
+struct BackendRow {
+  const char* name;
+  const Backend& (*backend)();
+  std::vector<std::string> (*run)(int size, const RankBody& body, const RanksOptions& options);
+  bool processes = false;  // ranks share no memory but the backend's
+  bool simulated = false;  // one rank at a time: bodies start no threads
+};
+
+// The rows that can run here; unavailable ones are left out, with a warning that says why.
+std::vector<BackendRow> backend_rows();
+
+// Run body on `size` ranks of the row and report what they found.
+void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions options = {});
+
+}  // namespace weft::test

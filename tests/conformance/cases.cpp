@@ -1,0 +1,203 @@
+#include "cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/text.h"
+#include "core/arena.h"
+#include "support/kernels_reference.h"
+
+namespace weft::test {
+namespace {
+
+constexpr size_t kGuard = 64;
+constexpr auto kUntouched = std::byte{0xA5};
+
+size_t index(int rank) {
+  return static_cast<size_t>(rank);
+}
+
+// Mostly ordinary numbers, rarely NaN, infinities and zeros of both signs.
+Bytes random_data(Dtype dtype, uint64_t count, Random& random) {
+  const uint32_t element = dtype_size(dtype);
+  Bytes data(count * element);
+  for (uint64_t i = 0; i < count; i++) {
+    std::byte* const to = data.data() + i * element;
+    const uint64_t bits = random.next();
+    if (!is_float(dtype)) {
+      std::memcpy(to, &bits, element);
+      continue;
+    }
+    double value = (static_cast<double>(bits >> 40) / (1 << 24) - 0.5) * 8;
+    constexpr double kRare[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, 6e4};
+    if (random.chance(200)) value = kRare[random.below(std::size(kRare))];
+    reference::store(dtype, value, to);
+  }
+  return data;
+}
+
+// Elements of one rank's source.
+uint64_t source_count(const Case& c, int rank, int size) {
+  const uint64_t all = c.count * static_cast<uint64_t>(size);
+  switch (c.coll) {
+    case Coll::kReduceScatter:
+    case Coll::kAllToAll:
+      return all;
+    case Coll::kScatter:
+      return rank == c.root ? all : 0;
+    case Coll::kBroadcast:
+      return rank == c.root ? c.count : 0;
+    case Coll::kBarrier:
+      return 0;
+    default:
+      return c.count;
+  }
+}
+
+Bytes folded(const Case& c, uint64_t first) {
+  std::vector<const std::byte*> inputs;
+  for (const Bytes& source : c.sources) inputs.push_back(source.data() + first * dtype_size(c.dtype));
+  FoldArgs fold;
+  fold.dtype = c.dtype;
+  fold.op = c.op;
+  fold.inputs = inputs.data();
+  fold.input_count = static_cast<int>(inputs.size());
+  fold.count = c.count;
+  fold.prescale = c.prescale;
+  fold.postscale = c.postscale;
+  return reference::fold(fold);
+}
+
+Bytes block(const Bytes& from, int rank, uint64_t bytes) {
+  const auto* start = from.data() + index(rank) * bytes;
+  return Bytes(start, start + bytes);
+}
+
+Bytes moved(const Case& c, int rank) {
+  const uint64_t bytes = c.count * dtype_size(c.dtype);
+  if (c.coll == Coll::kBroadcast) return c.sources[index(c.root)];
+  if (c.coll == Coll::kScatter) return block(c.sources[index(c.root)], rank, bytes);
+  Bytes all;
+  for (const Bytes& source : c.sources) {
+    const Bytes part = c.coll == Coll::kAllToAll ? block(source, rank, bytes) : source;
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+Bytes expected_of(const Case& c, int rank) {
+  const bool receives = (c.coll != Coll::kReduce && c.coll != Coll::kGather) || rank == c.root;
+  if (!receives || c.coll == Coll::kBarrier) return {};
+  if (c.coll == Coll::kReduceScatter) return folded(c, index(rank) * c.count);
+  if (is_reduction(c.coll)) return rank == 0 || c.expected[0].empty() ? folded(c, 0) : c.expected[0];
+  return moved(c, rank);
+}
+
+// A buffer with a guard behind it, in private memory or in the arena.
+class Buffer {
+ public:
+  Buffer(Rank& self, size_t size, bool arena) : self_(self), size_(size) {
+    in_arena_ = arena && self.comm->collectives().arena().allocate(size + kGuard, &memory_).ok();
+    if (!in_arena_) memory_ = new std::byte[size + kGuard];
+    std::memset(memory_, static_cast<int>(kUntouched), size + kGuard);
+  }
+  ~Buffer() {
+    if (in_arena_) {
+      self_.expect(self_.comm->collectives().arena().free(memory_), "free");
+    } else {
+      delete[] memory_;
+    }
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::byte* data() { return memory_; }
+  bool guard_intact() const {
+    return std::all_of(memory_ + size_, memory_ + size_ + kGuard,
+                       [](std::byte b) { return b == kUntouched; });
+  }
+
+ private:
+  Rank& self_;
+  const size_t size_;
+  std::byte* memory_ = nullptr;
+  bool in_arena_ = false;
+};
+
+// Where src and dst begin in the one buffer of an operation in place.
+void place(const Case& c, int rank, std::byte* buffer, CollectiveArgs* args) {
+  const uint64_t offset = index(rank) * c.count * dtype_size(c.dtype);
+  args->src = args->dst = buffer;
+  if (c.coll == Coll::kAllGather || (c.coll == Coll::kGather && rank == c.root)) args->src = buffer + offset;
+  if (c.coll == Coll::kReduceScatter || (c.coll == Coll::kScatter && rank == c.root)) {
+    args->dst = buffer + offset;
+  }
+}
+
+void compare(const Case& c, Rank& self, const std::byte* got, const Bytes& expected) {
+  if (expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0) return;
+  const auto different = std::mismatch(expected.begin(), expected.end(), got);
+  const auto at = static_cast<size_t>(different.first - expected.begin());
+  self.expect(false,
+              cat(c.text(), ": byte ", at, " of ", expected.size(), " is ",
+                  static_cast<int>(*different.second), " and not ", static_cast<int>(*different.first)));
+}
+
+}  // namespace
+
+std::string Case::text() const {
+  return cat(name(coll), " ", op == ReduceOp::kNone ? "" : name(op), " ", name(dtype), " x ", count, " root ",
+             root, in_place ? " in place" : "", arena ? " arena" : "");
+}
+
+std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype) {
+  if (!is_reduction(coll)) return {ReduceOp::kNone};
+  std::vector<ReduceOp> ops;
+  for (int i = 1; i <= kReduceOpCount; i++) {
+    if (check_reduction(static_cast<ReduceOp>(i), dtype).ok()) ops.push_back(static_cast<ReduceOp>(i));
+  }
+  return ops;
+}
+
+void prepare(Case& c, int size, Random& random) {
+  c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
+  if (c.op == ReduceOp::kAvg) c.postscale = 1.0 / size;
+  if (c.op == ReduceOp::kPremulSum) c.prescale = 0.37;
+  for (int r = 0; r < size; r++) {
+    c.sources.push_back(random_data(c.dtype, source_count(c, r, size), random));
+  }
+  for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
+}
+
+void execute(const Case& c, Rank& self) {
+  const Bytes& source = c.sources[index(self.rank)];
+  const Bytes& expected = c.expected[index(self.rank)];
+  CollectiveArgs args;
+  args.coll = c.coll;
+  args.dtype = c.dtype;
+  args.op = c.op;
+  args.peer = c.root;
+  args.count = c.count;
+  args.prescale = c.prescale;
+  args.postscale = c.postscale;
+  const bool shared = c.in_place || c.coll == Coll::kBroadcast;
+  Buffer from(self, shared ? std::max(source.size(), expected.size()) : source.size(), c.arena);
+  Buffer to(self, expected.size(), c.arena);
+  if (shared) {
+    place(c, self.rank, from.data(), &args);
+  } else {
+    args.src = source.empty() ? nullptr : from.data();
+    args.dst = expected.empty() ? nullptr : to.data();
+  }
+  // In place, src may lie within the buffer.
+  const size_t at = args.src == nullptr ? 0 : static_cast<size_t>(args.src - from.data());
+  if (!source.empty()) std::memcpy(from.data() + at, source.data(), source.size());
+  self.expect(self.run(args), c.text());
+  if (args.dst != nullptr) compare(c, self, args.dst, expected);
+  self.expect(from.guard_intact() && to.guard_intact(), c.text() + ": wrote beyond a buffer");
+  const bool kept = shared || source.empty() || std::memcmp(from.data(), source.data(), source.size()) == 0;
+  self.expect(kept, c.text() + ": the source has changed");
+}
+
+}  // namespace weft::test

@@ -1,0 +1,43 @@
+// One collective with data: what every rank gives and what it must receive, computed before the ranks start
+// (they share it, as threads or by fork). The expectation folds in rank order in the accumulator's precision
+// and rounds once, and is compared bit by bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "core/collectives.h"
+#include "support/ranks.h"
+#include "support/simulation.h"
+
+namespace weft::test {
+
+struct Case {
+  Coll coll = Coll::kBarrier;
+  Dtype dtype = Dtype::kF32;
+  ReduceOp op = ReduceOp::kNone;
+  uint64_t count = 0;
+  int root = 0;
+  bool in_place = false;
+  bool arena = false;  // buffers in the arena
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  std::vector<Bytes> sources;   // by rank; empty where the rank gives none
+  std::vector<Bytes> expected;  // by rank; empty where the rank receives none
+
+  std::string text() const;
+};
+
+// Ops that make sense for a dtype; {kNone} for collectives that do not reduce.
+std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype);
+
+// Fill in root, scales and the data, by dice.
+void prepare(Case& c, int size, Random& random);
+
+// Run it on a rank and note every difference.
+void execute(const Case& c, Rank& self);
+
+}  // namespace weft::test

@@ -1,0 +1,74 @@
+// Every collective x dtype x op x size x ranks, on every backend, against a serial reference.
+#include "backends.h"
+#include "cases.h"
+#include "support/catch.h"
+#include "support/seed.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kSample = 8;  // one case in so many
+#else
+constexpr uint64_t kSample = 1;
+#endif
+
+constexpr Coll kColls[] = {Coll::kAllReduce, Coll::kReduce,        Coll::kBroadcast,
+                           Coll::kAllGather, Coll::kReduceScatter, Coll::kGather,
+                           Coll::kScatter,   Coll::kAllToAll,      Coll::kBarrier};
+
+// All combinations for one number of elements, or one in `one_in` of them.
+void add_cases(std::vector<Case>* cases, uint64_t count, int size, uint64_t one_in, Random& random) {
+  for (const Coll coll : kColls) {
+    for (int d = 1; d <= kDtypeCount; d++) {
+      const auto dtype = static_cast<Dtype>(d);
+      for (const ReduceOp op : ops_of(coll, dtype)) {
+        if (!random.chance(one_in)) continue;
+        Case& c = cases->emplace_back();
+        c.coll = coll;
+        c.dtype = dtype;
+        c.op = op;
+        c.count = count;
+        c.in_place = coll != Coll::kAllToAll && random.chance(2);
+        c.arena = random.chance(3);
+        prepare(c, size, random);
+      }
+    }
+  }
+}
+
+void run_all(int size, const std::vector<Case>& cases) {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, size, [&](Rank& self) {
+      for (const Case& c : cases) {
+        execute(c, self);
+        if (!self.failures.empty()) return;
+      }
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every collective delivers the reference's bits at small sizes") {
+  for (const int size : {1, 2, 3, 4, 5, 8}) {
+    Random random(base_seed() * 100 + static_cast<uint64_t>(size));
+    std::vector<Case> cases;
+    add_cases(&cases, 0, size, 4 * kSample, random);
+    add_cases(&cases, 1, size, 2 * kSample, random);
+    add_cases(&cases, 37, size, kSample, random);
+    add_cases(&cases, 4096, size, 4 * kSample, random);
+    run_all(size, cases);
+  }
+}
+
+TEST_CASE("every collective delivers the reference's bits above a megabyte") {
+  for (const int size : {1, 2, 3, 5}) {
+    Random random(base_seed() * 100 + 50 + static_cast<uint64_t>(size));
+    std::vector<Case> cases;
+    add_cases(&cases, (1 << 20) + 3, size, 40 * kSample, random);
+    run_all(size, cases);
+  }
+}
