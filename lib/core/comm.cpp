@@ -146,6 +146,8 @@ Status Comm::failure() const {
 
 void Comm::close() {
   if (closed_.exchange(true)) return;
+  // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
+  if (failed()) tell(failure());
   fail(Status::error(Code::kCancelled, "the communicator was destroyed on this rank"), false);
   std::vector<std::shared_ptr<Lane>> lanes;
   {
