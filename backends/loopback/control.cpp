@@ -51,7 +51,7 @@ class LoopbackControl final : public Control {
   }
 
   void send(int rank, ByteView message) override {
-    if (message.size() > kMaxMessage) return;
+    if (message.size() > kMaxMessage || departed()) return;
     hub_->add(rank, {ControlHub::Event::Kind::kMessage, rank_, Bytes(message.begin(), message.end()), {}, 0});
   }
 
@@ -80,6 +80,12 @@ class LoopbackControl final : public Control {
     ControlHub::Inbox& inbox = *hub_->inboxes_[static_cast<size_t>(rank_)];
     const std::lock_guard lock(inbox.mutex);
     return !std::exchange(inbox.departed, true);
+  }
+
+  bool departed() {
+    ControlHub::Inbox& inbox = *hub_->inboxes_[static_cast<size_t>(rank_)];
+    const std::lock_guard lock(inbox.mutex);
+    return inbox.departed;
   }
 
   const std::shared_ptr<ControlHub> hub_;
