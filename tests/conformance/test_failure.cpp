@@ -1,0 +1,118 @@
+// Ranks that are absent, leave, are destroyed or fail: everybody's calls return and name them.
+#include <thread>
+
+#include "backends.h"
+#include "calls.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::test;
+
+TEST_CASE("a rank that does not call is named by the deadline's error") {
+  for (const BackendRow& row : backend_rows()) {
+    for (int absent = 0; absent < 3; absent++) {
+      RanksOptions options;
+      options.comm.op_timeout_ms = 300;
+      run_on(
+          row, 3,
+          [&](Rank& self) {
+            std::vector<int32_t> data(10);
+            const Status status = self.rank == absent ? wait_for_failure(self) : self.run(all_reduce(data));
+            self.expect(status.code() == Code::kTimeout, "code: " + status.text());
+            self.expect(status.info().ranks == std::vector<int>{absent}, "ranks: " + status.text());
+          },
+          options);
+    }
+  }
+}
+
+TEST_CASE("a receive whose message never comes names the sender") {
+  for (const BackendRow& row : backend_rows()) {
+    RanksOptions options;
+    options.comm.op_timeout_ms = 300;
+    run_on(
+        row, 3,
+        [&](Rank& self) {
+          std::vector<int32_t> data(10);
+          const Status status = self.rank == 1 ? self.run(receive(data, 2)) : wait_for_failure(self);
+          self.expect(status.code() == Code::kTimeout, "code: " + status.text());
+          self.expect(status.info().ranks == std::vector<int>{2}, "ranks: " + status.text());
+        },
+        options);
+  }
+}
+
+TEST_CASE("a rank that left is named by whoever still needs it, and by nobody else") {
+  for (const BackendRow& row : backend_rows()) {
+    for (int leaver = 0; leaver < 3; leaver++) {
+      run_on(row, 3, [&](Rank& self) {
+        std::vector<int32_t> data(30'000, 1);
+        Status status = self.run(all_reduce(data));
+        if (self.rank == leaver) {
+          self.expect(status, "before the farewell");
+          return self.comm->close();
+        }
+        // Somebody may have been done with it, called the next and failed before this rank was done.
+        if (status.ok()) status = self.run(all_reduce(data));
+        self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
+        self.expect(status.info().ranks == std::vector<int>{leaver}, "ranks: " + status.text());
+      });
+    }
+  }
+}
+
+TEST_CASE("ranks may leave as soon as their own operations are complete") {
+  for (const BackendRow& row : backend_rows()) {
+    for (int round = 0; round < 10; round++) {
+      run_on(row, 4, [&](Rank& self) {
+        std::vector<int32_t> data(round % 2 == 0 ? 5 : 40'000, 1);
+        self.expect(self.run(all_reduce(data)), "all_reduce");
+        self.expect(data.back() == 4, "sum");
+      });
+    }
+  }
+}
+
+TEST_CASE("destroying a communicator completes what is outstanding") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 3, [](Rank& self) {
+      std::vector<int32_t> data(100'000);
+      if (self.rank == 0) {
+        Outstanding outstanding(self);
+        outstanding.submit(all_reduce(data));
+        outstanding.submit(barrier());
+        std::vector<int32_t> room(7);
+        outstanding.submit(receive(room, 1));
+        self.comm->close();
+        for (const auto& request : outstanding.requests()) {
+          self.expect(request->done(), "not complete after close");
+          self.expect(request->result.code() == Code::kCancelled, request->result.text());
+        }
+        return;
+      }
+      // The others' first may still succeed only if rank 0 took part in it, which it did not.
+      const Status status = self.rank == 1 ? self.run(all_reduce(data)) : wait_for_failure(self);
+      self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
+      self.expect(status.info().ranks == std::vector<int>{0}, "ranks: " + status.text());
+    });
+  }
+}
+
+TEST_CASE("a failure from any thread ends every rank's calls with its reason") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 3, [&](Rank& self) {
+      const auto abort = [&] {
+        self.comm->fail(Status::error(Code::kAborted, "the program wants to stop").with_ranks({1}));
+      };
+      std::thread other;
+      Status status = self.run(barrier());
+      if (self.rank == 1 && row.simulated) abort();
+      if (self.rank == 1 && !row.simulated) other = std::thread(abort);
+      while (status.ok()) status = self.run(barrier());
+      if (other.joinable()) other.join();
+      self.expect(status.code() == Code::kAborted, "code: " + status.text());
+      self.expect(contains(status.text(), "the program wants to stop"), status.text());
+      self.expect(self.run(barrier()).code() == Code::kAborted, "later operations fail alike");
+    });
+  }
+}

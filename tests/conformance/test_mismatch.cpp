@@ -1,0 +1,121 @@
+// Ranks that call different things: nobody who received data reports success, and everybody's error names
+// both sides.
+#include "backends.h"
+#include "base/text.h"
+#include "calls.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+constexpr int kRanks = 3;
+
+struct Variant {
+  const char* name;
+  void (*change)(CollectiveArgs& args);
+};
+
+constexpr Variant kVariants[] = {
+    {"op", [](CollectiveArgs& args) { args.op = ReduceOp::kMax; }},
+    {"dtype", [](CollectiveArgs& args) { args.dtype = Dtype::kF32; }},
+    {"count", [](CollectiveArgs& args) { args.count -= 1; }},
+    {"root", [](CollectiveArgs& args) { args.peer = 2; }},
+    {"collective", [](CollectiveArgs& args) { args.coll = Coll::kAllGather; }},
+    {"tag", [](CollectiveArgs& args) { args.tag = 77; }},
+};
+
+// The odd rank's calls and everybody else's, on buffers that are large enough for all of them.
+void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uint64_t count, int odd) {
+  INFO(name(coll) << " with another " << variant.name << " on rank " << odd << ", count " << count);
+  run_on(row, kRanks, [&](Rank& self) {
+    std::vector<int32_t> from(count * kRanks), to(count * kRanks);
+    CollectiveArgs ordinary;
+    ordinary.coll = coll;
+    ordinary.dtype = Dtype::kI32;
+    ordinary.op = ReduceOp::kSum;
+    ordinary.count = count;
+    ordinary.peer = 1;
+    ordinary.src = raw(from);
+    ordinary.dst = raw(to);
+    if (coll == Coll::kBroadcast) ordinary.src = ordinary.dst;
+    CollectiveArgs other = ordinary;
+    variant.change(other);
+    if (other.coll != ordinary.coll) other.op = ReduceOp::kNone;
+    Status status = self.run(self.rank == odd ? other : ordinary);
+    // Whoever receives nothing may have been done before anybody noticed; the communicator fails all the
+    // same.
+    if (status.ok()) {
+      const bool rooted = coll == Coll::kReduce || coll == Coll::kGather;
+      self.expect(rooted || coll == Coll::kBroadcast || coll == Coll::kScatter, "received data, and success");
+      status = wait_for_failure(self);
+    }
+    self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+    for (const CollectiveArgs& args : {ordinary, other}) {
+      self.expect(contains(status.text(), Descriptor::of(args).text()), "both sides: " + status.text());
+    }
+    self.expect(contains(status.text(), cat("rank ", odd)), "the odd rank: " + status.text());
+    self.expect(status.info().slot == 0, "slot: " + status.text());
+  });
+}
+
+}  // namespace
+
+TEST_CASE("another op, dtype, count, collective or plan on any rank is an error on all") {
+  for (const BackendRow& row : backend_rows()) {
+    for (const Variant& variant : kVariants) {
+      if (std::string(variant.name) == "root") continue;
+      for (int odd = 0; odd < kRanks; odd++) {
+        for (const uint64_t count : {2u, 100'000u}) {
+          check_variant(row, Coll::kAllReduce, variant, count, odd);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("another root or count in a rooted collective is an error on all") {
+  for (const BackendRow& row : backend_rows()) {
+    for (const Coll coll : {Coll::kReduce, Coll::kBroadcast, Coll::kGather, Coll::kScatter}) {
+      for (int odd = 0; odd < kRanks; odd++) {
+        check_variant(row, coll, kVariants[2], 5000, odd);
+        check_variant(row, coll, kVariants[3], 10, odd);
+      }
+    }
+  }
+}
+
+TEST_CASE("calls in another order are an error on all") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 3, [](Rank& self) {
+      std::vector<int32_t> data(1000, 1);
+      std::vector<CollectiveArgs> calls = {all_reduce(data), barrier()};
+      if (self.rank == 2) std::swap(calls[0], calls[1]);
+      const Status status = self.run(calls[0]);
+      self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+      self.expect(contains(status.text(), "barrier"), status.text());
+      self.expect(contains(status.text(), "all_reduce"), status.text());
+    });
+  }
+}
+
+TEST_CASE("a message of another length or dtype is an error at the receiver") {
+  for (const BackendRow& row : backend_rows()) {
+    for (const uint64_t sent : {0u, 3u, 100'000u}) {
+      for (const uint64_t expected : {4u, 99'999u}) {
+        INFO(sent << " sent, " << expected << " expected");
+        run_on(row, 2, [&](Rank& self) {
+          std::vector<int32_t> data(self.rank == 0 ? sent : expected);
+          const Status status = self.run(self.rank == 0 ? send(data, 1) : receive(data, 0));
+          if (self.rank == 1) {
+            self.expect(status.code() == Code::kMismatch, status.text());
+            self.expect(contains(status.text(), cat("i32 x ", sent)), status.text());
+            self.expect(contains(status.text(), cat("i32 x ", expected)), status.text());
+          }
+          self.expect(!wait_for_failure(self).ok(), "the sender learns of it");
+        });
+      }
+    }
+  }
+}
