@@ -1,0 +1,440 @@
+// Hooks of the user's in a reducer: several collectives with computing between them, results elsewhere,
+// stages that complete later, failures, shared hooks.
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "reducer_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+uint64_t padded(const weft_bucket& bucket) {
+  const auto size = static_cast<uint64_t>(bucket.size);
+  return (bucket.count + size - 1) / size * size;
+}
+
+// All-reduce by hand for f32: reduce-scatter of the padded bucket in scratch, the owner divides its part and
+// marks it, all-gather, result in scratch. What the test can break is set in User.
+struct User {
+  int plans = 0;
+  std::atomic<int> freed{0};
+  int fail_in_stage = -1;
+  int fail_in_bucket = 1;
+  double extra_divisor = 1;
+  std::vector<std::pair<uint32_t, uint32_t>> stages;  // (bucket, stage), in the order of their calls
+  std::vector<double> divisors;
+  std::vector<uint64_t> steps;
+};
+
+User& user(void* data) {
+  return *static_cast<User*>(data);
+}
+
+weft_status plan_by_hand(void* data, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
+  user(data).plans++;
+  const uint64_t whole = padded(*bucket), part = whole / static_cast<uint64_t>(bucket->size);
+  plan->scratch_bytes = whole * sizeof(float);
+  plan->result_space = WEFT_SPACE_SCRATCH;
+  plan->collective_count = 2;
+  for (int k = 0; k < 2; k++) {
+    weft_hook_collective& c = plan->collectives[k];
+    c.coll = k == 0 ? WEFT_COLL_REDUCE_SCATTER : WEFT_COLL_ALL_GATHER;
+    c.dtype = WEFT_DTYPE_F32;
+    c.op = k == 0 ? WEFT_OP_SUM : 0;
+    c.count = part;
+    c.src_space = c.dst_space = WEFT_SPACE_SCRATCH;
+    const uint64_t mine = part * static_cast<uint64_t>(bucket->rank) * sizeof(float);
+    (k == 0 ? c.dst_offset_bytes : c.src_offset_bytes) = mine;
+  }
+  return WEFT_OK;
+}
+
+void compute_by_hand(User& u, const weft_bucket& bucket, uint32_t stage) {
+  auto* scratch = static_cast<float*>(bucket.scratch);
+  const uint64_t part = padded(bucket) / static_cast<uint64_t>(bucket.size);
+  if (stage == 0) {
+    std::memcpy(scratch, bucket.buffer, bucket.count * sizeof(float));
+    std::fill(scratch + bucket.count, scratch + padded(bucket), 0.0f);
+  }
+  if (stage == 1) {
+    float* mine = scratch + part * static_cast<uint64_t>(bucket.rank);
+    const auto scale = static_cast<float>(1.0 / (bucket.divisor * u.extra_divisor));
+    for (uint64_t i = 0; i < part; i++) mine[i] *= scale;
+  }
+}
+
+weft_status stage_by_hand(void* data, const weft_bucket* bucket, weft_stage* stage, char* message) {
+  User& u = user(data);
+  u.stages.emplace_back(bucket->index, stage->index);
+  if (bucket->index == 0 && stage->index == 0) {
+    u.divisors.push_back(bucket->divisor);
+    u.steps.push_back(bucket->step);
+  }
+  if (static_cast<int>(stage->index) == u.fail_in_stage &&
+      static_cast<int>(bucket->index) == u.fail_in_bucket) {
+    std::strcpy(message, "the matrix is singular");
+    return WEFT_ERR_STATE;
+  }
+  compute_by_hand(u, *bucket, stage->index);
+  return WEFT_OK;
+}
+
+std::shared_ptr<Hook> hook_by_hand(User* u) {
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "by_hand";
+  table.plan = plan_by_hand;
+  table.stage = stage_by_hand;
+  table.free_user_data = [](void* data) { user(data).freed++; };
+  std::shared_ptr<Hook> hook;
+  if (!make_hook_table(&table, u, &hook).ok()) return nullptr;
+  return hook;
+}
+
+std::vector<TestParam> float_params() {
+  return {{"a", {7, 3}}, {"b", {5}}, {"empty", {0}}, {"c", {64}, Dtype::kF32, {2}}, {"d", {1}}, {"e", {33}}};
+}
+
+Status one_step(Reducer& reducer, Gradients& gradients, uint64_t seed) {
+  WEFT_TRY(reducer.begin(nullptr));
+  WEFT_TRY(ready_all(reducer, pointers(gradients), seed, 2));
+  return reducer.finish(nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("a hook with two collectives and computing between them gives what all-reduce gives") {
+  const Model model(float_params());
+  for (const int ranks : {1, 2, 3, 5}) {
+    INFO(ranks << " ranks");
+    const auto failures = run_threads(ranks, [&](Rank& self) {
+      User u;
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {100}}), "create");
+      if (!reducer) return;
+      const uint32_t buckets = reducer->bucket_count();
+      self.expect(buckets >= 3 && u.plans == static_cast<int>(buckets), "each bucket is planned once");
+      Gradients gradients(model);
+      for (uint64_t step = 0; step < 3; step++) {
+        gradients.fill(step, self.rank);
+        self.expect(one_step(*reducer, gradients, step + static_cast<uint64_t>(self.rank)), "step");
+        const Gradients expected = reference(model, {step}, ranks, ranks);
+        self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "wrong result");
+      }
+      self.expect(u.stages.size() == 3 * 3 * size_t{buckets}, "every stage runs once");
+      self.expect(u.divisors == std::vector<double>(3, ranks), "divisors");
+      self.expect(u.steps == std::vector<uint64_t>{0, 1, 2}, "steps");
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.scratch_bytes > 0, "scratch is accounted for");
+      reducer.reset();
+      self.expect(u.freed == 1, "the hook's data is freed once");
+    });
+    check(failures);
+  }
+}
+
+TEST_CASE("a result elsewhere is copied into the view in view mode") {
+  const Model model({{"a", {10}}, {"b", {20}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.mode = WEFT_GRADIENT_VIEW}),
+                "create");
+    if (!reducer) return;
+    Gradients filler(model);
+    std::vector<std::byte*> views;
+    for (size_t i = 0; i < model.size(); i++) {
+      void* view = nullptr;
+      self.expect(reducer->grad_view(i, &view), "view");
+      views.push_back(static_cast<std::byte*>(view));
+      filler.fill(i, 3, self.rank, views[i]);
+    }
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(ready_all(*reducer, views, 1), "ready");
+    self.expect(reducer->finish(nullptr), "finish");
+    const Gradients expected = reference(model, {3}, 2, 2);
+    for (size_t i = 0; i < model.size(); i++) {
+      self.expect(std::memcmp(views[i], expected.memory()[i].data(), expected.memory()[i].size()) == 0,
+                  "wrong result");
+    }
+  });
+  check(failures);
+}
+
+TEST_CASE("hooks see the divisor with the micro-batches") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.micro_batches = 3;
+    self.expect(reducer->begin(&options), "begin");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(u.divisors == std::vector<double>{6.0}, "divisor");
+  });
+  check(failures);
+}
+
+TEST_CASE("one hook may serve two reducers of a rank") {
+  const Model model(float_params());
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    const auto hook = hook_by_hand(&u);
+    std::unique_ptr<Reducer> first, second;
+    self.expect(make_reducer(self.comm, model, hook, &first), "create");
+    self.expect(make_reducer(self.comm, model, hook, &second), "create");
+    if (!first || !second) return;
+    Gradients a(model), b(model);
+    a.fill(1, self.rank);
+    b.fill(2, self.rank);
+    self.expect(first->begin(nullptr), "begin");
+    self.expect(ready_all(*first, pointers(a), 0), "ready");
+    self.expect(one_step(*second, b, 0), "second");
+    self.expect(first->finish(nullptr), "first");
+    self.expect(differs(model, a.memory(), reference(model, {1}, 2, 2).memory()).empty(), "first's result");
+    self.expect(differs(model, b.memory(), reference(model, {2}, 2, 2).memory()).empty(), "second's result");
+  });
+  check(failures);
+}
+
+namespace {
+
+// Runs stages on a thread of its own and completes them from there.
+class Worker {
+ public:
+  Worker() : thread_([this] { run(); }) {}
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  void post(const weft_bucket& bucket, const weft_stage_token& token) {
+    {
+      const std::lock_guard lock(mutex_);
+      work_.emplace_back(bucket, token);
+    }
+    changed_.notify_one();
+  }
+  Hook* hook = nullptr;
+  bool complete = true;
+  User user;
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stop_ || !work_.empty(); });
+      if (work_.empty()) return;
+      const auto [bucket, token] = work_.front();
+      work_.erase(work_.begin());
+      if (!complete) continue;
+      lock.unlock();
+      compute_by_hand(user, bucket, static_cast<uint32_t>(token.stage));
+      complete_stage(*hook, token, WEFT_OK);
+      complete_stage(*hook, token, WEFT_ERR_STATE);  // repeated: does nothing
+      lock.lock();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::pair<weft_bucket, weft_stage_token>> work_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+std::shared_ptr<Hook> hook_on_worker(Worker* worker) {
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "on_worker";
+  table.plan = [](void* data, const weft_bucket* bucket, weft_hook_plan* plan, char* message) {
+    return plan_by_hand(&static_cast<Worker*>(data)->user, bucket, plan, message);
+  };
+  table.stage = [](void* data, const weft_bucket* bucket, weft_stage* stage, char*) {
+    stage->pending = 1;
+    static_cast<Worker*>(data)->post(*bucket, stage->token);
+    return WEFT_OK;
+  };
+  std::shared_ptr<Hook> hook;
+  if (!make_hook_table(&table, worker, &hook).ok()) return nullptr;
+  worker->hook = hook.get();
+  return hook;
+}
+
+}  // namespace
+
+TEST_CASE("stages may be completed later from another thread") {
+  const Model model(float_params());
+  for (const Engine::Mode mode : {Engine::Mode::kThread, Engine::Mode::kCaller}) {
+    RanksOptions options;
+    options.mode = mode;
+    const auto failures = run_threads(
+        3,
+        [&](Rank& self) {
+          Worker worker;
+          std::unique_ptr<Reducer> reducer;
+          const auto hook = hook_on_worker(&worker);
+          self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {100}}), "create");
+          if (!reducer) return;
+          Gradients gradients(model);
+          for (uint64_t step = 0; step < 5; step++) {
+            gradients.fill(step, self.rank);
+            self.expect(one_step(*reducer, gradients, step), "step");
+            self.expect(differs(model, gradients.memory(), reference(model, {step}, 3, 3).memory()).empty(),
+                        "wrong result");
+          }
+        },
+        options);
+    check(failures);
+  }
+}
+
+TEST_CASE("a stage that never completes fails the step at its deadline and is named") {
+  const Model model({{"a", {10}}, {"b", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    Worker worker;
+    worker.complete = self.rank != 1;
+    std::unique_ptr<Reducer> reducer;
+    const auto hook = hook_on_worker(&worker);
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = self.rank == 1 ? 100 : 60'000}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const Status status = one_step(*reducer, gradients, 1);
+    self.expect(status.code() == Code::kTimeout, "code: " + status.text());
+    self.expect(has(status.text(), "hook 'on_worker' has not completed stage 0 of bucket 0 ['"),
+                "text: " + status.text());
+    self.expect(status.info().ranks == std::vector<int>{1}, "rank");
+    self.expect(reducer->begin(nullptr).code() == Code::kTimeout, "unusable afterwards");
+    reducer.reset();
+  });
+  check(failures);
+}
+
+TEST_CASE("a hook that fails on one rank fails the step on all with its message") {
+  const Model model({{"a", {10}}, {"b", {10}}, {"c", {10}}});
+  for (const int stage : {0, 1, 2}) {
+    std::atomic<int> created{0};
+    const auto failures = run_threads(3, [&](Rank& self) {
+      User u;
+      u.fail_in_stage = self.rank == 2 ? stage : -1;
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {0}}), "create");
+      if (!reducer) return;
+      // No rank fails while another still creates: not a barrier of the communicator, which could fail too.
+      created++;
+      self.expect(self.comm->context().engine().wait(
+                      [&] { return created == 3; }, Deadline::after(self.comm->context().clock(), 60'000, 0)),
+                  "all created");
+      Gradients gradients(model);
+      // The failure may come at any call.
+      const Status begun = reducer->begin(nullptr);
+      const Status readied = begun.ok() ? ready_all(*reducer, pointers(gradients), 1) : begun;
+      self.expect(readied.ok() || readied.code() == Code::kHook, "ready: " + readied.text());
+      const Status status = begun.ok() ? reducer->finish(nullptr) : begun;
+      self.expect(status.code() == Code::kHook, "code: " + status.text());
+      self.expect(has(status.text(), "the matrix is singular") && has(status.text(), "'by_hand'") &&
+                      has(status.text(), "rank 2, step 0, bucket 1 ['b'], stage " + std::to_string(stage)),
+                  "text: " + status.text());
+      self.expect(status.info().step == 0, "step");
+      self.expect(reducer->error().code() == Code::kHook, "error()");
+      self.expect(reducer->begin(nullptr).code() == Code::kHook, "unusable afterwards");
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.failed_steps == (begun.ok() ? 1 : 0) && stats.steps == 0, "statistics");
+      weft_bucket_info info{};
+      self.expect(reducer->bucket(1, &info, nullptr, 0), "bucket");
+      self.expect(self.rank != 2 || info.done_ns == 0, "the failing bucket is not done");
+    });
+    check(failures);
+  }
+}
+
+TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(3, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "picky";
+    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan*, char* message) {
+      std::strcpy(message, "no such matrix");
+      return bucket->rank == 1 ? WEFT_ERR_UNSUPPORTED : WEFT_OK;
+    };
+    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(&table, nullptr, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    const Status status = make_reducer(self.comm, model, hook, &reducer);
+    self.expect(status.code() == Code::kHook && has(status.text(), "no such matrix"), status.text());
+    self.expect(self.rank == 1 || has(status.text(), "rank 1 cannot"), status.text());
+    self.expect(!self.comm->failed(), "the communicator still works");
+    // And it does: with a hook that can.
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
+  });
+  check(failures);
+}
+
+TEST_CASE("hooks that declare different collectives are a mismatch, not a hang") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "uneven";
+    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
+      plan->collective_count = 1;
+      plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+      plan->collectives[0].dtype = bucket->dtype;
+      plan->collectives[0].op = bucket->rank == 0 ? WEFT_OP_SUM : WEFT_OP_AVG;
+      plan->collectives[0].count = bucket->count;
+      return WEFT_OK;
+    };
+    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(&table, nullptr, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    const Status status = make_reducer(self.comm, model, hook, &reducer);
+    self.expect(status.code() == Code::kMismatch, status.text());
+    self.expect(has(status.text(), "bucket 0 ['a']") && has(status.text(), "(averaged)"), status.text());
+  });
+  check(failures);
+}
+
+TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
+  // Bucket 0's collective cannot end: rank 1 is not ready for it. Bucket 1's first stage runs all the same.
+  const Model model({{"a", {10}}, {"b", {10}}});
+  std::atomic<bool> encoded{false};
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    Engine& engine = self.comm->context().engine();
+    self.expect(reducer->begin(nullptr), "begin");
+    const Deadline deadline = Deadline::after(self.comm->context().clock(), 60'000, 0);
+    if (self.rank == 0) {
+      self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
+      const auto has_encoded = [&] { return engine.locked([&] { return u.stages.size() >= 2; }); };
+      self.expect(engine.wait(has_encoded, deadline), "encoded in time");
+      self.expect(engine.locked([&] { return u.stages; }) ==
+                      std::vector<std::pair<uint32_t, uint32_t>>{{0, 0}, {1, 0}},
+                  "both first stages, and nothing else");
+      encoded = true;
+    } else {
+      self.expect(engine.wait([&] { return encoded.load(); }, deadline), "rank 0 encoded");
+      self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
+    }
+    self.expect(reducer->finish(nullptr), "finish");
+  });
+  check(failures);
+}
