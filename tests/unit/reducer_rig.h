@@ -5,6 +5,7 @@
 #include <weft/weft.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -237,6 +238,22 @@ inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradien
   for (const Status& status : results) WEFT_TRY(status);
   return {};
 }
+
+// Where ranks wait for each other before one of them fails: not a barrier of the communicator, which could
+// fail too before all have left it.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+  bool arrive(Rank& self) {
+    arrived_++;
+    Engine& engine = self.comm->context().engine();
+    return engine.wait([&] { return arrived_ == ranks_; }, Deadline::after(engine.clock(), 60'000, 0));
+  }
+
+ private:
+  const int ranks_;
+  std::atomic<int> arrived_{0};
+};
 
 inline std::vector<std::byte*> pointers(Gradients& gradients) {
   std::vector<std::byte*> out;

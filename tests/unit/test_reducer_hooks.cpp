@@ -324,18 +324,14 @@ TEST_CASE("a stage that never completes fails the step at its deadline and is na
 TEST_CASE("a hook that fails on one rank fails the step on all with its message") {
   const Model model({{"a", {10}}, {"b", {10}}, {"c", {10}}});
   for (const int stage : {0, 1, 2}) {
-    std::atomic<int> created{0};
+    Meeting created(3);
     const auto failures = run_threads(3, [&](Rank& self) {
       User u;
       u.fail_in_stage = self.rank == 2 ? stage : -1;
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {0}}), "create");
       if (!reducer) return;
-      // No rank fails while another still creates: not a barrier of the communicator, which could fail too.
-      created++;
-      self.expect(self.comm->context().engine().wait(
-                      [&] { return created == 3; }, Deadline::after(self.comm->context().clock(), 60'000, 0)),
-                  "all created");
+      self.expect(created.arrive(self), "all created");
       Gradients gradients(model);
       // The failure may come at any call.
       const Status begun = reducer->begin(nullptr);

@@ -1,0 +1,387 @@
+// lib/sync/reducer: misuse is an error by name, mismatches are every rank's, failures end a step and leave
+// the program's memory alone.
+#include <atomic>
+
+#include "reducer_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+const std::vector<TestParam> kThree = {{"a", {10}}, {"b", {3, 2}}, {"c", {5}, Dtype::kF64}};
+
+// A reducer of one rank, to misuse.
+void alone(const RigOptions& rig, const std::function<void(Rank&, Reducer&, const Model&)>& body) {
+  const Model model(kThree);
+  const auto failures = run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+    if (reducer) body(self, *reducer, model);
+  });
+  check(failures);
+}
+
+void expect_error(Rank& self, const Status& status, Code code, const std::string& part) {
+  self.expect(status.code() == code && has(status.text(), part),
+              cat("expected ", code_name(code), " '", part, "', got ", code_name(status.code()), " '",
+                  status.text(), "'"));
+}
+
+}  // namespace
+
+TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on") {
+  alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
+    Gradients gradients(model);
+    gradients.fill(1, 0);
+    expect_error(self, reducer.ready(1, gradients[1], nullptr), Code::kState,
+                 "'b') became ready outside a step");
+    self.expect(reducer.begin(nullptr), "begin");
+    expect_error(self, reducer.ready(3, gradients[1], nullptr), Code::kArg,
+                 "parameter 3 is unknown: there are 3");
+    expect_error(self, reducer.ready(1, nullptr, nullptr), Code::kArg, "'b'): the gradient is NULL");
+    expect_error(self, reducer.ready(1, gradients[1] + 1, nullptr), Code::kArg,
+                 "'b'): the gradient is not aligned");
+    const weft_stream cuda{sizeof cuda, WEFT_DEVICE_CUDA, 0, nullptr};
+    expect_error(self, reducer.ready(1, gradients[1], &cuda), Code::kUnsupported, "device streams");
+    self.expect(reducer.ready(1, gradients[1], nullptr), "ready");
+    expect_error(self, reducer.ready(1, gradients[1], nullptr), Code::kState, "'b') became ready twice");
+    self.expect(reducer.error().code() == Code::kState, "error() remembers");
+    self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
+    expect_error(self, reducer.finish(&cuda), Code::kUnsupported, "device streams");
+    self.expect(reducer.finish(nullptr), "finish");
+    self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
+    expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kState, "outside a step");
+    void* view = nullptr;
+    expect_error(self, reducer.grad_view(0, &view), Code::kState, "copy mode");
+  });
+}
+
+TEST_CASE("begin and finish refuse what does not fit") {
+  alone({}, [](Rank& self, Reducer& reducer, const Model&) {
+    expect_error(self, reducer.finish(nullptr), Code::kState, "finish without begin");
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.flags = WEFT_BEGIN_NO_DATA;
+    expect_error(self, reducer.begin(&options), Code::kUnsupported, "without data");
+    options.flags = 1u << 20;
+    expect_error(self, reducer.begin(&options), Code::kArg, "unknown flags");
+    options.flags = 0;
+    options.weight = 0.5;
+    expect_error(self, reducer.begin(&options), Code::kUnsupported, "weight 0.5");
+    options.weight = 1;
+    self.expect(reducer.begin(&options), "begin");
+    expect_error(self, reducer.begin(nullptr), Code::kState, "begin inside step 0");
+  });
+}
+
+TEST_CASE("finish names every gradient that never became ready and leaves the step open") {
+  alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
+    Gradients gradients(model);
+    gradients.fill(1, 0);
+    self.expect(reducer.begin(nullptr), "begin");
+    self.expect(reducer.ready(1, gradients[1], nullptr), "ready");
+    expect_error(self, reducer.finish(nullptr), Code::kState,
+                 "2 of 3 parameters never became ready in step 0 on rank 0: 'a', 'c'");
+    self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
+    expect_error(self, reducer.finish(nullptr), Code::kState, "1 of 3 parameters");
+    self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
+    self.expect(reducer.finish(nullptr), "finish");
+    self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
+  });
+}
+
+TEST_CASE("view mode refuses a gradient that is elsewhere") {
+  alone({.mode = WEFT_GRADIENT_VIEW}, [](Rank& self, Reducer& reducer, const Model& model) {
+    Gradients gradients(model);
+    self.expect(reducer.begin(nullptr), "begin");
+    expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kArg,
+                 "'a'): the gradient is not where");
+    void* view = nullptr;
+    expect_error(self, reducer.grad_view(9, &view), Code::kArg, "parameter 9 is unknown");
+    self.expect(reducer.ready(0, nullptr, nullptr), "ready");
+  });
+}
+
+TEST_CASE("of many threads that make one gradient ready, one succeeds") {
+  alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
+    Gradients gradients(model);
+    for (int step = 0; step < 50; step++) {
+      gradients.fill(static_cast<uint64_t>(step), 0);
+      self.expect(reducer.begin(nullptr), "begin");
+      std::atomic<int> succeeded{0}, twice{0};
+      std::vector<std::thread> threads;
+      for (int t = 0; t < 3; t++) {
+        threads.emplace_back([&] {
+          for (size_t i = 0; i < model.size(); i++) {
+            const Status status = reducer.ready(i, gradients[i], nullptr);
+            (status.ok() ? succeeded : twice)++;
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      self.expect(succeeded == 3 && twice == 6, "one each");
+      self.expect(reducer.finish(nullptr), "finish");
+    }
+  });
+}
+
+namespace {
+
+// Every rank creates a reducer from a model and options of its own; the statuses.
+std::vector<Status> create_all(int ranks,
+                               const std::function<Status(Rank&, std::unique_ptr<Reducer>*)>& create) {
+  std::vector<Status> statuses(static_cast<size_t>(ranks));
+  const auto failures = run_threads(ranks, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    statuses[static_cast<size_t>(self.rank)] = create(self, &reducer);
+    self.expect(!self.comm->failed(), "the communicator still works");
+    const Model model(kThree);
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "a reducer that all want");
+  });
+  check(failures);
+  return statuses;
+}
+
+void check_all(const std::vector<Status>& statuses, Code code, const std::string& text) {
+  for (const Status& status : statuses) {
+    CHECK(status.code() == code);
+    CHECK(status.text() == text);
+  }
+}
+
+Status create_with(Rank& self, std::vector<TestParam> params, const RigOptions& rig,
+                   std::unique_ptr<Reducer>* reducer) {
+  const Model model(std::move(params));
+  return make_reducer(self.comm, model, allreduce_hook(), reducer, rig);
+}
+
+}  // namespace
+
+TEST_CASE("ranks that list other parameters all get the same error about the first that differs") {
+  const auto with = [](size_t at, TestParam changed, int on) {
+    return create_all(3, [=](Rank& self, auto* reducer) {
+      std::vector<TestParam> params = kThree;
+      if (self.rank == on) params[at] = changed;
+      return create_with(self, params, {}, reducer);
+    });
+  };
+  check_all(with(1, {"b", {3, 3}}, 2), Code::kMismatch,
+            "parameter 1 'b' is f32 [3, 3] on rank 2 and f32 [3, 2] on rank 0");
+  check_all(with(1, {"b", {3, 2}, Dtype::kF16}, 0), Code::kMismatch,
+            "parameter 1 'b' is f32 [3, 2] on rank 1 and f16 [3, 2] on rank 0");
+  check_all(with(0, {"z", {10}}, 1), Code::kMismatch,
+            "parameter 0 is 'z' f32 [10] on rank 1 and 'a' f32 [10] on rank 0");
+  check_all(with(1, {"b", {3, 2}, Dtype::kF32, {1, 3}}, 1), Code::kMismatch,
+            "parameter 1 'b' is f32 [3, 2] with strides [1, 3] on rank 1 and f32 [3, 2] on rank 0");
+}
+
+TEST_CASE("ranks that list fewer parameters or another order all get the same error") {
+  check_all(create_all(3,
+                       [](Rank& self, auto* reducer) {
+                         std::vector<TestParam> params = kThree;
+                         if (self.rank == 2) params.pop_back();
+                         return create_with(self, params, {}, reducer);
+                       }),
+            Code::kMismatch,
+            "rank 2 has 2 parameters and rank 0 has 3; parameter 2 'c' f64 [5] is on rank 0 only");
+  check_all(create_all(2,
+                       [](Rank& self, auto* reducer) {
+                         std::vector<TestParam> params = kThree;
+                         if (self.rank == 1) std::swap(params[0], params[1]);
+                         return create_with(self, params, {}, reducer);
+                       }),
+            Code::kMismatch,
+            "parameter 0 is 'b' f32 [3, 2] on rank 1 and 'a' f32 [10] on rank 0: the ranks list the same "
+            "parameters in another order");
+}
+
+TEST_CASE("ranks that want other bucket limits or another hook all get the same error") {
+  check_all(create_all(2,
+                       [](Rank& self, auto* reducer) {
+                         RigOptions rig;
+                         if (self.rank == 1) rig.limits = {1, 2};
+                         return create_with(self, kThree, rig, reducer);
+                       }),
+            Code::kMismatch, "bucket limits are [1, 2] on rank 1 and [256] on rank 0");
+  class Other final : public Hook {
+   public:
+    std::string name() const override { return "other(rank=2)"; }
+    Status plan(const weft_bucket&, weft_hook_plan*) override { return {}; }
+    Status stage(const weft_bucket&, weft_stage*) override { return {}; }
+  };
+  check_all(create_all(2,
+                       [](Rank& self, auto* reducer) {
+                         const Model model(kThree);
+                         std::shared_ptr<Hook> hook = std::make_shared<Other>();
+                         if (self.rank == 1) hook = allreduce_hook();
+                         return make_reducer(self.comm, model, hook, reducer);
+                       }),
+            Code::kMismatch, "the hook is 'allreduce' on rank 1 and 'other(rank=2)' on rank 0");
+}
+
+TEST_CASE("a rank whose own list is wrong tells the others") {
+  const auto statuses = create_all(3, [](Rank& self, auto* reducer) {
+    std::vector<TestParam> params = kThree;
+    if (self.rank == 1) params[2].name = "a";
+    return create_with(self, params, {}, reducer);
+  });
+  CHECK(statuses[1].code() == Code::kArg);
+  CHECK(statuses[1].text() == "parameter 2 ('a'): parameter 0 has the same name");
+  for (const size_t r : {size_t{0}, size_t{2}}) {
+    CHECK(statuses[r].code() == Code::kMismatch);
+    CHECK(statuses[r].text() == "rank 1 cannot create the reducer: " + statuses[1].text());
+    CHECK(statuses[r].info().ranks == std::vector<int>{1});
+  }
+}
+
+TEST_CASE("wrong options are refused on every rank") {
+  const auto status_of = [](const RigOptions& rig) {
+    return create_all(2,
+                      [=](Rank& self, auto* reducer) { return create_with(self, kThree, rig, reducer); })[0];
+  };
+  CHECK(status_of({.mode = 7}).code() == Code::kArg);
+  CHECK(status_of({.timeout_ms = -2}).code() == Code::kArg);
+}
+
+TEST_CASE("ranks that divide by other numbers of micro-batches get an error, not a wrong result") {
+  const Model model({{"a", {1000}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.micro_batches = self.rank == 0 ? 1 : 2;
+    self.expect(reducer->begin(&options), "begin");
+    const Status readied = reducer->ready(0, gradients[0], nullptr);
+    self.expect(readied.ok() || readied.code() == Code::kMismatch, "ready");
+    const Status status = reducer->finish(nullptr);
+    expect_error(self, status, Code::kMismatch, "step 0");
+  });
+  check(failures);
+}
+
+TEST_CASE("a rank that never comes is named at the deadline, and which buckets completed is known") {
+  const Model model({{"a", {100}}, {"b", {100}}});
+  std::atomic<bool> over{false};
+  const auto failures = run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(
+        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 200}),
+        "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+    Context& context = self.comm->context();
+    if (self.rank == 1) {  // never makes 'a' ready
+      self.expect(
+          context.engine().wait([&] { return over.load(); }, Deadline::after(context.clock(), 60'000, 0)),
+          "over");
+      expect_error(self, reducer->finish(nullptr), Code::kTimeout, "rank 0 reports");
+      return;
+    }
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    const Status status = reducer->finish(nullptr);
+    expect_error(self, status, Code::kTimeout, "step 0, 1 of 2 buckets reduced: ");
+    self.expect(status.info().ranks == std::vector<int>{1} && has(status.text(), "waiting for rank 1"),
+                "who is missing: " + status.text());
+    weft_bucket_info first{}, second{};
+    self.expect(reducer->bucket(0, &first, nullptr, 0), "bucket");
+    self.expect(reducer->bucket(1, &second, nullptr, 0), "bucket");
+    self.expect(first.done_ns > 0 && second.done_ns == 0, "which completed");
+    over = true;
+  });
+  check(failures);
+}
+
+TEST_CASE("abort in the middle of a step ends it on all ranks") {
+  const Model model({{"a", {100}}, {"b", {100}}});
+  Meeting begun(3);
+  const auto failures = run_threads(3, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(begun.arrive(self), "all have begun");
+    const Status first = reducer->ready(1, gradients[1], nullptr);
+    self.expect(first.ok() || first.code() == Code::kAborted, "ready");
+    if (self.rank == 1) self.comm->fail(Status::error(Code::kAborted, "the loss is NaN"));
+    if (self.rank != 1) static_cast<void>(reducer->ready(0, gradients[0], nullptr));
+    expect_error(self, self.rank == 1 ? reducer->begin(nullptr) : reducer->finish(nullptr), Code::kAborted,
+                 "the loss is NaN");
+    expect_error(self, reducer->finish(nullptr), self.rank == 1 ? Code::kAborted : Code::kState, "");
+    expect_error(self, reducer->begin(nullptr), Code::kAborted, "the loss is NaN");
+  });
+  check(failures);
+}
+
+TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gradients alone") {
+  const Model model({{"a", {100'000}}, {"b", {100'000}}});
+  Meeting begun(3);
+  const auto failures = run_threads(3, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(1, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(begun.arrive(self), "all have begun");
+    if (self.rank == 1) {
+      static_cast<void>(reducer->ready(0, gradients[0], nullptr));
+      reducer.reset();
+      // Nobody writes here any more: the thread sanitizer would see it, and so would the comparison.
+      for (Bytes& memory : gradients.memory()) std::fill(memory.begin(), memory.end(), std::byte{1});
+      const std::vector<Bytes> after = gradients.memory();
+      self.expect(after == gradients.memory(), "written after destroy");
+      self.expect(self.comm->failed(), "the others count on this rank");
+      return;
+    }
+    static_cast<void>(ready_all(*reducer, pointers(gradients), 1));
+    expect_error(self, reducer->finish(nullptr), Code::kCancelled, "destroyed its reducer in step 0");
+  });
+  check(failures);
+}
+
+TEST_CASE("a reducer may outlive its communicator's and its context's handles") {
+  const Model model(kThree);
+  const auto failures = run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.mode = WEFT_GRADIENT_VIEW}),
+                "create");
+    if (!reducer) return;
+    void* view = nullptr;
+    self.expect(reducer->grad_view(0, &view), "view");
+    const auto context = self.comm->shared_context();
+    self.expect(reducer->begin(nullptr), "begin");
+    self.comm->close();
+    context->close();
+    static_cast<void>(reducer->ready(0, nullptr, nullptr));
+    self.expect(reducer->finish(nullptr).code() == Code::kCancelled, "finish");
+    self.expect(reducer->begin(nullptr).code() == Code::kCancelled, "begin");
+    std::memset(view, 1, 40);  // views live as long as the reducer
+    reducer.reset();
+  });
+  check(failures);
+}
+
+TEST_CASE("destroying reducers between steps leaves the communicator as it was") {
+  const Model model(kThree);
+  const auto failures = run_threads(2, [&](Rank& self) {
+    const uint64_t before = self.comm->collectives().arena().populated_bytes();
+    for (int i = 0; i < 3; i++) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
+      self.expect(reducer->finish(nullptr), "finish");
+    }
+    self.expect(!self.comm->failed(), "the communicator works");
+    self.expect(self.comm->collectives().arena().populated_bytes() == before, "memory was given back");
+  });
+  check(failures);
+}
