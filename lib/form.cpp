@@ -167,10 +167,12 @@ class SoloExchange final : public Exchange {
 // Fill in what the environment says.
 Status from_environment(Meeting* meeting, std::string* job) {
   Environment environment;
-  WEFT_TRY(process_environment(&environment));
+  const bool asked = meeting->bootstrap == Meeting::Bootstrap::kEnvironment;
+  // What a launcher says, or does not say, is no matter of a program that knows its ranks itself.
+  WEFT_TRY(asked ? process_environment(&environment) : process_settings(&environment));
   *job = environment.job;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
-  if (meeting->bootstrap != Meeting::Bootstrap::kEnvironment) return {};
+  if (!asked) return {};
   meeting->rank = environment.rank;
   meeting->size = environment.size;
   meeting->store = environment.store;

@@ -265,8 +265,16 @@ const char* name(Launcher launcher) {
   return "?";
 }
 
-Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment) {
+Status read_settings(const Getter& get, Environment* environment) {
   *environment = Environment();
+  const Variables variables(get);
+  environment->job = variables.text_or_empty("WEFT_JOB");
+  environment->backend = variables.text_or_empty("WEFT_BACKEND");
+  return read_log_level(variables, environment);
+}
+
+Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment) {
+  WEFT_TRY(read_settings(get, environment));
   const Variables variables(get);
   const LauncherVariables* launcher = find_launcher(variables);
   if (variables.has("WEFT_RANK") || variables.has("WEFT_SIZE")) {
@@ -277,15 +285,12 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
   WEFT_TRY(variables.number("WEFT_LOCAL_SIZE", 1, environment->size, &environment->local_size));
 
   const JobName job = job_name(variables, facts, environment->launcher);
-  environment->job = variables.has("WEFT_JOB") ? variables.text("WEFT_JOB") : job.everywhere;
+  if (environment->job.empty()) environment->job = job.everywhere;
   environment->store = variables.text_or_empty("WEFT_STORE");
   if (environment->store.empty()) WEFT_TRY(store_rule(variables, facts, job, environment));
   int external = 0;
   WEFT_TRY(variables.number("WEFT_STORE_EXTERNAL", 0, 1, &external));
   environment->store_external = external == 1;
-
-  environment->backend = variables.text_or_empty("WEFT_BACKEND");
-  WEFT_TRY(read_log_level(variables, environment));
   return read_secret(variables, environment);
 }
 
@@ -312,6 +317,10 @@ Status load_secret(Environment* environment) {
   WEFT_TRY(check_secret(cat("WEFT_SECRET_FILE ", path).c_str(), secret.size()));
   environment->secret = std::move(secret);
   return {};
+}
+
+Status process_settings(Environment* environment) {
+  return read_settings([](const char* variable) { return std::getenv(variable); }, environment);
 }
 
 Status process_environment(Environment* environment) {

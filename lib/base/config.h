@@ -63,11 +63,16 @@ inline constexpr size_t kMaxSecretBytes = 256;
 // PMI's (MPICH, Intel MPI) and Slurm's, because the later ones may have launched the launcher before them.
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
+// The part that a program which says itself who its ranks are and where they meet still takes from the
+// environment: WEFT_JOB, WEFT_BACKEND and WEFT_LOG. Pure.
+Status read_settings(const Getter& get, Environment* environment);
+
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
 // size is wrong, kSystem when it cannot be read.
 Status load_secret(Environment* environment);
 
-// Both, for this process.
+// For this process: the environment with its secret loaded, or the settings alone.
 Status process_environment(Environment* environment);
+Status process_settings(Environment* environment);
 
 }  // namespace weft

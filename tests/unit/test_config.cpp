@@ -165,6 +165,21 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(contains(error_of(variables), "WEFT_STORE"));
 }
 
+TEST_CASE("settings are read whatever a launcher says about ranks") {
+  Environment environment;
+  const Variables variables = {{"WEFT_RANK", "x"},      {"RANK", "1"},     {"WORLD_SIZE", "2"},
+                               {"WEFT_BACKEND", "shm"}, {"WEFT_JOB", "j"}, {"WEFT_LOG", "warn"}};
+  const auto get = [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  REQUIRE(read_settings(get, &environment).ok());
+  CHECK(environment.backend == "shm");
+  CHECK(environment.job == "j");
+  CHECK(environment.log == LogLevel::kWarn);
+  CHECK(environment.size == 1);
+}
+
 TEST_CASE("weft's variables come before a launcher's, and half of them is an error that names both") {
   Variables variables = kMpirun;
   variables["WEFT_RANK"] = "0";
