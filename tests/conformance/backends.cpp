@@ -1,7 +1,11 @@
 #include "backends.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/text.h"
 #include "loopback/loopback.h"
+#include "registry.h"
 #include "shm/backend.h"
 #include "support/catch.h"
 #include "support/seed.h"
@@ -48,9 +52,22 @@ std::vector<BackendRow> backend_rows() {
   return rows;
 }
 
+std::vector<std::string> backends_without_row() {
+  std::vector<std::string> names;
+  const Registry registry("");
+  for (const BackendEntry& entry : registry.backends()) {
+    if (entry.backend == nullptr) continue;
+    const bool known = std::any_of(std::begin(kRows), std::end(kRows),
+                                   [&](const BackendRow& row) { return row.backend().name == entry.name; });
+    if (!known) names.push_back(entry.name);
+  }
+  return names;
+}
+
 void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions options) {
   INFO(row.name << ", " << size << " ranks, --rng-seed " << base_seed());
   options.backend = &row.backend();
+  options.comm.backend = options.backend->name;
   check(row.run(size, body, options));
 }
 

@@ -20,6 +20,9 @@ struct BackendRow {
 // The rows that can run here; unavailable ones are left out, with a warning that says why.
 std::vector<BackendRow> backend_rows();
 
+// Backends of the library that the suite would miss.
+std::vector<std::string> backends_without_row();
+
 // Run body on `size` ranks of the row and report what they found.
 void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions options = {});
 

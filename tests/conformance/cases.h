@@ -37,7 +37,9 @@ std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype);
 // Fill in root, scales and the data, by dice.
 void prepare(Case& c, int size, Random& random);
 
-// Run it on a rank and note every difference.
+// Run it on a rank; if it succeeds, note every difference.
+Status attempt(const Case& c, Rank& self);
+// Run it, note failure and every difference.
 void execute(const Case& c, Rank& self);
 
 }  // namespace weft::test

@@ -52,6 +52,10 @@ void run_all(int size, const std::vector<Case>& cases) {
 
 }  // namespace
 
+TEST_CASE("every backend of the library is in the suite") {
+  CHECK(backends_without_row() == std::vector<std::string>());
+}
+
 TEST_CASE("every collective delivers the reference's bits at small sizes") {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
     Random random(base_seed() * 100 + static_cast<uint64_t>(size));
