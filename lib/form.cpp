@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -17,10 +19,31 @@
 namespace weft {
 namespace {
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+// Whether the ranks of this host have fewer cores than they are, so that a waiter must give its core away.
+// Every rank tells the others where it may run: launchers pin ranks, so one rank's own mask says nothing.
+Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline, bool* crowded) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_SET(0, &mine);
+  std::vector<Bytes> all;
+  WEFT_TRY(exchange.all_gather(std::as_bytes(std::span(&mine, 1)), &all, deadline));
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  int ranks = 0;
+  for (int r = 0; r < exchange.size(); r++) {
+    if (!mesh.same_host(r)) continue;
+    ranks++;
+    cpu_set_t theirs;
+    const Bytes& bytes = all[static_cast<size_t>(r)];
+    if (bytes.size() != sizeof theirs) {
+      return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed set of cores"))
+          .with_ranks({r});
+    }
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    CPU_OR(&cores, &cores, &theirs);
+  }
+  *crowded = ranks > CPU_COUNT(&cores);
+  return {};
 }
 
 // Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that
@@ -139,10 +162,9 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   const Status made = make_collectives(*backend, args, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
 
-  if (SystemClock* clock = context->system_clock();
-      clock != nullptr && collectives->local_size() > usable_cores()) {
-    clock->set_crowded(true);
-  }
+  bool crowded = false;
+  WEFT_TRY(find_crowd(exchange, *mesh, deadline, &crowded));
+  if (SystemClock* clock = context->system_clock(); clock != nullptr && crowded) clock->set_crowded(true);
   exchange.finish();
   options.backend = backend->name;
   const int rank = exchange.rank();
