@@ -152,7 +152,6 @@ Status Reducer::finish(const weft_stream* stream) {
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }
-  if (context.options().mode == Engine::Mode::kCaller) context.callbacks().run_posted();
   return close_step(entered_ns);
 }
 
