@@ -16,7 +16,7 @@ enum class TraceKind : uint8_t {
 
 struct TraceEvent {
   TraceKind kind = TraceKind::kStep;
-  const char* name = "";  // static, or living as long as the context
+  const char* name = "";  // valid during record
   uint64_t begin_ns = 0;  // of the context's clock
   uint64_t end_ns = 0;    // equal to begin_ns for instants
   int32_t rank = 0;

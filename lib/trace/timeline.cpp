@@ -1,0 +1,171 @@
+#include "trace/timeline.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A rank's tracks: four numbers for each lane. A bucket's stages may overlap those of others, and slices of
+// one track may not: each bucket has a track of stages of its own.
+enum class Track : uint32_t { kReducer, kLane, kHook };
+
+uint64_t track_id(Track track, const TraceEvent& event) {
+  const uint64_t bucket = track == Track::kHook ? uint64_t{event.bucket} + 1 : 0;
+  return (uint64_t{event.lane} * 4 + static_cast<uint32_t>(track) + 1) + (bucket << 20);
+}
+
+std::string track_name(Track track, const TraceEvent& event) {
+  const std::string lane = event.lane == 0 ? "" : cat(" ", event.lane);
+  switch (track) {
+    case Track::kReducer:
+      return cat("reducer", lane);
+    case Track::kLane:
+      return event.lane == 0 ? "collectives" : cat("lane", lane);
+    default:
+      return cat("hook", lane, ", bucket ", event.bucket);
+  }
+}
+
+Track track_of(TraceKind kind) {
+  if (kind == TraceKind::kCollective) return Track::kLane;
+  return kind == TraceKind::kStage ? Track::kHook : Track::kReducer;
+}
+
+bool is_slice(TraceKind kind) {
+  return kind == TraceKind::kStep || kind == TraceKind::kStage || kind == TraceKind::kCollective;
+}
+
+const char* category(TraceKind kind) {
+  static constexpr const char* kNames[] = {"step", "ready", "launch", "stage", "collective", "done"};
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "event";
+}
+
+// Buckets are called after their first parameter.
+std::string title(const RecordedEvent& recorded) {
+  const TraceEvent& e = recorded.event;
+  const char* const name = recorded.name.data();
+  switch (e.kind) {
+    case TraceKind::kStep:
+      return cat("step ", e.index);
+    case TraceKind::kReady:
+      return cat("ready ", name);
+    case TraceKind::kLaunch:
+      return cat("launch bucket ", e.bucket, " [", name, "]");
+    case TraceKind::kStage:
+      return cat("stage ", e.stage, " of bucket ", e.bucket, " [", name, "]");
+    case TraceKind::kDone:
+      return cat("done bucket ", e.bucket, " [", name, "]");
+    default:
+      return name;
+  }
+}
+
+double microseconds(uint64_t ns) {
+  return static_cast<double>(ns) / 1000.0;
+}
+
+Json event_json(const RecordedEvent& recorded) {
+  const TraceEvent& e = recorded.event;
+  Json json;
+  json["name"] = title(recorded);
+  json["cat"] = category(e.kind);
+  json["ph"] = is_slice(e.kind) ? "X" : "i";
+  json["pid"] = e.rank;
+  json["tid"] = track_id(track_of(e.kind), e);
+  json["ts"] = microseconds(e.begin_ns);
+  if (is_slice(e.kind)) {
+    json["dur"] = microseconds(e.end_ns > e.begin_ns ? e.end_ns - e.begin_ns : 0);
+  } else {
+    json["s"] = "t";
+  }
+  Json& args = json["args"] = Json::object();
+  if (e.bucket != UINT32_MAX) args["bucket"] = e.bucket;
+  if (e.stage != UINT32_MAX) args["stage"] = e.stage;
+  if (e.index != UINT64_MAX) {
+    args[e.kind == TraceKind::kReady        ? "parameter"
+         : e.kind == TraceKind::kCollective ? "slot"
+                                            : "step"] = e.index;
+  }
+  if (e.bytes != 0) args["bytes"] = e.bytes;
+  return json;
+}
+
+Json metadata(const char* what, int32_t pid, uint64_t tid, const char* key, const Json& value) {
+  return {{"name", what}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", {{key, value}}}};
+}
+
+// Names may hold any bytes.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Status write_all(int fd, const std::string& text, const std::string& path) {
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t wrote = ::write(fd, text.data() + at, text.size() - at);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return Status::system(cat("writing the trace ", path), errno);
+    at += static_cast<size_t>(wrote);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t lost) {
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"otherData\":" +
+                     dump({{"source", "weft"}, {"events_overwritten", lost}}) + ",\"traceEvents\":[\n";
+  std::map<std::pair<int32_t, uint64_t>, std::string> tracks;
+  std::map<int32_t, bool> ranks;
+  bool first = true;
+  const auto add = [&](const Json& json) {
+    text += std::exchange(first, false) ? "" : ",\n";
+    text += dump(json);
+  };
+  for (const RecordedEvent& recorded : events) {
+    const TraceEvent& e = recorded.event;
+    const Track track = track_of(e.kind);
+    const uint64_t tid = track_id(track, e);
+    if (ranks.emplace(e.rank, true).second) {
+      add(metadata("process_name", e.rank, 0, "name", cat("rank ", e.rank)));
+      add(metadata("process_sort_index", e.rank, 0, "sort_index", e.rank));
+    }
+    if (tracks.emplace(std::pair{e.rank, tid}, "").second) {
+      add(metadata("thread_name", e.rank, tid, "name", track_name(track, e)));
+      add(metadata("thread_sort_index", e.rank, tid, "sort_index", tid));
+    }
+    add(event_json(recorded));
+  }
+  return text + "\n]}\n";
+}
+
+Status write_timeline(const std::vector<RecordedEvent>& events, uint64_t lost, const std::string& path) {
+  const std::string text = timeline_text(events, lost);
+  std::string temporary = path + ".XXXXXX";
+  const Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file.valid()) return Status::system(cat("writing the trace ", path), errno);
+  Status status = write_all(file.get(), text, path);
+  // As any file that a program writes, not for its owner alone.
+  if (status.ok() && ::fchmod(file.get(), 0644) != 0)
+    status = Status::system(cat("writing the trace ", path), errno);
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = Status::system(cat("writing the trace ", path), errno);
+  }
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace weft

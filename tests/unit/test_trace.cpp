@@ -1,0 +1,219 @@
+// lib/trace: what is recorded, what is overwritten, and the file that Perfetto opens.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "reducer_rig.h"
+#include "trace/recorder.h"
+#include "trace/timeline.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+TraceEvent event(TraceKind kind, const char* name, uint64_t begin_ns, uint64_t end_ns) {
+  TraceEvent e;
+  e.kind = kind;
+  e.name = name;
+  e.begin_ns = begin_ns;
+  e.end_ns = end_ns;
+  return e;
+}
+
+// A folder that goes away.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "weft-trace-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+nlohmann::json read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+std::vector<nlohmann::json> of(const nlohmann::json& trace, const std::string& category) {
+  std::vector<nlohmann::json> out;
+  for (const auto& e : trace["traceEvents"]) {
+    if (e.value("cat", "") == category) out.push_back(e);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a recorder starts once, forgets what was before, and stops once") {
+  SystemClock clock;
+  TraceRecorder recorder(clock);
+  uint64_t lost = 0;
+  recorder.record(event(TraceKind::kReady, "too early", 1, 1));
+  CHECK(recorder.events(&lost).empty());
+  CHECK(recorder.stop().code() == Code::kState);
+  REQUIRE(recorder.start(0).ok());
+  CHECK(recorder.start(0).code() == Code::kState);
+  recorder.record(event(TraceKind::kReady, "a", 1, 1));
+  REQUIRE(recorder.stop().ok());
+  recorder.record(event(TraceKind::kReady, "too late", 2, 2));
+  REQUIRE(recorder.events(&lost).size() == 1);
+  CHECK(std::string(recorder.events(&lost)[0].name.data()) == "a");
+  REQUIRE(recorder.start(8).ok());
+  CHECK(recorder.events(&lost).empty());
+  CHECK(TraceRecorder(clock).start(UINT64_MAX).code() == Code::kArg);
+}
+
+TEST_CASE("a full recorder keeps the newest events in order and counts what it lost") {
+  SystemClock clock;
+  TraceRecorder recorder(clock);
+  REQUIRE(recorder.start(4).ok());
+  for (uint64_t i = 0; i < 10; i++) recorder.record(event(TraceKind::kReady, "x", i, i));
+  uint64_t lost = 0;
+  const auto events = recorder.events(&lost);
+  REQUIRE(events.size() == 4);
+  CHECK(lost == 6);
+  for (uint64_t i = 0; i < 4; i++) CHECK(events[i].event.begin_ns == 6 + i);
+}
+
+TEST_CASE("long names keep their ends") {
+  RecordedEvent recorded;
+  const std::string name = std::string(100, 'm') + ".query.weight";
+  recorded.set(event(TraceKind::kReady, name.c_str(), 0, 0));
+  const std::string kept = recorded.name.data();
+  CHECK(kept.size() == RecordedEvent::kNameBytes - 1);
+  CHECK(has(kept, "...mmm"));
+  CHECK(has(kept, ".query.weight"));
+}
+
+TEST_CASE("many threads may record while events are read and traces restart") {
+  SystemClock clock;
+  clock.set_crowded(true);
+  TraceRecorder recorder(clock);
+  REQUIRE(recorder.start(64).ok());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; t++) {
+    threads.emplace_back([&, t] {
+      const std::string name(static_cast<size_t>(10 + t), static_cast<char>('a' + t));
+      for (uint64_t i = 0; !stop; i++) recorder.record(event(TraceKind::kReady, name.c_str(), i, i));
+    });
+  }
+  bool whole = true;
+  for (int i = 0; i < 200; i++) {
+    uint64_t lost = 0;
+    for (const RecordedEvent& e : recorder.events(&lost)) {
+      const std::string name = e.name.data();
+      whole &= std::set<char>(name.begin(), name.end()).size() == 1;  // never half of one and half of another
+    }
+    if (i % 20 == 19) whole &= recorder.stop().ok() && recorder.start(64).ok();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  CHECK(whole);
+}
+
+TEST_CASE("a timeline is a trace of slices and instants with named tracks") {
+  std::vector<RecordedEvent> events(2);
+  TraceEvent stage = event(TraceKind::kStage, "fc.\"weight\"\n\xff", 2'000, 5'500);
+  stage.rank = 3;
+  stage.lane = 1;
+  stage.bucket = 2;
+  stage.stage = 0;
+  events[0].set(stage);
+  events[1].set(event(TraceKind::kReady, "b", 7'000, 7'000));
+  const auto trace = nlohmann::json::parse(timeline_text(events, 5));
+  CHECK(trace["otherData"]["events_overwritten"] == 5);
+  const auto slices = of(trace, "stage");
+  REQUIRE(slices.size() == 1);
+  CHECK(slices[0]["ph"] == "X");
+  CHECK(slices[0]["pid"] == 3);
+  CHECK(slices[0]["ts"] == 2.0);
+  CHECK(slices[0]["dur"] == 3.5);
+  CHECK(has(slices[0]["name"], "stage 0 of bucket 2 [fc.\"weight\""));
+  const auto instants = of(trace, "ready");
+  REQUIRE(instants.size() == 1);
+  CHECK(instants[0]["ph"] == "i");
+  std::set<std::string> names;
+  for (const auto& e : trace["traceEvents"]) {
+    if (e["ph"] == "M" && e["args"].contains("name")) names.insert(e["args"]["name"].get<std::string>());
+  }
+  CHECK(names == std::set<std::string>{"rank 3", "rank 0", "hook 1, bucket 2", "reducer"});
+  CHECK(nlohmann::json::parse(timeline_text({}, 0))["traceEvents"].empty());
+}
+
+TEST_CASE("a timeline replaces the file before it, and an error names the path") {
+  const Folder folder;
+  const std::string path = folder.path / "trace.json";
+  std::ofstream(path) << "old";
+  SystemClock clock;
+  TraceRecorder recorder(clock);
+  REQUIRE(recorder.start(0).ok());
+  recorder.record(event(TraceKind::kReady, "a", 1, 1));
+  REQUIRE(recorder.write(path).ok());
+  CHECK(of(read(path), "ready").size() == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // nothing left beside it
+
+  const Status nowhere = recorder.write(folder.path / "no" / "such" / "trace.json");
+  CHECK(nowhere.code() == Code::kSystem);
+  CHECK(has(nowhere.text(), "no/such/trace.json"));
+  // A folder cannot be replaced; the temporary file is gone all the same.
+  std::filesystem::create_directory(folder.path / "taken");
+  CHECK(recorder.write(folder.path / "taken").code() == Code::kSystem);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
+}
+
+TEST_CASE("the trace of a step shows a launch before the last ready") {
+  const Folder folder;
+  const Model model({{"first", {500}}, {"last", {500}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    Context& context = self.comm->context();
+    TraceRecorder recorder(context.clock());
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    self.expect(recorder.start(0), "start");
+    context.set_trace(&recorder);
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+    const auto launched = [&] {
+      uint64_t lost = 0;
+      const auto events = recorder.events(&lost);
+      return std::any_of(events.begin(), events.end(),
+                         [](const RecordedEvent& e) { return e.event.kind == TraceKind::kLaunch; });
+    };
+    self.expect(context.engine().wait(launched, Deadline::after(context.clock(), 60'000, 0)), "launched");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish(nullptr), "finish");
+    reducer.reset();  // its names go with it
+    context.engine().locked([&] { context.set_trace(nullptr); });
+    self.expect(recorder.stop(), "stop");
+    self.expect(recorder.write(folder.path / (std::to_string(self.rank) + ".json")), "write");
+  });
+  check(failures);
+  for (int rank = 0; rank < 2; rank++) {
+    const auto trace = read(folder.path / (std::to_string(rank) + ".json"));
+    const auto ready = of(trace, "ready");
+    const auto launch = of(trace, "launch");
+    REQUIRE(ready.size() == 2);
+    REQUIRE(launch.size() == 2);
+    CHECK(ready[1]["name"] == "ready first");
+    CHECK(launch[0]["name"] == "launch bucket 0 [last]");
+    CHECK(launch[0]["ts"].get<double>() < ready[1]["ts"].get<double>());
+    CHECK(of(trace, "stage").size() == 4);
+    CHECK(of(trace, "collective").size() == 2);
+    CHECK(of(trace, "collective")[0]["name"] == "all_reduce");
+    CHECK(of(trace, "done").size() == 2);
+    CHECK(of(trace, "step").size() == 1);
+    for (const auto& e : trace["traceEvents"]) CHECK(e["pid"] == rank);
+  }
+}
