@@ -42,6 +42,9 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
   if (options.size > 1) {
     WEFT_TRY(parse_address(options.store, &made->address_));
     WEFT_TRY(check_reach(made->address_, options.key.secret));
+    if (made->address_.kind == Address::Kind::kTcp && made->address_.port == 0) {
+      return Status::error(Code::kArg, cat("the store address ", options.store, " names no port"));
+    }
     made->target_ = made->address_;
     if (options.rank == 0 && !options.external) WEFT_TRY(made->host(deadline));
     WEFT_TRY(made->join(deadline));
@@ -202,13 +205,13 @@ Status StoreExchange::check() {
 
 Status StoreExchange::take_frames(bool* closed) {
   std::vector<Bytes> frames;
-  const Status status = connection_.read(&frames, closed);
+  Status status = connection_.read(&frames, closed);
   for (const Bytes& frame : frames) WEFT_TRY(take_frame(frame));
   return status;
 }
 
 Status StoreExchange::take_frame(ByteView frame) {
-  const Status nonsense = Status::error(Code::kInternal, "the store sent a frame that means nothing here");
+  Status nonsense = Status::error(Code::kInternal, "the store sent a frame that means nothing here");
   switch (store::type_of(frame)) {
     case Type::kJoined:
       joined_ = true;
@@ -252,8 +255,7 @@ Status StoreExchange::absent() const {
   if (!answered_ || missing_.ranks.empty()) {
     return Status::error(Code::kTimeout,
                          cat("the store at ", address_.text(),
-                             " did not answer in time: its process hangs or "
-                             "is stopped"),
+                             " did not answer in time: its process hangs or is stopped"),
                          Evidence::kDeadline)
         .with_ranks(options_.external ? std::vector<int>{} : std::vector<int>{0});
   }

@@ -189,6 +189,8 @@ TEST_CASE("without a secret only loopback and unix addresses are allowed") {
   options.store = "tcp://0.0.0.0:0";
   options.key = AuthKey::open();
   CHECK(join_error(options).code() == Code::kAuth);
+  options.store = "tcp://127.0.0.1:0";
+  CHECK(join_error(options).code() == Code::kArg);
 }
 
 TEST_CASE("2 to 8 ranks meet in a store of their own and gather small and large bytes") {
