@@ -68,7 +68,7 @@ struct Rank {
 // Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it.
 // Returns the texts of what went wrong while forming; Catch2's assertions are not safe on other threads, so
 // bodies report through their own results.
-inline std::string run(const char* backend, int size, int32_t progress,
+inline std::string run(const char* backend, int size, int32_t progress, const char* module_path,
                        const std::function<void(Rank&)>& body) {
   Gathering gathering(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
@@ -82,6 +82,7 @@ inline std::string run(const char* backend, int size, int32_t progress,
       weft_error error = WEFT_ERROR_INIT;
       weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
       context_options.progress = progress;
+      context_options.module_path = module_path;
       if (weft_context_create(&context_options, &rank.context, &error) != WEFT_OK) {
         errors[static_cast<size_t>(r)] = error.text;
         return;
@@ -108,6 +109,11 @@ inline std::string run(const char* backend, int size, int32_t progress,
   std::string all;
   for (const std::string& error : errors) all += error;
   return all;
+}
+
+inline std::string run(const char* backend, int size, int32_t progress,
+                       const std::function<void(Rank&)>& body) {
+  return run(backend, size, progress, nullptr, body);
 }
 
 }  // namespace weft_test
