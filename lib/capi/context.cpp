@@ -1,6 +1,7 @@
 // weft_context_*, weft_backend_*, weft_capability.
 #include "capi/handles.h"
 #include "kernels/host_ops.h"
+#include "trace/recorder.h"
 
 namespace weft::capi {
 namespace {
@@ -62,6 +63,8 @@ weft_status weft_context_create(const weft_context_options* options, weft_contex
     auto handle = std::make_unique<weft_context>();
     handle->registry = std::make_shared<Registry>(made.module_path);
     WEFT_TRY(Context::create(std::move(made), &handle->rep));
+    handle->recorder = std::make_shared<TraceRecorder>(handle->rep->clock());
+    handle->rep->keep(handle->recorder);
     *context = handle.release();
     return {};
   });

@@ -21,8 +21,7 @@ class TraceRecorder;
 struct weft_context {
   std::shared_ptr<weft::Context> rep;
   std::shared_ptr<weft::Registry> registry;
-  std::mutex trace_mutex;
-  std::shared_ptr<weft::TraceRecorder> recorder;  // guarded by trace_mutex; null before the first start
+  std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may come late
 };
 
 struct weft_comm {

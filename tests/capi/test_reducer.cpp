@@ -1,6 +1,11 @@
 // The reducer through the C ABI: what a hand-written training loop does, and what it can get wrong.
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -207,6 +212,36 @@ TEST_CASE(
     CHECK(error.empty());
     CHECK(findings.wrong == 0);
   }
+}
+
+TEST_CASE("a trace shows every bucket's launch, and what was not started is an error") {
+  Findings findings;
+  const std::string path = "/tmp/weft-test-trace-" + std::to_string(getpid()) + ".json";
+  const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    findings.expect(weft_trace_stop(r.context) == WEFT_ERR_STATE);
+    findings.expect(weft_trace_start(r.context, 0) == WEFT_OK);
+    findings.expect(weft_trace_start(r.context, 0) == WEFT_ERR_STATE);
+    Model model(WEFT_GRADIENT_COPY);
+    weft_reducer* reducer = nullptr;
+    findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, nullptr) == WEFT_OK);
+    if (reducer == nullptr) return;
+    findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    for (size_t p = 0; p < 5; p++) {
+      findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
+    }
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+    findings.expect(weft_trace_stop(r.context) == WEFT_OK);
+    if (r.rank == 0) findings.expect(weft_trace_write(r.context, path.c_str()) == WEFT_OK);
+    findings.expect(weft_trace_write(r.context, "/nonexistent/folder/trace.json") == WEFT_ERR_SYSTEM);
+    weft_reducer_destroy(&reducer);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  CHECK(text.find("launch") != std::string::npos);
+  CHECK(text.find("layer4.weight") != std::string::npos);
+  std::remove(path.c_str());
 }
 
 TEST_CASE("a hook of the program's own decides how a bucket travels") {

@@ -1,0 +1,37 @@
+// weft_trace_*.
+#include "trace/recorder.h"
+
+#include "capi/handles.h"
+
+using namespace weft;
+using namespace weft::capi;
+
+extern "C" {
+
+weft_status weft_trace_start(weft_context* context, uint64_t capacity) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(context));
+    WEFT_TRY(context->recorder->start(capacity));
+    context->rep->set_trace(context->recorder.get());
+    return {};
+  });
+}
+
+weft_status weft_trace_stop(weft_context* context) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(context));
+    WEFT_TRY(context->recorder->stop());
+    context->rep->set_trace(nullptr);
+    return {};
+  });
+}
+
+weft_status weft_trace_write(weft_context* context, const char* path) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(context));
+    WEFT_NOT_NULL(path);
+    return context->recorder->write(path);
+  });
+}
+
+}  // extern "C"
