@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kMsNs = 1'000'000;
 constexpr int64_t kRetryMs = 20;
 // A port that another process holds may be that of a job which is just ending.
-constexpr int64_t kInUseMs = 10'000;
+constexpr int64_t kInUseMs = 5'000;
 
 Status check_options(const StoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
@@ -69,7 +69,11 @@ Status StoreExchange::host(Deadline deadline) {
     bool in_use = false;
     Status status = StoreServer::start(options, clock_, log_, &server_, &in_use);
     if (status.ok()) break;
-    if (!in_use || give_up.expired(clock_)) return status.with_prefix("rank 0 cannot serve the store: ");
+    if (!in_use || give_up.expired(clock_)) {
+      return status.with_prefix(
+          in_use ? "rank 0 cannot serve the store, another process (a second rank 0?) does: "
+                 : "rank 0 cannot serve the store: ");
+    }
     pause(give_up);
   }
   target_ = server_->address();

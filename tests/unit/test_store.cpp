@@ -506,6 +506,33 @@ TEST_CASE("a waiting loop learns of a failure through watch_fd") {
   CHECK(status.code() == Code::kPeerFailed);
 }
 
+TEST_CASE("processes of other users do not meet at a unix address") {
+  if (::geteuid() != 0) {
+    WARN("only root can become another user");
+    return;
+  }
+  const Store store(AuthKey::open(), "unix:@" + unique_name());
+  StoreOptions options = store.member(0, 2);
+  options.key = AuthKey::open();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool other = ::setuid(65534) == 0;
+    Meeting exchange;
+    const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange);
+    const bool refuses = status.code() == Code::kAuth && contains(status.text(), "user 0");
+    // Nor does the store answer somebody who would not mind.
+    Stranger careless(store.server->address());
+    const std::string hello = text_of(encode_hello(Hello()));
+    (void)!::send(careless.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
+    std::string heard;
+    const bool refused = careless.ends(&heard) && heard.empty();
+    ::_exit(other && refuses && refused ? 0 : 1);
+  }
+  int ended = 0;
+  REQUIRE(::waitpid(child, &ended, 0) == child);
+  CHECK(ended == 0);
+}
+
 TEST_CASE("a store's address that somebody else holds is an error that names it") {
   const Store store;
   StoreOptions options = store.member(0, 2);
@@ -514,4 +541,5 @@ TEST_CASE("a store's address that somebody else holds is an error that names it"
   const Status status = StoreExchange::make(options, system_clock, silent, in_ms(200), &exchange);
   CHECK(status.code() == Code::kSystem);
   CHECK(contains(status.text(), options.store));
+  CHECK(contains(status.text(), "second rank 0"));
 }
