@@ -72,7 +72,7 @@ TEST_CASE("every collective delivers the reference's bits above a megabyte") {
   for (const int size : {1, 2, 3, 5}) {
     Random random(base_seed() * 100 + 50 + static_cast<uint64_t>(size));
     std::vector<Case> cases;
-    add_cases(&cases, (1 << 20) + 3, size, 40 * kSample, random);
+    add_cases(&cases, (1 << 20) + 3, size, 60 * kSample, random);
     run_all(size, cases);
   }
 }
