@@ -1,5 +1,5 @@
 // The subcommands of `weft`. Each adds itself to the parser and, when chosen, writes its exit code.
-// tail: the words after "--", which the parser does not see.
+// tail: the words after "--", which the parser does not see; words: all before it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,5 +8,5 @@
 
 void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code);
 void add_info(CLI::App& app, int* exit_code);
-void add_bench(CLI::App& app, int* exit_code);
+void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_code);
 void add_store(CLI::App& app, int* exit_code);

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   app.name("weft");
   app.require_subcommand(1);
   app.set_version_flag("--version", [] {
-    constexpr uint32_t version = WEFT_VERSION_NUMBER;
+    const uint32_t version = weft_version();
     return "weft " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
            std::to_string(version % 100);
   });
@@ -20,12 +20,16 @@ int main(int argc, char** argv) {
   const auto divider = std::find(words.begin(), words.end(), "--");
   const std::vector<std::string> tail(divider == words.end() ? divider : divider + 1, words.end());
   words.erase(divider, words.end());
-  std::reverse(words.begin(), words.end());  // as parse(vector) wants them
 
   int exit_code = 0;
   add_run(app, tail, &exit_code);
+#ifdef WEFT_TOOL_BENCH
+  add_bench(app, words, &exit_code);
+#endif
+  add_info(app, &exit_code);
+  add_store(app, &exit_code);
   try {
-    app.parse(words);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it wants
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

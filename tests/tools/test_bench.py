@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""weft bench: it runs, counts and checks. Its times are no test. Usage: test_bench.py WEFT"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT = sys.argv[1]
+MANIFESTS = Path(__file__).resolve().parent.parent.parent / "bench" / "manifests"
+COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
+               "send_recv", "barrier"]
+
+
+def bench(*words, ranks=2):
+    """The JSON of a run that must succeed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.json"
+        result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", 3, "--no-pin", "--json", path],
+                           timeout=120)
+        expect_equal(result.returncode, 0, result.stdout, result.stderr)
+        return json.loads(path.read_text())
+
+
+def test_collectives():
+    """every collective is measured and right, with arena and private buffers"""
+    for memory in ("arena", "private"):
+        for ranks in (1, 2, 3):
+            results = bench(*COLLECTIVES, "--memory", memory, "--sizes", "24,100K", ranks=ranks)["results"]
+            expect_equal(len(results), 2 * len(COLLECTIVES) - 1, results)
+            for row in results:
+                expect(row["correct"] and row["iterations"] == 3 and row["ranks"] == ranks, "a right result", row)
+
+
+def test_sizes():
+    """sizes are those asked for, in bytes of the larger buffer"""
+    results = bench("all_reduce", "all_gather", "--sizes", "8,4K,1M")["results"]
+    expect_equal([row["bytes"] for row in results], [8, 4096, 1 << 20] * 2)
+    expect_equal([row["count"] for row in results], [2, 1024, 1 << 18, 1, 512, 1 << 17])
+
+
+def test_types():
+    """every type and reduction is checked"""
+    floats = ["f16", "bf16", "f32", "f64"]
+    integers = ["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]
+    for dtypes, ops in ((floats, ["avg", "premul_sum"]), (integers, ["band", "bor", "bxor"]),
+                        (["i8", "f16"], ["sum", "prod", "min", "max"])):
+        for op in ops:
+            for dtype in dtypes[::2] if op != "avg" else dtypes:
+                rows = bench("all_reduce", "--dtype", dtype, "--op", op, "--sizes", "2K", ranks=3)["results"]
+                expect(rows[0]["correct"], f"{op} of {dtype}", rows)
+
+
+def test_step():
+    """a gradient step of a manifest is measured and right, in both modes"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "small.json"
+        params = [{"name": f"p{i}", "shape": shape} for i, shape in enumerate([[300, 1000], [1000], [7, 3, 5], [1]])]
+        path.write_text(json.dumps({"name": "small", "params": params}))
+        for mode in ("copy", "view"):
+            row = bench("step", "--manifest", path, "--mode", mode)["results"][0]
+            expect(row["correct"], f"mode {mode}", row)
+            expect_equal((row["work"], row["count"]), ("step small", 301106))
+
+
+def test_bad_manifest():
+    """a manifest that is none is refused by name"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bad.json"
+        for text in ("", "[]", '{"name": "x", "params": []}', '{"name": "x", "params": [{"name": "a", "shape": [0]}]}',
+                     '{"name": "x", "params": [{"name": "a", "shape": [4000000000, 4000000000, 4000000000]}]}'):
+            path.write_text(text)
+            result = cases.run([WEFT, "bench", "step", "--manifest", path, "--ranks", 1])
+            expect(result.returncode != 0 and str(path) in result.stderr, "it names the file", text, result)
+
+
+def test_bad_words():
+    """unknown benchmarks, types and sizes are refused before any rank starts"""
+    for words in (["all_reduse"], ["all_reduce", "--dtype", "f8"], ["all_reduce", "--op", "mean"],
+                  ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"]):
+        result = cases.run([WEFT, "bench", *words])
+        expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
+
+
+def test_counters():
+    """the counters tell that shared memory moved the data"""
+    whole = bench("all_reduce", "--sizes", "1M", "--backend", "shm")
+    expect_equal(whole["backend"], "shm")
+    expect(whole["bytes_shared"] + whole["bytes_direct"] > 0 and whole["bytes_sent"] == 0, "bytes", whole)
+
+
+def test_manifests():
+    """the manifests are what their generator writes"""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "generate.py"
+        script.write_text((MANIFESTS / "generate.py").read_text())
+        subprocess.run([sys.executable, script], check=True, timeout=60)
+        for path in MANIFESTS.glob("*.json"):
+            expect_equal(path.read_text() == (Path(folder) / path.name).read_text(), True, path)
+
+
+cases.main(globals())

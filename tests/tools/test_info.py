@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""weft info and the command's front. Usage: test_info.py WEFT"""
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT = sys.argv[1]
+
+
+def test_json():
+    """weft info --json parses and describes every backend"""
+    result = cases.run([WEFT, "info", "--json"])
+    expect_equal(result.returncode, 0, result)
+    info = json.loads(result.stdout)
+    backends = {backend["name"]: backend for backend in info["backends"]}
+    expect("shm" in backends and "loopback" in backends, "the built-in backends are listed", sorted(backends))
+    for backend in backends.values():
+        expect(backend["available"] or backend["reason"], "what is not available says why", backend)
+    expect(info["cores"] >= 1 and info["memory_bytes"] > 0 and info["topology"]["threads"] >= 1, "the machine", info)
+    expect("cross_memory_attach" in info["shm"] and "memlock_bytes" in info["shm"], "what shm may use", info["shm"])
+
+
+def test_text():
+    """weft info says the same to people"""
+    result = cases.run([WEFT, "info"])
+    expect_equal(result.returncode, 0, result)
+    for word in ("cpu features", "topology", "backends", "shm", "cross_memory_attach"):
+        expect(word in result.stdout, f"it says {word}", result.stdout)
+
+
+def test_help():
+    """--help exists everywhere, and --version"""
+    for words in ([], ["run"], ["info"], ["bench"], ["store"]):
+        result = cases.run([WEFT, *words, "--help"])
+        expect_equal(result.returncode, 0, words, result)
+        expect("Usage" in result.stdout, "it shows the usage", result.stdout)
+    expect(cases.run([WEFT, "--version"]).stdout.startswith("weft 1."), "the version")
+
+
+def test_unknown():
+    """unknown words are code 2 and point to the help"""
+    for words in ([], ["weave"], ["info", "--yaml"]):
+        result = cases.run([WEFT, *words])
+        expect_equal(result.returncode, 2, words, result)
+        expect("--help" in result.stderr, "it points to --help", result.stderr)
+
+
+cases.main(globals())

@@ -1,0 +1,121 @@
+// weft bench: measures collectives and gradient steps. Starts itself again as the ranks.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+
+#include "commands.h"
+#include "launch.h"
+#include "machine.h"
+#include "measure.h"
+#include "names.h"
+
+namespace {
+
+// One rank. Returns 1 if a result was wrong.
+int bench_rank(const BenchOptions& options, int rank_for_core) {
+  const nlohmann::json machine = describe_machine();
+  if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
+  Job job(options.backend);
+  std::vector<Result> results;
+  for (const std::string& op : options.ops) {
+    if (op == "step") {
+      for (const std::string& manifest : options.manifests)
+        results.push_back(bench_step(job, options, manifest));
+    } else {
+      for (Result& result : bench_collective(job, options, op)) results.push_back(std::move(result));
+    }
+  }
+  if (job.rank() == 0) {
+    print_results(results);
+    std::fflush(stdout);
+    if (!options.json.empty()) write_results(results, machine, job, options);
+  }
+  job.barrier();
+  for (const Result& result : results) {
+    if (!result.times.correct) return 1;
+  }
+  return 0;
+}
+
+// Complain before processes are started.
+void check_options(const BenchOptions& options) {
+  parse_dtype(options.dtype);
+  parse_op(options.op);
+  for (const std::string& size : options.sizes) parse_bytes(size);
+  for (const std::string& op : options.ops) {
+    if (op != "step") check_collective(op);
+    if (op == "step" && options.manifests.empty()) {
+      throw std::invalid_argument("bench step needs --manifest FILE; see bench/manifests");
+    }
+  }
+}
+
+// The same command line, on this program, for every rank.
+int bench_launch(const BenchOptions& options, const std::vector<std::string>& words) {
+  LaunchOptions job;
+  job.ranks = options.ranks;
+  job.prefix = Prefix::kOthers;
+  job.command = {"/proc/self/exe"};
+  job.command.insert(job.command.end(), words.begin(), words.end());
+  job.command.push_back("--joined");
+  return launch(job);
+}
+
+// Which core is whose, before the communicator says the rank: what the launchers tell their processes.
+int local_rank_from_environment() {
+  for (const char* name :
+       {"WEFT_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"}) {
+    if (const char* value = std::getenv(name)) return std::max(0, std::atoi(value));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_code) {
+  auto options = std::make_shared<BenchOptions>();
+  options->sizes = {"8", "4K", "64K", "1M", "4M", "16M", "64M"};
+  CLI::App* bench = app.add_subcommand("bench", "Measure collectives and gradient steps on this machine");
+  bench->footer(
+      "OP: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, "
+      "send_recv\n"
+      "(a round trip), barrier, or step (a gradient step of a manifest's parameters).\n"
+      "Before every timed call each rank writes its buffers anew and all meet in a barrier; the time is that "
+      "of\n"
+      "the slowest rank. Results are checked in the first and the last call; a wrong one is exit code 1.");
+  bench->add_option("OP", options->ops, "what to measure")->required();
+  bench->add_option("-n,--ranks", options->ranks, "number of local processes, default 2")
+      ->check(CLI::Range(1, 4096));
+  bench->add_option("--backend", options->backend, "default: the best available");
+  bench
+      ->add_option_function<std::string>(
+          "--memory", [options](const std::string& memory) { options->arena = memory == "arena"; },
+          "where buffers lie: arena (default) or private")
+      ->check(CLI::IsMember({"arena", "private"}));
+  bench->add_option("--dtype", options->dtype, "default f32");
+  bench->add_option("--op", options->op, "reduction, default sum");
+  bench
+      ->add_option("--sizes", options->sizes,
+                   "bytes, divided by commas: 8,64K,4M. The larger buffer of the call")
+      ->delimiter(',');
+  bench->add_option("--manifest", options->manifests, "JSON file of parameters, for step")
+      ->check(CLI::ExistingFile);
+  bench
+      ->add_option_function<std::string>(
+          "--mode", [options](const std::string& mode) { options->view_mode = mode == "view"; },
+          "gradients of step: copy (default) or view")
+      ->check(CLI::IsMember({"copy", "view"}));
+  bench->add_option("--iterations", options->iterations, "timed calls a size; default: 20 to 5000, by size");
+  bench->add_option("--warmup", options->warmup, "calls before them, default 3")
+      ->check(CLI::Range(1, 1000000));
+  bench->add_flag("!--no-pin", options->pin, "do not bind ranks to cores");
+  bench->add_flag("--joined", options->joined,
+                  "this process is a rank already (started by mpirun, srun, ...)");
+  bench->add_option("--json", options->json, "also write the results to this file");
+  bench->callback([options, &words, exit_code] {
+    check_options(*options);
+    *exit_code =
+        options->joined ? bench_rank(*options, local_rank_from_environment()) : bench_launch(*options, words);
+  });
+}

@@ -1,0 +1,114 @@
+// weft bench step: one gradient step of a model, without its computing. Every gradient becomes ready at once,
+// the last parameter's first, so all communication is exposed.
+#include <stdexcept>
+
+#include "manifest.h"
+#include "measure.h"
+#include "pattern.h"
+
+namespace {
+
+class Step {
+ public:
+  Step(Job& job, const Manifest& manifest, bool view_mode)
+      : job_(job),
+        manifest_(manifest),
+        mine_(Tile::of_rank(WEFT_DTYPE_F32, WEFT_OP_AVG, job.rank())),
+        mean_(Tile::reduced(WEFT_DTYPE_F32, WEFT_OP_AVG, job.size(), 1)) {
+    create_reducer(view_mode);
+    if (!view_mode) memory_ = Buffer(job, manifest.count * sizeof(float), false);
+    std::byte* next = memory_.data();
+    for (size_t i = 0; i < manifest.params.size(); ++i) {
+      void* gradient = next;
+      if (view_mode) check(weft_reducer_grad_view(reducer_, i, &gradient), "weft_reducer_grad_view");
+      gradients_.push_back(static_cast<std::byte*>(gradient));
+      if (!view_mode) next += manifest.params[i].count * sizeof(float);
+    }
+  }
+  ~Step() { weft_reducer_destroy(&reducer_); }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  void rewrite(uint64_t round) {
+    for (size_t i = 0; i < gradients_.size(); ++i)
+      mine_.fill(gradients_[i], manifest_.params[i].count, round + i);
+  }
+
+  void run() {
+    check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
+    for (size_t i = gradients_.size(); i-- > 0;) {
+      check(weft_reducer_ready(reducer_, i, gradients_[i], nullptr), "weft_reducer_ready");
+    }
+    check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
+  }
+
+  bool holds_mean(uint64_t round) const {
+    for (size_t i = 0; i < gradients_.size(); ++i) {
+      if (!mean_.matches(gradients_[i], manifest_.params[i].count, round + i)) return false;
+    }
+    return true;
+  }
+
+  uint32_t bucket_count() const {
+    uint32_t count = 0;
+    check(weft_reducer_bucket_count(reducer_, &count), "weft_reducer_bucket_count");
+    return count;
+  }
+
+ private:
+  void create_reducer(bool view_mode) {
+    std::vector<weft_param> params;
+    for (const ManifestParam& param : manifest_.params) {
+      weft_param entry{};
+      entry.struct_size = sizeof entry;
+      entry.name = param.name.c_str();
+      entry.dtype = WEFT_DTYPE_F32;
+      entry.ndim = static_cast<int32_t>(param.shape.size());
+      entry.shape = param.shape.data();
+      params.push_back(entry);
+    }
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params.data();
+    options.param_count = params.size();
+    options.mode = view_mode ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+    weft_error error = WEFT_ERROR_INIT;
+    if (weft_reducer_create(job_.comm(), &options, &reducer_, &error) != WEFT_OK) {
+      throw std::runtime_error(std::string("weft_reducer_create: ") + error.text);
+    }
+  }
+
+  void check(weft_status status, const char* call) const {
+    if (status == WEFT_OK) return;
+    weft_error error = WEFT_ERROR_INIT;
+    weft_reducer_error(reducer_, &error);
+    throw std::runtime_error(std::string(call) + ": " + weft_status_string(status) + ": " + error.text);
+  }
+
+  Job& job_;
+  const Manifest& manifest_;
+  const Tile mine_, mean_;
+  weft_reducer* reducer_ = nullptr;
+  Buffer memory_;
+  std::vector<std::byte*> gradients_;
+};
+
+}  // namespace
+
+Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path) {
+  const Manifest manifest = read_manifest(manifest_path);
+  Step step(job, manifest, options.view_mode);
+  const Subject subject{[&](uint64_t round) { step.rewrite(round); }, [&] { step.run(); },
+                        [&](uint64_t round) { return step.holds_mean(round); }};
+  Result result;
+  result.work = "step " + manifest.name;
+  result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +
+                   std::to_string(step.bucket_count()) + " buckets, " +
+                   (options.view_mode ? "view" : "copy") + " mode";
+  result.bytes = manifest.count * sizeof(float);
+  result.count = manifest.count;
+  const double ranks = job.size();
+  result.bus_factor = 2 * (ranks - 1) / ranks;
+  result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 30, options.warmup);
+  result.algorithm = job.info().algorithm;
+  return result;
+}

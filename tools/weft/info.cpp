@@ -1,0 +1,179 @@
+// weft info: what this library and this machine can do.
+#include <hwloc.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <weft/weft.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "commands.h"
+#include "machine.h"
+
+namespace {
+
+using nlohmann::json;
+
+json topology() {
+  hwloc_topology_t machine;
+  if (hwloc_topology_init(&machine) != 0) return {{"error", "hwloc could not start"}};
+  json result;
+  if (hwloc_topology_load(machine) != 0) {
+    result["error"] = "hwloc could not read the topology";
+  } else {
+    const auto count = [machine](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(machine, type); };
+    result = {{"packages", count(HWLOC_OBJ_PACKAGE)},
+              {"numa_nodes", count(HWLOC_OBJ_NUMANODE)},
+              {"cores", count(HWLOC_OBJ_CORE)},
+              {"threads", count(HWLOC_OBJ_PU)}};
+    for (const auto& [name, type] :
+         {std::pair("l2", HWLOC_OBJ_L2CACHE), std::pair("l3", HWLOC_OBJ_L3CACHE)}) {
+      const hwloc_obj_t cache = hwloc_get_obj_by_type(machine, type, 0);
+      result[name] = {{"count", count(type)}, {"bytes", cache != nullptr ? cache->attr->cache.size : 0}};
+    }
+  }
+  hwloc_topology_destroy(machine);
+  return result;
+}
+
+json backends(weft_context* context) {
+  json list = json::array();
+  uint64_t count = 0;
+  weft_backend_count(context, &count);
+  for (uint64_t i = 0; i < count; ++i) {
+    weft_backend_info info{};
+    info.struct_size = sizeof info;
+    if (weft_backend_query(context, i, &info) != WEFT_OK) continue;
+    list.push_back({{"name", info.name},
+                    {"available", info.available != 0},
+                    {"module", info.is_module != 0},
+                    {"reason", info.reason}});
+  }
+  return list;
+}
+
+// Whether a process may read a sibling's memory, tried out: the case of two ranks of one launcher.
+std::string try_cross_memory() {
+  volatile int target = 41;
+  const pid_t sibling = ::fork();
+  if (sibling < 0) return std::strerror(errno);
+  if (sibling == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    int copy = 0;
+    iovec mine{&copy, sizeof copy};
+    iovec theirs{const_cast<int*>(&target), sizeof copy};
+    const ssize_t got = ::process_vm_readv(sibling, &mine, 1, &theirs, 1, 0);
+    ::_exit(got == static_cast<ssize_t>(sizeof copy) && copy == 41 ? 0 : errno);
+  }
+  int status = 0;
+  const bool waited = reader > 0 && ::waitpid(reader, &status, 0) == reader;
+  ::kill(sibling, SIGKILL);
+  ::waitpid(sibling, nullptr, 0);
+  if (!waited || !WIFEXITED(status)) return "could not be tried";
+  return WEXITSTATUS(status) == 0 ? "works" : std::strerror(WEXITSTATUS(status));
+}
+
+json limit(__rlimit_resource resource) {
+  rlimit value{};
+  if (::getrlimit(resource, &value) != 0) return nullptr;
+  return value.rlim_cur == RLIM_INFINITY ? json("unlimited") : json(value.rlim_cur);
+}
+
+// The word in brackets of a line like "always [madvise] never".
+std::string chosen(const std::string& line) {
+  const size_t open = line.find('['), close = line.find(']');
+  return open == std::string::npos || close == std::string::npos ? line
+                                                                 : line.substr(open + 1, close - open - 1);
+}
+
+json number_in(const std::string& path) {
+  const std::string line = first_line(path);
+  return line.empty() ? json(nullptr) : json(std::atoll(line.c_str()));
+}
+
+json shared_memory() {
+  const int memfd = static_cast<int>(::syscall(SYS_memfd_create, "weft_info", 0));
+  const std::string memfd_text = memfd >= 0 ? "works" : std::strerror(errno);
+  if (memfd >= 0) ::close(memfd);
+  const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
+  return {{"memfd", memfd_text},
+          {"cross_memory_attach", try_cross_memory()},
+          {"ptrace_scope", scope.empty() ? json("no Yama") : json(std::atoi(scope.c_str()))},
+          {"transparent_huge_pages", chosen(first_line("/sys/kernel/mm/transparent_hugepage/enabled"))},
+          {"shmem_huge_pages", chosen(first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))},
+          {"huge_pages_reserved", number_in("/proc/sys/vm/nr_hugepages")},
+          {"overcommit_memory", number_in("/proc/sys/vm/overcommit_memory")},
+          {"memlock_bytes", limit(RLIMIT_MEMLOCK)},
+          {"address_space_bytes", limit(RLIMIT_AS)},
+          {"open_files", limit(RLIMIT_NOFILE)}};
+}
+
+json describe() {
+  weft_context* context = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  if (weft_context_create(nullptr, &context, &error) != WEFT_OK) throw std::runtime_error(error.text);
+  json result = describe_machine();
+  result["cpu_features"] = cpu_features();
+  result["topology"] = topology();
+  result["backends"] = backends(context);
+  result["shm"] = shared_memory();
+  weft_context_destroy(&context);
+  return result;
+}
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void print(const json& info) {
+  const auto line = [](const char* name, const std::string& value) {
+    std::printf("%-24s %s\n", name, value.c_str());
+  };
+  line("weft", text_of(info["weft"]) + ", compiled by " + text_of(info["compiler"]));
+  line("cpu", text_of(info["cpu"]) + " (" + text_of(info["architecture"]) + "), " + text_of(info["cores"]) +
+                  " of " + text_of(info["online_cores"]) + " cores may be used");
+  std::string features;
+  for (const json& feature : info["cpu_features"]) features += text_of(feature) + " ";
+  line("cpu features", features);
+  line("memory", std::to_string(info["memory_bytes"].get<int64_t>() >> 20) + " MiB");
+  line("system", text_of(info["system"]) + ", " + text_of(info["kernel"]));
+  std::printf("\ntopology\n");
+  for (const auto& [name, value] : info["topology"].items()) line(("  " + name).c_str(), text_of(value));
+  std::printf("\nbackends\n");
+  for (const json& backend : info["backends"]) {
+    line(("  " + text_of(backend["name"])).c_str(),
+         (backend["available"].get<bool>() ? "available: " : "not available: ") + text_of(backend["reason"]));
+  }
+  std::printf("\nwhat shared memory may use\n");
+  for (const auto& [name, value] : info["shm"].items()) line(("  " + name).c_str(), text_of(value));
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, int* exit_code) {
+  auto as_json = std::make_shared<bool>(false);
+  CLI::App* info =
+      app.add_subcommand("info", "Describe the library, this machine, and what Weft can use of it");
+  info->add_flag("--json", *as_json, "as JSON");
+  info->callback([as_json, exit_code] {
+    const json description = describe();
+    if (*as_json) {
+      std::printf("%s\n", description.dump(1).c_str());
+    } else {
+      print(description);
+    }
+    *exit_code = 0;
+  });
+}

@@ -1,0 +1,56 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace {
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+// The q-quantile by nearest rank, in microseconds.
+double quantile_us(const std::vector<uint64_t>& sorted, double q) {
+  const auto index = static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5);
+  return static_cast<double>(sorted[index]) * 1e-3;
+}
+
+// Per iteration, the largest over the ranks; sorted.
+std::vector<uint64_t> slowest(Job& job, const std::vector<uint64_t>& mine) {
+  const std::vector<uint64_t> all = job.all_gather(mine);
+  std::vector<uint64_t> worst = mine;
+  for (size_t i = 0; i < all.size(); ++i) worst[i % mine.size()] = std::max(worst[i % mine.size()], all[i]);
+  std::sort(worst.begin(), worst.end());
+  return worst;
+}
+
+}  // namespace
+
+Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup) {
+  std::vector<uint64_t> run_ns(iterations), wall_ns(iterations);
+  bool correct = true;
+  for (uint64_t round = 0; round < warmup + iterations; ++round) {
+    const uint64_t t0 = now_ns();
+    subject.rewrite(round);
+    const uint64_t t1 = now_ns();
+    job.barrier();
+    const uint64_t t2 = now_ns();
+    subject.run();
+    const uint64_t t3 = now_ns();
+    if (round == 0 || round + 1 == warmup + iterations) correct = subject.check(round) && correct;
+    if (round < warmup) continue;
+    run_ns[round - warmup] = t3 - t2;
+    wall_ns[round - warmup] = t3 - t2 + t1 - t0;
+  }
+  Times times;
+  times.correct = job.all(correct);
+  times.iterations = iterations;
+  const std::vector<uint64_t> run = slowest(job, run_ns), wall = slowest(job, wall_ns);
+  times.least_us = quantile_us(run, 0);
+  times.median_us = quantile_us(run, 0.5);
+  times.p99_us = quantile_us(run, 0.99);
+  times.wall_median_us = quantile_us(wall, 0.5);
+  return times;
+}

@@ -1,0 +1,68 @@
+// Timing one operation on all ranks: rewrite the buffers, meet, run, and take the slowest rank's time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "job.h"
+
+struct BenchOptions {
+  std::vector<std::string> ops;
+  int ranks = 2;
+  std::string backend;
+  bool arena = true;
+  std::string dtype = "f32";
+  std::string op = "sum";
+  std::vector<std::string> sizes;
+  std::vector<std::string> manifests;  // of `step`
+  bool view_mode = false;              // of `step`
+  uint64_t iterations = 0;             // 0: by size
+  uint64_t warmup = 3;
+  bool pin = true;
+  bool joined = false;  // this process is a rank already
+  std::string json;
+};
+
+// What is called for every iteration, on every rank. `round` counts from 0.
+struct Subject {
+  std::function<void(uint64_t round)> rewrite;  // fill the inputs anew
+  std::function<void()> run;                    // what is timed
+  std::function<bool(uint64_t round)> check;    // whether the results are right; not timed
+};
+
+struct Times {
+  uint64_t iterations = 0;
+  double median_us = 0;  // of the slowest rank's times
+  double p99_us = 0;
+  double least_us = 0;
+  double wall_median_us = 0;  // rewrite and operation together: arena buffers move cost into the rewrite
+  bool correct = false;       // on every rank, in the first and the last iteration
+};
+
+// Collective over the job.
+Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup);
+
+// One line of the report.
+struct Result {
+  std::string work;     // "all_reduce", or "step" and the manifest's name
+  std::string details;  // "sum f32 arena"
+  uint64_t bytes = 0;
+  uint64_t count = 0;
+  double bus_factor = 0;  // busbw over algbw; 0: bandwidths mean nothing
+  std::string algorithm;
+  Times times;
+};
+
+// Throws std::invalid_argument unless there is such a benchmark of a collective.
+void check_collective(const std::string& op);
+// The benchmarks. Rank 0's results are complete; the others' may be anything.
+std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op);
+Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
+
+// On rank 0: the table on standard output, and the JSON file.
+void print_results(const std::vector<Result>& results);
+void write_results(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
+                   const BenchOptions& options);

@@ -1,0 +1,31 @@
+// The data of a benchmark: numbers that every rank can predict for every other, cheap to write again before
+// every call, and small enough that sums are exact in every type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// A short sequence that repeats; element i of a buffer written at `offset` is number (i + offset) of it. The
+// length is a prime, so that data in the wrong place shows.
+class Tile {
+ public:
+  static constexpr uint64_t kLength = 4099;
+
+  // The inputs of one rank.
+  static Tile of_rank(int32_t dtype, int32_t op, int rank);
+  // What the reduction of the inputs of ranks 0 .. ranks-1 gives. factor: of premul_sum.
+  static Tile reduced(int32_t dtype, int32_t op, int ranks, double factor);
+
+  void fill(std::byte* data, uint64_t count, uint64_t offset) const;
+  // Whether data holds these numbers (averages: within the dtype's rounding).
+  bool matches(const std::byte* data, uint64_t count, uint64_t offset) const;
+
+ private:
+  Tile(int32_t dtype, const std::vector<double>& values);
+
+  uint32_t size_;  // of an element
+  std::vector<double> values_;
+  std::vector<std::byte> twice_;  // the sequence, two times
+  int32_t dtype_;
+};

@@ -1,0 +1,62 @@
+// weft store: the place where ranks meet, as a program of its own. The only part of the command that uses the
+// library's internals.
+#include <signal.h>
+
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "commands.h"
+#include "rendezvous/store_server.h"
+
+namespace {
+
+void must(const weft::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.text());
+}
+
+// Until SIGINT or SIGTERM.
+int serve(const std::string& address) {
+  sigset_t endings;
+  sigemptyset(&endings);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&endings, number);
+  ::sigprocmask(SIG_BLOCK, &endings, nullptr);
+
+  weft::Environment environment;
+  must(weft::process_environment(&environment));
+  must(weft::init_crypto());
+  weft::StoreServerOptions options;
+  must(weft::parse_address(address, &options.listen));
+  options.key =
+      environment.secret.empty() ? weft::AuthKey::open() : weft::AuthKey::from_secret(environment.secret);
+  weft::SystemClock clock;
+  weft::Log log([](weft::LogLevel, const char* line) { std::fprintf(stderr, "weft store: %s\n", line); },
+                environment.log.value_or(weft::LogLevel::kWarn));
+  std::unique_ptr<weft::StoreServer> server;
+  bool in_use = false;
+  must(weft::StoreServer::start(options, clock, log, &server, &in_use));
+  std::printf("weft store: listening on %s\n", server->address().text().c_str());
+  std::fflush(stdout);
+  int number = 0;
+  ::sigwait(&endings, &number);
+  server->stop(weft::Deadline::after(clock, 2000, 0));
+  return 0;
+}
+
+}  // namespace
+
+void add_store(CLI::App& app, int* exit_code) {
+  auto address = std::make_shared<std::string>();
+  CLI::App* store = app.add_subcommand("store", "Serve the place where the ranks of jobs meet");
+  store->footer(
+      "Ranks meet here when they have WEFT_STORE=ADDRESS and WEFT_STORE_EXTERNAL=1. The job's secret comes "
+      "from\n"
+      "WEFT_SECRET_FILE or WEFT_SECRET; without one only addresses of this machine are served. Ends with "
+      "SIGINT\n"
+      "or SIGTERM.");
+  store->add_option("--listen", *address, "tcp://HOST:PORT (port 0: any free one) or unix:@NAME")->required();
+  store->callback([address, exit_code] { *exit_code = serve(*address); });
+}
