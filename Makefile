@@ -39,7 +39,7 @@ build: $(BUILD)/build.ninja ## compile everything
 	@ninja -C $(BUILD) -j $(JOBS)
 
 demo: build ## train on Fashion-MNIST with RANKS local processes
-	@$(WEFT) run -n $(RANKS) -- $(BUILD)/examples/train_fashion \
+	@$(WEFT) run -n $(RANKS) --prefix others -- $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook $(HOOK)) $(if $(DATA),--data $(DATA))
 
 test: build ## run all tests; the last line counts test cases
@@ -49,7 +49,7 @@ bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))
 
 bench-peers: build ## the same loops through Open MPI and PyTorch, side by side
-	@bench/peers.sh $(BUILD)
+	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)

@@ -1,0 +1,126 @@
+"""One rank of PyTorch with Gloo, by the protocol of `weft bench`. Started by bench/peers.py through torchrun's
+variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+
+usage: torch_rank.py all_reduce BYTES...     in-place sum of f32
+       torch_rank.py ddp MANIFEST            a gradient step of DistributedDataParallel
+
+Rank 0 prints one JSON line a measurement. Steps are measured twice: synchronised, and with no_sync, where the
+same backward accumulates locally; what synchronising adds is the difference, DDP's exposed time.
+"""
+import json
+import sys
+import time
+import warnings
+
+warnings.filterwarnings("ignore")
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+WARMUP = 3
+
+
+def quantile(values, q):
+    ordered = sorted(values)
+    return ordered[int(q * (len(ordered) - 1) + 0.5)] * 1e6
+
+
+def slowest(times):
+    """Per iteration, the largest over the ranks."""
+    tensor = torch.tensor(times, dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor.tolist()
+
+
+def timed(rewrite, run, iterations):
+    times = []
+    for i in range(WARMUP + iterations):
+        rewrite(i)
+        dist.barrier()
+        start = time.perf_counter()
+        run()
+        end = time.perf_counter()
+        if i >= WARMUP:
+            times.append(end - start)
+    return slowest(times)
+
+
+def report(**fields):
+    if dist.get_rank() == 0:
+        print(json.dumps(fields), flush=True)
+
+
+def all_reduce(sizes):
+    for size in sizes:
+        data = torch.zeros(max(size // 4, 1))
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        iterations = min(max((64 << 20) // size, 10), 500)
+        times = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations)
+        expected = ranks * (ranks + 1) / 2 + ranks * ((WARMUP + iterations - 1) % 7)
+        report(bytes=size, median_us=quantile(times, 0.5), p99_us=quantile(times, 0.99),
+               correct=bool((data == expected).all()))
+
+
+class Gradients(torch.autograd.Function):
+    """A loss whose gradients are given: backward computes nothing."""
+
+    @staticmethod
+    def forward(context, gradients, *params):
+        context.gradients = gradients
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(context, _):
+        return (None, *context.gradients)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+        self.params = torch.nn.ParameterList(torch.zeros(shape) for shape in shapes)
+
+    def forward(self, gradients):
+        return Gradients.apply(gradients, *self.params)
+
+
+def ddp(manifest, iterations=15):
+    with open(manifest, encoding="utf-8") as file:
+        shapes = [entry["shape"] for entry in json.load(file)["params"]]
+    gradients = [torch.zeros(shape) for shape in shapes]
+    model = torch.nn.parallel.DistributedDataParallel(Model(shapes))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    loss = None
+
+    def rewrite(i):
+        nonlocal loss
+        for gradient in gradients:
+            gradient.fill_(float(rank + 1 + i % 7))
+        for param in model.parameters():
+            param.grad = None
+        loss = model(gradients)
+
+    def run():
+        loss.backward()
+
+    def rewrite_local(i):
+        with model.no_sync():
+            rewrite(i)
+
+    synchronised = timed(rewrite, run, iterations)
+    expected = (ranks + 1) / 2 + (WARMUP + iterations - 1) % 7
+    correct = all(bool((param.grad == expected).all()) for param in model.parameters())
+    local = timed(rewrite_local, run, iterations)
+    report(bytes=4 * sum(param.numel() for param in model.parameters()), correct=correct,
+           median_us=quantile(synchronised, 0.5), p99_us=quantile(synchronised, 0.99), local_us=quantile(local, 0.5))
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    if sys.argv[1] == "all_reduce":
+        all_reduce([int(size) for size in sys.argv[2:]])
+    else:
+        ddp(sys.argv[2])
+    dist.destroy_process_group()
+
+
+main()
