@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Short runs of the examples. Usage: test_demo.py WEFT FOLDER_OF_EXAMPLES"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT = sys.argv[1]
+EXAMPLES = Path(sys.argv[2])
+DATA = Path("/usr/share/datasets/fashion-mnist")
+LAST_LINE = re.compile(r"weft demo: ranks=(\d+) backend=(\S+) epochs=(\d+) accuracy=(0\.\d{3}|1\.000) "
+                       r"replicas=(identical|differ) curve=(matches|differs|unchecked) step_ms=(\d+) exposed_ms=(\d+) "
+                       r"seconds=(\d+)")
+
+
+def need_data():
+    if not DATA.is_dir():
+        cases.skip(f"no {DATA} (apt-get install dataset-fashion-mnist)")
+
+
+def demo(ranks, *words, images=4000):
+    """Exit code, the last line's fields, and everything."""
+    need_data()
+    result = cases.run([WEFT, "run", "-n", ranks, "--prefix", "others", "--timeout", 100, "--", EXAMPLES / "train_fashion",
+                        "--epochs", 1, "--limit", images, *words], timeout=120)
+    lines = result.stdout.strip().splitlines()
+    match = LAST_LINE.fullmatch(lines[-1]) if lines else None
+    return result.returncode, match.groups() if match else None, result
+
+
+def test_hello():
+    """hello_allreduce sums over its ranks"""
+    result = cases.run([WEFT, "run", "-n", 3, "--timeout", 60, "--", EXAMPLES / "hello_allreduce"])
+    expect_equal(result.returncode, 0, result)
+    expect_equal(sorted(result.stdout.splitlines()),
+                 [f"[{r}] rank {r} of 3: the ranks' numbers sum to 3, counted 3 ranks" for r in range(3)])
+
+
+def test_two_ranks():
+    """two ranks train, stay identical, and have the curve of one process"""
+    code, fields, result = demo(2)
+    expect_equal(code, 0, result.stdout, result.stderr)
+    expect(fields is not None, "the last line has its form", result.stdout)
+    expect_equal(fields[:3] + fields[4:6], ("2", "shm", "1", "identical", "matches"), result.stdout)
+    expect(float(fields[3]) > 0.5, "it learned something", fields)
+    buckets = re.search(r"(\d+) buckets a step", result.stdout)
+    expect(buckets and int(buckets.group(1)) >= 4, "the model fills four buckets", result.stdout)
+    overlapped = re.search(r"ready in (\d+) of (\d+) steps", result.stdout)
+    expect(int(overlapped.group(1)) > 0, "communication starts before backward ends", result.stdout)
+
+
+def test_four_ranks():
+    """four ranks, gradients computed in Weft's memory: the same bits"""
+    code, fields, result = demo(4, "--mode", "view")
+    expect_equal(code, 0, result.stdout, result.stderr)
+    expect_equal(fields[:3] + fields[4:6], ("4", "shm", "1", "identical", "matches"), result.stdout)
+
+
+def test_three_ranks():
+    """three ranks: the mean of a number that is no power of two has the reference's bits"""
+    code, fields, result = demo(3)
+    expect_equal(code, 0, result.stdout, result.stderr)
+    expect_equal(fields[4:6], ("identical", "matches"), result.stdout)
+
+
+def test_loss_curve():
+    """the curve of two ranks is, bit by bit, that of a separate process"""
+    need_data()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks, reference = Path(folder) / "ranks", Path(folder) / "reference"
+        demo(2, "--no-check", "--losses", ranks)
+        result = cases.run([EXAMPLES / "train_fashion", "--reference", 2, "--epochs", 1, "--limit", 4000, "--losses",
+                            reference], timeout=120)
+        expect_equal(result.returncode, 0, result)
+        mine = ranks.read_text().split()
+        expect(len(mine) > 20, "a loss a step", mine)
+        expect_equal(mine, reference.read_text().split()[::2])
+
+
+def test_flipped_bit():
+    """one flipped bit of a parameter is noticed"""
+    code, fields, result = demo(2, "--flip-bit", 1)
+    expect(code not in (0, 124) and code < 128, "the exit code tells", code, result)
+    expect(fields is not None and fields[4] == "differ", "the last line tells", result.stdout, result.stderr)
+    expect("rank 1" in result.stdout, "it names the rank", result.stdout)
+
+
+def test_trace():
+    """the trace is JSON and has events"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        code, _, result = demo(2, "--no-check", "--trace", path, images=1000)
+        expect_equal(code, 0, result.stdout, result.stderr)
+        trace = json.loads(path.read_text())
+        events = trace["traceEvents"] if isinstance(trace, dict) else trace
+        expect(len(events) > 10, "there are events", str(trace)[:500])
+
+
+def test_no_data():
+    """a folder without data names the package"""
+    with tempfile.TemporaryDirectory() as folder:
+        result = cases.run([EXAMPLES / "train_fashion", "--reference", 2, "--data", folder])
+        expect(result.returncode == 1 and "dataset-fashion-mnist" in result.stderr, "it says what to do", result)
+
+
+def rank_pids(launcher):
+    """Process numbers of the launcher's ranks, by rank."""
+    pids = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == launcher:
+                variables = dict(v.split("=", 1) for v in (entry / "environ").read_text().split("\0") if "=" in v)
+                pids[int(variables["WEFT_RANK"])] = int(entry.name)
+        except (FileNotFoundError, ProcessLookupError, PermissionError, KeyError):
+            continue
+    return pids
+
+
+def kill_one(victim):
+    need_data()
+    process = subprocess.Popen([WEFT, "run", "-n", "3", "--grace", "10", "--timeout", "100", "--", EXAMPLES / "train_fashion",
+                                "--epochs", "1000", "--no-check", "--log-every", "10"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        expect("images/s" in process.stdout.readline(), "it trains")
+        os.kill(rank_pids(process.pid)[victim], signal.SIGKILL)
+        killed_at = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    expect(time.monotonic() - killed_at < 10, "the others end within 10 s", errors)
+    expect_equal(process.returncode, 137, errors)
+    for rank in {0, 1, 2} - {victim}:
+        said = [line for line in errors.splitlines() if line.startswith(f"[{rank}] ")]
+        expect(any(f"rank {victim}" in line for line in said), f"rank {rank} names rank {victim}", errors)
+
+
+def test_killed_rank():
+    """kill -9 of a rank ends the others, which name it"""
+    kill_one(2)
+
+
+def test_killed_rank_0():
+    """kill -9 of rank 0 as well"""
+    kill_one(0)
+
+
+cases.main(globals())
