@@ -595,7 +595,8 @@ typedef int32_t weft_gradient_mode;
 /* The program computes gradients in weft_reducer_grad_view's memory: no copy. */
 #define WEFT_GRADIENT_VIEW 2
 
-/* A bucket's result is in the gradients. Any thread, one at a time per reducer, never the progress thread. */
+/* A bucket's result is in the gradients, or will not be: once for every bucket of a synchronised step,
+ * perhaps after finish has returned. Any thread, one at a time per reducer, never the progress thread. */
 typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, weft_status status);
 
 typedef struct weft_reducer_options {
@@ -623,7 +624,8 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
  * it keeps the communicator's core alive. Threads: one thread at a time per communicator. Since 1.0 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
-/* End gradient sync, also in the middle of a step, which then fails. Returns within 10 s. Threads: any
+/* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
+ * ranks count on this one. Gradients are not touched any more when it returns, within 10 s. Threads: any
  * thread, not from a callback; no other call on the reducer may be running. Since 1.0 */
 WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
 
@@ -644,16 +646,21 @@ typedef struct weft_begin_options {
 #define WEFT_BEGIN_NO_DATA UINT64_C(2) /* WEFT_ERR_UNSUPPORTED in this version */
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0}
 
-/* Begin a step: gradients may become ready. options may be NULL. Returns WEFT_ERR_STATE while a step is open,
- * or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
+/* Begin a step: gradients may become ready. options may be NULL. A LOCAL step accumulates for the next
+ * synchronised one. In copy mode ready adds the gradient, which is of this micro-batch alone, to what the
+ * bucket holds and leaves it as it is; the synchronised step adds its own and averages the sum. (A framework
+ * that accumulates in its own gradients makes no LOCAL steps.) In view mode the program accumulates in the
+ * view itself, and ready only marks. A parameter that is not ready in a LOCAL step adds nothing.
+ * micro_batches is that of the synchronised step and equal on all ranks. Returns WEFT_ERR_STATE while a step
+ * is open, or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
 
 /* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
  * is local, written when its bucket completes: it is lent until then, laid out by the parameter's strides. In
  * view mode it is the view, or NULL. When the last gradient of a bucket is ready and it is the bucket's turn,
- * its reduction starts. Returns WEFT_ERR_ARG for an unknown index, NULL or a foreign pointer; WEFT_ERR_STATE
- * outside a step, for a parameter that is ready already (naming it). Threads: any thread, different
- * parameters concurrently. Since 1.0 */
+ * its reduction starts; in caller mode too this call drives nothing itself. Returns WEFT_ERR_ARG for an
+ * unknown index, NULL or a foreign pointer; WEFT_ERR_STATE outside a step, for a parameter that is ready
+ * already (naming it). Threads: any thread, different parameters concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 

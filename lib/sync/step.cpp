@@ -74,7 +74,7 @@ void Step::start(uint32_t stamp) {
   }
 }
 
-// The communicator has failed: the step is over once its requests have completed.
+// The communicator has failed: the step is over once its requests have completed and results are in place.
 Poll Step::give_up() {
   for (const uint32_t b : pending_) {
     s_.hook->gate().close(running_[b].generation);
@@ -84,6 +84,8 @@ Poll Step::give_up() {
   for (; collected_ < submitted_; collected_++) {
     if (!request(collected_).done()) return Poll::kWaiting;
   }
+  // What has its result gets it whole: no gradient is left half written.
+  if (copy_back()) return Poll::kAdvanced;
   const Code code = s_.comm->failure().code();
   for (uint32_t b = 0; b < bucket_count(); b++) {
     if (running_[b].done_ns == 0) report(b, code);
