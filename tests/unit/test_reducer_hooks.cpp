@@ -211,14 +211,16 @@ namespace {
 class Worker {
  public:
   Worker() : thread_([this] { run(); }) {}
-  ~Worker() {
+  // After the work that was posted, and before the hook ends.
+  void stop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     changed_.notify_one();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
+  ~Worker() { stop(); }
   void post(const weft_bucket& bucket, const weft_stage_token& token) {
     {
       const std::lock_guard lock(mutex_);
@@ -271,6 +273,11 @@ std::shared_ptr<Hook> hook_on_worker(Worker* worker) {
   return hook;
 }
 
+struct StopFirst {
+  Worker& worker;
+  ~StopFirst() { worker.stop(); }
+};
+
 }  // namespace
 
 TEST_CASE("stages may be completed later from another thread") {
@@ -284,6 +291,7 @@ TEST_CASE("stages may be completed later from another thread") {
           Worker worker;
           std::unique_ptr<Reducer> reducer;
           const auto hook = hook_on_worker(&worker);
+          const StopFirst stop_first{worker};
           self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {100}}), "create");
           if (!reducer) return;
           Gradients gradients(model);
@@ -306,6 +314,7 @@ TEST_CASE("a stage that never completes fails the step at its deadline and is na
     worker.complete = self.rank != 1;
     std::unique_ptr<Reducer> reducer;
     const auto hook = hook_on_worker(&worker);
+    const StopFirst stop_first{worker};
     self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = self.rank == 1 ? 100 : 60'000}),
                 "create");
     if (!reducer) return;
