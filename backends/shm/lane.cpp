@@ -118,6 +118,15 @@ Poll GroupLane::poll() {
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
 
+// Whoever waits for this rank sees that it will not take part, also if it had arrived: once it says farewell
+// it is named.
+void GroupLane::abandon() {
+  if (state_ != State::kDone && op_.size > 1) {
+    block(op_.rank).posts[op_.slot & 1].arrival.sequence.store(kWithdrawn, std::memory_order_release);
+  }
+  state_ = State::kDone;
+}
+
 bool GroupLane::arrivals() {
   const uint64_t goal = op_.slot + 1;
   const uint64_t before = op_.slot >= 2 ? goal - 2 : 0;
@@ -125,7 +134,7 @@ bool GroupLane::arrivals() {
     const Post& post = block(arrived_).posts[op_.slot & 1];
     const uint64_t sequence = post.arrival.sequence.load(std::memory_order_acquire);
     if (sequence != goal) {
-      if (sequence == before) return false;
+      if (sequence == before || sequence == kWithdrawn) return false;
       finish(Status::error(Code::kPeerFailed,
                            cat("slot ", op_.slot, ": rank ", arrived_, " is at ", sequence,
                                ", which cannot be: its words in shared memory are damaged"),

@@ -21,7 +21,7 @@ class GroupLane final : public CollectiveLane {
   void start(const CollectiveArgs& args, uint64_t slot) override;
   Poll poll() override;
   Status result() const override { return result_; }
-  void abandon() override { state_ = State::kDone; }
+  void abandon() override;
   std::vector<int> missing() const override;
   const char* algorithm() const override { return algorithm_; }
 

@@ -48,6 +48,7 @@ inline constexpr uint64_t kMapped = 2;  // what peers need of src and dst lies i
 inline constexpr uint64_t kPulled = 4;  // peers may read src and dst where they are
 
 // One rank's arrival at one operation. sequence is written last.
+inline constexpr uint64_t kWithdrawn = UINT64_MAX;  // it has given the operation up
 struct alignas(64) Arrival {
   std::atomic<uint64_t> sequence;  // slot + 1
   uint64_t hash;                   // of the descriptor

@@ -1,0 +1,249 @@
+// backends/shm against peers that do something else, lie, or die: every time an error by name, never a crash,
+// and no data.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "shm/lane.h"
+#include "shm_rank.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::shm;
+using namespace weft::test;
+
+namespace {
+
+CollectiveArgs sum(std::vector<int32_t>& data) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = Dtype::kI32;
+  args.op = ReduceOp::kSum;
+  args.count = data.size();
+  args.src = args.dst = reinterpret_cast<std::byte*>(data.data());
+  return args;
+}
+
+struct Difference {
+  const char* text;  // in the error of both sides
+  std::function<void(CollectiveArgs&)> change;
+};
+
+// The group alone, so that a rank can write into its own words what it likes.
+std::shared_ptr<Group> make_group(SocketLinks& links) {
+  static SystemClock clock;
+  static Log log;
+  BackendArgs args{links, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 20'000, 0), &links};
+  std::shared_ptr<Group> group;
+  WEFT_EXPECT_OK(Group::make(args, &group));
+  return group;
+}
+
+Status drive(CollectiveLane& lane) {
+  SystemClock clock;
+  const Deadline deadline = Deadline::after(clock, 20'000, 0);
+  for (uint32_t round = 0; lane.poll() != Poll::kFinished; round++) {
+    if (deadline.expired(clock)) return Status::error(Code::kTimeout, "hangs");
+    clock.relax(round);
+  }
+  return lane.result();
+}
+
+// Rank 0 calls all_reduce on `count` elements; rank 1 posts what `lie` makes of an honest post.
+Status against(int ranks_are_processes, uint64_t count,
+               const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie) {
+  Status seen;
+  const LinkedBody body = [&](SocketLinks& links) {
+    const std::shared_ptr<Group> group = make_group(links);
+    std::vector<int32_t> data(count, 5);
+    std::vector<Bytes> all;
+    SystemClock clock;
+    const Deadline deadline = Deadline::after(clock, 20'000, 0);
+    if (links.rank() == 1) {
+      LaneBlock& mine = group->at<LaneBlock>(1, group->layout().lane(0));
+      Post& post = mine.posts[0];
+      post.descriptor = Descriptor::of(sum(data));
+      post.arrival.hash = post.descriptor.hash();
+      post.arrival.claims = {};
+      uint64_t sequence = 1;
+      lie(*group, mine, post);
+      if (post.arrival.sequence.load() != 0) sequence = post.arrival.sequence.load();
+      post.arrival.sequence.store(sequence, std::memory_order_release);
+      WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+      return;
+    }
+    std::byte* memory = nullptr;
+    WEFT_EXPECT_OK(group->arena().allocate(count * 4, &memory));
+    std::memcpy(memory, data.data(), count * 4);
+    CollectiveArgs args = sum(data);
+    args.src = args.dst = memory;
+    GroupLane lane(group, 0);
+    lane.start(args, 0);
+    const Status status = drive(lane);
+    WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+    WEFT_EXPECT(!status.ok());
+    WEFT_EXPECT(std::memcmp(memory, data.data(), count * 4) == 0);
+    WEFT_EXPECT(status.info().ranks == std::vector<int>{1});
+    seen = status;
+    if (ranks_are_processes) WEFT_EXPECT(status.code() == Code::kPeerFailed);
+  };
+  const std::string failed =
+      failure_text(ranks_are_processes ? run_linked_processes(2, body) : run_linked_threads(2, body));
+  return failed.empty() ? seen : Status::error(Code::kInternal, failed);
+}
+
+}  // namespace
+
+TEST_CASE("ranks that call something else learn both sides before data moves") {
+  const std::vector<Difference> differences = {
+      {"all_reduce max i32", [](CollectiveArgs& a) { a.op = ReduceOp::kMax; }},
+      {"all_reduce sum u32", [](CollectiveArgs& a) { a.dtype = Dtype::kU32; }},
+      {"x 7", [](CollectiveArgs& a) { a.count = 7; }},
+      {"broadcast", [](CollectiveArgs& a) { a.coll = Coll::kBroadcast; }},
+      {"barrier", [](CollectiveArgs& a) { a = {}; }},
+      {"reduce sum i32", [](CollectiveArgs& a) { a.coll = Coll::kReduce; }},
+      {"of plan slot 99", [](CollectiveArgs& a) { a.tag = 0x99; }},
+      {"scaled by 0.5", [](CollectiveArgs& a) { a.postscale = 0.5; }},
+  };
+  for (const uint64_t count : {8, 5000, 1'000'000}) {
+    for (const Difference& difference : differences) {
+      CHECK(failure_text(run_linked_threads(3, [&](SocketLinks& links) {
+              ShmRank rank(links);
+              std::vector<int32_t> data(count, 3);
+              CollectiveArgs args = sum(data);
+              if (rank.rank() == 1) difference.change(args);
+              const Status status = rank.call(args);
+              WEFT_EXPECT(status.code() == Code::kMismatch);
+              WEFT_EXPECT(status.info().evidence == Evidence::kDescriptor);
+              WEFT_EXPECT(status.text().find(difference.text) != std::string::npos);
+              WEFT_EXPECT(status.text().find(cat("all_reduce sum i32 x ", count)) != std::string::npos);
+              WEFT_EXPECT(status.text().find("slot 0: rank ") == 0);
+              WEFT_EXPECT(data == std::vector<int32_t>(count, 3));
+            })) == "");
+    }
+  }
+}
+
+TEST_CASE("a root that differs is a mismatch") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          std::vector<int32_t> data(100, rank.rank());
+          CollectiveArgs args = sum(data);
+          args.coll = Coll::kBroadcast;
+          args.op = ReduceOp::kNone;
+          args.peer = rank.rank();
+          const Status status = rank.call(args);
+          WEFT_EXPECT(status.code() == Code::kMismatch);
+          WEFT_EXPECT(data[0] == rank.rank());
+        })) == "");
+}
+
+TEST_CASE("a sequence that cannot be is an error by name") {
+  for (const uint64_t wild : {uint64_t{2}, uint64_t{12345}, UINT64_MAX - 1}) {
+    const Status status =
+        against(0, 4, [&](Group&, LaneBlock&, Post& post) { post.arrival.sequence = wild; });
+    INFO(status.text());
+    CHECK(status.code() == Code::kPeerFailed);
+    CHECK(status.text().find("damaged") != std::string::npos);
+  }
+}
+
+TEST_CASE("a descriptor of nonsense is a mismatch that can be printed") {
+  const Status status = against(0, 4, [](Group&, LaneBlock&, Post& post) {
+    std::memset(static_cast<void*>(&post.descriptor), 0xee, sizeof post.descriptor);
+    post.arrival.hash = 42;
+  });
+  INFO(status.text());
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(status.text().find("unknown collective") != std::string::npos);
+}
+
+TEST_CASE("a rank that gives an operation up is missing, also after it had arrived") {
+  CHECK(failure_text(run_linked_threads(3, [](SocketLinks& links) {
+          ShmRank rank(links);
+          std::vector<int32_t> data(100'000, 1);
+          SystemClock clock;
+          std::vector<Bytes> all;
+          const Deadline deadline = Deadline::after(clock, 20'000, 0);
+          if (rank.rank() == 0) {
+            rank.lane().start(sum(data), 0);
+            WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+            rank.lane().abandon();
+            WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+            return;
+          }
+          // Rank 2 never calls.
+          if (rank.rank() == 1) {
+            rank.lane().start(sum(data), 0);
+            WEFT_EXPECT(rank.lane().poll() == Poll::kWaiting || rank.lane().poll() == Poll::kWaiting);
+          }
+          WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+          WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+          if (rank.rank() == 1) {
+            WEFT_EXPECT(rank.lane().poll() == Poll::kWaiting);
+            WEFT_EXPECT((rank.lane().missing() == std::vector<int>{0, 2}));
+            rank.lane().abandon();
+          }
+        })) == "");
+}
+
+TEST_CASE("claims outside the segment are refused") {
+  const uint64_t count = 100'000;
+  struct Claim {
+    uint64_t src, dst;
+  };
+  const Layout layout(2, 4 << 20);
+  const uint64_t good = layout.arena;
+  for (const Claim& claim :
+       {Claim{0, good}, Claim{good, 0}, Claim{good, layout.total}, Claim{layout.total - 4, good},
+        Claim{UINT64_MAX - 3, good}, Claim{good, UINT64_MAX - count * 4 + 8}, Claim{good + 2, good},
+        Claim{good, layout.total - count * 4 + 4}}) {
+    const Status status = against(0, count, [&](Group&, LaneBlock&, Post& post) {
+      post.arrival.claims.flags = kMapped;
+      post.arrival.claims.src_offset = claim.src;
+      post.arrival.claims.dst_offset = claim.dst;
+    });
+    INFO(status.text() << " for " << claim.src << " " << claim.dst);
+    CHECK(status.code() == Code::kPeerFailed);
+    CHECK(status.text().find("outside its segment") != std::string::npos);
+  }
+}
+
+TEST_CASE("an address that cannot be pulled is an error by name") {
+  if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer does not follow forks");
+  const Status status = against(1, 900'000, [](Group& group, LaneBlock&, Post& post) {
+    WEFT_EXPECT(group.pull());
+    post.arrival.claims.flags = kPulled;
+    post.arrival.claims.src_address = 64;
+    post.arrival.claims.dst_address = UINT64_MAX - 100;
+  });
+  INFO(status.text());
+  CHECK((status.ok() || status.text().find("hangs") == std::string::npos));
+  CHECK(status.code() != Code::kInternal);
+}
+
+TEST_CASE("ranks whose peer is killed in the middle name it and get away") {
+  if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer does not follow forks");
+  for (const uint64_t count : {4, 20'000, 2'000'000}) {
+    const std::vector<std::string> results = run_linked_processes(3, [&](SocketLinks& links) {
+      ShmRank rank(links);
+      std::vector<int32_t> data(count, 1);
+      for (int i = 0;; i++) {
+        if (rank.rank() == 1 && i == 5) ::kill(::getpid(), SIGKILL);
+        const Status status = rank.call(sum(data), i < 5 ? 20'000 : 100);
+        if (status.ok()) continue;
+        WEFT_EXPECT(status.code() == Code::kTimeout || status.code() == Code::kPeerFailed);
+        // The other survivor may have given up first.
+        const std::vector<int>& ranks = status.info().ranks;
+        WEFT_EXPECT(std::count(ranks.begin(), ranks.end(), 1) == 1);
+        rank.lane().abandon();
+        return;
+      }
+    });
+    CHECK(results[0] == "");
+    CHECK(results[1] == "died");
+    CHECK(results[2] == "");
+  }
+}

@@ -1,0 +1,138 @@
+// backends/shm: segments, what is accepted from peers, the arena, and that nothing stays behind.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "shm/segment.h"
+#include "shm_rank.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::shm;
+using namespace weft::test;
+
+namespace {
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(files), end(files)));
+}
+
+int mapped_segments() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  int count = 0;
+  while (std::getline(maps, line)) count += line.find("memfd:weft") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+Fd duplicate(const Fd& fd) {
+  return Fd(::dup(fd.get()));
+}
+
+}  // namespace
+
+TEST_CASE("a segment is attached only if it is the one that was announced") {
+  const Layout layout(2, 1 << 20);
+  Mapping* own = nullptr;
+  Fd fd;
+  REQUIRE(Mapping::create(layout, 77, 1, &own, &fd).ok());
+  Mapping* other = nullptr;
+  CHECK(Mapping::attach(duplicate(fd), Layout(2, 2 << 20), 77, &other).code() == Code::kPeerFailed);
+  CHECK(Mapping::attach(duplicate(fd), layout, 78, &other).code() == Code::kPeerFailed);
+  CHECK(Mapping::attach(Fd(), layout, 77, &other).code() == Code::kSystem);
+  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, &other).ok());
+  own->base()[layout.arena] = std::byte{9};
+  CHECK(other->base()[layout.arena] == std::byte{9});
+  other->release();
+  own->release();
+}
+
+TEST_CASE("a segment that its owner could shrink under a reader is refused") {
+  const Layout layout(2, 1 << 20);
+  Fd fd(::memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(layout.total)) == 0);
+  const Header header{kMagic, 77};
+  REQUIRE(::pwrite(fd.get(), &header, sizeof header, 0) == sizeof header);
+  Mapping* mapping = nullptr;
+  CHECK(Mapping::attach(duplicate(fd), layout, 77, &mapping).code() == Code::kPeerFailed);
+  REQUIRE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, &mapping).ok());
+  mapping->release();
+}
+
+TEST_CASE("no segment can be shrunk once it is made") {
+  const Layout layout(1, 1 << 20);
+  Mapping* own = nullptr;
+  Fd fd;
+  REQUIRE(Mapping::create(layout, 1, 1, &own, &fd).ok());
+  CHECK(::ftruncate(fd.get(), 4096) != 0);
+  own->release();
+}
+
+TEST_CASE("the arena's memory is zeroed again, limited, and knows its own pointers") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          ShmRank rank(links, 8 << 20);
+          Arena& arena = rank.collectives().arena();
+          const uint64_t before = arena.populated_bytes();
+          std::byte* const memory = rank.allocate(1 << 20);
+          WEFT_EXPECT(reinterpret_cast<uintptr_t>(memory) % Arena::kAlignment == 0);
+          WEFT_EXPECT(arena.populated_bytes() == before + (1 << 20));
+          std::memset(memory, 1, 1 << 20);
+          WEFT_EXPECT_OK(arena.free(memory));
+          std::byte* const again = rank.allocate(3 << 20);
+          WEFT_EXPECT(std::all_of(again, again + (3 << 20), [](std::byte b) { return b == std::byte{0}; }));
+          std::byte* none = nullptr;
+          WEFT_EXPECT(arena.allocate(6 << 20, &none).code() == Code::kNoMemory);
+          WEFT_EXPECT(arena.allocate(UINT64_MAX - 5, &none).code() == Code::kNoMemory);
+          WEFT_EXPECT(arena.free(again + 4096).code() == Code::kArg);
+          int local = 0;
+          WEFT_EXPECT(arena.free(reinterpret_cast<std::byte*>(&local)).code() == Code::kArg);
+          WEFT_EXPECT_OK(arena.free(again));
+          WEFT_EXPECT(arena.free(again).code() == Code::kArg);
+        })) == "");
+}
+
+TEST_CASE("an arena larger than the machine's memory is refused, not killed for") {
+  CHECK(failure_text(run_linked_threads(1, [](SocketLinks& links) {
+          const uint64_t limit = 2 * available_memory();
+          ShmRank rank(links, limit);
+          std::byte* none = nullptr;
+          const Status status = rank.collectives().arena().allocate(available_memory() / 8 * 9, &none);
+          WEFT_EXPECT(status.code() == Code::kNoMemory);
+          // What was refused takes nothing: small memory is still there.
+          WEFT_EXPECT_OK(rank.collectives().arena().free(rank.allocate(4096)));
+        })) == "");
+}
+
+TEST_CASE("a communicator leaves neither descriptors nor mappings behind") {
+  const int before = open_descriptors();
+  CHECK(failure_text(run_linked_threads(3, [](SocketLinks& links) { ShmRank rank(links); })) == "");
+  CHECK(open_descriptors() == before);
+  CHECK(mapped_segments() == 0);
+  if (kThreadSanitizer) return;
+  CHECK(failure_text(run_linked_processes(2, [](SocketLinks& links) {
+          const int descriptors = open_descriptors();
+          {
+            ShmRank rank(links);
+          }
+          WEFT_EXPECT(open_descriptors() == descriptors);
+          WEFT_EXPECT(mapped_segments() == 0);
+        })) == "");
+}
+
+TEST_CASE("ranks that run out of address space settle for smaller arenas") {
+  if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer needs its address space");
+#if defined(__SANITIZE_ADDRESS__)
+  WEFT_SKIP("the address sanitizer needs its address space");
+#endif
+  const uint64_t huge = uint64_t{1} << 46;
+  const uint64_t feasible = feasible_arena(4, huge);
+  CHECK(feasible < huge);
+  CHECK(feasible > (1 << 30));
+  CHECK(feasible_arena(2, 1 << 20) == 1 << 20);
+}
