@@ -1,6 +1,7 @@
-// An algorithm: a constant row that says which collective it is for, when it may be used, and how one rank's
-// schedule is built. One file each, in the collective's folder; lib/coll/meson.build lists them, in order of
-// preference. Builders are pure: the same on every rank but for the rank itself.
+// An algorithm: a constant row, given by a function of the algorithm's name, that says which collective it is
+// for, when it may be used, and how one rank's schedule is built. One file each, in the collective's folder;
+// lib/coll/meson.build lists them, in order of preference. Builders are pure: the same on every rank but for
+// the rank itself.
 #pragma once
 
 #include <algorithm>

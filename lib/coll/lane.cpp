@@ -15,6 +15,8 @@ namespace {
 constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
 // Fruitless polls between two looks at what the others are doing.
 constexpr uint32_t kLookRounds = 32;
+// Schedules that a lane keeps: a reducer's buckets have few different shapes.
+constexpr size_t kPlans = 32;
 // Send and receive lanes: their messages are told apart by who sends to whom.
 constexpr uint32_t kPairLane = UINT32_MAX;
 
@@ -39,45 +41,64 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   running_ = true;
   fruitless_ = 0;
   round_ = 0;
-  if (Status status = build(); !status.ok()) return finish(std::move(status));
+  if (Status status = prepare(); !status.ok()) return finish(std::move(status));
   post_round();
 }
 
-// Make the schedule of args_, unless it is the one of the operation before, and the memory that it needs.
-Status TransportLane::build() {
+// Find the schedule of args_, or make it.
+Status TransportLane::prepare() {
   Shape shape;
   shape.rank = context_.rank;
   shape.size = context_.size;
   shape.root = args_.peer;
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
-  if (built_ && shape_coll_ == args_.coll && same_shape(shape, shape_)) return {};
-  built_ = false;
+  for (const auto& plan : plans_) {
+    if (plan->coll != args_.coll || !same_shape(plan->shape, shape)) continue;
+    plan_ = plan.get();
+    return {};
+  }
+  return build(shape);
+}
+
+Status TransportLane::build(const Shape& shape) {
   const Algorithm* algorithm = nullptr;
   WEFT_TRY(select(args_.coll, shape, context_.forced, &algorithm));
-  schedule_.clear();
-  algorithm->build(shape, schedule_);
-  if (key_.kind == LaneKey::Kind::kCollective) schedule_.add_handshake(shape.rank, shape.size);
-  if (messages_.size() < schedule_.most_transfers()) messages_.resize(schedule_.most_transfers());
-  if (scratch_bytes_ < schedule_.scratch_bytes()) {
-    scratch_.reset();
-    scratch_bytes_ = schedule_.scratch_bytes();
-    scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, scratch_bytes_)));
-    if (!scratch_) {
-      scratch_bytes_ = 0;
-      return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(schedule_.scratch_bytes()),
-                                                " of scratch for ", algorithm->name));
-    }
+  auto plan = std::make_unique<Plan>();
+  plan->coll = args_.coll;
+  plan->shape = shape;
+  plan->algorithm = algorithm->name;
+  algorithm->build(shape, plan->schedule);
+  if (key_.kind == LaneKey::Kind::kCollective) plan->schedule.add_handshake(shape.rank, shape.size);
+  WEFT_TRY(reserve(plan->schedule));
+  plan_ = plan.get();
+  if (plans_.size() < kPlans) {
+    plans_.push_back(std::move(plan));
+  } else {
+    plans_[next_plan_++ % kPlans] = std::move(plan);
   }
-  algorithm_ = algorithm->name;
-  shape_ = shape;
-  shape_coll_ = args_.coll;
-  built_ = true;
+  return {};
+}
+
+Status TransportLane::reserve(const Schedule& schedule) {
+  if (messages_.size() < schedule.most_transfers()) {
+    messages_.resize(schedule.most_transfers());
+    pending_.reserve(messages_.size());
+  }
+  if (scratch_bytes_ >= schedule.scratch_bytes()) return {};
+  scratch_.reset();
+  scratch_bytes_ = 0;
+  scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, schedule.scratch_bytes())));
+  if (!scratch_) {
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(schedule.scratch_bytes()), " of scratch"));
+  }
+  scratch_bytes_ = schedule.scratch_bytes();
   return {};
 }
 
 void TransportLane::post_round() {
-  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   pending_.clear();
   // Receives first: what has arrived already goes straight to its place.
   for (const bool sends : {false, true}) {
@@ -114,7 +135,7 @@ Poll TransportLane::poll() {
     }
   }
   if (!work()) return Poll::kAdvanced;
-  if (++round_ == schedule_.rounds().size()) {
+  if (++round_ == plan_->schedule.rounds().size()) {
     finish({});
     return Poll::kFinished;
   }
@@ -123,7 +144,7 @@ Poll TransportLane::poll() {
 }
 
 bool TransportLane::reap() {
-  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   const size_t before = pending_.size();
   Status failure;
   std::erase_if(pending_, [&](uint32_t i) {
@@ -155,7 +176,7 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
 }
 
 Status TransportLane::look_around() {
-  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   for (const uint32_t i : pending_) {
     Descriptor theirs;
     if (transfers[i].is_send) continue;
@@ -166,12 +187,12 @@ Status TransportLane::look_around() {
 }
 
 bool TransportLane::work() {
-  const std::span<const Work> works = schedule_.works(round_);
+  const std::span<const Work> works = plan_->schedule.works(round_);
   uint64_t budget = kWorkBytes;
   while (work_index_ < works.size()) {
     if (budget == 0) return false;
     const Work& next = works[work_index_];
-    const uint64_t unit = next.is_fold ? shape_.element * next.input_count : 1;
+    const uint64_t unit = next.is_fold ? plan_->shape.element * next.input_count : 1;
     const uint64_t count =
         std::min(next.count - work_begin_, std::max<uint64_t>(budget / unit / 64 * 64, 64));
     run(next, work_begin_, count);
@@ -185,8 +206,8 @@ bool TransportLane::work() {
 }
 
 void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
-  const std::span<const Ref> inputs = schedule_.inputs(work);
-  const uint64_t offset = work.is_fold ? begin * shape_.element : begin;
+  const std::span<const Ref> inputs = plan_->schedule.inputs(work);
+  const uint64_t offset = work.is_fold ? begin * plan_->shape.element : begin;
   std::byte* const to = at(work.to) + offset;
   if (!work.is_fold) {
     const std::byte* const from = at(inputs[0]) + offset;
@@ -225,7 +246,7 @@ void TransportLane::abandon() {
 std::vector<int> TransportLane::missing() const {
   std::vector<int> ranks;
   if (!running_) return ranks;
-  const std::span<const Transfer> transfers = schedule_.transfers(round_);
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   // Those whose messages are awaited; if there are none, those who do not take ours.
   for (const bool sends : {false, true}) {
     for (const uint32_t i : pending_) {

@@ -32,10 +32,12 @@ class TransportLane final : public CollectiveLane {
   Status result() const override { return result_; }
   void abandon() override;
   std::vector<int> missing() const override;
-  const char* algorithm() const override { return algorithm_; }
+  const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
 
  private:
-  Status build();
+  Status prepare();
+  Status build(const Shape& shape);
+  Status reserve(const Schedule& schedule);
   void post_round();
   bool reap();  // complete messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
@@ -55,18 +57,22 @@ class TransportLane final : public CollectiveLane {
   uint64_t slot_ = 0;
   bool running_ = false;
   Status result_;
-  const char* algorithm_ = "";
   size_t round_ = 0;
   std::vector<uint32_t> pending_;  // transfers of the round whose messages are not complete
   size_t work_index_ = 0;          // into the round's works
   uint64_t work_begin_ = 0;        // what is done of that work
   uint32_t fruitless_ = 0;         // polls since the last progress
 
-  // Kept between operations.
-  Shape shape_;
-  Coll shape_coll_ = Coll::kBarrier;
-  bool built_ = false;
-  Schedule schedule_;
+  // Kept between operations: the schedules of the last few shapes, and memory for the largest.
+  struct Plan {
+    Coll coll = Coll::kBarrier;
+    Shape shape;
+    const char* algorithm = "";
+    Schedule schedule;
+  };
+  std::vector<std::unique_ptr<Plan>> plans_;
+  size_t next_plan_ = 0;           // which to replace when there are enough
+  const Plan* plan_ = nullptr;     // of the running operation
   std::vector<Message> messages_;  // one a transfer of the round; never moves while messages are posted
   std::vector<const std::byte*> fold_inputs_;
   struct FreeBytes {

@@ -4,14 +4,6 @@
 
 namespace weft::coll {
 
-void Schedule::clear() {
-  transfers_.clear();
-  works_.clear();
-  inputs_.clear();
-  rounds_.clear();
-  scratch_bytes_ = 0;
-}
-
 void Schedule::send(int peer, uint32_t step, Ref from, uint64_t bytes) {
   transfers_.push_back({true, peer, step, from, bytes});
 }
@@ -45,7 +37,7 @@ Ref Schedule::scratch(uint64_t bytes) {
 
 void Schedule::add_handshake(int rank, int size) {
   if (rounds_.empty()) end_round();
-  handshake_.clear();
+  std::vector<Transfer> handshake;
   const std::span<const Transfer> first = transfers(0);
   for (int distance = 1; distance < size; distance++) {
     for (const bool is_send : {true, false}) {
@@ -53,12 +45,12 @@ void Schedule::add_handshake(int rank, int size) {
       const bool known = std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
         return t.is_send == is_send && t.peer == peer;
       });
-      if (!known) handshake_.push_back({is_send, peer, kHandshakeStep, {}, 0});
+      if (!known) handshake.push_back({is_send, peer, kHandshakeStep, {}, 0});
     }
   }
   const auto end_of_first = transfers_.begin() + rounds_[0].transfers_end;
-  transfers_.insert(end_of_first, handshake_.begin(), handshake_.end());
-  for (Round& round : rounds_) round.transfers_end += static_cast<uint32_t>(handshake_.size());
+  transfers_.insert(end_of_first, handshake.begin(), handshake.end());
+  for (Round& round : rounds_) round.transfers_end += static_cast<uint32_t>(handshake.size());
 }
 
 std::span<const Transfer> Schedule::transfers(size_t round) const {

@@ -1,7 +1,6 @@
 // What one operation does on one rank: rounds of messages posted together, each followed by local work that
 // starts when all messages of its round are complete. Built by an algorithm, executed by a lane (lane.h). It
-// names memory by space and offset, so one schedule serves many operations of the same shape; clear() keeps
-// its memory, so building the next one allocates nothing in the long run.
+// names memory by space and offset, so one schedule serves many operations of the same shape.
 // Threads: a value; one thread at a time.
 #pragma once
 
@@ -49,8 +48,6 @@ struct Round {
 
 class Schedule {
  public:
-  void clear();
-
   // Building: messages and work of the current round, until end_round(). A message of no bytes still travels;
   // work on nothing is left out.
   void send(int peer, uint32_t step, Ref from, uint64_t bytes);
@@ -81,7 +78,6 @@ class Schedule {
   std::vector<Work> works_;
   std::vector<Ref> inputs_;
   std::vector<Round> rounds_;
-  std::vector<Transfer> handshake_;  // while building it
   uint64_t scratch_bytes_ = 0;
 };
 

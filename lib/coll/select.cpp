@@ -8,14 +8,14 @@ namespace weft::coll {
 
 #define WEFT_ALGORITHM(coll, name) \
   namespace coll {                 \
-  extern const Algorithm name;     \
+  const Algorithm& name();         \
   }
 #include "coll/algorithm_table.h"
 #undef WEFT_ALGORITHM
 
 namespace {
 
-constexpr const Algorithm* kTable[] = {
+constexpr AlgorithmRow kTable[] = {
 #define WEFT_ALGORITHM(coll, name) &coll::name,
 #include "coll/algorithm_table.h"
 #undef WEFT_ALGORITHM
@@ -23,16 +23,17 @@ constexpr const Algorithm* kTable[] = {
 
 }  // namespace
 
-std::span<const Algorithm* const> algorithms() {
+std::span<const AlgorithmRow> algorithms() {
   return kTable;
 }
 
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm) {
   const char* const wanted = forced[coll];
-  for (const Algorithm* row : kTable) {
-    if (row->coll != coll) continue;
-    if (wanted != nullptr ? std::string_view(wanted) == row->name : row->applies(shape)) {
-      *algorithm = row;
+  for (const AlgorithmRow row_of : kTable) {
+    const Algorithm& row = row_of();
+    if (row.coll != coll) continue;
+    if (wanted != nullptr ? std::string_view(wanted) == row.name : row.applies(shape)) {
+      *algorithm = &row;
       return {};
     }
   }

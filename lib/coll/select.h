@@ -10,7 +10,8 @@
 
 namespace weft::coll {
 
-std::span<const Algorithm* const> algorithms();
+using AlgorithmRow = const Algorithm& (*)();
+std::span<const AlgorithmRow> algorithms();
 
 // Names of algorithms to use whatever the shape, by collective; null: the table's choice. Equal on all ranks.
 struct Forced {

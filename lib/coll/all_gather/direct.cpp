@@ -18,6 +18,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm direct{Coll::kAllGather, "direct", always, build};
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kAllGather, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::all_gather

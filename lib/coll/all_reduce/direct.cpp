@@ -26,6 +26,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm direct{Coll::kAllReduce, "direct", always, build};
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kAllReduce, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::all_reduce

@@ -25,6 +25,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm one_shot{Coll::kAllReduce, "one_shot", small, build};
+const Algorithm& one_shot() {
+  static constexpr Algorithm kRow{Coll::kAllReduce, "one_shot", small, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::all_reduce

@@ -18,6 +18,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm direct{Coll::kAllToAll, "direct", always, build};
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kAllToAll, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::all_to_all

@@ -2,8 +2,17 @@
 #include "coll/algorithm.h"
 
 namespace weft::coll::barrier {
+namespace {
 
-extern const Algorithm direct{Coll::kBarrier, "direct", always,
-                              [](const Shape&, Schedule& schedule) { schedule.end_round(); }};
+void build(const Shape&, Schedule& schedule) {
+  schedule.end_round();
+}
+
+}  // namespace
+
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kBarrier, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::barrier

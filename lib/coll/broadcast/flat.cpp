@@ -22,6 +22,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm flat{Coll::kBroadcast, "flat", small, build};
+const Algorithm& flat() {
+  static constexpr Algorithm kRow{Coll::kBroadcast, "flat", small, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::broadcast

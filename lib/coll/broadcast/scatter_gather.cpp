@@ -27,6 +27,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm scatter_gather{Coll::kBroadcast, "scatter_gather", always, build};
+const Algorithm& scatter_gather() {
+  static constexpr Algorithm kRow{Coll::kBroadcast, "scatter_gather", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::broadcast

@@ -19,6 +19,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm linear{Coll::kGather, "linear", always, build};
+const Algorithm& linear() {
+  static constexpr Algorithm kRow{Coll::kGather, "linear", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::gather

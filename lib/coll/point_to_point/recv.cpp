@@ -11,6 +11,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm recv{Coll::kRecv, "message", always, build};
+const Algorithm& recv() {
+  static constexpr Algorithm kRow{Coll::kRecv, "message", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::point_to_point

@@ -11,6 +11,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm send{Coll::kSend, "message", always, build};
+const Algorithm& send() {
+  static constexpr Algorithm kRow{Coll::kSend, "message", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::point_to_point

@@ -27,6 +27,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm direct{Coll::kReduce, "direct", always, build};
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kReduce, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::reduce

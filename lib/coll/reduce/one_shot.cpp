@@ -27,6 +27,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm one_shot{Coll::kReduce, "one_shot", small, build};
+const Algorithm& one_shot() {
+  static constexpr Algorithm kRow{Coll::kReduce, "one_shot", small, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::reduce

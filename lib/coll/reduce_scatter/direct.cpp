@@ -15,6 +15,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm direct{Coll::kReduceScatter, "direct", always, build};
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "direct", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::reduce_scatter

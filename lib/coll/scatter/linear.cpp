@@ -19,6 +19,9 @@ void build(const Shape& shape, Schedule& schedule) {
 
 }  // namespace
 
-extern const Algorithm linear{Coll::kScatter, "linear", always, build};
+const Algorithm& linear() {
+  static constexpr Algorithm kRow{Coll::kScatter, "linear", always, build};
+  return kRow;
+}
 
 }  // namespace weft::coll::scatter
