@@ -58,7 +58,9 @@ class Fabric {
   explicit Fabric(int size, std::shared_ptr<Delays> delays = nullptr);
 
   int size() const { return size_; }
-  Mailbox& box(int from, int to) { return *boxes_[static_cast<size_t>(from * size_ + to)]; }
+  Mailbox& box(int from, int to) {
+    return *boxes_[static_cast<size_t>(from) * static_cast<size_t>(size_) + static_cast<size_t>(to)];
+  }
   Delays* delays() const { return delays_.get(); }
 
  private:

@@ -1,9 +1,10 @@
 #include "loopback.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -61,35 +62,39 @@ bool decode(ByteView bytes, Identity* identity, uintptr_t* fabric) {
   return reader.done();
 }
 
-// Rank 0 makes the fabric and lends everyone a pointer to its handle, until all have said that they took
-// theirs. All look at the same identities and come to the same verdict.
-Status share_fabric(const BackendArgs& args, std::shared_ptr<Fabric>* fabric) {
+using Handle = std::shared_ptr<Fabric>;
+
+// Rank 0 lends everyone the address of a handle, until all have said that they took theirs. All look at the
+// same identities and come to the same verdict.
+Status exchange_handles(const BackendArgs& args, const Handle* lent, Handle* fabric) {
   Exchange& exchange = args.exchange;
   const Identity me = my_identity();
-  std::unique_ptr<std::shared_ptr<Fabric>> lent;
-  if (exchange.rank() == 0) {
-    lent = std::make_unique<std::shared_ptr<Fabric>>(std::make_shared<Fabric>(exchange.size()));
-  }
   std::vector<Bytes> all;
-  Status status = exchange.all_gather(encode(me, lent.get()), &all, args.deadline);
-  if (!status.ok()) {
-    // Some rank may have heard and be about to take it: better lost than freed under its hands.
-    static_cast<void>(lent.release());
-    return status;
-  }
+  WEFT_TRY(exchange.all_gather(encode(me, lent), &all, args.deadline));
   uintptr_t address = 0;
+  Status verdict;
   for (size_t r = 0; r < all.size(); r++) {
     Identity theirs;
     uintptr_t given = 0;
     if (!decode(all[r], &theirs, &given) || theirs != me) {
-      return Status::error(Code::kUnavailable, cat("loopback is for ranks of one process; rank ", r,
-                                                   " is in another one than rank ", exchange.rank()));
+      verdict = Status::error(Code::kUnavailable, cat("loopback is for ranks of one process; rank ", r,
+                                                      " is in another one than rank ", exchange.rank()));
+      break;
     }
     if (r == 0) address = given;
   }
-  *fabric = *reinterpret_cast<const std::shared_ptr<Fabric>*>(address);
-  status = exchange.all_gather({}, &all, args.deadline);
-  if (!status.ok()) static_cast<void>(lent.release());
+  if (verdict.ok()) *fabric = *std::bit_cast<const Handle*>(address);
+  WEFT_TRY(exchange.all_gather({}, &all, args.deadline));
+  return verdict;
+}
+
+Status share_fabric(const BackendArgs& args, Handle* fabric) {
+  if (args.exchange.rank() != 0) return exchange_handles(args, nullptr, fabric);
+  auto* const lent = new Handle(std::make_shared<Fabric>(args.exchange.size()));
+  const Status status = exchange_handles(args, lent, fabric);
+  // After a failed exchange some rank may have heard and be about to take it: better lost than freed under
+  // its hands.
+  if (status.ok() || status.code() == Code::kUnavailable) delete lent;
   return status;
 }
 
@@ -99,7 +104,7 @@ Status probe(std::string* detail) {
 }
 
 Status make_transport(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
-  std::shared_ptr<Fabric> fabric;
+  Handle fabric;
   WEFT_TRY(share_fabric(args, &fabric));
   *transport = std::make_unique<LoopbackTransport>(std::move(fabric), args.exchange.rank());
   return {};

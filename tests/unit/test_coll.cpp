@@ -64,7 +64,8 @@ TEST_CASE("slices cover a vector once, in order, and begin on cache lines") {
 }
 
 TEST_CASE("every message of every algorithm has one receiver that expects it") {
-  for (const Algorithm* algorithm : algorithms()) {
+  for (const AlgorithmRow row : algorithms()) {
+    const Algorithm* const algorithm = &row();
     if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
     for (const int size : {1, 2, 3, 4, 5, 8}) {
       for (const uint64_t count : {0u, 1u, 17u, 4096u, 300'000u}) check_symmetry(*algorithm, size, count);
@@ -73,7 +74,8 @@ TEST_CASE("every message of every algorithm has one receiver that expects it") {
 }
 
 TEST_CASE("every rank hears from every other in the first round") {
-  for (const Algorithm* algorithm : algorithms()) {
+  for (const AlgorithmRow row : algorithms()) {
+    const Algorithm* const algorithm = &row();
     if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
     Schedule schedule;
     algorithm->build(shape_of(1, 5, 1000, 4), schedule);
