@@ -227,7 +227,7 @@ def table(samples, rows, arguments, versions):
              f"{arguments.rounds} rounds.", ""]
     ratio = {(row["work"], row["bytes"], row["system"]): row for row in rows}
     systems = [s for s in ("openmpi4", "openmpi4-tuned", "gloo") if any(row["system"] == s for row in rows)]
-    lines += ["all_reduce of f32, in place; microseconds, and in brackets how often Weft's time (arena / private) fits:", "",
+    lines += ["all_reduce of f32, in place; microseconds, and in brackets that time over Weft's (arena / private):", "",
               "| bytes | Weft, arena | Weft, private | " + " | ".join(systems) + " |",
               "|---|---|---|" + "---|" * len(systems)]
     for size in arguments.sizes:
