@@ -65,11 +65,15 @@ Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* c
   }
   std::shared_ptr<Group> group;
   WEFT_TRY(Group::make(args, &group));
-  *collectives = std::make_unique<ShmCollectives>(std::move(group));
+  *collectives = collectives_over(std::move(group));
   return {};
 }
 
 }  // namespace
+
+std::unique_ptr<Collectives> collectives_over(std::shared_ptr<Group> group) {
+  return std::make_unique<ShmCollectives>(std::move(group));
+}
 
 const Backend& backend() {
   static constexpr Backend kBackend = {"shm",    "collectives over memory shared by the ranks of one host",

@@ -7,4 +7,8 @@ namespace weft::shm {
 
 const Backend& backend();
 
+// The Collectives of a group that exists.
+class Group;
+std::unique_ptr<Collectives> collectives_over(std::shared_ptr<Group> group);
+
 }  // namespace weft::shm

@@ -1,4 +1,4 @@
-// How a Group comes to be: four all-gathers in which every rank says what it can, makes its segment, has
+// How a Group comes to be: all-gathers in which every rank says what it can, makes its segment, has
 // handed it to all others, and has reached all of theirs. A failure of one is a failure of all, by name.
 // Called on the thread that makes the comm.
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/text.h"
 #include "group.h"
@@ -69,11 +70,15 @@ class Founding {
     WEFT_TRY(make_own());
     Status reached = reach_all();
     WEFT_TRY(agree(reached, nullptr));
-    bool pull = can_pull_all();
+    // What is measured below must have been written by its owner, and not read yet.
+    WEFT_TRY(agree(write_samples(), nullptr));
+    bool pull = can_pull_all() && pulling_pays();
     WEFT_TRY(agree({}, &pull));
     group_->pull_ = pull;
     group_->arena_ = std::make_unique<SegmentArena>(group_->memory(rank_, group_->layout_.arena),
                                                     group_->layout_.arena_bytes);
+    args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
+                       ", long private buffers are ", pull ? "pulled" : "staged"));
     *result = std::move(group_);
     return {};
   }
@@ -120,7 +125,8 @@ class Founding {
       peer(rank_).base = peer(rank_).mapping->base();
       addresses_.put(nonce)
           .put(reinterpret_cast<uint64_t>(peer(rank_).mapping))
-          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()));
+          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()))
+          .put(reinterpret_cast<uint64_t>(peer(rank_).base));
     }
     return agree(status, nullptr);
   }
@@ -139,6 +145,7 @@ class Founding {
       const auto mapping = reader.get<uint64_t>();
       nonce_addresses_.push_back(reader.get<uint64_t>());
       nonces_.push_back(nonce);
+      peer(r).remote_base = reader.get<uint64_t>();
       if (!reader.done()) return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({r});
       if (r == rank_) continue;
       WEFT_TRY((peer(r).same_process ? share(r, mapping, nonce) : attach(r, nonce)).with_ranks({r}));
@@ -181,6 +188,35 @@ class Founding {
       }
     }
     return true;
+  }
+
+  Status write_samples() {
+    WEFT_TRY(group_->ensure(rank_, group_->layout_.staging, kStagingBytes));
+    std::memset(group_->memory(rank_, group_->layout_.staging), 1, kStagingBytes);
+    return {};
+  }
+
+  // Whether pulling beats staging between this rank and the next. A byte that is staged crosses between two
+  // cores' caches three times (written, folded, copied out), a pulled one is copied by the kernel twice;
+  // which is cheaper differs by machine. Each half of the neighbour's staging is touched once, cold.
+  bool pulling_pays() {
+    const int next = (rank_ + 1) % size_;
+    if (peer(next).same_process) return true;  // pulling is reading there
+    const uint64_t staging = group_->layout_.staging;
+    if (!group_->ensure(next, staging, kStagingBytes).ok()) return false;
+    std::vector<std::byte> sink(kChunkBytes, std::byte{1});
+    uint64_t staged = UINT64_MAX;
+    uint64_t pulled = UINT64_MAX;
+    for (uint64_t at = 0; at < kHalfBytes; at += kChunkBytes) {
+      uint64_t start = args_.clock.now_ns();
+      std::memcpy(sink.data(), group_->memory(next, staging + at), kChunkBytes);
+      staged = std::min(staged, args_.clock.now_ns() - start);
+      start = args_.clock.now_ns();
+      const uint64_t from = peer(next).remote_base + staging + kHalfBytes + at;
+      if (!group_->read_private(next, from, sink.data(), kChunkBytes).ok()) return false;
+      pulled = std::min(pulled, args_.clock.now_ns() - start);
+    }
+    return 2 * pulled < 3 * staged;
   }
 
   // Ok if all ranks are; else the first one's failure, on all. *everybody: the conjunction over ranks.

@@ -36,6 +36,7 @@ class SegmentArena final : public Arena {
 struct Peer {
   Mapping* mapping = nullptr;
   std::byte* base = nullptr;
+  uint64_t remote_base = 0;  // where its owner has it
   int64_t pid = 0;
   bool same_process = false;
 };
@@ -55,8 +56,10 @@ class Group {
   Arena& arena() { return *arena_; }
   // More ranks than this process has cores: who waits must let others run.
   bool crowded() const { return crowded_; }
-  // Every rank may read every other one's private memory.
+  // Long operations on private memory pull it instead of staging it: all ranks may, and it is faster here.
   bool pull() const { return pull_; }
+  // Overrule the measurement, on all ranks, before the first operation. For tests and measurements.
+  void set_pull(bool pull) { pull_ = pull; }
   bool same_process(int rank) const { return peer(rank).same_process; }
 
   // Somewhere in a rank's segment.

@@ -11,21 +11,22 @@
 #include "core/arena.h"
 #include "core/backend.h"
 #include "kernels/host_ops.h"
+#include "shm/backend.h"
+#include "shm/group.h"
 #include "support/links.h"
-
-namespace weft::shm {
-const Backend& backend();
-}
 
 namespace weft::test {
 
 class ShmRank {
  public:
-  explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20) : links_(links) {
+  explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20, bool pull = true) : links_(links) {
     clock_.set_crowded(links.size() > 2);
     BackendArgs args{links, clock_, log_, host_ops(), arena_limit, Deadline::after(clock_, 20'000, 0),
                      &links};
-    WEFT_EXPECT_OK(shm::backend().make_collectives(args, &collectives_));
+    std::shared_ptr<shm::Group> group;
+    WEFT_EXPECT_OK(shm::Group::make(args, &group));
+    group->set_pull(pull);
+    collectives_ = shm::collectives_over(std::move(group));
   }
 
   int rank() const { return links_.rank(); }

@@ -140,8 +140,8 @@ void run_case(ShmRank& rank, const Case& c) {
   }
 }
 
-void every_collective(SocketLinks& links) {
-  ShmRank rank(links);
+void every_collective(SocketLinks& links, bool pull) {
+  ShmRank rank(links, 64 << 20, pull);
   // By path: inline, halves, the ring with odd ends, pulled and mapped with several rounds.
   const std::vector<uint64_t> counts = {0, 1, 3, 12, 13, 1000, 4099, 40'000, 150'001, 700'003};
   for (const Coll coll :
@@ -162,17 +162,24 @@ void every_collective(SocketLinks& links) {
 }  // namespace
 
 TEST_CASE("every shm collective delivers, ranks as threads") {
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    INFO(ranks);
-    CHECK(failure_text(run_linked_threads(ranks, every_collective)) == "");
+  for (const bool pull : {false, true}) {
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+      if (!pull && ranks > 3) continue;
+      INFO(ranks << " pull " << pull);
+      const LinkedBody body = [&](SocketLinks& links) { every_collective(links, pull); };
+      CHECK(failure_text(run_linked_threads(ranks, body)) == "");
+    }
   }
 }
 
 TEST_CASE("every shm collective delivers, ranks as processes") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer sees no other process");
-  for (const int ranks : {2, 3, 5}) {
-    INFO(ranks);
-    CHECK(failure_text(run_linked_processes(ranks, every_collective)) == "");
+  for (const bool pull : {false, true}) {
+    for (const int ranks : {2, 3, 5}) {
+      INFO(ranks << " pull " << pull);
+      CHECK(failure_text(run_linked_processes(
+                ranks, [&](SocketLinks& links) { every_collective(links, pull); })) == "");
+    }
   }
 }
 

@@ -38,6 +38,7 @@ std::shared_ptr<Group> make_group(SocketLinks& links) {
   BackendArgs args{links, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 20'000, 0), &links};
   std::shared_ptr<Group> group;
   WEFT_EXPECT_OK(Group::make(args, &group));
+  group->set_pull(true);
   return group;
 }
 
