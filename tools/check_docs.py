@@ -15,7 +15,8 @@ def check_document(path, root, targets):
     text = path.read_text()
     name = path.relative_to(root)
     problems = []
-    for code in re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:\$ )?(make [^\n]*)$", text, re.M):
+    fences = "\n".join(re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S))
+    for code in re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:\$ )?(make [^\n]*)$", fences, re.M):
         match = re.match(r"(?:\$ )?make ([a-z][a-z-]*)", code)
         if match and match.group(1) not in targets:
             problems.append(f"{name}: `make {match.group(1)}` is no target of the Makefile")

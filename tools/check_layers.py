@@ -21,6 +21,7 @@ LAYERS = {
     "lib/sync": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "sync/"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
+LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "form.h", "registry.h"]
 HOOK_SEES = ["base/", "core/hook.h", "core/device.h"]
 
 # What: pattern in code without comments and strings, files that may.
