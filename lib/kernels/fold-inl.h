@@ -8,6 +8,8 @@
 #define WEFT_KERNELS_FOLD_INL_H
 #endif
 
+#include "kernels/targets.h"  // before Highway
+
 #include <algorithm>
 #include <utility>
 
@@ -81,45 +83,53 @@ HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uin
   }
 }
 
+// The bytes from `at` to `end`, vector by vector and then element by element: what the unrolled loops leave
+// over. One function for any number of inputs and outputs, because compiling it for each number takes long.
+template <class E, class Op, bool kScaled>
+HWY_NOINLINE void fold_rest(const FoldArgs& args, uint64_t at, uint64_t end) {
+  using Math = typename E::Math;
+  using Single = typename E::Single;
+  const Addresses<const std::byte*, 0> inputs(args.inputs, args.input_count);
+  const Addresses<std::byte*, 0> outputs(args.outputs, args.output_count);
+  const auto pre = static_cast<Math>(args.prescale);
+  const auto post = static_cast<Math>(args.postscale);
+  const hn::ScalableTag<Math> d;
+  const hn::CappedTag<Math, 1> one;
+  for (const size_t vector = E::bytes(d); end - at >= vector; at += vector) {
+    fold_step<E, Op, kScaled>(d, inputs, outputs, at, hn::Set(d, pre), hn::Set(d, post),
+                              std::make_index_sequence<1>());
+  }
+  for (; at < end; at += sizeof(typename E::Stored)) {
+    fold_step<Single, Op, kScaled>(one, inputs, outputs, at, hn::Set(one, pre), hn::Set(one, post),
+                                   std::make_index_sequence<1>());
+  }
+}
+
 // Memory from malloc is usually 16 bytes behind a cache line's beginning, all of it alike: from this size on,
-// up to the first whole vector of the first output one by one.
+// whole vectors begin where the first output is aligned.
 inline constexpr uint64_t kWorthAligning = 8192;
 
 // kInputs and kOutputs other than 0 say how many there are.
 template <class E, class Op, bool kScaled, int kInputs = 0, int kOutputs = 0>
 HWY_NOINLINE void fold_all(const FoldArgs& args) {
   using Math = typename E::Math;
-  using Single = typename E::Single;
-  constexpr size_t kSize = sizeof(typename E::Stored);
   const Addresses<const std::byte*, kInputs> inputs(args.inputs, args.input_count);
   const Addresses<std::byte*, kOutputs> outputs(args.outputs, args.output_count);
   const hn::ScalableTag<Math> d;
-  const hn::CappedTag<Math, 1> one;
   const auto pre = hn::Set(d, static_cast<Math>(args.prescale));
   const auto post = hn::Set(d, static_cast<Math>(args.postscale));
-  const auto pre_one = hn::Set(one, static_cast<Math>(args.prescale));
-  const auto post_one = hn::Set(one, static_cast<Math>(args.postscale));
 
-  const uint64_t end = args.count * kSize;
+  const uint64_t end = args.count * sizeof(typename E::Stored);
   const size_t vector = E::bytes(d);
   uint64_t at = 0;
   if (end >= kWorthAligning) {
-    const uint64_t lead = -reinterpret_cast<uintptr_t>(outputs.values[0]) % vector;
-    for (; at < lead; at += kSize) {
-      fold_step<Single, Op, kScaled>(one, inputs, outputs, at, pre_one, post_one,
-                                     std::make_index_sequence<1>());
-    }
+    at = -reinterpret_cast<uintptr_t>(outputs.values[0]) % vector;
+    if (at != 0) fold_rest<E, Op, kScaled>(args, 0, at);
   }
   for (; end - at >= 4 * vector; at += 4 * vector) {
     fold_step<E, Op, kScaled>(d, inputs, outputs, at, pre, post, std::make_index_sequence<4>());
   }
-  for (; end - at >= vector; at += vector) {
-    fold_step<E, Op, kScaled>(d, inputs, outputs, at, pre, post, std::make_index_sequence<1>());
-  }
-  for (; at < end; at += kSize) {
-    fold_step<Single, Op, kScaled>(one, inputs, outputs, at, pre_one, post_one,
-                                   std::make_index_sequence<1>());
-  }
+  if (at != end) fold_rest<E, Op, kScaled>(args, at, end);
 }
 
 // Sums of few inputs into one or two outputs have loops of their own. With more inputs than that, going
@@ -133,9 +143,13 @@ FoldFunction sum_into(int outputs) {
 }
 template <class E, bool kScaled>
 FoldFunction sum_of(int inputs, int outputs) {
+#if WEFT_KERNELS_SPECIAL
   if (inputs == 2) return sum_into<E, kScaled, 2>(outputs);
   if (inputs == 3) return sum_into<E, kScaled, 3>(outputs);
   if (inputs == 4) return sum_into<E, kScaled, 4>(outputs);
+#else
+  (void)inputs, (void)outputs;
+#endif
   return fold_all<E, Sum, kScaled>;
 }
 
