@@ -82,9 +82,8 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
 
 Status submit(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
-  const Deadline deadline = comm->op_deadline(call->timeout_ms);
   if (call->request == nullptr) {
-    Status status = comm->run(call->args, deadline);
+    Status status = comm->run(call->args, call->timeout_ms);
     Context& context = comm->context();
     if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
     return status;
@@ -94,7 +93,7 @@ Status submit(Call* call) {
   WEFT_TRY(comm->lane_for(call->args, &lane));
   auto* const request = new weft_request(comm->shared_context());
   request->args = call->args;
-  request->deadline = deadline;
+  request->deadline = comm->op_deadline(call->timeout_ms);
   *call->request = request;
   lane->submit(request);
   comm->context().engine().notify();

@@ -82,17 +82,34 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
   return {};
 }
 
-Status Comm::run(const CollectiveArgs& args, Deadline deadline) {
+template <class MakeDeadline>
+Status Comm::run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline) {
   std::shared_ptr<Lane> lane;
   WEFT_TRY(lane_for(args, &lane));
   Request request;
   request.args = args;
-  request.deadline = deadline;
   lane->submit(&request);
+  Engine& engine = context_->engine();
+  int looks = 0;
+  const auto done = [&] {
+    if (request.done()) return true;
+    if (looks++ != kLooksWithoutClock) return false;
+    const Deadline deadline = make_deadline();
+    engine.locked([&] { request.deadline = deadline; });
+    return request.done();
+  };
   // The operation's own deadline fails the comm, which completes the request: waiting needs no deadline of
   // its own.
-  context_->engine().wait([&] { return request.done(); }, Deadline::never());
+  engine.wait(done, Deadline::never());
   return request.result;
+}
+
+Status Comm::run(const CollectiveArgs& args, int64_t timeout_ms) {
+  return run_until(args, [&] { return op_deadline(timeout_ms); });
+}
+
+Status Comm::run(const CollectiveArgs& args, Deadline deadline) {
+  return run_until(args, [&] { return deadline; });
 }
 
 Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {

@@ -54,7 +54,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status open_lane(std::shared_ptr<Lane>* lane);
   void close_lane(const std::shared_ptr<Lane>& lane);
 
-  // Submit and wait; drives progress meanwhile.
+  // Submit and wait; drives progress meanwhile. timeout_ms: as in op_deadline.
+  Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
   // All-gather of small byte strings over the user's lane, for agreements (manifests, split).
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline);
@@ -87,8 +88,14 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
  private:
   friend class Subgroup;
   Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
+  template <class MakeDeadline>
+  Status run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);
   void adopt(int rank, ByteView message);
+
+  // Reading the clock costs a tenth of the shortest operations: a blocking call's deadline counts from its
+  // third look, some microseconds after the call at most.
+  static constexpr int kLooksWithoutClock = 2;
 
   const std::shared_ptr<Context> context_;
   const int rank_;

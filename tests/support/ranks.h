@@ -29,7 +29,7 @@ struct Rank {
     expect(status.ok(), what + ": " + status.text());
   }
   // Submit and wait, with the communicator's deadline.
-  Status run(const CollectiveArgs& args) { return comm->run(args, comm->op_deadline(0)); }
+  Status run(const CollectiveArgs& args) { return comm->run(args, 0); }
 };
 
 using RankBody = std::function<void(Rank&)>;
