@@ -1,0 +1,733 @@
+/* Weft: gradient synchronisation and collective communication behind a C ABI.
+ *
+ * This is the only header a user needs. Anything that is not in it is unsupported.
+ *
+ * Conventions
+ *  1. Every fallible call returns weft_status. WEFT_OK (0) is the only success; handle codes you do not know.
+ *  2. Results come last, through pointers, and are NULL or 0 after a failure.
+ *  3. Objects are pointers to incomplete structs. X_create makes, X_destroy(&x) ends and nulls the pointer
+ * and accepts NULL objects; requests are released instead. Any order of destruction is legal.
+ *  4. Input structs start with struct_size; fill them with the WEFT_X_INIT macro, the weft_x_init function,
+ * or zeros plus struct_size. Zero means the default in every field, and each field names its default.
+ * Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with WEFT_ERR_ARG. Arrays
+ * of structs carry the size of an element. Output structs carry the caller's struct_size and are filled up to
+ * it.
+ *  5. Counts and offsets are uint64_t and count elements unless the name says bytes. Times are in the unit
+ * their name says. Where zero is a value of its own there is a constant for it (WEFT_TIMEOUT_POLL,
+ * WEFT_BEGIN_NO_DATA).
+ *  6. Buffers of an asynchronous call belong to the library from the call until the request completes. A
+ * request completes exactly once: ok, failed, cancelled or timed out; also when its communicator fails or is
+ * destroyed.
+ *  7. A wait's timeout only stops waiting. An operation's deadline fails the communicator; its requests
+ * complete once nobody can write to their buffers any more. In-place buffers are then undefined, separate
+ * sources are intact.
+ *  8. Every rank makes the same collective calls on a communicator in the same order, with matching
+ * arguments. A difference is WEFT_ERR_MISMATCH on the ranks that see it and names both sides; a call that
+ * never comes is WEFT_ERR_TIMEOUT and names the absent ranks.
+ *  9. Threads: "any thread" means concurrent calls are fine; "one thread at a time" means the caller
+ * serialises them.
+ * 10. Callbacks run on any thread, never concurrently for one object, and never after the destroy of their
+ * object has returned. Inside a callback only test, release and abort calls are allowed; others return
+ * WEFT_ERR_STATE.
+ * 11. The library keeps no global state, installs no signal handlers, prints nothing and never exits. In a
+ * forked child every call on an inherited object returns WEFT_ERR_FORKED.
+ */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define WEFT_API __attribute__((visibility("default")))
+#else
+#define WEFT_API
+#endif
+
+/* ---- Version ------------------------------------------------------------------------------------------- */
+
+#define WEFT_VERSION_MAJOR 1
+#define WEFT_VERSION_MINOR 0
+#define WEFT_VERSION_PATCH 0
+#define WEFT_VERSION_NUMBER (WEFT_VERSION_MAJOR * 10000u + WEFT_VERSION_MINOR * 100u + WEFT_VERSION_PATCH)
+
+/* The library's version as WEFT_VERSION_NUMBER. Threads: any thread. Since 1.0 */
+WEFT_API uint32_t weft_version(void);
+
+/* ---- Status -------------------------------------------------------------------------------------------- */
+
+typedef int32_t weft_status;
+
+#define WEFT_OK 0
+#define WEFT_ERR_ARG 1         /* an argument is wrong; nothing was done */
+#define WEFT_ERR_STATE 2       /* the object is not in a state that allows this call */
+#define WEFT_ERR_NOMEM 3       /* memory could not be had */
+#define WEFT_ERR_UNSUPPORTED 4 /* this combination does not exist, or not in this version */
+#define WEFT_ERR_UNAVAILABLE 5 /* a backend or library is not available; the text says why */
+#define WEFT_ERR_TIMEOUT 6     /* a deadline passed: the operation failed, and with it its communicator */
+#define WEFT_ERR_NOT_DONE 7    /* a wait's timeout passed; the operation goes on */
+#define WEFT_ERR_MISMATCH 8    /* ranks disagree: operation, dtype, count, root, plan, parameters, hook */
+#define WEFT_ERR_PEER_FAILED 9 /* another rank died or left */
+#define WEFT_ERR_ABORTED 10    /* weft_comm_abort was called, here or on another rank */
+#define WEFT_ERR_CANCELLED 11  /* the object was destroyed while the operation was outstanding */
+#define WEFT_ERR_AUTH 12       /* the other side does not hold the job's secret */
+#define WEFT_ERR_VERSION 13    /* incompatible versions of Weft */
+#define WEFT_ERR_SYSTEM 14     /* a system call failed; the text holds its name and error */
+#define WEFT_ERR_FORKED 15     /* the object was inherited by fork */
+#define WEFT_ERR_HOOK 16       /* a communication hook failed */
+#define WEFT_ERR_MINORITY 17   /* shrink: the survivors are no majority of the last membership */
+#define WEFT_ERR_INTERNAL 18   /* a defect in Weft; please report it with the text */
+
+/* A static text for a status code, "unknown status" for others. Threads: any thread. Since 1.0 */
+WEFT_API const char* weft_status_string(weft_status status);
+
+/* What an error rests on. */
+#define WEFT_EVIDENCE_NONE 0
+#define WEFT_EVIDENCE_LOCAL 1      /* found by this rank in its own arguments or state */
+#define WEFT_EVIDENCE_CONNECTION 2 /* a control connection closed or broke */
+#define WEFT_EVIDENCE_PROCESS 3    /* the process is gone */
+#define WEFT_EVIDENCE_HEARTBEAT 4  /* no sign of life within the heartbeat budget */
+#define WEFT_EVIDENCE_DEADLINE 5   /* an operation's deadline passed */
+#define WEFT_EVIDENCE_DESCRIPTOR 6 /* descriptors of one slot differ */
+#define WEFT_EVIDENCE_REPORT 7     /* another rank reported the failure */
+
+#define WEFT_ERROR_RANKS 64
+#define WEFT_ERROR_TEXT 1024
+#define WEFT_NO_SLOT UINT64_MAX
+#define WEFT_NO_STEP UINT64_MAX
+
+/* The details of a failure, filled by create calls and by weft_x_error. */
+typedef struct weft_error {
+  size_t struct_size;                     /* set by the caller */
+  int32_t code;                           /* weft_status */
+  int32_t evidence;                       /* WEFT_EVIDENCE_* */
+  uint64_t slot;                          /* sequence number of the operation in its order, or WEFT_NO_SLOT */
+  uint64_t step;                          /* step of the reducer, or WEFT_NO_STEP */
+  uint64_t failed_count;                  /* ranks at fault; may exceed WEFT_ERROR_RANKS */
+  int32_t failed_ranks[WEFT_ERROR_RANKS]; /* the first of them, ascending */
+  char text[WEFT_ERROR_TEXT];             /* what happened, to whom, and what to do; zero-terminated */
+} weft_error;
+#define WEFT_ERROR_INIT {sizeof(weft_error), 0, 0, WEFT_NO_SLOT, WEFT_NO_STEP, 0, {0}, {0}}
+
+/* ---- Types, operations, devices, timeouts -------------------------------------------------------------- */
+
+typedef int32_t weft_dtype;
+#define WEFT_DTYPE_U8 1
+#define WEFT_DTYPE_I8 2
+#define WEFT_DTYPE_U16 3
+#define WEFT_DTYPE_I16 4
+#define WEFT_DTYPE_U32 5
+#define WEFT_DTYPE_I32 6
+#define WEFT_DTYPE_U64 7
+#define WEFT_DTYPE_I64 8
+#define WEFT_DTYPE_F16 9
+#define WEFT_DTYPE_BF16 10
+#define WEFT_DTYPE_F32 11
+#define WEFT_DTYPE_F64 12
+
+/* Reductions. Sums of f16 and bf16 accumulate in f32, in rank order, and are rounded once. Integer sums and
+ * products wrap. MIN and MAX return NaN if any input is NaN. AVG and PREMUL_SUM are for floats, bitwise ones
+ * for integers. */
+typedef int32_t weft_op;
+#define WEFT_OP_SUM 1
+#define WEFT_OP_AVG 2 /* sum times 1/size; in a hook's collective: divided by the step's divisor */
+#define WEFT_OP_PROD 3
+#define WEFT_OP_MIN 4
+#define WEFT_OP_MAX 5
+#define WEFT_OP_BAND 6
+#define WEFT_OP_BOR 7
+#define WEFT_OP_BXOR 8
+#define WEFT_OP_PREMUL_SUM 9 /* sum of factor * x; weft_coll_options.factor, equal on all ranks */
+
+typedef int32_t weft_coll;
+#define WEFT_COLL_ALL_REDUCE 1
+#define WEFT_COLL_REDUCE 2
+#define WEFT_COLL_BROADCAST 3
+#define WEFT_COLL_ALL_GATHER 4
+#define WEFT_COLL_REDUCE_SCATTER 5
+#define WEFT_COLL_GATHER 6
+#define WEFT_COLL_SCATTER 7
+#define WEFT_COLL_ALL_TO_ALL 8
+#define WEFT_COLL_BARRIER 9
+#define WEFT_COLL_SEND 10
+#define WEFT_COLL_RECV 11
+
+typedef int32_t weft_device_kind;
+#define WEFT_DEVICE_HOST 0
+#define WEFT_DEVICE_CUDA 1
+
+/* Where and in which order device work runs. A NULL pointer to a stream means the host. handle is borrowed:
+ * for WEFT_DEVICE_CUDA a cudaStream_t, for which NULL is a valid value. */
+typedef struct weft_stream {
+  size_t struct_size;
+  int32_t kind;   /* WEFT_DEVICE_*; default host */
+  int32_t device; /* index of the device; 0 for the host */
+  void* handle;
+} weft_stream;
+
+/* Timeouts are in milliseconds. 0 is the default that the call names. */
+#define WEFT_TIMEOUT_INFINITE INT64_C(-1)
+#define WEFT_TIMEOUT_POLL INT64_C(-2) /* look once, do not wait */
+
+#define WEFT_DEFAULT_OP_TIMEOUT_MS 300000
+#define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
+#define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000
+
+/* ---- Objects ------------------------------------------------------------------------------------------- */
+
+typedef struct weft_context weft_context; /* one instance of the library; any thread */
+typedef struct weft_comm weft_comm; /* ranks with an order of operations; collectives: one thread at a time */
+typedef struct weft_request weft_request; /* one asynchronous operation; any thread */
+typedef struct weft_reducer weft_reducer; /* gradient sync for one list of parameters; see its calls */
+typedef struct weft_hook weft_hook;       /* how one bucket is communicated; one thread at a time */
+
+/* ---- Context ------------------------------------------------------------------------------------------- */
+
+#define WEFT_LOG_OFF 0
+#define WEFT_LOG_ERROR 1
+#define WEFT_LOG_WARN 2
+#define WEFT_LOG_INFO 3
+#define WEFT_LOG_DEBUG 4
+
+/* Receives one line of log, without newline. Any thread, one at a time per context; must not call Weft. */
+typedef void (*weft_log_fn)(void* user_data, int32_t level, const char* line);
+
+/* Called on every thread that the context starts, before it does anything: to name, pin or instrument it. */
+typedef void (*weft_thread_start_fn)(void* user_data, const char* thread_name);
+
+/* Allocates size bytes aligned to alignment (a power of two), or returns NULL. Any thread. */
+typedef void* (*weft_alloc_fn)(void* user_data, uint64_t size, uint64_t alignment, int32_t device);
+typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int32_t device);
+
+/* Who drives operations and hooks: a thread of the context, helped by whoever waits; or only the program's
+ * own threads, inside their Weft calls. */
+typedef int32_t weft_progress;
+#define WEFT_PROGRESS_THREAD 1 /* default */
+#define WEFT_PROGRESS_CALLER 2
+
+typedef struct weft_context_options {
+  size_t struct_size;
+  uint32_t version;  /* WEFT_VERSION_NUMBER of the program's header; default: not checked */
+  int32_t progress;  /* WEFT_PROGRESS_*; default thread */
+  int32_t log_level; /* WEFT_LOG_*; default WEFT_LOG_OFF when log is NULL, else WEFT_LOG_WARN */
+  weft_log_fn log;   /* default: silent */
+  void* log_user_data;
+  weft_thread_start_fn thread_start; /* default: none */
+  void* thread_start_user_data;
+  weft_alloc_fn host_alloc; /* memory not shared between ranks; default: the C library; both or none */
+  weft_free_fn host_free;
+  void* host_alloc_user_data;
+  weft_alloc_fn device_alloc; /* NULL: WEFT_ERR_UNSUPPORTED in this version */
+  weft_free_fn device_free;
+  void* device_alloc_user_data;
+  const char* module_path; /* folder of backend modules; default: beside libweft.so */
+} weft_context_options;
+/* clang-format off */
+#define WEFT_CONTEXT_OPTIONS_INIT \
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+/* clang-format on */
+
+/* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
+ * NULL or too small. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_context_options_init(weft_context_options* options, size_t size);
+
+/* Create an instance of the library. options may be NULL.
+ * Returns WEFT_ERR_ARG; WEFT_ERR_VERSION if the header's major version differs; WEFT_ERR_NOMEM;
+ * WEFT_ERR_SYSTEM. error may be NULL. Ownership: the caller destroys *context. Threads: any thread. Since 1.0
+ */
+WEFT_API weft_status weft_context_create(const weft_context_options* options, weft_context** context,
+                                         weft_error* error);
+
+/* Destroy a context: its communicators fail with WEFT_ERR_CANCELLED, its threads end within 10 s, its
+ * callbacks never run again. Handles made from it stay valid until they are destroyed or released. Threads:
+ * any thread, not from a callback (WEFT_ERR_STATE). Since 1.0 */
+WEFT_API weft_status weft_context_destroy(weft_context** context);
+
+typedef struct weft_backend_info {
+  size_t struct_size;
+  char name[32];
+  uint8_t available; /* 0 or 1 */
+  uint8_t is_module; /* loaded at run time */
+  uint8_t reserved[6];
+  char reason[512]; /* why not available, or what it will use */
+} weft_backend_info;
+
+/* How many backends this library knows. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
+/* Describe backend index; loads its module. Returns WEFT_ERR_ARG beyond the count. Threads: any thread.
+ * Since 1.0 */
+WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
+
+/* Whether a backend executes a collective on a dtype with an op (0 where the collective has none) in memory
+ * of a device kind. Returns WEFT_OK with *supported 0 or 1; WEFT_ERR_ARG for unknown values. Threads: any
+ * thread. Since 1.0 */
+WEFT_API weft_status weft_capability(weft_context* context, const char* backend, int32_t coll, int32_t dtype,
+                                     int32_t op, int32_t device_kind, uint8_t* supported);
+
+/* ---- Communicators ------------------------------------------------------------------------------------- */
+
+typedef int32_t weft_bootstrap;
+#define WEFT_BOOTSTRAP_ENV 0      /* WEFT_RANK, WEFT_SIZE, WEFT_STORE, or a launcher's variables */
+#define WEFT_BOOTSTRAP_STORE 1    /* rank, size and store below */
+#define WEFT_BOOTSTRAP_CALLBACK 2 /* rank, size and all_gather below */
+
+/* All-gather `size` bytes among the ranks over the program's own channel: all receives comm size * size bytes
+ * in rank order. Returns 0 for success. Called on the thread that calls weft_comm_create, several times, in
+ * the same order on all ranks. The channel is trusted: it carries the communicator's key. */
+typedef int32_t (*weft_all_gather_fn)(void* user_data, const void* mine, uint64_t size, void* all);
+
+typedef struct weft_comm_options {
+  size_t struct_size;
+  int32_t bootstrap;  /* WEFT_BOOTSTRAP_*; default environment */
+  int32_t rank;       /* 0 <= rank < size; ignored for ENV */
+  int32_t size;       /* number of ranks; ignored for ENV */
+  uint32_t reserved;  /* 0 */
+  const char* store;  /* "tcp://host:port" or "unix:@name" (one host); rank 0 serves it unless
+                         WEFT_COMM_STORE_EXTERNAL is set */
+  const void* secret; /* the job's secret, 16 to 256 bytes; default: none, and then loopback addresses only */
+  uint64_t secret_bytes;
+  weft_all_gather_fn all_gather;
+  void* all_gather_user_data;
+  const char* backend;        /* "shm", "loopback", ...; default: WEFT_BACKEND, else the best available */
+  int64_t init_timeout_ms;    /* default 60 s */
+  int64_t op_timeout_ms;      /* default deadline of operations, 300 s */
+  uint64_t arena_limit_bytes; /* address space reserved for the arena; default 64 GiB. Memory is used as
+                                 allocated */
+  uint64_t flags;             /* WEFT_COMM_* */
+} weft_comm_options;
+#define WEFT_COMM_STORE_EXTERNAL UINT64_C(1) /* the store is a program of its own (`weft store`) */
+#define WEFT_COMM_OPTIONS_INIT \
+  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}
+
+WEFT_API weft_status weft_comm_options_init(weft_comm_options* options, size_t size);
+
+/* Meet the other ranks and form a communicator. options may be NULL: everything from the environment.
+ * Returns WEFT_ERR_ARG; WEFT_ERR_TIMEOUT naming the ranks that never came; WEFT_ERR_AUTH; WEFT_ERR_VERSION;
+ * WEFT_ERR_MISMATCH for other sizes or a rank twice; WEFT_ERR_PEER_FAILED; WEFT_ERR_UNAVAILABLE;
+ * WEFT_ERR_SYSTEM; WEFT_ERR_NOMEM. Blocks at most init_timeout_ms. error may be NULL. Ownership: the caller
+ * destroys *comm. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_comm_create(weft_context* context, const weft_comm_options* options,
+                                      weft_comm** comm, weft_error* error);
+
+/* Leave the communicator. Outstanding operations complete with WEFT_ERR_CANCELLED here; operations of other
+ * ranks that still need this one fail with WEFT_ERR_PEER_FAILED. Returns within 10 s. Frees arena memory, so
+ * buffers and views from it end here. Threads: any thread, not from a callback. Since 1.0 */
+WEFT_API weft_status weft_comm_destroy(weft_comm** comm);
+
+/* Rank of the caller and number of ranks. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_comm_rank(const weft_comm* comm, int32_t* rank);
+WEFT_API weft_status weft_comm_size(const weft_comm* comm, int32_t* size);
+
+typedef struct weft_comm_info {
+  size_t struct_size;
+  int32_t rank;
+  int32_t size;
+  int32_t local_size;    /* ranks that share this host's memory */
+  uint8_t failed;        /* 0 or 1 */
+  uint8_t authenticated; /* 1: members proved that they hold the job's secret */
+  uint8_t reserved[2];
+  char backend[32];
+  char algorithm[32];      /* of the last completed collective */
+  uint64_t operations;     /* completed on this communicator */
+  uint64_t bytes_shared;   /* payload bytes this rank moved through shared memory, staged or mapped */
+  uint64_t bytes_direct;   /* payload bytes this rank read or wrote in other processes' private memory */
+  uint64_t bytes_sent;     /* payload bytes handed to a transport */
+  uint64_t bytes_received; /* payload bytes received from a transport */
+  uint64_t arena_bytes;    /* memory of this rank's arena that is populated */
+} weft_comm_info;
+
+/* Topology, backend and byte counters. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info);
+
+#define WEFT_COLOR_NONE INT32_MIN /* take part in the split without joining a part: *part is NULL */
+
+/* Split by color; ranks are ordered by key, then by old rank. Collective: all ranks call it; blocks at most
+ * the parent's init timeout. The part inherits the parent's options. Errors as for weft_comm_create. Threads:
+ * one thread at a time per communicator. Since 1.0 */
+WEFT_API weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_comm** part,
+                                     weft_error* error);
+
+/* Make a communicator of the survivors of a failed one. Returns WEFT_ERR_UNSUPPORTED in this version.
+ * Since 1.0 */
+WEFT_API weft_status weft_comm_shrink(weft_comm* comm, weft_comm** survivors, weft_error* error);
+
+/* Fail the communicator on all ranks with WEFT_ERR_ABORTED and this reason (may be NULL). Returns at once,
+ * repeated calls are WEFT_OK and change nothing. Threads: any thread, also from callbacks. Since 1.0 */
+WEFT_API weft_status weft_comm_abort(weft_comm* comm, const char* reason);
+
+/* WEFT_OK while the communicator works, else the code of its first failure, described in error (may be NULL).
+ * Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
+
+/* Memory that peers reach directly: the fastest place for buffers. Aligned to 4096 bytes, zeroed, populated.
+ * Local call. weft_comm_free takes any thread's; the memory must not be in use by an operation. Returns
+ * WEFT_ERR_ARG for size 0, WEFT_ERR_NOMEM when the limit or the machine's memory is reached. Ownership: until
+ * weft_comm_free or weft_comm_destroy. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory);
+WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
+
+/* ---- Collectives --------------------------------------------------------------------------------------- */
+
+typedef struct weft_coll_options {
+  size_t struct_size;
+  int64_t timeout_ms; /* the operation's deadline from the call; default: the communicator's op_timeout_ms */
+  const weft_stream* stream; /* order of device work; default host */
+  double factor;             /* WEFT_OP_PREMUL_SUM's factor; default: must be set for it, refused otherwise */
+  uint64_t flags;            /* 0 */
+} weft_coll_options;
+#define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0}
+
+/* Common to all collectives
+ * request == NULL: the call blocks until the operation is complete and returns its result. Otherwise it
+ * returns WEFT_OK once queued and *request reports the rest; the caller releases it. options may be NULL.
+ * count == 0 is legal and still synchronises; pointers may then be NULL. src == dst (in place) is allowed
+ * where said; any other overlap is WEFT_ERR_ARG. Returns WEFT_ERR_ARG; WEFT_ERR_UNSUPPORTED for an op that
+ * the dtype does not have; WEFT_ERR_STATE from a callback; WEFT_ERR_NOMEM; the communicator's failure;
+ * blocking also WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH, WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED,
+ * WEFT_ERR_CANCELLED. Threads: one thread at a time per communicator. Since 1.0 */
+
+/* dst[i] = op over ranks of src[i], on every rank, the same bits on all. In place allowed. */
+WEFT_API weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count,
+                                     int32_t dtype, int32_t op, const weft_coll_options* options,
+                                     weft_request** request);
+/* As all_reduce, on root only; dst is not touched elsewhere and may be NULL there. In place allowed. */
+WEFT_API weft_status weft_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
+                                 int32_t op, int32_t root, const weft_coll_options* options,
+                                 weft_request** request);
+/* buffer of root to all. */
+WEFT_API weft_status weft_broadcast(weft_comm* comm, void* buffer, uint64_t count, int32_t dtype,
+                                    int32_t root, const weft_coll_options* options, weft_request** request);
+/* count elements of every rank, in rank order, to all: dst holds size * count. In place: src == dst + rank *
+ * count. */
+WEFT_API weft_status weft_all_gather(weft_comm* comm, const void* src, void* dst, uint64_t count,
+                                     int32_t dtype, const weft_coll_options* options, weft_request** request);
+/* src holds size * count; dst receives the reduction of block `rank`, count elements. In place: dst == src +
+ * rank * count. Other blocks of src are intact. */
+WEFT_API weft_status weft_reduce_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count,
+                                         int32_t dtype, int32_t op, const weft_coll_options* options,
+                                         weft_request** request);
+/* count elements of every rank to root, in rank order. dst may be NULL elsewhere. In place at root: src ==
+ * dst + rank * count. */
+WEFT_API weft_status weft_gather(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
+                                 int32_t root, const weft_coll_options* options, weft_request** request);
+/* Block r of root's src to rank r, count elements. src may be NULL elsewhere. In place at root: dst == src +
+ * rank * count. */
+WEFT_API weft_status weft_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
+                                  int32_t root, const weft_coll_options* options, weft_request** request);
+/* Block r of src to rank r; block r of dst from rank r; count elements each. Not in place. */
+WEFT_API weft_status weft_all_to_all(weft_comm* comm, const void* src, void* dst, uint64_t count,
+                                     int32_t dtype, const weft_coll_options* options, weft_request** request);
+/* Returns (or completes) when all ranks have called it. */
+WEFT_API weft_status weft_barrier(weft_comm* comm, const weft_coll_options* options, weft_request** request);
+/* count elements to, from one rank. Matched in order per pair of ranks; count and dtype must agree. A rank
+ * may not send to itself. Sends and receives do not take part in the order of collectives. A blocking send
+ * may return before the receive was called. */
+WEFT_API weft_status weft_send(weft_comm* comm, const void* src, uint64_t count, int32_t dtype, int32_t peer,
+                               const weft_coll_options* options, weft_request** request);
+WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32_t dtype, int32_t peer,
+                               const weft_coll_options* options, weft_request** request);
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* Wait until the request is complete, driving progress meanwhile, and return its result. timeout_ms: 0 is 300
+ * s; WEFT_ERR_NOT_DONE when it passes, the operation goes on. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_request_wait(weft_request* request, int64_t timeout_ms);
+/* *done becomes 1 when complete, else 0; returns the result when complete, WEFT_OK before. Never blocks; in
+ * caller mode it advances operations. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_request_test(weft_request* request, uint8_t* done);
+
+/* Runs once, when the request is complete; at once, on the caller, if it is already. */
+typedef void (*weft_complete_fn)(void* user_data, weft_status status);
+/* Set the completion callback; at most one per request (WEFT_ERR_STATE). Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_request_on_complete(weft_request* request, weft_complete_fn callback,
+                                              void* user_data);
+/* The request's result with its details; WEFT_ERR_NOT_DONE before completion. Threads: any thread. Since 1.0
+ */
+WEFT_API weft_status weft_request_error(weft_request* request, weft_error* error);
+/* Give the handle back, complete or not; the operation goes on. Nulls the pointer. Threads: any thread.
+ * Since 1.0 */
+WEFT_API weft_status weft_request_release(weft_request** request);
+
+/* ---- Hooks: how a bucket of gradients is communicated -------------------------------------------------- */
+
+typedef struct weft_bucket_param {
+  size_t struct_size;
+  uint64_t index; /* in the reducer's list */
+  const char* name;
+  int32_t dtype;
+  int32_t ndim;
+  const int64_t* shape;   /* ndim entries */
+  const int64_t* strides; /* in elements, ndim entries */
+  uint64_t offset;        /* first element in the bucket */
+  uint64_t count;         /* elements */
+} weft_bucket_param;
+
+/* A bucket as a hook sees it; everything is valid during the call only, buffer and scratch during the step.
+ */
+typedef struct weft_bucket {
+  size_t struct_size;
+  uint32_t index;
+  uint32_t bucket_count;
+  uint8_t is_last; /* launched last in a step */
+  uint8_t reserved[3];
+  int32_t dtype;
+  uint64_t count; /* elements in buffer */
+  uint64_t step;  /* synchronised steps before this one */
+  double divisor; /* what AVG divides by in this step */
+  int32_t rank;
+  int32_t size;
+  void* buffer;  /* NULL in plan */
+  void* scratch; /* scratch_bytes as planned; NULL in plan */
+  uint64_t scratch_bytes;
+  uint64_t param_count;
+  uint64_t param_size; /* sizeof(weft_bucket_param) as the library knows it */
+  const weft_bucket_param* params;
+} weft_bucket;
+
+#define WEFT_SPACE_BUCKET 0  /* the bucket's buffer */
+#define WEFT_SPACE_SCRATCH 1 /* the hook's scratch for this bucket */
+
+/* count is a largest count; the stage sets the real one */
+#define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
+
+/* One collective that a hook declares; stage k runs before collective k, stage n after the last. */
+typedef struct weft_hook_collective {
+  size_t struct_size;
+  int32_t coll; /* ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL or BROADCAST */
+  int32_t dtype;
+  int32_t op;        /* for reductions */
+  int32_t root;      /* for BROADCAST */
+  uint64_t count;    /* as in the collective's call */
+  int32_t src_space; /* WEFT_SPACE_* */
+  int32_t dst_space;
+  uint64_t src_offset_bytes; /* multiple of the dtype's size */
+  uint64_t dst_offset_bytes;
+  uint64_t flags; /* WEFT_HOOK_COLLECTIVE_* */
+} weft_hook_collective;
+
+#define WEFT_HOOK_COLLECTIVES 8
+
+/* Filled by the hook's plan call. */
+typedef struct weft_hook_plan {
+  size_t struct_size;
+  uint64_t scratch_bytes;    /* for this bucket, 64-byte aligned, zeroed once */
+  int32_t result_space;      /* where the result is after the last stage; default the bucket */
+  uint32_t collective_count; /* at most WEFT_HOOK_COLLECTIVES */
+  uint64_t result_offset_bytes;
+  weft_hook_collective collectives[WEFT_HOOK_COLLECTIVES];
+} weft_hook_plan;
+
+/* A stage that completes later keeps the token and calls weft_hook_stage_complete. */
+typedef struct weft_stage_token {
+  uint64_t bucket;
+  uint64_t stage;
+  uint64_t generation; /* a completion of an older generation does nothing */
+} weft_stage_token;
+
+typedef struct weft_stage {
+  size_t struct_size;
+  uint32_t index;  /* 0 .. collective_count */
+  uint8_t pending; /* out: set to 1 to complete later */
+  uint8_t reserved[3];
+  uint64_t dynamic_count; /* out: the real count of a DYNAMIC collective that follows */
+  weft_stage_token token;
+} weft_stage;
+
+/* A user's hook. plan and stage are required, the others may be NULL. Calls for one reducer are serialised;
+ * they run on the progress thread or inside a Weft call, may compute but not block, and may not call Weft
+ * except as convention 10 says. A result other than WEFT_OK fails the step on every rank with the text in
+ * message (zero-terminated, 256 bytes). */
+typedef struct weft_hook_table {
+  size_t struct_size;
+  const char* name; /* agreed across ranks, copied */
+  weft_status (*plan)(void* user_data, const weft_bucket* bucket, weft_hook_plan* plan, char* message);
+  weft_status (*stage)(void* user_data, const weft_bucket* bucket, weft_stage* stage, char* message);
+  /* The plan changed: state kept by parameter stays valid, state kept by bucket does not. plan follows for
+   * each bucket. */
+  weft_status (*replan)(void* user_data, uint64_t bucket_count, char* message);
+  /* This rank has no data in this step: buffer is zero and stays unread; stages run all the same. */
+  weft_status (*join)(void* user_data, const weft_bucket* bucket, char* message);
+  /* The communicator changed. */
+  weft_status (*rebind)(void* user_data, int32_t rank, int32_t size, char* message);
+  /* Write state: *size is the capacity in and the need out; buffer may be NULL to ask. */
+  weft_status (*save)(void* user_data, void* buffer, uint64_t* size, char* message);
+  weft_status (*load)(void* user_data, const void* buffer, uint64_t size, char* message);
+  void (*free_user_data)(void* user_data); /* once, after the last call */
+} weft_hook_table;
+
+/* Make a built-in hook by name ("allreduce"). params is the hook's parameter struct, or NULL for defaults;
+ * allreduce has none. Returns WEFT_ERR_ARG for unknown names or parameters. Ownership: the caller destroys
+ * *hook; reducers keep what they use. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, const void* params,
+                                      weft_hook** hook);
+/* Make a hook from a function table; the table is copied. On failure user_data is not freed. Otherwise as
+ * above. */
+WEFT_API weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table* table,
+                                             void* user_data, weft_hook** hook);
+/* Complete a pending stage. Threads: any thread, also from callbacks. A late or repeated completion does
+ * nothing. */
+WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token,
+                                              weft_status result);
+WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
+
+/* ---- Reducer: gradient synchronisation ----------------------------------------------------------------- */
+
+/* One parameter of the model, in the order of definition. Names are unique and equal on all ranks. */
+typedef struct weft_param {
+  size_t struct_size;
+  const char* name;
+  int32_t dtype;          /* F16, BF16, F32 or F64 */
+  int32_t ndim;           /* 0 to 16 */
+  const int64_t* shape;   /* ndim entries >= 0; NULL for ndim 0 (one element) */
+  const int64_t* strides; /* in elements; default: row-major */
+  int32_t device_kind;    /* WEFT_DEVICE_*; default host */
+  int32_t device;
+  uint64_t flags; /* 0 */
+} weft_param;
+
+typedef int32_t weft_gradient_mode;
+/* Default: ready copies the gradient in, its bucket's completion copies the result back. */
+#define WEFT_GRADIENT_COPY 1
+/* The program computes gradients in weft_reducer_grad_view's memory: no copy. */
+#define WEFT_GRADIENT_VIEW 2
+
+/* A bucket's result is in the gradients, or will not be: once for every bucket of a synchronised step,
+ * perhaps after finish has returned. Any thread, one at a time per reducer, never the progress thread. */
+typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, weft_status status);
+
+typedef struct weft_reducer_options {
+  size_t struct_size;
+  const weft_param* params;
+  uint64_t param_count;          /* at least 1 */
+  uint64_t param_size;           /* sizeof(weft_param) */
+  int32_t mode;                  /* WEFT_GRADIENT_*; default copy */
+  uint32_t bucket_limit_count;   /* entries of bucket_limits; default: first 1 MiB, then 25 MiB */
+  const uint64_t* bucket_limits; /* bytes; the last repeats; 0 is one parameter a bucket */
+  weft_hook* hook;               /* default allreduce */
+  weft_bucket_fn on_bucket;      /* default none */
+  void* on_bucket_user_data;
+  int64_t timeout_ms; /* a step's deadline from its finish call; default: the communicator's */
+  uint64_t flags;     /* 0 */
+} weft_reducer_options;
+#define WEFT_REDUCER_OPTIONS_INIT \
+  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0}
+
+WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
+
+/* Create gradient sync for a list of parameters. Collective: agrees on the list, the limits and the hook; a
+ * difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that differs and both sides.
+ * Blocks at most the communicator's init timeout. error may be NULL. Ownership: the caller destroys *reducer;
+ * it keeps the communicator's core alive. Threads: one thread at a time per communicator. Since 1.0 */
+WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
+                                         weft_reducer** reducer, weft_error* error);
+/* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
+ * ranks count on this one. Gradients are not touched any more when it returns, within 10 s. Threads: any
+ * thread, not from a callback; no other call on the reducer may be running. Since 1.0 */
+WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
+
+/* Where parameter `param`'s gradient lives in view mode: its strides are the parameter's when those are
+ * dense, else row-major. Valid until destroy. Returns WEFT_ERR_STATE in copy mode. Threads: any thread.
+ * Since 1.0 */
+WEFT_API weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t param, void** view);
+
+typedef struct weft_begin_options {
+  size_t struct_size;
+  uint64_t flags;         /* WEFT_BEGIN_* */
+  uint32_t micro_batches; /* divide by this many accumulated micro-batches as well; default 1 */
+  uint32_t reserved;      /* 0 */
+  double weight; /* this rank's weight; default 1. Other values: WEFT_ERR_UNSUPPORTED in this version */
+} weft_begin_options;
+/* Accumulate only: gradients of this step are added locally, nothing travels. */
+#define WEFT_BEGIN_LOCAL UINT64_C(1)
+#define WEFT_BEGIN_NO_DATA UINT64_C(2) /* WEFT_ERR_UNSUPPORTED in this version */
+#define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0}
+
+/* Begin a step: gradients may become ready. options may be NULL. A LOCAL step accumulates for the next
+ * synchronised one. In copy mode ready adds the gradient, which is of this micro-batch alone, to what the
+ * bucket holds and leaves it as it is; the synchronised step adds its own and averages the sum. (A framework
+ * that accumulates in its own gradients makes no LOCAL steps.) In view mode the program accumulates in the
+ * view itself, and ready only marks. A parameter that is not ready in a LOCAL step adds nothing.
+ * micro_batches is that of the synchronised step and equal on all ranks. Returns WEFT_ERR_STATE while a step
+ * is open, or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
+
+/* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
+ * is local, written when its bucket completes: it is lent until then, laid out by the parameter's strides. In
+ * view mode it is the view, or NULL. When the last gradient of a bucket is ready and it is the bucket's turn,
+ * its reduction starts; in caller mode too this call drives nothing itself. Returns WEFT_ERR_ARG for an
+ * unknown index, NULL or a foreign pointer; WEFT_ERR_STATE outside a step, for a parameter that is ready
+ * already (naming it). Threads: any thread, different parameters concurrently. Since 1.0 */
+WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
+                                        const weft_stream* stream);
+
+/* Wait until every bucket's result is in the gradients, and end the step. stream (NULL: host) waits on the
+ * device. Returns WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make
+ * them ready and finish again, or abort); WEFT_ERR_HOOK; the communicator's failure. After a failure
+ * gradients are not reduced; which buckets had completed is in the statistics. Threads: one thread at a time
+ * per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_stream* stream);
+
+/* The reducer's last error with its details; WEFT_OK if none. Threads: one thread at a time per reducer.
+ * Since 1.0 */
+WEFT_API weft_status weft_reducer_error(weft_reducer* reducer, weft_error* error);
+
+typedef struct weft_bucket_info {
+  size_t struct_size;
+  uint32_t index; /* order of launch */
+  int32_t dtype;
+  uint64_t param_count;
+  uint64_t count; /* elements */
+  uint64_t bytes;
+  uint64_t limit_bytes; /* limit that closed it */
+  /* The last synchronised step, nanoseconds since its begin; 0 where it has not happened. */
+  uint64_t ready_ns;  /* the last gradient was ready */
+  uint64_t launch_ns; /* its first stage started */
+  uint64_t done_ns;   /* the result was in the gradients */
+} weft_bucket_info;
+
+WEFT_API weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count);
+/* Describe a bucket; params (may be NULL) receives up to capacity parameter indices in bucket order.
+ * Threads: between steps, one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_bucket(weft_reducer* reducer, uint32_t bucket, weft_bucket_info* info,
+                                         uint64_t* params, uint64_t capacity);
+
+typedef struct weft_reducer_stats {
+  size_t struct_size;
+  uint64_t steps; /* synchronised and finished */
+  uint64_t local_steps;
+  uint64_t failed_steps;
+  uint64_t bytes_reduced; /* gradient bytes through finished buckets */
+  uint64_t bucket_bytes;  /* memory of the buckets */
+  uint64_t scratch_bytes; /* memory of hooks' scratch */
+  uint64_t other_bytes;   /* everything else the reducer holds */
+  /* Of the last synchronised step, nanoseconds. */
+  uint64_t step_ns;          /* begin to the end of finish */
+  uint64_t exposed_ns;       /* inside finish: communication that computing did not hide */
+  uint64_t communication_ns; /* first launch to last completion */
+} weft_reducer_stats;
+
+/* Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats);
+
+/* ---- Trace
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* Record the events of all steps and collectives of the context, up to capacity events (0: 65536, then the
+ * oldest are overwritten). Returns WEFT_ERR_STATE if running, WEFT_ERR_NOMEM. Threads: any thread. Since 1.0
+ */
+WEFT_API weft_status weft_trace_start(weft_context* context, uint64_t capacity);
+WEFT_API weft_status weft_trace_stop(weft_context* context);
+/* Write what was recorded as a Chrome trace (JSON), which Perfetto opens. Returns WEFT_ERR_SYSTEM naming the
+ * path. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* WEFT_WEFT_H */
