@@ -108,8 +108,11 @@ def run(test, filter_text):
     begin = time.monotonic()
     timed_out = False
     with open(test.log, "wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=test.workdir,
-                                   env=environment, start_new_session=True)
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=test.workdir,
+                                       env=environment, start_new_session=True)
+        except OSError as error:
+            return [Case("", "fail", f"does not start: {error}")], 0.0
         running_processes.add(process)
         try:
             code = process.wait(test.timeout)

@@ -30,6 +30,14 @@ class RunTest(unittest.TestCase):
         self.assertEqual(outcomes("kill -SEGV $$"), [("", "fail", "killed by SIGSEGV")])
         self.assertEqual(outcomes("echo working; echo no GPU here; exit 77"), [("", "skip", "no GPU here")])
 
+    def test_a_program_that_is_missing_failed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
+            entry = {"name": "t", "suite": ["weft:unit"], "cmd": ["/nowhere/t"], "env": {}, "workdir": None,
+                     "timeout": 20, "is_parallel": True}
+            cases, _ = run.run(run.Test(entry, arguments), "")
+        self.assertEqual([case.outcome for case in cases], ["fail"])
+
     def test_a_hang_is_a_failure_and_so_is_what_it_started(self):
         self.assertEqual(outcomes("sleep 1000 & sleep 1000", timeout=0.2), [("", "fail", "no end within 0 s")])
 
