@@ -1,0 +1,23 @@
+#!/bin/sh
+# A program outside of the tree builds against an installed Weft with pkg-config alone:
+# test_outside.sh BUILD SOURCE LIBRARY. Compiles again only when the library, the header or the program changed.
+set -eu
+build=$1 source=$2 library=$3
+outside=$build/tests/abi/outside
+root=$(cd "$(dirname "$0")/../.." && pwd)
+stamp=$(cat "$library" "$source" "$root/include/weft/weft.h" "$0" | cksum)
+if [ "$(cat "$outside/stamp" 2>/dev/null)" != "$stamp" ]; then
+  command -v pkg-config >/dev/null || { echo "no pkg-config here"; exit 77; }
+  rm -rf "$outside"
+  mkdir -p "$outside"
+  meson install -C "$build" --no-rebuild --quiet --destdir "$outside/root"
+  pc=$(find "$outside/root" -name weft.pc)
+  export PKG_CONFIG_PATH="$(dirname "$pc")" PKG_CONFIG_SYSROOT_DIR="$outside/root"
+  cp "$source" "$outside/program.c"
+  cd "$outside"
+  # shellcheck disable=SC2046
+  ${CC:-cc} -std=c99 -pedantic -Wall -Wextra -Werror program.c -o program $(pkg-config --cflags --libs weft)
+  dirname "$(find "$outside/root" -name libweft.so.1)" >library_path
+  echo "$stamp" >stamp
+fi
+LD_LIBRARY_PATH=$(cat "$outside/library_path") "$outside/program"
