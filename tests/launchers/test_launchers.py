@@ -1,96 +1,132 @@
 #!/usr/bin/env python3
-"""The launchers that people have, as they are: each starts examples/hello_allreduce, whose ranks must find each other.
+"""How ranks meet under the launchers that people have. Usage: test_launchers.py HELLO_ALLREDUCE BUILD
 
-Usage: test_launchers.py LAUNCHER HELLO   where LAUNCHER is openmpi, torchrun, torchrun-variables or slurm-variables.
-Exit 77 with the reason on the last line where the launcher is not installed.
+mpirun and torchrun are real where they are installed (torchrun also where `make bench-peers` put it, in BUILD); the
+others are their variables, given to processes that nobody launched.
 """
 import os
 import shutil
-import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-BOUND_S = 60
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
 
-
-def clean_environment():
-    """This process's environment without anything that a launcher or Weft would read."""
-    prefixes = ("WEFT_", "OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-
-
-def start(command, extra):
-    return subprocess.Popen(command, env={**clean_environment(), **extra}, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+HELLO = sys.argv[1]
+PEERS = Path(sys.argv[2]) / "peers" / "venv" / "bin"
+FOREIGN = ("WEFT_", "OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHELASTIC_", "MPI_")
 
 
-def finish(processes):
-    """Output of all; every process ends with 0 within the bound, or all are killed."""
-    output = ""
-    codes = []
+def clean():
+    """This environment without what a launcher of the tests themselves may have put there."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+def ranks(environments, timeout=60):
+    """One process for each environment; returns (exit code, output, errors) of each."""
+    processes = [subprocess.Popen([HELLO], env={**clean(), **environment}, text=True, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) for environment in environments]
     try:
+        said = [process.communicate(timeout=timeout) for process in processes]
+        return [(process.returncode, errors, output) for process, (output, errors) in zip(processes, said)]
+    finally:
         for process in processes:
-            text, _ = process.communicate(timeout=BOUND_S)
-            output += text
-            codes.append(process.returncode)
-    except subprocess.TimeoutExpired:
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-        sys.exit(f"no end within {BOUND_S} s\n{output}")
-    return codes, output
+            process.kill()
 
 
-def expect_ranks(processes, size):
-    codes, output = finish(processes)
-    print(output)
-    if any(codes):
-        sys.exit(f"exit codes {codes}")
-    for rank in range(size):
-        if f"rank {rank} of {size}" not in output:
-            sys.exit(f"rank {rank} of {size} is missing")
+def expect_met(results, size):
+    total = size * (size - 1) // 2
+    for rank, result in enumerate(results):
+        expect_equal(result[0], 0, result)
+        expect(f"rank {rank} of {size}" in result[2] and f"sum to {total}," in result[2], "wrong result", result)
 
 
-def need(program):
-    if shutil.which(program) is None:
-        print(f"{program} is not installed")
-        sys.exit(77)
+def free_port_before_another():
+    """A port P so that P + 1 is free: torchrun's own store has P."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1] - 1
 
 
-def openmpi(hello):
-    need("mpirun")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    expect_ranks([start(["mpirun", "-n", "3", "--oversubscribe", hello], root)], 3)
+def test_mpirun():
+    """ranks that mpirun starts on one host meet without being told anything"""
+    mpirun = shutil.which("mpirun")
+    if not mpirun:
+        cases.skip("there is no mpirun")
+    allow = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+             "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    result = subprocess.run([mpirun, "-n", "3", HELLO], env={**clean(), **allow}, text=True, timeout=60,
+                            stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    expect_equal(result.returncode, 0, result)
+    expect_equal(result.stdout.count("of 3: the ranks' numbers sum to 3,"), 3, result)
 
 
-def torchrun(hello):
-    need("torchrun")
-    expect_ranks([start(["torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", hello], {})], 2)
+def test_torchrun():
+    """ranks that torchrun starts on one host meet without being told anything"""
+    torchrun = shutil.which("torchrun") or shutil.which("torchrun", path=PEERS)
+    if not torchrun:
+        cases.skip("there is no torchrun (`make bench-peers` brings one)")
+    result = subprocess.run([torchrun, "--standalone", "--nproc-per-node", "2", "--no-python", HELLO], env=clean(),
+                            text=True, timeout=100, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    expect_equal(result.returncode, 0, result)
+    expect_equal(result.stdout.count("of 2: the ranks' numbers sum to 1,"), 2, result)
 
 
-def torchrun_variables(hello):
-    """What torchrun sets, without torch. The port of its own store is taken, so Weft must use another."""
-    import socket
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                  "TORCHELASTIC_RUN_ID": "weft-test"}
-        ranks = [start([hello], {**common, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(2)]
-        expect_ranks(ranks, 2)
+def test_torchrun_variables():
+    """with torchrun's variables ranks meet on one host, and with a secret at the port after its own"""
+    def environment(rank, local_size, **more):
+        return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": str(local_size), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", **more}
+    port = free_port_before_another()
+    expect_met(ranks([environment(rank, 2) for rank in range(2)]), 2)
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "secret"
+        secret.write_text("a secret of many characters\n")
+        secret.chmod(0o600)
+        expect_met(ranks([environment(rank, 1, WEFT_SECRET_FILE=str(secret)) for rank in range(2)]), 2)
+        secret.chmod(0o644)
+        (code, errors, _), = ranks([environment(0, 1, WEFT_SECRET_FILE=str(secret))])
+        expect(code != 0 and "open to other users" in errors, "a secret that all can read", errors)
 
 
-def slurm_variables(hello):
-    """What srun sets for a step on one host, without Slurm."""
-    common = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1",
-              "SLURM_NNODES": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_NUM_NODES": "1"}
-    ranks = [start([hello], {**common, "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)}) for r in range(2)]
-    expect_ranks(ranks, 2)
+def test_srun():
+    """srun's tasks of one node meet in the socket of their step"""
+    expect_met(ranks([{"SLURM_PROCID": str(rank), "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "3",
+                       "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+                      for rank in range(3)]), 3)
+
+
+def test_hydra():
+    """MPICH's ranks of one host meet by their common parent"""
+    expect_met(ranks([{"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"} for rank in range(2)]), 2)
+
+
+def test_beyond_loopback():
+    """without a secret nobody meets beyond loopback, and the error says what to set"""
+    (code, errors, _), = ranks([{"WEFT_RANK": "0", "WEFT_SIZE": "2", "WEFT_STORE": "tcp://192.0.2.1:7000"}])
+    expect(code != 0 and "WEFT_SECRET_FILE" in errors, "no refusal", code, errors)
+
+
+def test_secrets_differ():
+    """a rank with another secret is told so, at once"""
+    store = f"unix:@weft-test-{os.getpid()}"
+    secrets = ["one secret of the job", "another secret of it"]
+    environments = [{"WEFT_RANK": str(rank), "WEFT_SIZE": "2", "WEFT_STORE": store, "WEFT_SECRET": secrets[rank]}
+                    for rank in range(2)]
+    first = subprocess.Popen([HELLO], env={**clean(), **environments[0]}, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+    try:
+        (code, errors, _), = ranks(environments[1:])
+        expect(code != 0 and "another secret" in errors, "no refusal", code, errors)
+        expect_equal(first.poll(), None)  # rank 0 waits on, undisturbed
+    finally:
+        first.kill()
+        first.wait()
 
 
 if __name__ == "__main__":
-    tests = {"openmpi": openmpi, "torchrun": torchrun, "torchrun-variables": torchrun_variables,
-             "slurm-variables": slurm_variables}
-    if len(sys.argv) != 3 or sys.argv[1] not in tests:
-        sys.exit(__doc__)
-    tests[sys.argv[1]](sys.argv[2])
+    cases.main(globals())
