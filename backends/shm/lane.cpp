@@ -78,7 +78,7 @@ void GroupLane::post(const Descriptor& descriptor) {
     context_.claims[static_cast<size_t>(op_.rank)] = claims();
     if (state_ == State::kDone) return;
     mine.arrival.claims = context_.claims[static_cast<size_t>(op_.rank)];
-  } else if (op_.gives) {
+  } else if (op_.gives && op_.input_bytes() > 0) {
     std::memcpy(mine.arrival.payload, op_.input(), op_.input_bytes());
   }
   mine.arrival.sequence.store(op_.slot + 1, std::memory_order_release);
