@@ -262,6 +262,7 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
+  ranks.reserve(members.size());
   for (const auto& [its_key, r] : members) ranks.push_back(r);
   const std::unique_ptr<Exchange> exchange = parent->subgroup(id, std::move(ranks));
   return form(parent->shared_context(), registry, *exchange, parent->options(), deadline, part);

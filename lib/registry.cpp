@@ -86,6 +86,7 @@ Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
 
 std::string Registry::names() const {
   std::vector<std::string> names;
+  names.reserve(backends_.size());
   for (const BackendEntry& entry : backends_) names.push_back(entry.name);
   return list_text(names);
 }

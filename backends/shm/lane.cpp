@@ -1,5 +1,7 @@
 #include "lane.h"
 
+#include <cassert>
+
 #include "base/text.h"
 
 namespace weft::shm {
@@ -199,6 +201,7 @@ void GroupLane::take_inline() {
       return {};
     }
     Status copy(int peer, uint64_t bytes, std::byte* to) {
+      assert(to != nullptr);  // who takes has said where to
       std::memcpy(to, payload(peer), bytes);
       return {};
     }
@@ -241,6 +244,7 @@ bool GroupLane::take_halves() {
       return {};
     }
     Status copy(int peer, uint64_t bytes, std::byte* to) {
+      assert(to != nullptr);
       std::memcpy(to, lane.half(peer) + lane.op_.wanted(), bytes);
       return {};
     }

@@ -101,7 +101,7 @@ struct F32 : Plain<float> {
   }
 
   template <class D, class V>
-  static HWY_INLINE auto demote(D d, V v) {
+  static HWY_INLINE auto demote([[maybe_unused]] D d, V v) {
     const hn::Rebind<float, D> df;
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
     // There Highway gives the largest f32 for what is larger; the processor gives Inf.

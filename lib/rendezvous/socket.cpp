@@ -71,8 +71,11 @@ Status resolve(const Address& address, bool passive, SocketAddress* result) {
   return {};
 }
 
-Fd new_socket(int family) {
-  return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Status open_socket(int family, Fd* fd, int* error_number) {
+  *fd = Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd->valid()) return {};
+  *error_number = errno;
+  return Status::system("socket", errno);
 }
 
 void set_option(int fd, int level, int option, int value) {
@@ -106,8 +109,7 @@ std::string host_text(const sockaddr* address) {
 
 // All interfaces, IPv6 and IPv4 in one socket; IPv4 alone where the machine has no IPv6.
 Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
-  *listener = new_socket(AF_INET6);
-  if (listener->valid()) {
+  if (open_socket(AF_INET6, listener, error_number).ok()) {
     set_option(listener->get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
     set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
     sockaddr_in6 any{};
@@ -118,7 +120,7 @@ Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
     *error_number = errno;
     if (errno == EADDRINUSE) return Status::system(cat("listening on port ", port), errno);
   }
-  *listener = new_socket(AF_INET);
+  WEFT_TRY(open_socket(AF_INET, listener, error_number));
   set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -132,7 +134,7 @@ Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
 Status listen_on_host(const Address& address, Fd* listener, int* error_number) {
   SocketAddress target;
   WEFT_TRY(resolve(address, true, &target));
-  *listener = new_socket(target.family());
+  WEFT_TRY(open_socket(target.family(), listener, error_number));
   if (address.kind == Address::Kind::kTcp) set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(listener->get(), target.get(), target.size) == 0) return {};
   *error_number = errno;
@@ -172,11 +174,7 @@ Status connect_to(const Address& address, Fd* fd, int* error_number) {
     *error_number = EHOSTUNREACH;
     return status;
   }
-  *fd = new_socket(target.family());
-  if (!fd->valid()) {
-    *error_number = errno;
-    return Status::system("socket", errno);
-  }
+  WEFT_TRY(open_socket(target.family(), fd, error_number));
   if (address.kind == Address::Kind::kTcp) tune_tcp(fd->get());
   if (::connect(fd->get(), target.get(), target.size) != 0 && errno != EINPROGRESS) {
     *error_number = errno;

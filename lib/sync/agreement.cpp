@@ -72,6 +72,7 @@ Status agree_on(Comm& comm, const Status& local, ByteView content, const Differe
   std::vector<Bytes> all;
   WEFT_TRY(comm.agree(write(mine), &all, deadline));
   std::vector<Vote> votes;
+  votes.reserve(all.size());
   for (const Bytes& bytes : all) votes.push_back(read(bytes));
   if (!local.ok()) return local;
   for (int r = 0; r < comm.size(); r++) {

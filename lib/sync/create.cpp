@@ -128,7 +128,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const weft_reducer_options& o
   const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
     return schedule_difference(state->manifest, state->plan, rank, mine, other_rank, theirs);
   };
-  const Status agreed = agree_on(*comm, furnished, planned.bytes(), difference, deadline);
+  Status agreed = agree_on(*comm, furnished, planned.bytes(), difference, deadline);
   if (!agreed.ok()) {
     comm->close_lane(state->lane);
     return agreed;
