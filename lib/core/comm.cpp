@@ -260,6 +260,10 @@ class Subgroup final : public Exchange {
     return static_cast<int>(std::find(members_.begin(), members_.end(), comm_->rank()) - members_.begin());
   }
   int size() const override { return static_cast<int>(members_.size()); }
+  Status check() override {
+    comm_->control().poll();
+    return comm_->failed() ? comm_->failure() : Status();
+  }
 
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
     if (mine.size() > kMaxBytes - 64) return Status::error(Code::kInternal, "exchange of too many bytes");

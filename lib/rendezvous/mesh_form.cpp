@@ -159,8 +159,11 @@ Status Former::wait_for_events() {
     if (!route.busy && !peers_[static_cast<size_t>(rank)].connection.open())
       next = next.earlier(route.not_before);
   }
+  // An exchange that has nothing to watch is asked now and then.
+  const bool ask = ready_[2].fd < 0;
+  if (ask) next = next.earlier(Deadline::after(clock_, kRetryMs, 0));
   ::poll(ready_.data(), ready_.size(), next.remaining_ms(clock_));
-  return ready_[2].revents != 0 ? exchange_.check() : Status();
+  return ask || ready_[2].revents != 0 ? exchange_.check() : Status();
 }
 
 // A rank that is connected says nothing before all are: what can be read is the end.
