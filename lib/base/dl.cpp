@@ -1,13 +1,46 @@
 #include "base/dl.h"
 
 #include <dlfcn.h>
+#include <signal.h>
+
+#include <array>
 
 #include "base/text.h"
 
 namespace weft {
+namespace {
+
+// Libraries set signal handlers when they are loaded (UCX does): the program's are put back. A handler that
+// another thread sets in this very moment may be lost; nothing can be done about that.
+class KeepSignalHandlers {
+ public:
+  KeepSignalHandlers() {
+    for (int number = 1; number < NSIG; number++) {
+      known_[at(number)] = sigaction(number, nullptr, &before_[at(number)]) == 0;
+    }
+  }
+  ~KeepSignalHandlers() {
+    for (int number = 1; number < NSIG; number++) {
+      struct sigaction now{};
+      if (!known_[at(number)] || sigaction(number, nullptr, &now) != 0) continue;
+      if (now.sa_sigaction == before_[at(number)].sa_sigaction) continue;
+      sigaction(number, &before_[at(number)], nullptr);
+    }
+  }
+  KeepSignalHandlers(const KeepSignalHandlers&) = delete;
+  KeepSignalHandlers& operator=(const KeepSignalHandlers&) = delete;
+
+ private:
+  static size_t at(int number) { return static_cast<size_t>(number); }
+  std::array<struct sigaction, NSIG> before_{};
+  std::array<bool, NSIG> known_{};
+};
+
+}  // namespace
 
 Status load_symbol(const std::string& path, const char* symbol, void** address) {
   *address = nullptr;
+  const KeepSignalHandlers keep;
   void* const object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (object == nullptr) {
     const char* const why = dlerror();

@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// Load the object and find a symbol in it. kUnavailable with the loader's reason.
+// Load the object and find a symbol in it. kUnavailable with the loader's reason. Signal handlers that the
+// object sets while it is loaded are taken back.
 Status load_symbol(const std::string& path, const char* symbol, void** address);
 
 template <class T>
