@@ -20,6 +20,11 @@ class OverTransport final : public Collectives {
     *lane = std::make_unique<coll::TransportLane>(context_, key);
     return {};
   }
+  bool settled() override { return transport_->settled(); }
+  bool progress() override { return transport_->progress(); }
+  bool outlives_sender() const override { return transport_->outlives_sender(); }
+  uint64_t sent_to(int rank) const override { return transport_->sent_to(rank); }
+  uint64_t received_from(int rank) const override { return transport_->received_from(rank); }
   Arena& arena() override { return arena_; }
   CollectiveCounters counters() const override {
     const TransportCounters moved = transport_->counters();

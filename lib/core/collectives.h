@@ -105,6 +105,12 @@ class Collectives {
   // Local: communicates nothing. All ranks open lanes with the same ids. Errors: kUnsupported when there are
   // too many.
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
+  // Of the transport below, if there is one (core/transport.h). With the drive lock held.
+  virtual bool progress() { return false; }
+  virtual bool settled() { return true; }
+  virtual bool outlives_sender() const { return true; }
+  virtual uint64_t sent_to(int /*rank*/) const { return 0; }
+  virtual uint64_t received_from(int /*rank*/) const { return 0; }
   // Memory that peers reach directly. Never null.
   virtual Arena& arena() = 0;
   virtual CollectiveCounters counters() const = 0;  // any thread

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "core/arena.h"
+#include "core/parting.h"
 
 namespace weft {
 namespace {
@@ -15,7 +16,6 @@ constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
 constexpr uint32_t kMaxText = 4096;
 constexpr size_t kMaxInbox = 4096;
-
 }  // namespace
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
@@ -24,6 +24,10 @@ std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, i
   auto comm = std::make_shared<Comm>(std::move(context), rank, size, std::move(options), std::move(control),
                                      std::move(collectives));
   if (!comm->open_lane(&comm->user_lane_).ok()) return nullptr;
+  if (!comm->collectives_->outlives_sender()) {
+    comm->parting_ = std::make_shared<Parting>(*comm);
+    comm->context_->engine().add(comm->parting_);
+  }
   comm->context_->add_comm(comm);
   comm->control_->start(comm.get());
   return comm;
@@ -163,6 +167,7 @@ Status Comm::failure() const {
 
 void Comm::close() {
   if (closed_.exchange(true)) return;
+  if (parting_) parting_->part();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
   if (failed()) tell(failure());
   fail(Status::error(Code::kCancelled, "the communicator was destroyed on this rank"), false);
@@ -240,6 +245,7 @@ void Comm::on_message(int rank, ByteView message) {
   ByteReader reader(message);
   const auto kind = reader.get<uint8_t>();
   if (kind == kFailMessage) adopt(rank, message.subspan(1));
+  if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
   if (kind == kExchangeMessage) {
     const auto id = reader.get<uint32_t>();
     const auto round = reader.get<uint32_t>();

@@ -17,6 +17,8 @@
 
 namespace weft {
 
+class Parting;
+
 struct CommOptions {
   std::string backend;  // as asked for; empty: the best
   int64_t init_timeout_ms = 60'000;
@@ -103,6 +105,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   const CommOptions options_;
   const std::unique_ptr<Control> control_;
   const std::unique_ptr<Collectives> collectives_;
+  std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};
   std::atomic<bool> closed_{false};

@@ -53,6 +53,15 @@ class Transport {
   // Whether a message of this slot from `peer` has arrived that no receive was posted for, and what its
   // sender executes: how an operation that waits learns that a peer is executing something else.
   virtual bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) = 0;
+  // Whether everything that was sent has left this process; does what it can for it, never blocks. A message
+  // may be done before: what is left then needs further calls, also when no operation is under way.
+  virtual bool settled() { return true; }
+  // Whether messages that are done reach their receiver although the sender goes. If not, these say how much
+  // has gone to a rank and come from it, in a unit of the transport's own, so that a rank can wait with its
+  // farewell until the others have what it sent.
+  virtual bool outlives_sender() const { return true; }
+  virtual uint64_t sent_to(int /*rank*/) const { return 0; }
+  virtual uint64_t received_from(int /*rank*/) const { return 0; }
   virtual TransportCounters counters() const = 0;
   virtual int local_size() const { return 1; }  // ranks sharing this host's memory
   virtual const char* name() const = 0;
