@@ -13,11 +13,11 @@ clang_format=19.1.7
 clang_tidy=19.1.0.1
 
 debian="g++ meson ninja-build pkg-config python3 libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
-  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist"
+  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev"
 fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
-  json-devel catch-devel cli11-devel eigen3-devel"
-arch="gcc meson ninja pkgconf python spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen"
-conda="cxx-compiler meson ninja pkg-config python spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen"
+  json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
+arch="gcc meson ninja pkgconf python spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
+conda="cxx-compiler meson ninja pkg-config python spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
 if [ "$what" = lint ]; then
   debian="$debian clang libclang-rt-dev python3-venv"
   fedora="$fedora clang compiler-rt"

@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "loopback/loopback.h"
-#include "registry.h"
 #include "shm/backend.h"
 #include "support/catch.h"
 #include "support/seed.h"
@@ -26,15 +25,38 @@ std::vector<std::string> run_callers(int size, const RankBody& body, const Ranks
   return run_threads(size, body, callers);
 }
 
+// Of a module in the build folder. One that is not built has a probe that says so.
+const Backend& module_backend(const char* name, Backend* missing) {
+  const BackendEntry* const entry = registry().find(name);
+  if (entry != nullptr && entry->backend != nullptr) return *entry->backend;
+  missing->name = name;
+  missing->probe = [](std::string*) {
+    return Status::error(Code::kUnavailable, "its module is not part of this build");
+  };
+  return *missing;
+}
+
+const Backend& ucx_backend() {
+  static Backend missing{};
+  return module_backend("ucx", &missing);
+}
+
 constexpr BackendRow kRows[] = {
     {"loopback, threads", loopback::backend, run_threads},
     {"loopback, threads that drive", loopback::backend, run_callers},
     {"loopback, simulated", loopback::backend, run_simulated, false, true},
     {"shm, threads", shm::backend, run_threads},
     {"shm, processes", shm::backend, run_processes, true},
+    {"ucx, threads", ucx_backend, run_threads},
+    {"ucx, processes", ucx_backend, run_processes, true},
 };
 
 }  // namespace
+
+const Registry& registry() {
+  static const Registry registry(WEFT_BUILD_MODULES);
+  return registry;
+}
 
 std::vector<BackendRow> backend_rows() {
   std::vector<BackendRow> rows;
@@ -54,8 +76,7 @@ std::vector<BackendRow> backend_rows() {
 
 std::vector<std::string> backends_without_row() {
   std::vector<std::string> names;
-  const Registry registry("");
-  for (const BackendEntry& entry : registry.backends()) {
+  for (const BackendEntry& entry : registry().backends()) {
     if (entry.backend == nullptr) continue;
     const bool known = std::any_of(std::begin(kRows), std::end(kRows),
                                    [&](const BackendRow& row) { return row.backend().name == entry.name; });

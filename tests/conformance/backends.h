@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "registry.h"
 #include "support/ranks.h"
 
 namespace weft::test {
@@ -16,6 +17,9 @@ struct BackendRow {
   bool processes = false;  // ranks share no memory but the backend's
   bool simulated = false;  // one rank at a time: bodies start no threads
 };
+
+// All backends, with the modules of the build folder.
+const Registry& registry();
 
 // The rows that can run here; unavailable ones are left out, with a warning that says why.
 std::vector<BackendRow> backend_rows();

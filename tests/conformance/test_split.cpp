@@ -25,11 +25,10 @@ TEST_CASE("a communicator splits by color, ordered by key, and the parts are com
   for (const BackendRow& row : backend_rows()) {
     if (row.simulated) continue;  // a part's control channel is made of sockets
     run_on(row, 5, [](Rank& self) {
-      const Registry registry("");
       const bool none = self.rank == 3;
       const int color = self.rank % 2;  // {0, 2, 4} and {1}
       std::shared_ptr<Comm> part;
-      self.expect(split(self.comm, registry, none, color, -self.rank, &part), "split");
+      self.expect(split(self.comm, registry(), none, color, -self.rank, &part), "split");
       if (none) {
         self.expect(part == nullptr, "rank 3 is in no part");
       } else if (color == 1) {
@@ -40,7 +39,7 @@ TEST_CASE("a communicator splits by color, ordered by key, and the parts are com
       std::vector<int32_t> data(10, 1);
       self.expect(self.run(all_reduce(data)), "the parent goes on");
       std::shared_ptr<Comm> again;
-      self.expect(split(self.comm, registry, false, 0, self.rank, &again), "split again");
+      self.expect(split(self.comm, registry(), false, 0, self.rank, &again), "split again");
       check_part(self, again, self.rank, 5, 10);
       if (part) part->close();
       self.expect(self.run(barrier()), "the parent outlives a part");
@@ -53,9 +52,8 @@ TEST_CASE("a part that fails leaves its parent alone") {
   for (const BackendRow& row : backend_rows()) {
     if (row.simulated) continue;
     run_on(row, 3, [](Rank& self) {
-      const Registry registry("");
       std::shared_ptr<Comm> part;
-      self.expect(split(self.comm, registry, false, 0, 0, &part), "split");
+      self.expect(split(self.comm, registry(), false, 0, 0, &part), "split");
       if (!part) return;
       if (self.rank == 1) part->fail(Status::error(Code::kAborted, "enough"));
       Status status;

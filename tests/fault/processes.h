@@ -146,6 +146,29 @@ class Processes {
   std::vector<One> ranks_;
 };
 
+// The backends that promise to survive the death of a rank, as far as they are available here.
+inline std::vector<std::string> backends() {
+  std::vector<std::string> found;
+  weft_context* context = nullptr;
+  uint64_t count = 0;
+  if (weft_context_create(nullptr, &context, nullptr) != WEFT_OK) return found;
+  weft_backend_count(context, &count);
+  for (uint64_t i = 0; i < count; i++) {
+    weft_backend_info info{};
+    info.struct_size = sizeof info;
+    if (weft_backend_query(context, i, &info) != WEFT_OK) continue;
+    const std::string name = info.name;
+    if (name != "shm" && name != "ucx") continue;
+    if (info.available != 0) {
+      found.push_back(name);
+    } else {
+      std::fprintf(stderr, "%s is left out: %s\n", info.name, info.reason);
+    }
+  }
+  weft_context_destroy(&context);
+  return found;
+}
+
 // A store name that no other test uses.
 inline std::string store_name() {
   static int count = 0;

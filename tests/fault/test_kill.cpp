@@ -48,19 +48,138 @@ void end(Joined& joined, Reporter& reporter) {
 }  // namespace
 
 TEST_CASE("a rank killed in the middle of collectives is named by all others") {
-  for (const int victim : {0, 2}) {
-    for (const uint64_t count : {uint64_t{1}, uint64_t{100000}, uint64_t{3000000}}) {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (const int victim : {0, 2}) {
+      for (const uint64_t count : {uint64_t{1}, uint64_t{100000}, uint64_t{3000000}}) {
+        const std::string store = weft_test::store_name();
+        Processes ranks(3, [&](int rank, Reporter& reporter) {
+          Joined joined(backend.c_str(), rank, 3, store);
+          if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+          std::vector<float> data(count, 1.0f);
+          for (int i = 1;; i++) {
+            if (weft_all_reduce(joined.comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_MAX,
+                                nullptr, nullptr) != WEFT_OK) {
+              break;
+            }
+            if (i == 20) reporter.mark(1);
+          }
+          end(joined, reporter);
+        });
+        REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
+        ranks.kill(victim);
+        expect_named(ranks, 3, victim);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank killed while the others wait for it alone is named") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    Processes ranks(2, [&](int rank, Reporter& reporter) {
+      Joined joined(backend.c_str(), rank, 2, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      reporter.mark(1);
+      if (rank == 1) {
+        for (;;) pause();
+      }
+      weft_barrier(joined.comm, nullptr, nullptr);
+      end(joined, reporter);
+    });
+    REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
+    REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
+    ranks.kill(1);
+    expect_named(ranks, 2, 1);
+  }
+}
+
+TEST_CASE("a rank killed in the middle of a gradient step is named by finish") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (const int victim : {0, 1}) {
+      const std::string store = weft_test::store_name();
+      Processes ranks(2, [&](int rank, Reporter& reporter) {
+        Joined joined(backend.c_str(), rank, 2, store);
+        if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+        const int64_t shape = 200000;
+        const weft_param params[2] = {{sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0},
+                                      {sizeof(weft_param), "b", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0}};
+        weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+        options.params = params;
+        options.param_count = 2;
+        const uint64_t limit = 0;
+        options.bucket_limits = &limit;
+        options.bucket_limit_count = 1;
+        weft_reducer* reducer = nullptr;
+        weft_error error = WEFT_ERROR_INIT;
+        const weft_status made = weft_reducer_create(joined.comm, &options, &reducer, &error);
+        if (made != WEFT_OK) return reporter.end(made, error);
+        std::vector<float> a(200000, 1.0f), b(200000, 2.0f);
+        weft_status status = WEFT_OK;
+        for (int step = 1; status == WEFT_OK; step++) {
+          status = weft_reducer_begin(reducer, nullptr);
+          if (status == WEFT_OK) status = weft_reducer_ready(reducer, 1, b.data(), nullptr);
+          if (status == WEFT_OK) status = weft_reducer_ready(reducer, 0, a.data(), nullptr);
+          if (status == WEFT_OK) status = weft_reducer_finish(reducer, nullptr);
+          if (step == 10) reporter.mark(1);
+        }
+        weft_reducer_error(reducer, &error);
+        weft_reducer_destroy(&reducer);
+        weft_comm_destroy(&joined.comm);
+        weft_context_destroy(&joined.context);
+        reporter.end(status, error);
+      });
+      REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
+      ranks.kill(victim);
+      expect_named(ranks, 2, victim);
+    }
+  }
+}
+
+TEST_CASE("a rank killed while the communicator forms does not leave the others waiting") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (const int victim : {0, 1}) {
+      const std::string store = weft_test::store_name();
+      // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies.
+      Processes ranks(2, [&](int rank, Reporter& reporter) {
+        reporter.mark(1);
+        Joined joined(backend.c_str(), rank, 3, store, 6000);
+        weft_context_destroy(&joined.context);
+        reporter.end(joined.status, joined.error);
+      });
+      const int other = 1 - victim;
+      REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
+      REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
+      poll(nullptr, 0, 300);  // most likely both have joined; the other outcome is right as well
+      ranks.kill(victim);
+      Word word;
+      REQUIRE(ranks.last_word(other, kBoundMs, &word));
+      INFO(word.text);
+      const bool failed = word.status == WEFT_ERR_PEER_FAILED || word.status == WEFT_ERR_TIMEOUT;
+      CHECK(failed);
+      CHECK(std::string(word.text).find("rank") != std::string::npos);
+      CHECK(ranks.exited_cleanly(other, kBoundMs));
+    }
+  }
+}
+
+TEST_CASE("a rank killed while all split and destroy: nobody hangs") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (const int victim : {0, 1}) {
       const std::string store = weft_test::store_name();
       Processes ranks(3, [&](int rank, Reporter& reporter) {
-        Joined joined("shm", rank, 3, store);
+        Joined joined(backend.c_str(), rank, 3, store);
         if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
-        std::vector<float> data(count, 1.0f);
-        for (int i = 1;; i++) {
-          if (weft_all_reduce(joined.comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_MAX,
-                              nullptr, nullptr) != WEFT_OK) {
-            break;
-          }
-          if (i == 20) reporter.mark(1);
+        weft_status status = WEFT_OK;
+        for (int i = 1; status == WEFT_OK; i++) {
+          weft_comm* part = nullptr;
+          status = weft_comm_split(joined.comm, 0, rank, &part, nullptr);
+          weft_comm_destroy(&part);
+          if (i == 3) reporter.mark(1);
         }
         end(joined, reporter);
       });
@@ -68,109 +187,5 @@ TEST_CASE("a rank killed in the middle of collectives is named by all others") {
       ranks.kill(victim);
       expect_named(ranks, 3, victim);
     }
-  }
-}
-
-TEST_CASE("a rank killed while the others wait for it alone is named") {
-  const std::string store = weft_test::store_name();
-  Processes ranks(2, [&](int rank, Reporter& reporter) {
-    Joined joined("shm", rank, 2, store);
-    if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
-    reporter.mark(1);
-    if (rank == 1) {
-      for (;;) pause();
-    }
-    weft_barrier(joined.comm, nullptr, nullptr);
-    end(joined, reporter);
-  });
-  REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
-  REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
-  ranks.kill(1);
-  expect_named(ranks, 2, 1);
-}
-
-TEST_CASE("a rank killed in the middle of a gradient step is named by finish") {
-  for (const int victim : {0, 1}) {
-    const std::string store = weft_test::store_name();
-    Processes ranks(2, [&](int rank, Reporter& reporter) {
-      Joined joined("shm", rank, 2, store);
-      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
-      const int64_t shape = 200000;
-      const weft_param params[2] = {{sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0},
-                                    {sizeof(weft_param), "b", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0}};
-      weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
-      options.params = params;
-      options.param_count = 2;
-      const uint64_t limit = 0;
-      options.bucket_limits = &limit;
-      options.bucket_limit_count = 1;
-      weft_reducer* reducer = nullptr;
-      weft_error error = WEFT_ERROR_INIT;
-      const weft_status made = weft_reducer_create(joined.comm, &options, &reducer, &error);
-      if (made != WEFT_OK) return reporter.end(made, error);
-      std::vector<float> a(200000, 1.0f), b(200000, 2.0f);
-      weft_status status = WEFT_OK;
-      for (int step = 1; status == WEFT_OK; step++) {
-        status = weft_reducer_begin(reducer, nullptr);
-        if (status == WEFT_OK) status = weft_reducer_ready(reducer, 1, b.data(), nullptr);
-        if (status == WEFT_OK) status = weft_reducer_ready(reducer, 0, a.data(), nullptr);
-        if (status == WEFT_OK) status = weft_reducer_finish(reducer, nullptr);
-        if (step == 10) reporter.mark(1);
-      }
-      weft_reducer_error(reducer, &error);
-      weft_reducer_destroy(&reducer);
-      weft_comm_destroy(&joined.comm);
-      weft_context_destroy(&joined.context);
-      reporter.end(status, error);
-    });
-    REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
-    ranks.kill(victim);
-    expect_named(ranks, 2, victim);
-  }
-}
-
-TEST_CASE("a rank killed while the communicator forms does not leave the others waiting") {
-  for (const int victim : {0, 1}) {
-    const std::string store = weft_test::store_name();
-    // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies.
-    Processes ranks(2, [&](int rank, Reporter& reporter) {
-      reporter.mark(1);
-      Joined joined("shm", rank, 3, store, 6000);
-      weft_context_destroy(&joined.context);
-      reporter.end(joined.status, joined.error);
-    });
-    const int other = 1 - victim;
-    REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
-    REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
-    poll(nullptr, 0, 300);  // most likely both have joined; the other outcome is right as well
-    ranks.kill(victim);
-    Word word;
-    REQUIRE(ranks.last_word(other, kBoundMs, &word));
-    INFO(word.text);
-    const bool failed = word.status == WEFT_ERR_PEER_FAILED || word.status == WEFT_ERR_TIMEOUT;
-    CHECK(failed);
-    CHECK(std::string(word.text).find("rank") != std::string::npos);
-    CHECK(ranks.exited_cleanly(other, kBoundMs));
-  }
-}
-
-TEST_CASE("a rank killed while all split and destroy: nobody hangs") {
-  for (const int victim : {0, 1}) {
-    const std::string store = weft_test::store_name();
-    Processes ranks(3, [&](int rank, Reporter& reporter) {
-      Joined joined("shm", rank, 3, store);
-      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
-      weft_status status = WEFT_OK;
-      for (int i = 1; status == WEFT_OK; i++) {
-        weft_comm* part = nullptr;
-        status = weft_comm_split(joined.comm, 0, rank, &part, nullptr);
-        weft_comm_destroy(&part);
-        if (i == 3) reporter.mark(1);
-      }
-      end(joined, reporter);
-    });
-    REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
-    ranks.kill(victim);
-    expect_named(ranks, 3, victim);
   }
 }

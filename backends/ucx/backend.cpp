@@ -1,0 +1,40 @@
+// The ucx module: what libweft-ucx.so exports.
+#include "backend.h"
+
+#include "base/text.h"
+#include "connect.h"
+#include "library.h"
+
+namespace weft::ucx {
+namespace {
+
+Status probe(std::string* detail) {
+  Log silent;
+  const Speaking speaking(silent);
+  ContextPtr context;
+  WEFT_TRY(open_context(2, &context));
+  const std::string found = devices(context.get());
+  if (found.empty()) return Status::error(Code::kUnavailable, cat("because ", version(), " finds no device"));
+  *detail = cat(version(), " over ", found);
+  return {};
+}
+
+}  // namespace
+
+const Backend& backend() {
+  static constexpr Backend kBackend = {
+      .name = "ucx",
+      .summary = "messages over UCX, between hosts and inside one",
+      .preference = 50,
+      .probe = probe,
+      .make_transport = connect,
+      .make_collectives = nullptr,
+      .reachable = nullptr,
+  };
+  return kBackend;
+}
+
+}  // namespace weft::ucx
+
+extern "C" __attribute__((visibility("default"))) const weft::BackendModule weft_backend_module;
+const weft::BackendModule weft_backend_module = {weft::kBackendModuleAbi, &weft::ucx::backend()};

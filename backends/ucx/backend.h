@@ -1,0 +1,10 @@
+// The ucx backend: a Transport over UCX, in a module of its own (libweft-ucx.so).
+#pragma once
+
+#include "core/backend.h"
+
+namespace weft::ucx {
+
+const Backend& backend();
+
+}  // namespace weft::ucx

@@ -1,0 +1,158 @@
+#include "connect.h"
+
+#include <sys/random.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "transport.h"
+
+namespace weft::ucx {
+namespace {
+
+// Of one rank's address, far above what UCX makes for a machine with many devices.
+constexpr uint32_t kMostAddressBytes = 64 * 1024;
+
+// A number that a stranger cannot guess, never 0.
+Status make_token(uint64_t* token) {
+  do {
+    if (getrandom(token, sizeof *token, 0) != static_cast<ssize_t>(sizeof *token)) {
+      return Status::system("getrandom", errno);
+    }
+  } while (*token == 0);
+  return {};
+}
+
+// What a rank tells the others of itself: its address, and for each of them the token that it shall show. Or
+// why it has none.
+struct Card {
+  std::string problem;
+  Bytes address;
+  std::vector<uint64_t> tokens;
+};
+
+Bytes encode(const Card& card) {
+  ByteWriter writer;
+  writer.put_string(card.problem).put_bytes(card.address);
+  for (const uint64_t token : card.tokens) writer.put(token);
+  return writer.take();
+}
+
+bool decode(const Bytes& bytes, int ranks, Card* card) {
+  ByteReader reader(bytes);
+  card->problem = reader.get_string(1024);
+  const ByteView address = reader.get_bytes(kMostAddressBytes);
+  card->address.assign(address.begin(), address.end());
+  for (int r = 0; r < ranks; r++) card->tokens.push_back(reader.get<uint64_t>());
+  return reader.done() && (card->problem.empty() != card->address.empty());
+}
+
+Status make_card(UcxTransport& transport, int ranks, Card* card) {
+  for (int r = 0; r < ranks; r++) {
+    WEFT_TRY(make_token(&transport.peer(r).token_in));
+    card->tokens.push_back(transport.peer(r).token_in);
+  }
+  WEFT_TRY(transport.open(&card->address));
+  if (card->address.empty() || card->address.size() > kMostAddressBytes) {
+    return Status::error(Code::kUnavailable,
+                         cat("because UCX's address has ", card->address.size(), " bytes"));
+  }
+  return {};
+}
+
+// All fail if one does, with the first one's words.
+Status agree(const BackendArgs& args, const Status& mine) {
+  ByteWriter writer;
+  writer.put_string(std::string_view(mine.text()).substr(0, 1024));
+  std::vector<Bytes> all;
+  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &all, args.deadline));
+  WEFT_TRY(mine);
+  for (size_t r = 0; r < all.size(); r++) {
+    ByteReader reader(all[r]);
+    const std::string text = reader.get_string(1024);
+    if (reader.done() && text.empty()) continue;
+    return Status::error(Code::kUnavailable, cat("rank ", r, ": ", text), Evidence::kReport)
+        .with_ranks({static_cast<int>(r)});
+  }
+  return {};
+}
+
+Status add_endpoints(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
+  for (size_t r = 0; r < cards.size(); r++) {
+    if (static_cast<int>(r) == rank) continue;
+    transport.peer(static_cast<int>(r)).token_out = cards[r].tokens[static_cast<size_t>(rank)];
+    WEFT_TRY(transport.add_endpoint(static_cast<int>(r), cards[r].address));
+  }
+  return {};
+}
+
+// Tell everybody, and wait until everybody has told: of the others' kHello, then of their kReady.
+Status await(UcxTransport& transport, const BackendArgs& args, NoteKind kind, bool Peer::* heard) {
+  const int rank = args.exchange.rank();
+  const int size = args.exchange.size();
+  for (int r = 0; r < size; r++) {
+    if (r != rank) transport.tell(transport.peer(r), kind);
+  }
+  std::vector<int> silent;
+  for (uint32_t round = 0;; round++) {
+    const bool advanced = transport.progress();
+    silent.clear();
+    for (int r = 0; r < size; r++) {
+      const Peer& peer = transport.peer(r);
+      if (r == rank || peer.*heard) continue;
+      if (peer.broken) return peer.why;
+      silent.push_back(r);
+    }
+    if (silent.empty()) return {};
+    if (advanced) round = 0;
+    if (round % 64 == 63) {
+      WEFT_TRY(args.exchange.check());
+      if (args.deadline.expired(args.clock)) break;
+    }
+    args.clock.relax(round);
+  }
+  return Status::error(Code::kTimeout, cat("rank ", list_text(silent), " did not answer over UCX"),
+                       Evidence::kDeadline)
+      .with_ranks(silent);
+}
+
+}  // namespace
+
+Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
+  const int rank = args.exchange.rank();
+  const int size = args.exchange.size();
+  auto made = std::make_unique<UcxTransport>(rank, size, args.clock, args.log);
+  Card mine;
+  const Status opened = make_card(*made, size, &mine);
+  if (!opened.ok())
+    mine = {opened.text().substr(0, 1024), {}, std::vector<uint64_t>(static_cast<size_t>(size))};
+  std::vector<Bytes> all;
+  WEFT_TRY(args.exchange.all_gather(encode(mine), &all, args.deadline));
+  WEFT_TRY(opened);
+  std::vector<Card> cards(all.size());
+  for (size_t r = 0; r < all.size(); r++) {
+    const int other = static_cast<int>(r);
+    if (!decode(all[r], size, &cards[r])) {
+      return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed UCX address"))
+          .with_ranks({other});
+    }
+    if (!cards[r].problem.empty()) {
+      return Status::error(Code::kUnavailable, cat("rank ", r, ": ", cards[r].problem), Evidence::kReport)
+          .with_ranks({other});
+    }
+  }
+  WEFT_TRY(agree(args, add_endpoints(*made, rank, cards)));
+  WEFT_TRY(await(*made, args, NoteKind::kHello, &Peer::hello));
+  WEFT_TRY(await(*made, args, NoteKind::kReady, &Peer::ready));
+  int local = 0;
+  for (int r = 0; r < size; r++) local += r == rank || (args.fds != nullptr && args.fds->same_host(r));
+  made->set_local_size(local);
+  if (args.log.enabled(LogLevel::kInfo)) {
+    args.log.info(cat("ucx: ", version(), "; ", made->describe()));
+  }
+  *transport = std::move(made);
+  return {};
+}
+
+}  // namespace weft::ucx

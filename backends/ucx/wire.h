@@ -1,0 +1,68 @@
+// What travels in front of every message over UCX, and how it is checked. Written by one rank's transport
+// (transport.cpp), read by another's; the port is open to anybody who reaches it, so nothing in here is
+// believed before parse has looked at it. Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/transport.h"
+
+namespace weft::ucx {
+
+// Ids of UCX's active messages.
+inline constexpr unsigned kMessageId = 0;   // Header, and the data of an eager message
+inline constexpr unsigned kFragmentId = 1;  // Fragment, and a part of an offered message's data
+inline constexpr unsigned kNoteId = 2;      // Note
+
+// In front of a message of Transport::send.
+struct Header {
+  uint64_t token = 0;  // made by the receiver for this sender and this communicator
+  uint64_t slot = 0;
+  uint64_t size = 0;   // of the data
+  uint64_t offer = 0;  // 0: the data follows. Else the sender's name for a message that waits for kGo
+  uint32_t from = 0;
+  uint32_t lane = 0;
+  uint32_t step = 0;
+  uint32_t reserved = 0;
+  Descriptor descriptor;
+
+  MessageTag tag() const { return {slot, lane, step}; }
+};
+static_assert(sizeof(Header) == 80);
+
+// In front of a part of an offered message. Parts of a message come in order.
+struct Fragment {
+  uint64_t token = 0;
+  uint64_t receive = 0;  // the receiver's name for it, from kGo
+  uint64_t offset = 0;
+  uint32_t from = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Fragment) == 32);
+
+// What transports tell each other beside messages.
+enum class NoteKind : uint32_t {
+  kHello = 1,   // I reach you
+  kReady = 2,   // I have everybody's hello
+  kCredit = 3,  // first: bytes of eager messages that you may send again
+  kGo = 4,      // first: your offer's name; second: my receive's, which your fragments shall carry
+};
+struct Note {
+  uint64_t token = 0;
+  uint64_t first = 0;
+  uint64_t second = 0;
+  uint32_t from = 0;
+  NoteKind kind = NoteKind::kHello;
+};
+static_assert(sizeof(Note) == 32);
+
+// Copy what another process sent; false when its length is not that of a T.
+template <class T>
+bool parse(const void* bytes, size_t size, T* value) {
+  if (bytes == nullptr || size != sizeof(T)) return false;
+  std::memcpy(value, bytes, sizeof(T));
+  return true;
+}
+
+}  // namespace weft::ucx
