@@ -494,9 +494,9 @@ typedef struct weft_bucket {
 /* count is a largest count; the stage sets the real one */
 #define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
 
-/* One collective that a hook declares; stage k runs before collective k, stage n after the last. */
+/* One collective that a hook declares; stage k runs before collective k, stage n after the last. Lies in an
+ * array without a size of its elements: it never grows beyond its reserved fields. */
 typedef struct weft_hook_collective {
-  size_t struct_size;
   int32_t coll; /* ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL or BROADCAST */
   int32_t dtype;
   int32_t op;        /* for reductions */
@@ -506,7 +506,8 @@ typedef struct weft_hook_collective {
   int32_t dst_space;
   uint64_t src_offset_bytes; /* multiple of the dtype's size */
   uint64_t dst_offset_bytes;
-  uint64_t flags; /* WEFT_HOOK_COLLECTIVE_* */
+  uint64_t flags;       /* WEFT_HOOK_COLLECTIVE_* */
+  uint64_t reserved[4]; /* 0 */
 } weft_hook_collective;
 
 #define WEFT_HOOK_COLLECTIVES 8
@@ -603,7 +604,7 @@ typedef struct weft_reducer_options {
   size_t struct_size;
   const weft_param* params;
   uint64_t param_count;          /* at least 1 */
-  uint64_t param_size;           /* sizeof(weft_param) */
+  uint64_t param_size;           /* sizeof(weft_param); default: params[0].struct_size */
   int32_t mode;                  /* WEFT_GRADIENT_*; default copy */
   uint32_t bucket_limit_count;   /* entries of bucket_limits; default: first 1 MiB, then 25 MiB */
   const uint64_t* bucket_limits; /* bytes; the last repeats; 0 is one parameter a bucket */

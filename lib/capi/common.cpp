@@ -53,6 +53,8 @@ Status check_stream(const weft_stream* stream) {
 
 namespace {
 
+// The defaults of the library. A fact about the program, as its header's version or the size of its structs,
+// is left at zero, "not said": the library does not know it.
 template <class T>
 weft_status init_struct(T* options, size_t size, const T& defaults) {
   if (options == nullptr || size < sizeof(size_t) || size > kMaxStructSize) return WEFT_ERR_ARG;
@@ -79,7 +81,8 @@ const char* weft_status_string(weft_status status) {
 }
 
 weft_status weft_context_options_init(weft_context_options* options, size_t size) {
-  const weft_context_options defaults = WEFT_CONTEXT_OPTIONS_INIT;
+  weft_context_options defaults = WEFT_CONTEXT_OPTIONS_INIT;
+  defaults.version = 0;
   return init_struct(options, size, defaults);
 }
 
@@ -89,7 +92,8 @@ weft_status weft_comm_options_init(weft_comm_options* options, size_t size) {
 }
 
 weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size) {
-  const weft_reducer_options defaults = WEFT_REDUCER_OPTIONS_INIT;
+  weft_reducer_options defaults = WEFT_REDUCER_OPTIONS_INIT;
+  defaults.param_size = 0;
   return init_struct(options, size, defaults);
 }
 

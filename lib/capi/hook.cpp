@@ -43,8 +43,12 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
 weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table* table, void* user_data,
                                     weft_hook** hook) {
   return plain([&] {
-    return make_hook(context, hook,
-                     [&](std::shared_ptr<Hook>* made) { return make_hook_table(table, user_data, made); });
+    return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
+      WEFT_NOT_NULL(table);
+      weft_hook_table read;
+      WEFT_TRY(read_struct(table, "weft_hook_table", &read));
+      return make_hook_table(read, user_data, made);
+    });
   });
 }
 

@@ -25,13 +25,13 @@ void after_progress(Context& context) {
   if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
 }
 
-// The parameters, each read by the size that the caller gives it.
+// The parameters. Their size in the array is what the caller says, by default what the first one says.
 Status read_params(const weft_reducer_options& options, std::vector<weft_param>* params) {
   if (options.param_count == 0) return Status::error(Code::kArg, "a reducer needs at least one parameter");
   if (options.params == nullptr) return null_argument("params");
-  if (options.param_size < sizeof(size_t) || options.param_size > kMaxStructSize) {
-    return Status::error(Code::kArg,
-                         cat("param_size is ", options.param_size, "; set it to sizeof(weft_param)"));
+  const uint64_t stride = options.param_size != 0 ? options.param_size : options.params->struct_size;
+  if (stride < sizeof(size_t) || stride > kMaxStructSize) {
+    return Status::error(Code::kArg, cat("param_size is ", stride, "; set it to sizeof(weft_param)"));
   }
   if (options.param_count > kMaxParams) {
     return Status::error(Code::kArg,
@@ -40,8 +40,8 @@ Status read_params(const weft_reducer_options& options, std::vector<weft_param>*
   params->resize(options.param_count);
   const auto* at = reinterpret_cast<const unsigned char*>(options.params);
   for (weft_param& param : *params) {
-    WEFT_TRY(read_struct(reinterpret_cast<const weft_param*>(at), "weft_param", &param, options.param_size));
-    at += options.param_size;
+    WEFT_TRY(read_struct(reinterpret_cast<const weft_param*>(at), "weft_param", &param, stride));
+    at += stride;
   }
   return {};
 }

@@ -14,8 +14,6 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxHookName = 255;
-// The first version of the table ends here.
-constexpr size_t kLeastTable = offsetof(weft_hook_table, free_user_data) + sizeof(void*);
 
 // What a function of the table writes its reason into; never believed to be terminated.
 class Message {
@@ -93,31 +91,17 @@ class HookTable final : public Hook {
 
 }  // namespace
 
-Status make_hook_table(const weft_hook_table* table, void* user_data, std::shared_ptr<Hook>* hook) {
+Status make_hook_table(const weft_hook_table& table, void* user_data, std::shared_ptr<Hook>* hook) {
   hook->reset();
-  if (table == nullptr) return Status::error(Code::kArg, "the hook's table is NULL");
-  if (table->struct_size < kLeastTable) {
-    return Status::error(Code::kArg, cat("struct_size of the hook's table is ", table->struct_size,
-                                         ", at least ", kLeastTable, " is needed"));
-  }
-  weft_hook_table known{};
-  std::memcpy(&known, table, std::min(table->struct_size, sizeof known));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(table);
-  for (size_t i = sizeof known; i < table->struct_size; i++) {
-    if (bytes[i] != 0) {
-      return Status::error(Code::kArg, "the hook's table sets functions that this version does not know");
-    }
-  }
-  known.struct_size = sizeof known;
-  if (known.name == nullptr || known.name[0] == 0) return Status::error(Code::kArg, "the hook has no name");
-  if (strnlen(known.name, kMaxHookName + 1) > kMaxHookName) {
+  if (table.name == nullptr || table.name[0] == 0) return Status::error(Code::kArg, "the hook has no name");
+  if (strnlen(table.name, kMaxHookName + 1) > kMaxHookName) {
     return Status::error(Code::kArg, cat("the hook's name is longer than ", kMaxHookName, " bytes"));
   }
   for (const auto& [set, function] :
-       {std::pair{known.plan != nullptr, "plan"}, {known.stage != nullptr, "stage"}}) {
-    if (!set) return Status::error(Code::kArg, cat("hook '", known.name, "' has no ", function, " function"));
+       {std::pair{table.plan != nullptr, "plan"}, {table.stage != nullptr, "stage"}}) {
+    if (!set) return Status::error(Code::kArg, cat("hook '", table.name, "' has no ", function, " function"));
   }
-  *hook = std::make_shared<HookTable>(known, user_data);
+  *hook = std::make_shared<HookTable>(table, user_data);
   return {};
 }
 

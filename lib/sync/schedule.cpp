@@ -49,6 +49,9 @@ class Checker {
       return bad("dynamic counts are not supported in this version", Code::kUnsupported);
     }
     if (c.flags != 0) return bad(cat("unknown flags ", c.flags));
+    for (const uint64_t reserved : c.reserved) {
+      if (reserved != 0) return bad("a reserved field is set");
+    }
     switch (c.coll) {
       case WEFT_COLL_ALL_REDUCE:
       case WEFT_COLL_REDUCE_SCATTER:
@@ -153,7 +156,6 @@ class Checker {
 Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
   weft_hook_plan plan{};
   plan.struct_size = sizeof plan;
-  for (weft_hook_collective& c : plan.collectives) c.struct_size = sizeof c;
   WEFT_TRY(hook.plan(bucket, &plan));
   const Checker check(bucket, plan);
   const auto named = [&](const Status& s) { return s.with_prefix(cat("hook '", hook.name(), "': ")); };

@@ -113,7 +113,6 @@ int main(void) {
   FIELD(weft_bucket, param_size);
   FIELD(weft_bucket, params);
   STRUCT(weft_hook_collective);
-  FIELD(weft_hook_collective, struct_size);
   FIELD(weft_hook_collective, coll);
   FIELD(weft_hook_collective, dtype);
   FIELD(weft_hook_collective, op);
@@ -124,6 +123,7 @@ int main(void) {
   FIELD(weft_hook_collective, src_offset_bytes);
   FIELD(weft_hook_collective, dst_offset_bytes);
   FIELD(weft_hook_collective, flags);
+  FIELD(weft_hook_collective, reserved);
   STRUCT(weft_hook_plan);
   FIELD(weft_hook_plan, struct_size);
   FIELD(weft_hook_plan, scratch_bytes);

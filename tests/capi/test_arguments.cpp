@@ -61,6 +61,80 @@ TEST_CASE("structs of other versions are read by their size, and unknown fields 
   CHECK(weft_context_create(&older, &context, nullptr) == WEFT_ERR_ARG);
 }
 
+TEST_CASE("the init functions know the library's defaults, not the program's facts") {
+  weft_context_options context;
+  CHECK(weft_context_options_init(&context, sizeof context) == WEFT_OK);
+  CHECK(context.struct_size == sizeof context);
+  CHECK(context.version == 0);
+  weft_reducer_options reducer;
+  CHECK(weft_reducer_options_init(&reducer, sizeof reducer) == WEFT_OK);
+  CHECK(reducer.param_size == 0);
+  struct Newer {
+    weft_comm_options known;
+    uint64_t unknown;
+  } newer;
+  newer.unknown = 7;
+  CHECK(weft_comm_options_init(&newer.known, sizeof newer) == WEFT_OK);
+  CHECK(newer.known.struct_size == sizeof newer);
+  CHECK(newer.unknown == 0);
+  CHECK(weft_comm_options_init(nullptr, sizeof newer) == WEFT_ERR_ARG);
+  CHECK(weft_comm_options_init(&newer.known, 0) == WEFT_ERR_ARG);
+}
+
+TEST_CASE("a hook's table is read by its size") {
+  Solo solo;
+  struct Newer {
+    weft_hook_table known;
+    void (*unknown)(void*);
+  } newer{};
+  newer.known.struct_size = sizeof newer;
+  newer.known.name = "newer";
+  newer.known.plan = [](void*, const weft_bucket*, weft_hook_plan*, char*) { return WEFT_OK; };
+  newer.known.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+  newer.known.free_user_data = [](void* calls) { ++*static_cast<int*>(calls); };
+  int freed = 0;
+  weft_hook* hook = nullptr;
+  CHECK(weft_hook_create_custom(solo.context, nullptr, &freed, &hook) == WEFT_ERR_ARG);
+  CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_OK);
+  CHECK(weft_hook_destroy(&hook) == WEFT_OK);
+  CHECK(freed == 1);
+  newer.unknown = newer.known.free_user_data;
+  CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
+  newer.known.struct_size = SIZE_MAX;
+  CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
+  newer.known.struct_size = offsetof(weft_hook_table, plan);  // reaches no plan
+  CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
+  CHECK(freed == 1);
+}
+
+TEST_CASE("parameters of a newer and of an older header are read by their size") {
+  Solo solo;
+  struct Newer {
+    weft_param known;
+    uint64_t unknown;
+  } params[2] = {};
+  const int64_t shape = 3;
+  for (Newer& param : params) {
+    param.known.struct_size = sizeof param;
+    param.known.name = &param == params ? "a" : "b";
+    param.known.dtype = WEFT_DTYPE_F32;
+    param.known.ndim = 1;
+    param.known.shape = &shape;
+  }
+  weft_reducer_options options;
+  REQUIRE(weft_reducer_options_init(&options, sizeof options) == WEFT_OK);
+  options.params = &params[0].known;
+  options.param_count = 2;  // param_size is not said: the first parameter says it
+  weft_reducer* reducer = nullptr;
+  CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_OK);
+  CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+  options.param_size = sizeof(Newer);
+  params[1].unknown = 1;
+  CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_ERR_ARG);
+  options.param_size = 4;
+  CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_ERR_ARG);
+}
+
 TEST_CASE("a program compiled for another major version is refused") {
   weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
   options.version = 20000;

@@ -254,7 +254,6 @@ TEST_CASE("a hook of the program's own decides how a bucket travels") {
       table.name = "doubling";
       table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) -> weft_status {
         plan->collective_count = 1;
-        plan->collectives[0].struct_size = sizeof plan->collectives[0];
         plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
         plan->collectives[0].dtype = bucket->dtype;
         plan->collectives[0].op = WEFT_OP_AVG;

@@ -90,7 +90,7 @@ std::shared_ptr<Hook> hook_by_hand(User* u) {
   table.stage = stage_by_hand;
   table.free_user_data = [](void* data) { user(data).freed++; };
   std::shared_ptr<Hook> hook;
-  if (!make_hook_table(&table, u, &hook).ok()) return nullptr;
+  if (!make_hook_table(table, u, &hook).ok()) return nullptr;
   return hook;
 }
 
@@ -268,7 +268,7 @@ std::shared_ptr<Hook> hook_on_worker(Worker* worker) {
     return WEFT_OK;
   };
   std::shared_ptr<Hook> hook;
-  if (!make_hook_table(&table, worker, &hook).ok()) return nullptr;
+  if (!make_hook_table(table, worker, &hook).ok()) return nullptr;
   worker->hook = hook.get();
   return hook;
 }
@@ -377,7 +377,7 @@ TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
     };
     table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
     std::shared_ptr<Hook> hook;
-    self.expect(make_hook_table(&table, nullptr, &hook), "table");
+    self.expect(make_hook_table(table, nullptr, &hook), "table");
     std::unique_ptr<Reducer> reducer;
     const Status status = make_reducer(self.comm, model, hook, &reducer);
     self.expect(status.code() == Code::kHook && has(status.text(), "no such matrix"), status.text());
@@ -405,7 +405,7 @@ TEST_CASE("hooks that declare different collectives are a mismatch, not a hang")
     };
     table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
     std::shared_ptr<Hook> hook;
-    self.expect(make_hook_table(&table, nullptr, &hook), "table");
+    self.expect(make_hook_table(table, nullptr, &hook), "table");
     std::unique_ptr<Reducer> reducer;
     const Status status = make_reducer(self.comm, model, hook, &reducer);
     self.expect(status.code() == Code::kMismatch, status.text());
