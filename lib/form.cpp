@@ -191,7 +191,11 @@ Status from_environment(Meeting* meeting, std::string* job) {
   Environment environment;
   const bool asked = meeting->bootstrap == Meeting::Bootstrap::kEnvironment;
   // What a launcher says, or does not say, is no matter of a program that knows its ranks itself.
-  WEFT_TRY(asked ? process_environment(&environment) : process_settings(&environment));
+  if (asked) {
+    WEFT_TRY(process_environment(&environment));
+  } else {
+    process_settings(&environment);
+  }
   *job = environment.job;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
   if (!asked) return {};

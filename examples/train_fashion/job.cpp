@@ -9,7 +9,7 @@ namespace {
                   (error.text[0] != '\0' ? ": " + std::string(error.text) : ""));
 }
 
-// WEFT_LOG turns the library's log on; here it goes to standard error.
+// The library prints nothing by itself; what it warns of goes to standard error.
 void print_log(void*, int32_t, const char* line) {
   std::fprintf(stderr, "weft: %s\n", line);
 }
@@ -66,7 +66,10 @@ uint64_t Job::sum(uint64_t mine) {
 }
 
 uint64_t Job::from_rank_0(uint64_t value) {
-  check(weft_broadcast(comm_, &value, 1, WEFT_DTYPE_U64, 0, nullptr, nullptr), "weft_broadcast");
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.timeout_ms =
+      WEFT_TIMEOUT_INFINITE;  // rank 0 may have trained alone for long; its death ends the wait
+  check(weft_broadcast(comm_, &value, 1, WEFT_DTYPE_U64, 0, &options, nullptr), "weft_broadcast");
   return value;
 }
 

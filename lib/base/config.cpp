@@ -216,16 +216,6 @@ Status store_rule(const Variables& variables, const ProcessFacts& facts, const J
                       "and WEFT_SECRET_FILE on all ranks"));
 }
 
-Status read_log_level(const Variables& variables, Environment* environment) {
-  const char* value = variables.text("WEFT_LOG");
-  if (value == nullptr) return {};
-  constexpr const char* kNames[] = {"off", "error", "warn", "info", "debug"};
-  for (int level = 0; level < 5; level++) {
-    if (std::strcmp(value, kNames[level]) == 0) environment->log = static_cast<LogLevel>(level);
-  }
-  return environment->log ? Status() : variables.bad("WEFT_LOG", "off, error, warn, info or debug");
-}
-
 Status check_secret(const char* source, size_t size) {
   if (size >= kMinSecretBytes && size <= kMaxSecretBytes) return {};
   return Status::error(Code::kAuth, cat(source, " holds a secret of ", size, " bytes, but it must have ",
@@ -265,16 +255,15 @@ const char* name(Launcher launcher) {
   return "?";
 }
 
-Status read_settings(const Getter& get, Environment* environment) {
+void read_settings(const Getter& get, Environment* environment) {
   *environment = Environment();
   const Variables variables(get);
   environment->job = variables.text_or_empty("WEFT_JOB");
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
-  return read_log_level(variables, environment);
 }
 
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment) {
-  WEFT_TRY(read_settings(get, environment));
+  read_settings(get, environment);
   const Variables variables(get);
   const LauncherVariables* launcher = find_launcher(variables);
   if (variables.has("WEFT_RANK") || variables.has("WEFT_SIZE")) {
@@ -307,7 +296,8 @@ Status load_secret(Environment* environment) {
   }
   if ((about.st_mode & S_IRWXO) != 0 || (about.st_uid != ::geteuid() && about.st_uid != 0)) {
     return Status::error(Code::kAuth, cat("WEFT_SECRET_FILE ", path,
-                                          " is open to other users: it must belong to you (chmod 600)"));
+                                          " is open to other users: it must belong to you or root, and be "
+                                          "closed to users outside of its group (chmod 600)"));
   }
   Bytes secret(kMaxSecretBytes + 2);
   const ssize_t got = ::read(file.get(), secret.data(), secret.size());
@@ -319,8 +309,8 @@ Status load_secret(Environment* environment) {
   return {};
 }
 
-Status process_settings(Environment* environment) {
-  return read_settings([](const char* variable) { return std::getenv(variable); }, environment);
+void process_settings(Environment* environment) {
+  read_settings([](const char* variable) { return std::getenv(variable); }, environment);
 }
 
 Status process_environment(Environment* environment) {

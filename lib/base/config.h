@@ -10,19 +10,16 @@
 //   WEFT_STORE_EXTERNAL     1: the store is a program of its own (`weft store`); else rank 0 serves it
 //   WEFT_JOB                tells apart the jobs that meet in one store; any text, equal on all ranks
 //   WEFT_SECRET             the job's secret, 16 to 256 bytes of text
-//   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); not readable by others
-//   WEFT_BACKEND            "shm", "loopback", ...
-//   WEFT_LOG                off, error, warn, info or debug; for the weft command and the examples
+//   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); closed to users outside of
+//   its group WEFT_BACKEND            "shm", "loopback", ...
 #pragma once
 
 #include <sys/types.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "base/buffer.h"
-#include "base/log.h"
 #include "base/status.h"
 
 namespace weft {
@@ -41,8 +38,7 @@ struct Environment {
   std::string job;  // WEFT_JOB, else the launcher's name for the job; equal on all ranks, may be empty
   Bytes secret;     // empty: none. Filled from WEFT_SECRET_FILE by load_secret
   std::string secret_file;
-  std::string backend;          // empty: the best available
-  std::optional<LogLevel> log;  // WEFT_LOG
+  std::string backend;  // empty: the best available
 };
 
 // What the parser needs to know besides variables.
@@ -64,8 +60,8 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND and WEFT_LOG. Pure.
-Status read_settings(const Getter& get, Environment* environment);
+// environment: WEFT_JOB and WEFT_BACKEND. Pure.
+void read_settings(const Getter& get, Environment* environment);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
 // size is wrong, kSystem when it cannot be read.
@@ -73,6 +69,6 @@ Status load_secret(Environment* environment);
 
 // For this process: the environment with its secret loaded, or the settings alone.
 Status process_environment(Environment* environment);
-Status process_settings(Environment* environment);
+void process_settings(Environment* environment);
 
 }  // namespace weft

@@ -144,10 +144,13 @@ void Former::start_link(int rank) {
 
 Status Former::wait_for_events() {
   ready_.clear();
-  ready_.push_back({unix_listener_.get(), POLLIN, 0});
-  ready_.push_back({tcp_listener_.get(), POLLIN, 0});  // poll ignores a descriptor of -1
+  // poll ignores a descriptor of -1.
+  ready_.push_back({exhausted_ ? -1 : unix_listener_.get(), POLLIN, 0});
+  ready_.push_back({exhausted_ ? -1 : tcp_listener_.get(), POLLIN, 0});
   ready_.push_back({exchange_.watch_fd(), POLLIN, 0});
   Deadline next = options_.deadline;
+  if (exhausted_) next = next.earlier(Deadline::after(clock_, kExhaustedPauseMs, 0));
+  exhausted_ = false;
   for (const Link& link : links_) {
     const short events = link.connecting ? POLLOUT : link.connection.events();
     ready_.push_back({link.connection.fd(), events, 0});
@@ -190,8 +193,7 @@ void Former::accept_from_all() {
 void Former::accept_links(const Fd& listener, bool unix_socket) {
   for (;;) {
     Fd fd;
-    bool exhausted = false;
-    if (!accept_from(listener.get(), &fd, &exhausted).ok() || !fd.valid()) return;
+    if (!accept_from(listener.get(), &fd, &exhausted_).ok() || !fd.valid()) return;
     if (Status status = check_peer_user(fd.get()); !status.ok()) {
       log_.warn(cat("mesh: refused a connection: ", status.text()));
       continue;

@@ -72,6 +72,7 @@ class Former {
   std::vector<Route> routes_;  // to lower ranks
   std::vector<Peer> peers_;
   std::vector<Link> links_;
+  bool exhausted_ = false;     // no descriptors: leave the listeners alone for a while
   std::vector<pollfd> ready_;  // listeners, the exchange, links_, then connected peers
 };
 

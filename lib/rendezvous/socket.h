@@ -28,6 +28,8 @@ int finish_connect(int fd);
 // The next connection that waits, or none. kSystem only for what should not happen; *exhausted: this process
 // has no descriptors left, try later.
 Status accept_from(int listener, Fd* fd, bool* exhausted);
+// How long such a process leaves its listeners alone: they stay readable meanwhile.
+inline constexpr int64_t kExhaustedPauseMs = 100;
 
 struct PeerProcess {
   pid_t pid = 0;  // 0: in a namespace that cannot be seen from here

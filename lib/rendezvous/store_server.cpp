@@ -102,7 +102,6 @@ bool StoreServer::Loop::finished() {
 }
 
 void StoreServer::Loop::wait_for_events() {
-  constexpr int64_t kExhaustedPauseMs = 100;
   stop_seen_ =
       stopping();  // before poll, so that what was sent before the stop is read before it takes effect
   ready_.clear();

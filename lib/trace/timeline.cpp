@@ -154,13 +154,11 @@ std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t los
 
 Status write_timeline(const std::vector<RecordedEvent>& events, uint64_t lost, const std::string& path) {
   const std::string text = timeline_text(events, lost);
-  std::string temporary = path + ".XXXXXX";
-  const Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  // Not mkstemp: the file gets the permissions that the process gives to all its files.
+  const std::string temporary = cat(path, ".", ::getpid(), ".tmp");
+  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file.valid()) return Status::system(cat("writing the trace ", path), errno);
   Status status = write_all(file.get(), text, path);
-  // As any file that a program writes, not for its owner alone.
-  if (status.ok() && ::fchmod(file.get(), 0644) != 0)
-    status = Status::system(cat("writing the trace ", path), errno);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
     status = Status::system(cat("writing the trace ", path), errno);
   }

@@ -328,7 +328,8 @@ typedef struct weft_comm_info {
   int32_t size;
   int32_t local_size;    /* ranks that share this host's memory */
   uint8_t failed;        /* 0 or 1 */
-  uint8_t authenticated; /* 1: members proved that they hold the job's secret */
+  uint8_t authenticated; /* 1: members proved that they hold the job's secret, or the communicator's key that
+                            the program's own all-gather handed them; 0: there is none */
   uint8_t reserved[2];
   char backend[32];
   char algorithm[32];      /* of the last completed collective */

@@ -128,6 +128,13 @@ def test_timeout():
     expect_equal(result.returncode, 124, result)
 
 
+def test_flood():
+    """a rank that floods its output does not keep weft run from its end"""
+    result = subprocess.run([WEFT, "run", "--timeout", "0.2", "-n", "1", "--", "yes"], stdout=subprocess.DEVNULL,
+                            stdin=subprocess.DEVNULL, timeout=60, check=False)
+    expect_equal(result.returncode, 124, result)
+
+
 def test_cannot_run():
     """a command that does not exist is code 127, by name"""
     result = weft_run("-n", "1", "--", "./no such program")

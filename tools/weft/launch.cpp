@@ -56,10 +56,10 @@ Pipe make_pipe() {
   return {ends[0], ends[1]};
 }
 
-class Job {
+class Launch {
  public:
-  explicit Job(const LaunchOptions& options);
-  ~Job();
+  explicit Launch(const LaunchOptions& options);
+  ~Launch();
   int run();
 
  private:
@@ -76,7 +76,7 @@ class Job {
   void act_on_deadlines();
   void begin_ending(int code, Clock::duration until_terminate);
   void signal_all(int number);
-  void pump_all();
+  void wait_and_pump(int timeout_ms);
   bool running() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.pid > 0; });
   }
@@ -97,7 +97,7 @@ class Job {
   Clock::time_point kill_at_ = Clock::time_point::max();
 };
 
-Job::Job(const LaunchOptions& options) : options_(options) {
+Launch::Launch(const LaunchOptions& options) : options_(options) {
   sigemptyset(&watched_);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched_, number);
   ::sigprocmask(SIG_BLOCK, &watched_, &before_);
@@ -106,7 +106,7 @@ Job::Job(const LaunchOptions& options) : options_(options) {
   ranks_.resize(static_cast<size_t>(options.ranks));
 }
 
-Job::~Job() {
+Launch::~Launch() {
   signal_all(SIGKILL);
   for (Rank& rank : ranks_) {
     if (rank.pid > 0) ::waitpid(rank.pid, nullptr, 0);
@@ -115,7 +115,7 @@ Job::~Job() {
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
 
-void Job::start(int rank, const std::string& store, const std::string& secret) {
+void Launch::start(int rank, const std::string& store, const std::string& secret) {
   const Pipe out = make_pipe();
   const Pipe err = make_pipe();
   const bool plain = options_.prefix == Prefix::kNone || (options_.prefix == Prefix::kOthers && rank == 0);
@@ -137,7 +137,7 @@ void Job::start(int rank, const std::string& store, const std::string& secret) {
 }
 
 // In the child: its own process group, no standard input, the environment of its rank.
-void Job::become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err) {
+void Launch::become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err) {
   ::setpgid(0, 0);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(null, STDIN_FILENO);
@@ -161,38 +161,26 @@ void Job::become(int rank, const std::string& store, const std::string& secret, 
   ::_exit(kCannotRunCode);
 }
 
-int Job::run() {
+int Launch::run() {
   const std::string store = options_.store.empty() ? "unix:@weft-" + random_hex(16) : options_.store;
   const std::string secret = random_hex(32);
   for (int rank = 0; rank < options_.ranks; ++rank) start(rank, store, secret);
   if (options_.timeout_s > 0) timeout_at_ = Clock::now() + seconds(options_.timeout_s);
   while (running()) {
-    std::vector<pollfd> polled{{signal_fd_, POLLIN, 0}};
-    for (const LineWriter& line : lines_) {
-      if (line.fd() >= 0) polled.push_back({line.fd(), POLLIN, 0});
-    }
-    ::poll(polled.data(), polled.size(), wait_ms());
+    wait_and_pump(wait_ms());
     take_signals();
-    pump_all();
     reap();
     act_on_deadlines();
   }
   // All ranks have ended; what they wrote is in the pipes.
   const auto give_up = Clock::now() + seconds(kDrainS);
-  pump_all();
-  while (Clock::now() < give_up) {
-    const auto open =
-        std::find_if(lines_.begin(), lines_.end(), [](const LineWriter& line) { return line.fd() >= 0; });
-    if (open == lines_.end()) break;
-    pollfd wait{open->fd(), POLLIN, 0};
-    ::poll(&wait, 1, 50);
-    pump_all();
-  }
+  const auto open = [](const LineWriter& line) { return line.fd() >= 0; };
+  while (Clock::now() < give_up && std::any_of(lines_.begin(), lines_.end(), open)) wait_and_pump(50);
   for (LineWriter& line : lines_) line.finish();
   return result_;
 }
 
-std::string Job::running_text() const {
+std::string Launch::running_text() const {
   std::string text;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].pid > 0) text += " " + std::to_string(rank);
@@ -200,19 +188,25 @@ std::string Job::running_text() const {
   return text;
 }
 
-int Job::wait_ms() const {
+int Launch::wait_ms() const {
   const auto next = std::min({timeout_at_, terminate_at_, kill_at_});
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
 }
 
-void Job::pump_all() {
+// Wait for signals and output, and pass on what there is.
+void Launch::wait_and_pump(int timeout_ms) {
+  std::vector<pollfd> polled{{signal_fd_, POLLIN, 0}};
+  for (const LineWriter& line : lines_) {
+    if (line.fd() >= 0) polled.push_back({line.fd(), POLLIN, 0});
+  }
+  ::poll(polled.data(), polled.size(), timeout_ms);
   for (LineWriter& line : lines_) line.pump();
 }
 
 // Look at every rank: several SIGCHLD may arrive as one.
-void Job::reap() {
+void Launch::reap() {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const pid_t pid = ranks_[rank].pid;
     siginfo_t info{};
@@ -226,7 +220,7 @@ void Job::reap() {
   }
 }
 
-void Job::ended(size_t rank, int code) {
+void Launch::ended(size_t rank, int code) {
   ranks_[rank].code = code;
   if (code == 0 || ending_) return;
   // A signal's victim cannot speak for itself; a rank that chose its exit code has said why.
@@ -236,14 +230,14 @@ void Job::ended(size_t rank, int code) {
 }
 
 // The first failure decides the exit code. The others first get time to find out themselves.
-void Job::begin_ending(int code, Clock::duration until_terminate) {
+void Launch::begin_ending(int code, Clock::duration until_terminate) {
   if (!ending_) result_ = code;
   ending_ = true;
   timeout_at_ = Clock::time_point::max();
   terminate_at_ = Clock::now() + until_terminate;
 }
 
-void Job::take_signals() {
+void Launch::take_signals() {
   signalfd_siginfo info{};
   while (::read(signal_fd_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
@@ -256,7 +250,7 @@ void Job::take_signals() {
   }
 }
 
-void Job::act_on_deadlines() {
+void Launch::act_on_deadlines() {
   const auto now = Clock::now();
   if (now >= timeout_at_) {
     failure_ = "not done in time";
@@ -273,7 +267,7 @@ void Job::act_on_deadlines() {
 }
 
 // To the ranks' process groups. A stopped rank is woken, so that it can end.
-void Job::signal_all(int number) {
+void Launch::signal_all(int number) {
   for (const Rank& rank : ranks_) {
     if (rank.pid <= 0) continue;
     ::kill(-rank.pid, number);
@@ -296,6 +290,6 @@ std::string random_hex(int count) {
 }
 
 int launch(const LaunchOptions& options) {
-  Job job(options);
+  Launch job(options);
   return job.run();
 }

@@ -18,17 +18,15 @@ LineWriter::~LineWriter() {
 
 bool LineWriter::pump() {
   char buffer[65536];
-  while (fd_ >= 0) {
-    const ssize_t got = ::read(fd_, buffer, sizeof buffer);
-    if (got > 0) {
-      take({buffer, static_cast<size_t>(got)});
-    } else if (got == 0) {
-      ::close(std::exchange(fd_, -1));
-    } else if (errno != EINTR) {
-      return true;  // EAGAIN: nothing more at the moment
-    }
+  if (fd_ < 0) return false;
+  // One read: a rank that floods its output must not keep the caller from signals and the other ranks.
+  const ssize_t got = ::read(fd_, buffer, sizeof buffer);
+  if (got > 0) {
+    take({buffer, static_cast<size_t>(got)});
+  } else if (got == 0) {
+    ::close(std::exchange(fd_, -1));
   }
-  return false;
+  return fd_ >= 0;
 }
 
 void LineWriter::take(std::string_view bytes) {
@@ -58,7 +56,7 @@ void LineWriter::emit(std::string_view line) {
       pollfd wait{out_, POLLOUT, 0};
       ::poll(&wait, 1, 100);
     } else if (errno != EINTR) {
-      return;  // nobody reads us any more; the ranks go on
+      return;  // what our output leads to is broken
     }
   }
 }

@@ -15,7 +15,7 @@ class LineWriter {
   ~LineWriter();
 
   int fd() const { return fd_; }  // -1 after the end
-  // Pass on what has arrived; false when the pipe has ended.
+  // Pass on some of what has arrived, at once; false when the pipe has ended.
   bool pump();
   // Write out an unfinished last line, with a newline.
   void finish();

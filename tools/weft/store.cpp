@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <stdexcept>
 
@@ -19,7 +20,7 @@ void must(const weft::Status& status) {
 }
 
 // Until SIGINT or SIGTERM.
-int serve(const std::string& address) {
+int serve(const std::string& address, weft::LogLevel level) {
   sigset_t endings;
   sigemptyset(&endings);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&endings, number);
@@ -34,7 +35,7 @@ int serve(const std::string& address) {
       environment.secret.empty() ? weft::AuthKey::open() : weft::AuthKey::from_secret(environment.secret);
   weft::SystemClock clock;
   weft::Log log([](weft::LogLevel, const char* line) { std::fprintf(stderr, "weft store: %s\n", line); },
-                environment.log.value_or(weft::LogLevel::kWarn));
+                level);
   std::unique_ptr<weft::StoreServer> server;
   bool in_use = false;
   must(weft::StoreServer::start(options, clock, log, &server, &in_use));
@@ -58,5 +59,12 @@ void add_store(CLI::App& app, int* exit_code) {
       "SIGINT\n"
       "or SIGTERM.");
   store->add_option("--listen", *address, "tcp://HOST:PORT (port 0: any free one) or unix:@NAME")->required();
-  store->callback([address, exit_code] { *exit_code = serve(*address); });
+  auto level = std::make_shared<weft::LogLevel>(weft::LogLevel::kWarn);
+  const std::map<std::string, weft::LogLevel> levels = {{"error", weft::LogLevel::kError},
+                                                        {"warn", weft::LogLevel::kWarn},
+                                                        {"info", weft::LogLevel::kInfo},
+                                                        {"debug", weft::LogLevel::kDebug}};
+  store->add_option("--log", *level, "error, warn, info or debug (default warn), on standard error")
+      ->transform(CLI::CheckedTransformer(levels));
+  store->callback([address, level, exit_code] { *exit_code = serve(*address, *level); });
 }
