@@ -95,14 +95,20 @@ def test_flipped_bit():
 
 
 def test_trace():
-    """the trace is JSON and has events"""
+    """the trace shows that buckets are launched before the last gradient is ready"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         code, _, result = demo(2, "--no-check", "--trace", path, images=1000)
         expect_equal(code, 0, result.stdout, result.stderr)
-        trace = json.loads(path.read_text())
-        events = trace["traceEvents"] if isinstance(trace, dict) else trace
-        expect(len(events) > 10, "there are events", str(trace)[:500])
+        events = json.loads(path.read_text())["traceEvents"]
+    kinds = {kind: [event for event in events if event.get("cat") == kind] for kind in ("step", "ready", "launch")}
+    expect(all(kinds.values()), "there are steps, gradients and launches", events[:20])
+
+    def overlaps(step):
+        times = {kind: [event["ts"] for event in kinds[kind] if event["pid"] == step["pid"]
+                        and step["ts"] <= event["ts"] <= step["ts"] + step["dur"]] for kind in ("ready", "launch")}
+        return bool(times["launch"]) and min(times["launch"]) < max(times["ready"])
+    expect(any(map(overlaps, kinds["step"])), "no step launched a bucket before its last gradient", events[:20])
 
 
 def test_no_data():

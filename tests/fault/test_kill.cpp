@@ -138,31 +138,34 @@ TEST_CASE("a rank killed in the middle of a gradient step is named by finish") {
   }
 }
 
-TEST_CASE("a rank killed while the communicator forms does not leave the others waiting") {
-  for (const std::string& backend : weft_test::backends()) {
-    INFO(backend);
-    for (const int victim : {0, 1}) {
+TEST_CASE("a rank killed while the communicator forms is named to the others at once") {
+  // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies. Whether it had joined by
+  // then nobody outside can see; if it had not, the others rightly wait for it until their deadline, and the next
+  // try lets it go on for longer. No backend has a part in it yet.
+  for (const int victim : {0, 1}) {
+    INFO("victim " << victim);
+    bool named = false;
+    for (int attempt = 1; attempt <= 5 && !named; attempt++) {
       const std::string store = weft_test::store_name();
-      // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies.
       Processes ranks(2, [&](int rank, Reporter& reporter) {
         reporter.mark(1);
-        Joined joined(backend.c_str(), rank, 3, store, 6000);
+        Joined joined("shm", rank, 3, store, 4000);
         weft_context_destroy(&joined.context);
         reporter.end(joined.status, joined.error);
       });
       const int other = 1 - victim;
       REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
       REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
-      poll(nullptr, 0, 300);  // most likely both have joined; the other outcome is right as well
+      poll(nullptr, 0, 100 * attempt);
       ranks.kill(victim);
       Word word;
       REQUIRE(ranks.last_word(other, kBoundMs, &word));
       INFO(word.text);
-      const bool failed = word.status == WEFT_ERR_PEER_FAILED || word.status == WEFT_ERR_TIMEOUT;
-      CHECK(failed);
-      CHECK(std::string(word.text).find("rank") != std::string::npos);
       CHECK(ranks.exited_cleanly(other, kBoundMs));
+      named = word.status == WEFT_ERR_PEER_FAILED && word.failed_rank == victim;
+      if (!named) CHECK(word.status == WEFT_ERR_TIMEOUT);
     }
+    CHECK(named);
   }
 }
 
