@@ -193,6 +193,9 @@ def select(arguments):
     tests = [Test(entry, arguments) for entry in json.loads(listing.stdout)]
     wanted = arguments.suite.replace(",", " ").split()
     if wanted:
+        unknown = set(wanted) - {suite for test in tests for suite in test.suites}
+        if unknown:
+            sys.exit(f"run.py: there is no suite {', '.join(sorted(unknown))}")
         tests = [test for test in tests if set(wanted) & set(test.suites)]
     if arguments.filter:
         # Programs of other names run too if they are Catch2 programs: they filter their test cases.

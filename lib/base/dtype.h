@@ -1,5 +1,5 @@
 // Element types, reductions and collectives: names, sizes, and which combinations make sense.
-// The values are those of weft.h (checked in capi.cpp).
+// The values are those of weft.h (checked in lib/capi/common.cpp).
 #pragma once
 
 #include <cstdint>

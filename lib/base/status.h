@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// The values are those of weft_status in weft.h (checked in capi.cpp) and permanent.
+// The values are those of weft_status in weft.h (checked in lib/capi/common.cpp) and permanent.
 enum class Code : int32_t {
   kOk = 0,
   kArg = 1,

@@ -95,9 +95,6 @@ AuthKey AuthKey::from_secret(ByteView secret) {
 AuthKey AuthKey::open() {
   return {keyed_hash(Key{}, "weft job without a secret", {}), false};
 }
-AuthKey AuthKey::random() {
-  return {random_key(), true};
-}
 
 Bytes encode_hello(const Hello& hello) {
   ByteWriter writer;

@@ -32,7 +32,6 @@ struct AuthKey {
 
   static AuthKey from_secret(ByteView secret);
   static AuthKey open();
-  static AuthKey random();
 };
 
 // Once per process before anything else here; again is free. kInternal when there is no randomness.

@@ -1,10 +1,10 @@
 // The control channel over sockets: every rank is connected to every other one, by a unix socket inside a
-// host and by TCP between hosts. Made by lib/core's comm while it is formed, over an Exchange; then carries
+// host and by TCP between hosts. Made by lib/form while it is formed, over an Exchange; then carries
 // small messages and evidence of death (Control), and before that file descriptors (FdChannel).
 //
 // A thread of its own ("weft-control") sleeps in epoll from start() to stop(): it reads frames, calls the
 // listener, and learns of a peer's death by the end of the connection and, inside a host, by a pidfd.
-// Every connection is authenticated and encrypted (secure_channel.h) with a key that rank 0 makes for the
+// Every connection is authenticated and encrypted (secure_stream.h) with a key that rank 0 makes for the
 // comm and the Exchange distributes.
 #pragma once
 

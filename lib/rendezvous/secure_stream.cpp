@@ -14,7 +14,6 @@ Status SecureStream::receive(ByteView bytes, std::vector<Bytes>* frames) {
   while (!handshake_.done() && !bytes.empty()) {
     size_t consumed = 0;
     WEFT_TRY(handshake_.receive(bytes, &consumed, &out_));
-    heard_ = true;
     bytes = bytes.subspan(consumed);
   }
   if (!handshake_.done()) return {};

@@ -19,8 +19,6 @@ class SecureStream {
   Status receive(ByteView bytes, std::vector<Bytes>* frames);
   // Both sides have proved that they hold the key.
   bool established() const { return reader_.has_value(); }
-  // Whether the peer has sent anything that looks like Weft.
-  bool heard() const { return heard_; }
   // Largest frame to accept; kSmallFrame at first.
   void set_limit(size_t limit);
 
@@ -36,7 +34,6 @@ class SecureStream {
   std::vector<Bytes> early_;  // frames that were sent before the handshake was done
   Bytes out_;
   size_t limit_ = kSmallFrame;
-  bool heard_ = false;
 };
 
 }  // namespace weft

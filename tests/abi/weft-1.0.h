@@ -7,8 +7,8 @@
  *  2. Results come last, through pointers, and are NULL or 0 after a failure.
  *  3. Objects are pointers to incomplete structs. X_create makes, X_destroy(&x) ends and nulls the pointer
  * and accepts NULL objects; requests are released instead. Any order of destruction is legal.
- *  4. Input structs start with struct_size; fill them with the WEFT_X_INIT macro, the weft_x_init function,
- * or zeros plus struct_size. Zero means the default in every field, and each field names its default.
+ *  4. Input structs start with struct_size; fill them with the WEFT_X_INIT macro, the weft_x_init function
+ * (where there is one), or zeros plus struct_size. Zero means the default in every field, and each field names its default.
  * Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with WEFT_ERR_ARG. Arrays
  * of structs carry the size of an element. Output structs carry the caller's struct_size and are filled up to
  * it.
@@ -258,7 +258,7 @@ typedef struct weft_backend_info {
 
 /* How many backends this library knows. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
-/* Describe backend index; loads its module. Returns WEFT_ERR_ARG beyond the count. Threads: any thread.
+/* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count. Threads: any thread.
  * Since 1.0 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
 
@@ -287,7 +287,7 @@ typedef struct weft_comm_options {
   int32_t size;       /* number of ranks; ignored for ENV */
   uint32_t reserved;  /* 0 */
   const char* store;  /* "tcp://host:port" or "unix:@name" (one host); rank 0 serves it unless
-                         WEFT_COMM_STORE_EXTERNAL is set */
+                         WEFT_COMM_STORE_EXTERNAL is set; ignored but for STORE */
   const void* secret; /* the job's secret, 16 to 256 bytes; default: none, and then loopback addresses only */
   uint64_t secret_bytes;
   weft_all_gather_fn all_gather;
