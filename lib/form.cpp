@@ -67,15 +67,20 @@ Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline) {
   return {};
 }
 
-// What a rank has to offer: the backend it was told to use (or none), and those that work there.
+constexpr uint32_t kMaxAlgorithms = 1024;
+
+// What a rank has to offer: the backend and the algorithms that it was told to use (or none), and the
+// backends that work there.
 struct Offer {
   std::string wanted;
+  std::string algorithms;
   std::vector<std::string> available;
 };
 
 Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
   ByteReader reader(bytes);
   offer->wanted = reader.get_string(64);
+  offer->algorithms = reader.get_string(kMaxAlgorithms);
   const auto count = std::min<uint32_t>(reader.get<uint32_t>(), 64);
   for (uint32_t i = 0; i < count; i++) offer->available.push_back(reader.get_string(64));
   if (reader.done()) return {};
@@ -84,7 +89,7 @@ Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
 
 // The backend that every rank was told to use, or the most preferred one that every rank has.
 Status choose_backend(Exchange& exchange, const Registry& registry, const std::string& wanted,
-                      Deadline deadline, const Backend** chosen) {
+                      const std::string& algorithms, Deadline deadline, const Backend** chosen) {
   Status local;
   if (!wanted.empty()) {
     const BackendEntry* entry = registry.find(wanted);
@@ -96,7 +101,7 @@ Status choose_backend(Exchange& exchange, const Registry& registry, const std::s
   WEFT_TRY(agree_on(exchange, local, deadline));
 
   ByteWriter writer;
-  writer.put_string(wanted);
+  writer.put_string(wanted).put_string(algorithms);
   std::vector<std::string> available;
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
@@ -110,6 +115,11 @@ Status choose_backend(Exchange& exchange, const Registry& registry, const std::s
   std::vector<Offer> offers(all.size());
   for (size_t r = 0; r < all.size(); r++) WEFT_TRY(read_offer(static_cast<int>(r), all[r], &offers[r]));
   for (size_t r = 1; r < offers.size(); r++) {
+    if (offers[r].algorithms != offers[0].algorithms) {
+      return Status::error(Code::kMismatch, cat("rank 0 asks for the algorithms \"", offers[0].algorithms,
+                                                "\", rank ", r, " for \"", offers[r].algorithms, "\""))
+          .with_ranks({static_cast<int>(r)});
+    }
     if (offers[r].wanted == offers[0].wanted) continue;
     const auto shown = [](const std::string& name) { return name.empty() ? "the best" : name; };
     return Status::error(Code::kMismatch, cat("rank 0 asks for backend ", shown(offers[0].wanted), ", rank ",
@@ -131,13 +141,13 @@ Status choose_backend(Exchange& exchange, const Registry& registry, const std::s
   return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
 }
 
-Status make_collectives(const Backend& backend, const BackendArgs& args,
+Status make_collectives(const Backend& backend, const BackendArgs& args, const coll::Forced& forced,
                         std::unique_ptr<Collectives>* collectives) {
   if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
   std::unique_ptr<Transport> transport;
   WEFT_TRY(backend.make_transport(args, &transport));
   *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
-                                args.clock, {}, args.allocator);
+                                args.clock, forced, args.allocator);
   return {};
 }
 
@@ -151,15 +161,21 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   std::unique_ptr<SocketMesh> mesh;
   WEFT_TRY(SocketMesh::make(exchange, mesh_options, context->clock(), context->log(), &mesh));
 
+  coll::Forced forced;
+  const Status understood = options.algorithms.size() > kMaxAlgorithms
+                                ? Status::error(Code::kArg, "algorithms: too long")
+                                : coll::parse_forced(options.algorithms, &forced);
+  WEFT_TRY(agree_on(exchange, understood, deadline));
+
   const Backend* backend = nullptr;
-  WEFT_TRY(choose_backend(exchange, registry, options.backend, deadline, &backend));
+  WEFT_TRY(choose_backend(exchange, registry, options.backend, options.algorithms, deadline, &backend));
   BackendArgs args{exchange, context->clock(), context->log(), context->host()};
   args.fds = mesh.get();
   args.allocator = context->options().host_allocator;
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = deadline;
   std::unique_ptr<Collectives> collectives;
-  const Status made = make_collectives(*backend, args, &collectives);
+  const Status made = make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
 
   bool crowded = false;
@@ -198,6 +214,7 @@ Status from_environment(Meeting* meeting, std::string* job) {
   }
   *job = environment.job;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
+  if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
   if (!asked) return {};
   meeting->rank = environment.rank;
   meeting->size = environment.size;

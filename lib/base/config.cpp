@@ -260,6 +260,7 @@ void read_settings(const Getter& get, Environment* environment) {
   const Variables variables(get);
   environment->job = variables.text_or_empty("WEFT_JOB");
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
+  environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
 }
 
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment) {

@@ -11,7 +11,11 @@
 //   WEFT_JOB                tells apart the jobs that meet in one store; any text, equal on all ranks
 //   WEFT_SECRET             the job's secret, 16 to 256 bytes of text
 //   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); closed to users outside of
-//   its group WEFT_BACKEND            "shm", "loopback", ...
+//                           its group
+//   WEFT_BACKEND            "shm", "loopback", ...
+//   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages use whatever
+//   the
+//                           size; equal on all ranks
 #pragma once
 
 #include <sys/types.h>
@@ -38,7 +42,8 @@ struct Environment {
   std::string job;  // WEFT_JOB, else the launcher's name for the job; equal on all ranks, may be empty
   Bytes secret;     // empty: none. Filled from WEFT_SECRET_FILE by load_secret
   std::string secret_file;
-  std::string backend;  // empty: the best available
+  std::string backend;     // empty: the best available
+  std::string algorithms;  // empty: chosen by size
 };
 
 // What the parser needs to know besides variables.
@@ -60,7 +65,7 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB and WEFT_BACKEND. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND and WEFT_ALGORITHMS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its

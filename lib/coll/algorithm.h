@@ -1,7 +1,8 @@
 // An algorithm: a constant row, given by a function of the algorithm's name, that says which collective it is
 // for, when it may be used, and how one rank's schedule is built. One file each, in the collective's folder;
-// lib/coll/meson.build lists them, in order of preference. Builders are pure: the same on every rank but for
-// the rank itself.
+// lib/coll/meson.build lists them, in order of preference. In the first round, whom a rank sends to receives
+// in its own first round (Schedule::add_handshake). Builders are pure: the same on every rank but for the
+// rank itself.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,10 @@ struct Algorithm {
 
 inline bool always(const Shape&) {
   return true;
+}
+// Of algorithms that are used when they are forced alone.
+inline bool never(const Shape&) {
+  return false;
 }
 
 // Up to here a message costs about the same whatever its size, so fewer rounds win over fewer bytes.

@@ -192,7 +192,7 @@ bool TransportLane::work() {
   while (work_index_ < works.size()) {
     if (budget == 0) return false;
     const Work& next = works[work_index_];
-    const uint64_t unit = next.is_fold ? plan_->shape.element * next.input_count : 1;
+    const uint64_t unit = next.kind == WorkKind::kCopy ? 1 : plan_->shape.element * next.input_count;
     const uint64_t count =
         std::min(next.count - work_begin_, std::max<uint64_t>(budget / unit / 64 * 64, 64));
     run(next, work_begin_, count);
@@ -207,15 +207,18 @@ bool TransportLane::work() {
 
 void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   const std::span<const Ref> inputs = plan_->schedule.inputs(work);
-  const uint64_t offset = work.is_fold ? begin * plan_->shape.element : begin;
-  std::byte* const to = at(work.to) + offset;
-  if (!work.is_fold) {
-    const std::byte* const from = at(inputs[0]) + offset;
-    if (from != to) std::memcpy(to, from, count);
+  const uint64_t element = work.kind == WorkKind::kCopy ? 1 : plan_->shape.element;
+  std::byte* const to = at(work.to) + begin * element;
+  double prescale = 1.0, postscale = 1.0;
+  scales(work.kind, &prescale, &postscale);
+  const bool changes = prescale != 1.0 || postscale != 1.0 || work.kind == WorkKind::kCombine;
+  if (!changes && work.kind != WorkKind::kFold) {
+    const std::byte* const from = at(inputs[0]) + begin * element;
+    if (from != to) std::memcpy(to, from, count * element);
     return;
   }
   fold_inputs_.clear();
-  for (const Ref& input : inputs) fold_inputs_.push_back(at(input) + offset);
+  for (const Ref& input : inputs) fold_inputs_.push_back(at(input) + begin * element);
   FoldArgs fold;
   fold.dtype = args_.dtype;
   fold.op = args_.op;
@@ -224,9 +227,19 @@ void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   fold.outputs = &to;
   fold.output_count = 1;
   fold.count = count;
-  fold.prescale = args_.prescale;
-  fold.postscale = args_.postscale;
+  fold.prescale = prescale;
+  fold.postscale = postscale;
   context_.host.fold(fold);
+}
+
+// See Schedule::begin.
+void TransportLane::scales(WorkKind kind, double* prescale, double* postscale) const {
+  const bool narrow = is_float(args_.dtype) && dtype_size(args_.dtype) == 2;
+  if (kind == WorkKind::kFold || kind == WorkKind::kBegin) *prescale = args_.prescale;
+  if (kind == WorkKind::kFold || (kind == WorkKind::kBegin && narrow) ||
+      (kind == WorkKind::kEnd && !narrow)) {
+    *postscale = args_.postscale;
+  }
 }
 
 void TransportLane::finish(Status status) {

@@ -44,6 +44,7 @@ class TransportLane final : public CollectiveLane {
   Status look_around();  // whether a rank that is waited for executes something else
   bool work();           // a bounded amount; true when the round's work is done
   void run(const Work& work, uint64_t begin, uint64_t count);
+  void scales(WorkKind kind, double* prescale, double* postscale) const;
   void finish(Status status);
   std::byte* at(const Ref& ref) const;
 

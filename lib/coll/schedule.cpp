@@ -12,17 +12,32 @@ void Schedule::receive(int peer, uint32_t step, Ref to, uint64_t bytes) {
   transfers_.push_back({false, peer, step, to, bytes});
 }
 
-void Schedule::fold(std::span<const Ref> inputs, Ref to, uint64_t count) {
+void Schedule::add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count) {
   if (count == 0) return;
   works_.push_back(
-      {true, static_cast<uint32_t>(inputs_.size()), static_cast<uint32_t>(inputs.size()), to, count});
+      {kind, static_cast<uint32_t>(inputs_.size()), static_cast<uint32_t>(inputs.size()), to, count});
   inputs_.insert(inputs_.end(), inputs.begin(), inputs.end());
 }
 
+void Schedule::fold(std::span<const Ref> inputs, Ref to, uint64_t count) {
+  add(WorkKind::kFold, inputs, to, count);
+}
+
 void Schedule::copy(Ref from, Ref to, uint64_t bytes) {
-  if (bytes == 0) return;
-  works_.push_back({false, static_cast<uint32_t>(inputs_.size()), 1, to, bytes});
-  inputs_.push_back(from);
+  add(WorkKind::kCopy, std::span(&from, 1), to, bytes);
+}
+
+void Schedule::begin(Ref from, Ref to, uint64_t count) {
+  add(WorkKind::kBegin, std::span(&from, 1), to, count);
+}
+
+void Schedule::combine(Ref low, Ref high, Ref to, uint64_t count) {
+  const Ref inputs[] = {low, high};
+  add(WorkKind::kCombine, inputs, to, count);
+}
+
+void Schedule::end(Ref at, uint64_t count) {
+  add(WorkKind::kEnd, std::span(&at, 1), at, count);
 }
 
 void Schedule::end_round() {

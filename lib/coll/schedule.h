@@ -32,12 +32,20 @@ struct Transfer {
   uint64_t bytes = 0;
 };
 
+enum class WorkKind : uint8_t {
+  kCopy,     // count is bytes; of elements everywhere else
+  kFold,     // all inputs at once, with the operation's scales, rounded once
+  kBegin,    // for algorithms that add partial results: an input, scaled as far as it is scaled at first
+  kCombine,  // two partial results, without scales
+  kEnd,      // what is left of the scales
+};
+
 struct Work {
-  bool is_fold = false;
+  WorkKind kind = WorkKind::kCopy;
   uint32_t first_input = 0;  // into Schedule::inputs; a copy has one
   uint32_t input_count = 0;
   Ref to;
-  uint64_t count = 0;  // fold: elements; copy: bytes
+  uint64_t count = 0;
 };
 
 // Where a round's transfers and works end; they begin where the round before it ends.
@@ -55,6 +63,12 @@ class Schedule {
   // to = fold of the inputs in their order, with the operation's op and scales.
   void fold(std::span<const Ref> inputs, Ref to, uint64_t count);
   void copy(Ref from, Ref to, uint64_t bytes);
+  // Partial results travel in the operation's dtype. So that sums of 16 bit do not overflow where their mean
+  // does not, begin() applies all scales to them, and end() none; wider types are divided at the end.
+  // combine: the lower ranks' part first.
+  void begin(Ref from, Ref to, uint64_t count);
+  void combine(Ref low, Ref high, Ref to, uint64_t count);
+  void end(Ref at, uint64_t count);
   void end_round();
   // Memory for the whole operation, aligned to 64 bytes.
   Ref scratch(uint64_t bytes);
@@ -74,6 +88,8 @@ class Schedule {
   static constexpr uint32_t kHandshakeStep = UINT32_MAX;
 
  private:
+  void add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count);
+
   std::vector<Transfer> transfers_;
   std::vector<Work> works_;
   std::vector<Ref> inputs_;

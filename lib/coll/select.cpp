@@ -1,6 +1,8 @@
 #include "coll/select.h"
 
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "base/text.h"
 
@@ -25,6 +27,33 @@ constexpr AlgorithmRow kTable[] = {
 
 std::span<const AlgorithmRow> algorithms() {
   return kTable;
+}
+
+Status parse_forced(std::string_view text, Forced* forced) {
+  while (!text.empty()) {
+    const std::string_view entry = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), entry.size() + 1));
+    const size_t equals = entry.find('=');
+    const std::string_view coll = entry.substr(0, equals);
+    const std::string_view wanted = equals == entry.npos ? "" : entry.substr(equals + 1);
+    std::vector<std::string_view> known;
+    const Algorithm* found = nullptr;
+    for (const AlgorithmRow row_of : kTable) {
+      const Algorithm& row = row_of();
+      if (coll != name(row.coll)) continue;
+      known.emplace_back(row.name);
+      if (wanted == row.name) found = &row;
+    }
+    if (known.empty()) {
+      return Status::error(Code::kArg, cat("algorithms: \"", entry, "\" is not collective=algorithm"));
+    }
+    if (found == nullptr) {
+      return Status::error(Code::kArg, cat("algorithms: there is no \"", wanted, "\" for ", coll,
+                                           "; there are ", list_text(known)));
+    }
+    (*forced)[found->coll] = found->name;
+  }
+  return {};
 }
 
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <span>
+#include <string_view>
 
 #include "base/status.h"
 #include "coll/algorithm.h"
@@ -19,6 +20,9 @@ struct Forced {
   const char*& operator[](Coll coll) { return names[static_cast<size_t>(coll)]; }
   const char* operator[](Coll coll) const { return names[static_cast<size_t>(coll)]; }
 };
+
+// Read "all_reduce=ring,broadcast=tree"; empty: nothing is forced. kArg naming what there is.
+Status parse_forced(std::string_view text, Forced* forced);
 
 // The first row that applies, or the forced one. kUnsupported, naming it, when a forced one is unknown.
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);

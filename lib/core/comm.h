@@ -20,7 +20,8 @@ namespace weft {
 class Parting;
 
 struct CommOptions {
-  std::string backend;  // as asked for; empty: the best
+  std::string backend;     // as asked for; empty: the best
+  std::string algorithms;  // of collectives over a transport, as WEFT_ALGORITHMS; empty: chosen by size
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;
   uint64_t arena_limit_bytes = uint64_t{64} << 30;

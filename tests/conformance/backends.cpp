@@ -16,6 +16,7 @@ namespace {
 std::vector<std::string> run_simulated(int size, const RankBody& body, const RanksOptions& options) {
   SimulationOptions simulated;
   simulated.comm = options.comm;
+  if (!coll::parse_forced(options.comm.algorithms, &simulated.forced).ok()) return {"no such algorithm"};
   return Simulation(base_seed(), size, simulated).run(body).failures;
 }
 

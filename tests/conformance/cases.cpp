@@ -37,6 +37,23 @@ Bytes random_data(Dtype dtype, uint64_t count, Random& random) {
   return data;
 }
 
+// -2, 2, 4 and the like: sums, halves and products of a few ranks' are exact.
+Bytes whole_data(Dtype dtype, ReduceOp op, uint64_t count, Random& random) {
+  const uint32_t element = dtype_size(dtype);
+  Bytes data(count * element);
+  for (uint64_t i = 0; i < count; i++) {
+    const auto dice = static_cast<int64_t>(random.below(5));
+    const int64_t whole = op == ReduceOp::kProd ? (dice % 2 == 0 ? 1 : -2) : 2 * dice - 4;
+    std::byte* const to = data.data() + i * element;
+    if (is_float(dtype)) {
+      reference::store(dtype, static_cast<double>(whole), to);
+    } else {
+      std::memcpy(to, &whole, element);
+    }
+  }
+  return data;
+}
+
 // Elements of one rank's source.
 uint64_t source_count(const Case& c, int rank, int size) {
   const uint64_t all = c.count * static_cast<uint64_t>(size);
@@ -166,6 +183,16 @@ void prepare(Case& c, int size, Random& random) {
   if (c.op == ReduceOp::kPremulSum) c.prescale = 0.37;
   for (int r = 0; r < size; r++) {
     c.sources.push_back(random_data(c.dtype, source_count(c, r, size), random));
+  }
+  for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
+}
+
+void prepare_exact(Case& c, int size, Random& random) {
+  c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
+  if (c.op == ReduceOp::kAvg) c.postscale = 0.5;
+  if (c.op == ReduceOp::kPremulSum) c.prescale = 0.5;
+  for (int r = 0; r < size; r++) {
+    c.sources.push_back(whole_data(c.dtype, c.op, source_count(c, r, size), random));
   }
   for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
 }

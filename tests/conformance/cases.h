@@ -37,6 +37,9 @@ std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype);
 // Fill in root, scales and the data, by dice.
 void prepare(Case& c, int size, Random& random);
 
+// As prepare, with small whole numbers: exact in every dtype whatever the order in which they are added.
+void prepare_exact(Case& c, int size, Random& random);
+
 // Run it on a rank; if it succeeds, note every difference.
 Status attempt(const Case& c, Rank& self);
 // Run it, note failure and every difference.

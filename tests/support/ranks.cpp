@@ -53,7 +53,7 @@ std::vector<std::string> run_linked(SocketLinks& links, const RankBody& body, co
                     args.deadline = mesh_options.deadline;
                     args.fds = mesh.get();
                     std::unique_ptr<Collectives> collectives;
-                    WEFT_TRY(collectives_of(backend)(args, &collectives));
+                    WEFT_TRY(collectives_of(backend, options.comm.algorithms)(args, &collectives));
                     *comm = Comm::create(context, links.rank(), links.size(), options.comm, std::move(mesh),
                                          std::move(collectives));
                     return {};
@@ -77,7 +77,8 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
       found[static_cast<size_t>(r)] = run_rank(
           self, body, options,
           [&](const std::shared_ptr<Context>& context, const Backend& backend, std::shared_ptr<Comm>* comm) {
-            return form(group, r, context, collectives_of(backend), options.comm, comm);
+            return form(group, r, context, collectives_of(backend, options.comm.algorithms), options.comm,
+                        comm);
           });
     });
   }

@@ -101,15 +101,18 @@ std::unique_ptr<FdChannel> ThreadGroup::fds(int rank) {
   return std::make_unique<ThreadFds>(*this, rank);
 }
 
-MakeCollectives collectives_of(const Backend& backend) {
-  return [&backend](const BackendArgs& args, std::unique_ptr<Collectives>* collectives) -> Status {
-    if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
-    std::unique_ptr<Transport> transport;
-    WEFT_TRY(backend.make_transport(args, &transport));
-    *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
-                                  args.clock);
-    return {};
-  };
+MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms) {
+  return
+      [&backend, algorithms](const BackendArgs& args, std::unique_ptr<Collectives>* collectives) -> Status {
+        if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
+        std::unique_ptr<Transport> transport;
+        coll::Forced forced;
+        WEFT_TRY(coll::parse_forced(algorithms, &forced));
+        WEFT_TRY(backend.make_transport(args, &transport));
+        *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(),
+                                      args.host, args.clock, forced);
+        return {};
+      };
 }
 
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,

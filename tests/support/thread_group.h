@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,8 @@ class ThreadGroup {
 
 // How a rank gets its collectives: from a backend (collectives_of), or as the test likes.
 using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr<Collectives>*)>;
-MakeCollectives collectives_of(const Backend& backend);
+// algorithms: as WEFT_ALGORITHMS, for backends that move messages.
+MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "");
 
 // Form a rank's communicator. Collective over the group's ranks.
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,

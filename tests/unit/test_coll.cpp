@@ -102,6 +102,21 @@ TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
   CHECK(status.text().find("no_such") != std::string::npos);
 }
 
+TEST_CASE("algorithms are forced by a list of names") {
+  Forced forced;
+  REQUIRE(parse_forced("", &forced).ok());
+  CHECK(forced[Coll::kAllReduce] == nullptr);
+  REQUIRE(parse_forced("all_reduce=ring,broadcast=tree", &forced).ok());
+  CHECK(std::string(forced[Coll::kAllReduce]) == "ring");
+  CHECK(std::string(forced[Coll::kBroadcast]) == "tree");
+  for (const char* wrong :
+       {"all_reduce", "all_reduce=", "reduction=ring", "=", ",", "all_reduce=ring broadcast=tree"}) {
+    INFO(wrong);
+    CHECK(parse_forced(wrong, &forced).code() == Code::kArg);
+  }
+  CHECK(parse_forced("all_reduce=circle", &forced).text().find("ring") != std::string::npos);
+}
+
 TEST_CASE("all_reduce sums over ranks, in place, whatever the size") {
   test::check(test::run_threads(3, [](test::Rank& self) {
     for (const uint64_t count : {1u, 1000u, 500'000u}) {

@@ -73,7 +73,8 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
                 {"WEFT_STORE_EXTERNAL", "1"},
                 {"WEFT_JOB", "night run"},
                 {"WEFT_SECRET", "0123456789abcdef"},
-                {"WEFT_BACKEND", "shm"}},
+                {"WEFT_BACKEND", "shm"},
+                {"WEFT_ALGORITHMS", "all_reduce=ring"}},
                &environment)
               .ok());
   CHECK(environment.launcher == Launcher::kWeft);
@@ -85,6 +86,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
   CHECK(environment.job == "night run");
   CHECK(environment.secret.size() == 16);
   CHECK(environment.backend == "shm");
+  CHECK(environment.algorithms == "all_reduce=ring");
 }
 
 TEST_CASE("mpirun's ranks of one host meet in a unix socket named after user and job") {

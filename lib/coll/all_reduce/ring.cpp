@@ -1,0 +1,45 @@
+// Slices travel around a ring, growing by one rank's part at each, then the results travel once more: 2 (n-1)
+// rounds with one neighbour each way. Slice s begins at rank s + 1 and is complete at rank s.
+#include "coll/algorithm.h"
+
+namespace weft::coll::all_reduce {
+namespace {
+
+void build(const Shape& shape, Schedule& schedule) {
+  const int n = shape.size;
+  const int next = (shape.rank + 1) % n;
+  const int before = (shape.rank + n - 1) % n;
+  const auto slice = [&](int index) { return slice_of(shape, (index % n + n) % n, n); };
+  const auto at = [&](const Slice& s) { return target(s.begin * shape.element); };
+  const Ref room = schedule.scratch(slice_of(shape, 0, n).count * shape.element);
+  schedule.begin(source(), target(), shape.count);
+  schedule.end_round();
+  uint32_t step = 0;
+  for (int round = 1; round < n; round++, step++) {
+    const Slice sent = slice(shape.rank - round);
+    const Slice grown = slice(shape.rank - round - 1);
+    schedule.send(next, step, at(sent), sent.count * shape.element);
+    schedule.receive(before, step, room, grown.count * shape.element);
+    schedule.combine(room, at(grown), at(grown), grown.count);
+    if (round == n - 1) schedule.end(at(grown), grown.count);
+    schedule.end_round();
+  }
+  if (n == 1) schedule.end(target(), shape.count);
+  for (int round = 0; round < n - 1; round++, step++) {
+    const Slice sent = slice(shape.rank - round);
+    const Slice received = slice(shape.rank - round - 1);
+    schedule.send(next, step, at(sent), sent.count * shape.element);
+    schedule.receive(before, step, at(received), received.count * shape.element);
+    schedule.end_round();
+  }
+  if (n == 1) schedule.end_round();
+}
+
+}  // namespace
+
+const Algorithm& ring() {
+  static constexpr Algorithm kRow{Coll::kAllReduce, "ring", never, build};
+  return kRow;
+}
+
+}  // namespace weft::coll::all_reduce
