@@ -148,9 +148,7 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   int local = 0;
   for (int r = 0; r < size; r++) local += r == rank || (args.fds != nullptr && args.fds->same_host(r));
   made->set_local_size(local);
-  if (args.log.enabled(LogLevel::kInfo)) {
-    args.log.info(cat("ucx: ", version(), "; ", made->describe()));
-  }
+  made->note_transports();
   *transport = std::move(made);
   return {};
 }

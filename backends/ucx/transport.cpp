@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
@@ -102,7 +103,7 @@ Status UcxTransport::add_endpoint(int rank, const Bytes& address) {
     return failed(cat("UCX does not reach rank ", rank), status).with_ranks({rank});
   }
   peer.may_send = kWindowBytes;
-  const bool tcp = transports(peer.endpoint).find("tcp/") != std::string::npos;
+  const bool tcp = ucx::transports(peer.endpoint).find("tcp/") != std::string::npos;
   peer.fragment_bytes = tcp ? kTcpPieceBytes : kPieceBytes;
   return {};
 }
@@ -363,13 +364,16 @@ TransportCounters UcxTransport::counters() const {
   return counters;
 }
 
-std::string UcxTransport::describe() const {
-  std::string text;
+void UcxTransport::note_transports() {
+  std::set<std::string> all;
   for (const Peer& peer : peers_) {
     if (peer.endpoint == nullptr) continue;
-    text += cat(text.empty() ? "" : "; ", "rank ", peer.rank, ": ", transports(peer.endpoint));
+    const std::string used = ucx::transports(peer.endpoint);
+    all.insert(used);
+    log_.debug(cat("ucx: rank ", peer.rank, " is reached over ", used));
   }
-  return text;
+  transports_ = list_text(all);
+  log_.info(cat("ucx: ", version(), " over ", transports_));
 }
 
 void UcxTransport::tell(Peer& peer, NoteKind kind, uint64_t first, uint64_t second) {

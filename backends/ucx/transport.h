@@ -54,6 +54,7 @@ class UcxTransport final : public Transport {
   uint64_t received_from(int rank) const override { return peers_[static_cast<size_t>(rank)].received; }
   TransportCounters counters() const override;
   int local_size() const override { return local_size_; }
+  std::string transports() const override { return transports_; }
   const char* name() const override { return "ucx"; }
 
   // For connect.cpp, before anything is posted.
@@ -62,7 +63,7 @@ class UcxTransport final : public Transport {
   Status add_endpoint(int rank, const Bytes& address);
   void tell(Peer& peer, NoteKind kind, uint64_t first = 0, uint64_t second = 0);
   void set_local_size(int size) { local_size_ = size; }
-  std::string describe() const;  // what the endpoints run on
+  void note_transports();  // when the endpoints are connected
 
  private:
   template <class Frame>
@@ -96,6 +97,7 @@ class UcxTransport final : public Transport {
   Clock& clock_;
   Log& log_;
   int local_size_ = 1;
+  std::string transports_;
   ContextPtr context_;
   WorkerPtr worker_;
   std::vector<Peer> peers_;

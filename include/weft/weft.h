@@ -8,10 +8,10 @@
  *  3. Objects are pointers to incomplete structs. X_create makes, X_destroy(&x) ends and nulls the pointer
  * and accepts NULL objects; requests are released instead. Any order of destruction is legal.
  *  4. Input structs start with struct_size; fill them with the WEFT_X_INIT macro, the weft_x_init function
- * (where there is one), or zeros plus struct_size. Zero means the default in every field, and each field names its default.
- * Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with WEFT_ERR_ARG. Arrays
- * of structs carry the size of an element. Output structs carry the caller's struct_size and are filled up to
- * it.
+ * (where there is one), or zeros plus struct_size. Zero means the default in every field, and each field
+ * names its default. Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with
+ * WEFT_ERR_ARG. Arrays of structs carry the size of an element. Output structs carry the caller's struct_size
+ * and are filled up to it.
  *  5. Counts and offsets are uint64_t and count elements unless the name says bytes. Times are in the unit
  * their name says. Where zero is a value of its own there is a constant for it (WEFT_TIMEOUT_POLL,
  * WEFT_BEGIN_NO_DATA).
@@ -258,8 +258,8 @@ typedef struct weft_backend_info {
 
 /* How many backends this library knows. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
-/* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count. Threads: any thread.
- * Since 1.0 */
+/* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count.
+ * Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
 
 /* Whether a backend executes a collective on a dtype with an op (0 where the collective has none) in memory
@@ -339,6 +339,7 @@ typedef struct weft_comm_info {
   uint64_t bytes_sent;     /* payload bytes handed to a transport */
   uint64_t bytes_received; /* payload bytes received from a transport */
   uint64_t arena_bytes;    /* memory of this rank's arena that is populated */
+  char transports[128];    /* what a transport's messages travel on ("sysv/memory, tcp/eth0"), else empty */
 } weft_comm_info;
 
 /* Topology, backend and byte counters. Threads: any thread. Since 1.0 */

@@ -33,6 +33,7 @@ class OverTransport final : public Collectives {
     counters.bytes_received = moved.bytes_received;
     return counters;
   }
+  std::string transports() const override { return transport_->transports(); }
   int local_size() const override { return transport_->local_size(); }
   const char* name() const override { return transport_->name(); }
 

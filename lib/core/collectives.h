@@ -113,9 +113,10 @@ class Collectives {
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
   // Memory that peers reach directly. Never null.
   virtual Arena& arena() = 0;
-  virtual CollectiveCounters counters() const = 0;  // any thread
-  virtual int local_size() const = 0;               // ranks sharing this host's memory
-  virtual const char* name() const = 0;             // "shm"; of the backend that moves the data
+  virtual CollectiveCounters counters() const = 0;       // any thread
+  virtual int local_size() const = 0;                    // ranks sharing this host's memory
+  virtual std::string transports() const { return {}; }  // any thread; see Transport
+  virtual const char* name() const = 0;                  // "shm"; of the backend that moves the data
 };
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -64,6 +65,8 @@ class Transport {
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
   virtual TransportCounters counters() const = 0;
   virtual int local_size() const { return 1; }  // ranks sharing this host's memory
+  // What its messages travel on, for the user: "sysv/memory, tcp/eth0". Any thread.
+  virtual std::string transports() const { return {}; }
   virtual const char* name() const = 0;
 };
 

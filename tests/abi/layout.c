@@ -78,6 +78,7 @@ int main(void) {
   FIELD(weft_comm_info, bytes_sent);
   FIELD(weft_comm_info, bytes_received);
   FIELD(weft_comm_info, arena_bytes);
+  FIELD(weft_comm_info, transports);
   STRUCT(weft_coll_options);
   FIELD(weft_coll_options, struct_size);
   FIELD(weft_coll_options, timeout_ms);

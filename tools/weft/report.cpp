@@ -59,6 +59,7 @@ void write_results(const std::vector<Result>& results, const nlohmann::json& mac
                                 {"bytes_shared", info.bytes_shared},
                                 {"bytes_direct", info.bytes_direct},
                                 {"bytes_sent", info.bytes_sent},
+                                {"transports", info.transports},
                                 {"memory", options.arena ? "arena" : "private"},
                                 {"pinned", options.pin},
                                 {"results", list}};

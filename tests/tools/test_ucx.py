@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The ucx module from outside: what it runs on, and algorithms by name. Usage: test_ucx.py WEFT"""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT = sys.argv[1]
+
+
+def bench(environment, *words, ranks=2):
+    """The JSON of a run over ucx that must succeed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.json"
+        result = cases.run([WEFT, "bench", *words, "--backend", "ucx", "--ranks", ranks, "--iterations", 3, "--no-pin",
+                            "--json", path], timeout=120, environment=environment)
+        expect_equal(result.returncode, 0, result.stdout, result.stderr)
+        return json.loads(path.read_text())
+
+
+def test_info():
+    """weft info says which UCX it found and which devices"""
+    result = cases.run([WEFT, "info"])
+    line = next(line for line in result.stdout.splitlines() if line.split()[:1] == ["ucx"])
+    expect("available: UCX 1." in line and "tcp/" in line, "what it uses", line)
+
+
+def test_transports():
+    """TCP, shared memory and whatever UCX chooses carry all collectives; the report says which it was"""
+    for wanted, used in (("tcp", "tcp/"), ("posix", "posix/"), ("sysv,cma", "sysv/"), ("", "")):
+        whole = bench({"WEFT_UCX_TLS": wanted} if wanted else {}, "all_reduce", "all_gather", "send_recv", "barrier",
+                      "--sizes", "8,9K,3M", ranks=3)
+        expect(used in whole["transports"] and whole["transports"], "the transport", whole)
+        expect(whole["bytes_sent"] > 3 << 20 and whole["bytes_shared"] == 0, "bytes", whole)
+        expect(all(row["correct"] for row in whole["results"]), "right results", whole)
+
+
+def test_unusable():
+    """transports that UCX does not have make ucx unavailable, with the reason"""
+    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_UCX_TLS": "nonsense"})
+    expect(result.returncode != 0 and "because" in result.stderr, "why", result)
+
+
+def test_unreachable():
+    """ranks that UCX cannot connect are named"""
+    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_UCX_TLS": "self"})
+    expect(result.returncode != 0 and "does not reach rank" in result.stderr, "whom", result)
+
+
+def test_algorithms():
+    """algorithms are forced by name, and the report says what ran"""
+    wanted = {"all_reduce": ["one_shot", "direct", "ring", "recursive_doubling", "halving_doubling", "tree", "pipelined"],
+              "broadcast": ["flat", "scatter_gather", "tree", "pipelined"], "reduce_scatter": ["direct", "ring", "halving"]}
+    for coll, names in wanted.items():
+        for name in names:
+            row = bench({"WEFT_ALGORITHMS": f"{coll}={name}"}, coll, "--sizes", "300K", ranks=3)["results"][0]
+            expect_equal((row["algorithm"], row["correct"]), (name, True), row)
+
+
+def test_unknown_algorithm():
+    """an algorithm that does not exist is an error that lists those that do"""
+    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_ALGORITHMS": "all_reduce=x"})
+    expect(result.returncode != 0 and "halving_doubling" in result.stderr, "the list", result)
+
+
+def test_other_algorithms():
+    """ranks that force different algorithms are told while they form"""
+    command = f'WEFT_ALGORITHMS=all_reduce=$([ "$WEFT_RANK" = 1 ] && echo ring || echo tree) {WEFT} bench --joined all_reduce'
+    result = cases.run([WEFT, "run", "-n", 2, "--", "sh", "-c", command])
+    text = result.stdout + result.stderr
+    expect(result.returncode != 0 and "all_reduce=ring" in text and "all_reduce=tree" in text, "both sides", text)
+
+
+cases.main(globals())
