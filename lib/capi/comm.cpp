@@ -1,4 +1,6 @@
 // weft_comm_*.
+#include <utility>
+
 #include "base/config.h"
 #include "capi/handles.h"
 #include "core/arena.h"
@@ -89,8 +91,9 @@ weft_status weft_comm_destroy(weft_comm** comm) {
     if (*comm == nullptr) return {};
     if (!(*comm)->rep->context().forked()) {
       WEFT_TRY(check_call((*comm)->rep->context()));
-      (*comm)->rep->close();
-      delete *comm;
+      const Status closed = (*comm)->rep->close();
+      delete std::exchange(*comm, nullptr);
+      return closed;
     }
     *comm = nullptr;
     return {};

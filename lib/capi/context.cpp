@@ -1,4 +1,6 @@
 // weft_context_*, weft_backend_*, weft_capability.
+#include <utility>
+
 #include "capi/handles.h"
 #include "kernels/host_ops.h"
 #include "trace/recorder.h"
@@ -76,8 +78,9 @@ weft_status weft_context_destroy(weft_context** context) {
     if (*context == nullptr) return {};
     if (!(*context)->rep->forked()) {
       WEFT_TRY(check_call(*(*context)->rep));
-      (*context)->rep->close();
-      delete *context;
+      const Status closed = (*context)->rep->close();
+      delete std::exchange(*context, nullptr);
+      return closed;
     }
     *context = nullptr;  // in a forked child the object is left alone: its threads are not here
     return {};

@@ -1,5 +1,6 @@
 #include "core/callbacks.h"
 
+#include <chrono>
 #include <utility>
 
 namespace weft {
@@ -28,64 +29,72 @@ void Callbacks::run(const std::function<void()>& callback) {
 }
 
 Callbacks::~Callbacks() {
+  bool running = false;
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const std::lock_guard lock(queue_->mutex);
+    queue_->stopping = true;
+    running = queue_->running;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  queue_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  // Code that did not return in time, or that just now drops the last handle, cannot be waited for.
+  running ? thread_.detach() : thread_.join();
 }
 
 void Callbacks::post(std::function<void()> callback) {
   {
-    const std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(callback));
+    const std::lock_guard lock(queue_->mutex);
+    queue_->posted.push_back(std::move(callback));
     if (mode_ == Engine::Mode::kCaller) return;
-    if (!thread_.joinable() && !stopping_) {
+    if (!thread_.joinable() && !queue_->stopping) {
       // Without a thread the callbacks wait for run_posted() or drain().
-      if (!start_thread("weft-callback", [this] { loop(); }, on_start_, &thread_).ok()) return;
+      if (!start_thread("weft-callback", [queue = queue_] { queue->loop(); }, on_start_, &thread_).ok())
+        return;
     }
   }
-  changed_.notify_all();
+  queue_->changed.notify_all();
 }
 
 void Callbacks::run_posted() {
-  std::unique_lock lock(mutex_);
-  if (running_ || posted_.empty()) return;
-  running_ = true;
-  while (!posted_.empty()) {
-    const std::vector<std::function<void()>> batch = std::exchange(posted_, {});
+  queue_->run_posted();
+}
+
+void Callbacks::Queue::run_posted() {
+  std::unique_lock lock(mutex);
+  if (running || posted.empty()) return;
+  running = true;
+  while (!posted.empty() && !stopping) {
+    const std::vector<std::function<void()>> batch = std::exchange(posted, {});
     lock.unlock();
     for (const auto& callback : batch) run(callback);
     lock.lock();
   }
-  running_ = false;
+  running = false;
   lock.unlock();
-  changed_.notify_all();
+  changed.notify_all();
 }
 
-void Callbacks::drain() {
-  if (inside()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (posted_.empty() && !running_) return;
-  }
+Status Callbacks::drain(int64_t timeout_ms) {
+  if (inside()) return {};
   bool own_thread = false;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(queue_->mutex);
+    if (queue_->posted.empty() && !queue_->running) return {};
     own_thread = thread_.joinable();
   }
   if (!own_thread) run_posted();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return posted_.empty() && !running_; });
+  std::unique_lock lock(queue_->mutex);
+  const auto idle = [&] { return queue_->posted.empty() && !queue_->running; };
+  if (queue_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), idle)) return {};
+  return Status::error(Code::kTimeout, "a callback of the program has not returned");
 }
 
-void Callbacks::loop() {
+void Callbacks::Queue::loop() {
   for (;;) {
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });
-      if (posted_.empty()) return;
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this] { return stopping || !posted.empty(); });
+      if (stopping) return;
     }
     run_posted();
   }

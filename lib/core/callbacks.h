@@ -3,8 +3,11 @@
 // Weft calls.
 #pragma once
 
+#include <weft/weft.h>
+
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,8 +26,9 @@ class Callbacks {
   void post(std::function<void()> callback);
   // caller mode: run what was posted, on this thread.
   void run_posted();
-  // Wait until everything posted so far has run; at once when called from a callback.
-  void drain();
+  // Wait until everything posted so far has run; at once when called from a callback. kTimeout: the program's
+  // code did not return in time; it is left to itself.
+  Status drain(int64_t timeout_ms = WEFT_DEFAULT_DESTROY_TIMEOUT_MS);
   // Run one callback now, on this thread, marked as a callback.
   static void run(const std::function<void()>& callback);
   // Whether this thread is inside a callback of any context.
@@ -39,16 +43,21 @@ class Callbacks {
   };
 
  private:
-  void loop();
+  // Outlives this where the program's code does.
+  struct Queue {
+    void run_posted();
+    void loop();
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::function<void()>> posted;  // guarded by mutex
+    bool running = false;                       // guarded by mutex
+    bool stopping = false;                      // guarded by mutex
+  };
 
   const Engine::Mode mode_;
   const ThreadStart on_start_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::function<void()>> posted_;  // guarded by mutex_
-  bool running_ = false;                       // guarded by mutex_
-  bool stopping_ = false;                      // guarded by mutex_
-  std::thread thread_;                         // guarded by mutex_ until stopping
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::thread thread_;  // guarded by queue_->mutex until stopping
 };
 
 }  // namespace weft

@@ -16,6 +16,10 @@ constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
 constexpr uint32_t kMaxText = 4096;
 constexpr size_t kMaxInbox = 4096;
+
+Status cancelled() {
+  return Status::error(Code::kCancelled, "the communicator was destroyed on this rank");
+}
 }  // namespace
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
@@ -44,10 +48,12 @@ Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions opt
       departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
 
 Comm::~Comm() {
-  close();
+  (void)close().ok();
 }
 
+// With lanes_mutex_ held: close() sets its mark before it takes the lanes.
 Status Comm::add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane) {
+  if (closed_) return cancelled();
   std::unique_ptr<CollectiveLane> impl;
   WEFT_TRY(context_->engine().locked([&] { return collectives_->open_lane(key, &impl); }));
   *lane = std::make_shared<Lane>(*this, key, std::move(impl));
@@ -165,12 +171,13 @@ Status Comm::failure() const {
   return failure_;
 }
 
-void Comm::close() {
-  if (closed_.exchange(true)) return;
+Status Comm::close() {
+  const std::lock_guard closing(close_mutex_);
+  if (closed_.exchange(true)) return {};
   if (parting_) parting_->part();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
   if (failed()) tell(failure());
-  fail(Status::error(Code::kCancelled, "the communicator was destroyed on this rank"), false);
+  fail(cancelled(), false);
   std::vector<std::shared_ptr<Lane>> lanes;
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -178,23 +185,13 @@ void Comm::close() {
     pair_lanes_.clear();
   }
   for (const auto& lane : lanes) {
+    lane->close();
     context_->engine().locked([&] { return lane->poll(); });  // completes what is outstanding
     context_->engine().remove(lane.get());
   }
   control_->leave();
   control_->stop();
-  context_->callbacks().drain();
-}
-
-const char* Comm::last_algorithm() const {
-  return user_lane_ ? user_lane_->algorithm() : "";
-}
-
-uint64_t Comm::operations() const {
-  const std::lock_guard lock(lanes_mutex_);
-  uint64_t sum = 0;
-  for (const auto& lane : lanes_) sum += lane->completed();
-  return sum;
+  return context_->callbacks().drain();
 }
 
 void Comm::tell(const Status& status) {

@@ -67,16 +67,25 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void fail(const Status& status, bool tell = true);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status failure() const;
-  // Leave: outstanding operations complete with kCancelled. Idempotent, bounded. Not from a callback.
-  void close();
+  // Leave: outstanding operations complete with kCancelled, later ones as well. Idempotent; of several calls
+  // at once all return when it is done. Not from a callback. kTimeout: the program's callbacks did not return
+  // within the destroy timeout.
+  Status close();
 
   bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
   bool departed(int rank) const {
     return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
 
-  const char* last_algorithm() const;
-  uint64_t operations() const;
+  // Of the operation that completed last, on any lane.
+  const char* last_algorithm() const { return last_algorithm_.load(std::memory_order_relaxed); }
+  // How many have completed, on all lanes there ever were.
+  uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
+  // By a lane, under the drive lock.
+  void count_operation(const char* algorithm) {
+    last_algorithm_.store(algorithm, std::memory_order_relaxed);
+    operations_.fetch_add(1, std::memory_order_relaxed);
+  }
 
   // Exchange among some of the ranks over the control channel, to form a part. members: ranks of this comm,
   // ascending by new rank. Every member makes it with the same id.
@@ -109,7 +118,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};
-  std::atomic<bool> closed_{false};
+  std::mutex close_mutex_;           // held by who closes
+  std::atomic<bool> closed_{false};  // written under close_mutex_
+  std::atomic<const char*> last_algorithm_{""};
+  std::atomic<uint64_t> operations_{0};
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_
   std::unique_ptr<std::atomic<bool>[]> departed_;

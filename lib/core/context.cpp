@@ -24,20 +24,24 @@ Context::Context(ContextOptions options)
 }
 
 Context::~Context() {
-  close();
+  (void)close().ok();
 }
 
-void Context::close() {
+Status Context::close() {
   std::vector<std::weak_ptr<Comm>> comms;
   {
     const std::lock_guard lock(mutex_);
     comms.swap(comms_);
   }
+  Status status;
   for (const auto& weak : comms) {
-    if (const auto comm = weak.lock()) comm->close();
+    const auto comm = weak.lock();
+    if (!comm) continue;
+    if (Status closed = comm->close(); status.ok()) status = std::move(closed);
   }
   engine_.stop();
-  callbacks_.drain();
+  if (Status drained = callbacks_.drain(); status.ok()) status = std::move(drained);
+  return status;
 }
 
 void Context::add_comm(const std::shared_ptr<Comm>& comm) {

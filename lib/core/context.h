@@ -40,8 +40,8 @@ class Context : public std::enable_shared_from_this<Context> {
   explicit Context(ContextOptions options);
   ~Context();
 
-  // The handle is destroyed: close every comm, end the threads. Idempotent.
-  void close();
+  // The handle is destroyed: close every comm, end the threads. Idempotent. kTimeout as Comm::close.
+  Status close();
 
   Clock& clock() { return *clock_; }
   // Null under a simulated clock.

@@ -61,6 +61,7 @@ class Engine {
     for (uint32_t round = 0; !done(); round++) {
       bool driven = false;
       last = drive(&driven);
+      if (!driven) last = Poll::kWaiting;  // who drives may have more to do, and may stop because we wait
       if (done()) break;
       if (driven && last == Poll::kAdvanced) {
         round = 0;
@@ -96,8 +97,8 @@ class Engine {
   void run();
   // A waiter stops driving: if anything is left to do, the thread takes over.
   void leave_wait(bool helping, Poll last) {
-    if (mode_ == Mode::kCaller) return;
     if (helping) waiters_.fetch_sub(1);
+    if (mode_ == Mode::kCaller) return;
     if (last != Poll::kParked || (helping && held_back_.exchange(false))) notify();
   }
 

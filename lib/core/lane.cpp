@@ -16,10 +16,21 @@ Lane::Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl)
 
 void Lane::submit(Request* request) {
   request->next = nullptr;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (!closed_) {
+      (head_ == nullptr ? head_ : tail_->next) = request;
+      tail_ = request;
+      queued_.store(true, std::memory_order_release);
+      return;
+    }
+  }
+  request->complete(comm_.failure());
+}
+
+void Lane::close() {
   const std::lock_guard lock(queue_mutex_);
-  (head_ == nullptr ? head_ : tail_->next) = request;
-  tail_ = request;
-  queued_.store(true, std::memory_order_release);
+  closed_ = true;
 }
 
 Poll Lane::poll() {
@@ -60,7 +71,6 @@ bool Lane::next() {
 
 void Lane::finish(Status status) {
   Request* const request = std::exchange(current_, nullptr);
-  algorithm_.store(impl_->algorithm(), std::memory_order_relaxed);
   if (TraceSink* trace = comm_.context().trace(); trace != nullptr && request->start_ns != 0) {
     TraceEvent event;
     event.kind = TraceKind::kCollective;
@@ -74,7 +84,7 @@ void Lane::finish(Status status) {
     trace->record(event);
   }
   if (status.ok()) {
-    completed_.fetch_add(1, std::memory_order_relaxed);
+    comm_.count_operation(impl_->algorithm());
   } else {
     comm_.fail(status);
     status = comm_.failure();
@@ -109,29 +119,43 @@ void Lane::watch() {
       // What it did before its farewell may have come between the poll and this look: only a rank that is
       // missing still after another poll will never come.
       if (std::exchange(departed_, rank) != rank) break;
-      comm_.fail(
-          Status::error(Code::kPeerFailed,
-                        cat("rank ", rank, " left the communicator; ", running_text(), " waits for it"),
-                        Evidence::kConnection)
-              .with_ranks({rank})
-              .with_slot(current_->slot));
+      comm_.fail(Status::error(Code::kPeerFailed,
+                               cat("rank ", rank, " left the communicator; ",
+                                   text_of(*current_, current_->slot), " waits for it"),
+                               Evidence::kConnection)
+                     .with_ranks({rank})
+                     .with_slot(current_->slot));
       return;
     }
   }
-  if (fruitless_ % 256 != 0 || !current_->deadline.expired(comm_.context().clock())) return;
+  if (fruitless_ % 256 != 0) return;
+  const Request* const late = expired();
+  if (late == nullptr) return;
   const std::vector<int> missing = impl_->missing();
-  comm_.fail(
-      Status::error(Code::kTimeout,
-                    cat(running_text(), " passed its deadline",
-                        missing.empty() ? std::string() : cat(" waiting for rank ", list_text(missing))),
-                    Evidence::kDeadline)
-          .with_ranks(missing)
-          .with_slot(current_->slot));
+  const std::string behind =
+      late == current_ ? "" : cat(" behind ", text_of(*current_, current_->slot), ", which is");
+  comm_.fail(Status::error(Code::kTimeout,
+                           cat(text_of(*late, late->slot), " passed its deadline", behind,
+                               missing.empty() ? "" : cat(" waiting for rank ", list_text(missing))),
+                           Evidence::kDeadline)
+                 .with_ranks(missing)
+                 .with_slot(late->slot));
 }
 
-std::string Lane::running_text() const {
-  return cat("slot ", current_->slot, " (", Descriptor::of(current_->args).text(), ") on rank ",
-             comm_.rank());
+Request* Lane::expired() {
+  Clock& clock = comm_.context().clock();
+  if (current_->deadline.expired(clock)) return current_;
+  const std::lock_guard lock(queue_mutex_);
+  uint64_t slot = slot_;
+  for (Request* request = head_; request != nullptr; request = request->next, slot++) {
+    request->slot = slot;
+    if (request->deadline.expired(clock)) return request;
+  }
+  return nullptr;
+}
+
+std::string Lane::text_of(const Request& request, uint64_t slot) const {
+  return cat("slot ", slot, " (", Descriptor::of(request.args).text(), ") on rank ", comm_.rank());
 }
 
 }  // namespace weft

@@ -22,20 +22,21 @@ class Lane final : public Task {
   // comm outlives the lane: the comm owns it.
   Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl);
 
-  // Queue the request, or complete it at once with the comm's failure.
+  // Queue the request, or complete it at once with the comm's failure if the lane is closed.
   void submit(Request* request);
+  // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
+  void close();
   Poll poll() override;
 
   const LaneKey& key() const { return key_; }
-  const char* algorithm() const { return algorithm_.load(std::memory_order_relaxed); }
-  uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  private:
   bool next();  // start the next request, if any
   void finish(Status status);
   void fail_all(const Status& failure);
-  void watch();  // a fruitless poll: deadline, departed peers
-  std::string running_text() const;
+  void watch();        // a fruitless poll: deadlines, departed peers
+  Request* expired();  // one whose deadline has passed: the running one or one that waits behind it
+  std::string text_of(const Request& request, uint64_t slot) const;
 
   Comm& comm_;
   const LaneKey key_;
@@ -43,6 +44,7 @@ class Lane final : public Task {
   std::mutex queue_mutex_;
   Request* head_ = nullptr;          // guarded by queue_mutex_
   Request* tail_ = nullptr;          // guarded by queue_mutex_
+  bool closed_ = false;              // guarded by queue_mutex_
   std::atomic<bool> queued_{false};  // head_ != nullptr
   // Under the drive lock.
   Request* current_ = nullptr;
@@ -50,8 +52,6 @@ class Lane final : public Task {
   uint32_t fruitless_ = 0;
   int departed_ = -1;  // a rank that had left and was missing at the last fruitless poll
   bool abandoned_ = false;
-  std::atomic<const char*> algorithm_{""};
-  std::atomic<uint64_t> completed_{0};
 };
 
 }  // namespace weft

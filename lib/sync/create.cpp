@@ -167,10 +167,11 @@ Reducer::~Reducer() {
   if (quiet) {
     comm.close_lane(state_->lane);
   } else {
-    // Something that never returns still has the step's requests: they outlive the reducer.
+    // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
+    // for as long as the process runs, its communicator and context.
     context.keep(step_);
   }
-  if (state_->on_bucket != nullptr) context.callbacks().drain();
+  if (state_->on_bucket != nullptr) (void)context.callbacks().drain().ok();
 }
 
 uint64_t Reducer::heap_bytes() const {

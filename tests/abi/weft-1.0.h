@@ -8,10 +8,10 @@
  *  3. Objects are pointers to incomplete structs. X_create makes, X_destroy(&x) ends and nulls the pointer
  * and accepts NULL objects; requests are released instead. Any order of destruction is legal.
  *  4. Input structs start with struct_size; fill them with the WEFT_X_INIT macro, the weft_x_init function
- * (where there is one), or zeros plus struct_size. Zero means the default in every field, and each field names its default.
- * Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with WEFT_ERR_ARG. Arrays
- * of structs carry the size of an element. Output structs carry the caller's struct_size and are filled up to
- * it.
+ * (where there is one), or zeros plus struct_size. Zero means the default in every field, and each field
+ * names its default. Non-zero bytes beyond what the library knows, and unknown flag bits, are refused with
+ * WEFT_ERR_ARG. Arrays of structs carry the size of an element. Output structs carry the caller's struct_size
+ * and are filled up to it.
  *  5. Counts and offsets are uint64_t and count elements unless the name says bytes. Times are in the unit
  * their name says. Where zero is a value of its own there is a constant for it (WEFT_TIMEOUT_POLL,
  * WEFT_BEGIN_NO_DATA).
@@ -27,8 +27,8 @@
  *  9. Threads: "any thread" means concurrent calls are fine; "one thread at a time" means the caller
  * serialises them.
  * 10. Callbacks run on any thread, never concurrently for one object, and never after the destroy of their
- * object has returned. Inside a callback only test, release and abort calls are allowed; others return
- * WEFT_ERR_STATE.
+ * object has returned WEFT_OK. Inside a callback only calls that read (rank, size, error, version) and test,
+ * on_complete, release and abort are allowed; others return WEFT_ERR_STATE.
  * 11. The library keeps no global state, installs no signal handlers, prints nothing and never exits. In a
  * forked child every call on an inherited object returns WEFT_ERR_FORKED.
  */
@@ -242,9 +242,12 @@ WEFT_API weft_status weft_context_options_init(weft_context_options* options, si
 WEFT_API weft_status weft_context_create(const weft_context_options* options, weft_context** context,
                                          weft_error* error);
 
-/* Destroy a context: its communicators fail with WEFT_ERR_CANCELLED, its threads end within 10 s, its
- * callbacks never run again. Handles made from it stay valid until they are destroyed or released. Threads:
- * any thread, not from a callback (WEFT_ERR_STATE). Since 1.0 */
+/* Destroy a context: its communicators fail with WEFT_ERR_CANCELLED, its threads end, its callbacks never run
+ * again. Handles made from it stay valid until they are destroyed or released; their calls return errors.
+ * Returns WEFT_ERR_TIMEOUT if a callback of the program has not returned within 10 s: the context is
+ * destroyed all the same, the callback left to itself. A hook's stage that does not return is waited for.
+ * Threads: any thread, also while others call its communicators; not from a callback (WEFT_ERR_STATE).
+ * Since 1.0 */
 WEFT_API weft_status weft_context_destroy(weft_context** context);
 
 typedef struct weft_backend_info {
@@ -258,8 +261,8 @@ typedef struct weft_backend_info {
 
 /* How many backends this library knows. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
-/* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count. Threads: any thread.
- * Since 1.0 */
+/* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count.
+ * Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
 
 /* Whether a backend executes a collective on a dtype with an op (0 where the collective has none) in memory
@@ -314,8 +317,10 @@ WEFT_API weft_status weft_comm_create(weft_context* context, const weft_comm_opt
                                       weft_comm** comm, weft_error* error);
 
 /* Leave the communicator. Outstanding operations complete with WEFT_ERR_CANCELLED here; operations of other
- * ranks that still need this one fail with WEFT_ERR_PEER_FAILED. Returns within 10 s. Frees arena memory, so
- * buffers and views from it end here. Threads: any thread, not from a callback. Since 1.0 */
+ * ranks that still need this one fail with WEFT_ERR_PEER_FAILED. Waits at most 10 s for the others to have
+ * what was sent and as long for callbacks: WEFT_ERR_TIMEOUT as for weft_context_destroy. Frees arena memory,
+ * so buffers and views from it end here. Threads: any thread, not from a callback, and no other call on this
+ * handle may be in progress: weft_comm_abort ends those that block. Since 1.0 */
 WEFT_API weft_status weft_comm_destroy(weft_comm** comm);
 
 /* Rank of the caller and number of ranks. Threads: any thread. Since 1.0 */

@@ -139,9 +139,9 @@ TEST_CASE("a rank killed in the middle of a gradient step is named by finish") {
 }
 
 TEST_CASE("a rank killed while the communicator forms is named to the others at once") {
-  // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies. Whether it had joined by
-  // then nobody outside can see; if it had not, the others rightly wait for it until their deadline, and the next
-  // try lets it go on for longer. No backend has a part in it yet.
+  // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies. Whether it had joined
+  // by then nobody outside can see; if it had not, the others rightly wait for it until their deadline, and
+  // the next try lets it go on for longer. No backend has a part in it yet.
   for (const int victim : {0, 1}) {
     INFO("victim " << victim);
     bool named = false;

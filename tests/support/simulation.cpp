@@ -195,10 +195,10 @@ void Simulation::Core::run_rank(const std::shared_ptr<Core>& self, int rank, con
     me.expect(form(*group_, rank, context, make, options_.comm, &me.comm), "forming");
     state.comm = me.comm;
     if (me.comm) body(me);
-    if (me.comm) me.comm->close();
+    if (me.comm) (void)me.comm->close().ok();
     me.comm.reset();
     state.comm.reset();
-    context->close();
+    (void)context->close().ok();
     if (!state.dead) state.failures.insert(state.failures.end(), me.failures.begin(), me.failures.end());
   }
   state.finished = true;

@@ -117,13 +117,78 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
       callbacks.post([&, i] {
         if (running.fetch_add(1) != 0 || order != i || !Callbacks::inside()) wrong++;
         order++;
-        if (i == 50) callbacks.drain();  // from inside: returns at once
+        if (i == 50) (void)callbacks.drain().ok();  // from inside: returns at once
         running.fetch_sub(1);
       });
     }
     CHECK(!Callbacks::inside());
-    callbacks.drain();
+    (void)callbacks.drain().ok();
     CHECK(order == 100);
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("work that another thread's poll left over is not forgotten by the waiter who goes") {
+  // The progress thread is inside a long poll, in which the waiter's work is done, and sleeps afterwards
+  // because there was a waiter: the waiter must wake it for the task that is left.
+  struct Long final : Task {
+    Poll poll() override {
+      if (begun.exchange(true)) return Poll::kParked;
+      while (!release) std::this_thread::yield();
+      done = true;
+      return Poll::kParked;
+    }
+    std::atomic<bool> begun{false}, release{false}, done{false};
+  };
+  struct Waiting final : Task {
+    Poll poll() override {
+      polls++;
+      return Poll::kWaiting;
+    }
+    std::atomic<int> polls{0};
+  };
+  SystemClock clock;
+  for (int round = 0; round < 50; round++) {
+    Engine engine(clock, Engine::Mode::kThread);
+    REQUIRE(engine.start({}).ok());
+    const auto task = std::make_shared<Long>();
+    const auto waiting = std::make_shared<Waiting>();
+    engine.add(waiting);
+    engine.add(task);
+    while (!task->begun) std::this_thread::yield();
+    int looks = 0;
+    CHECK(engine.wait(
+        [&] {
+          if (++looks == 100) task->release = true;  // by now the waiter is counted as one
+          return task->done.load();
+        },
+        soon(clock)));
+    const int seen = waiting->polls;
+    const Deadline deadline = soon(clock);
+    while (waiting->polls < seen + 10 && !deadline.expired(clock)) std::this_thread::yield();
+    CHECK(waiting->polls >= seen + 10);
+  }
+}
+
+TEST_CASE("a callback that does not return ends a drain by its deadline, and later runs to its end") {
+  std::atomic<bool> release{false}, returned{false};
+  std::atomic<int> after{0};
+  {
+    Callbacks callbacks(Engine::Mode::kThread, {});
+    std::atomic<bool> begun{false};
+    callbacks.post([&] {
+      begun = true;
+      while (!release) std::this_thread::yield();
+      returned = true;
+    });
+    while (!begun) std::this_thread::yield();
+    callbacks.post([&] { after++; });
+    CHECK(callbacks.drain(20).code() == Code::kTimeout);
+  }
+  release = true;
+  SystemClock clock;
+  const Deadline deadline = soon(clock);
+  while (!returned && !deadline.expired(clock)) std::this_thread::yield();
+  CHECK(returned);
+  CHECK(after == 0);  // what had not begun never runs
 }

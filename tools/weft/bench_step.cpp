@@ -109,6 +109,5 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   const double ranks = job.size();
   result.bus_factor = 2 * (ranks - 1) / ranks;
   result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 30, options.warmup);
-  result.algorithm = job.info().algorithm;
   return result;
 }
