@@ -11,8 +11,6 @@
 namespace weft::ucx {
 namespace {
 
-// Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
-constexpr size_t kMostArrived = 65536;
 // Calls of UCX in one progress(), and pieces of one message that it is given: a bounded amount of work.
 constexpr int kProgressRounds = 16;
 constexpr int kStreamPieces = 16;
@@ -22,10 +20,6 @@ constexpr uint64_t kPieceBytes = 8 * 1024 - 256;
 constexpr uint64_t kTcpPieceBytes = 64 * 1024 - 1024;
 // How long UCX may take to let go of a buffer after its endpoint was closed by force.
 constexpr int64_t kDrainMs = 2000;
-
-uint64_t cost(uint64_t size) {
-  return size + kMessageCost;
-}
 
 Status closed() {
   return Status::error(Code::kCancelled, "the message was taken back");
@@ -170,7 +164,7 @@ void UcxTransport::fly(Flight<Frame>& flight, unsigned id, const std::byte* data
   param.memory_type = UCS_MEMORY_TYPE_HOST;  // so that UCX need not find out
   unsettled_ = true;
   send.peer->sent++;
-  const ucs_status_ptr_t answer =
+  void* const answer =
       ucp_am_send_nbx(send.peer->endpoint, id, &flight.frame, sizeof flight.frame, data, size, &param);
   if (UCS_PTR_IS_PTR(answer)) {
     flight.busy = true;
@@ -202,50 +196,6 @@ bool UcxTransport::stream(Posted& send) {
 
 void UcxTransport::finish_if_done(Posted& send) {
   if (send.going && send.moved == send.size && send.in_flight == 0 && !send.refused) retire(send, {});
-}
-
-void UcxTransport::receive(int rank, const MessageTag& tag, std::byte* data, uint64_t capacity,
-                           Message* message) {
-  Posted& receive = post(rank, message);
-  Peer& peer = *receive.peer;
-  receive.is_send = false;
-  receive.tag = tag;
-  receive.target = data;
-  receive.capacity = capacity;
-  const auto it = std::find_if(peer.arrived.begin(), peer.arrived.end(),
-                               [&](const Arrived& arrived) { return arrived.header.tag() == tag; });
-  if (it == peer.arrived.end()) return;
-  if (it->header.offer == 0) peer.arrived_bytes -= cost(it->header.size);
-  take(receive, it->header, it->data.data());
-  unused_arrived_.splice(unused_arrived_.end(), peer.arrived, it);
-}
-
-// A message has found its receive: copy it, or ask for it.
-void UcxTransport::take(Posted& receive, const Header& header, const std::byte* data) {
-  Message& message = *receive.message;
-  Peer& peer = *receive.peer;
-  const bool eager = header.offer == 0;
-  message.peer_descriptor = header.descriptor;
-  if (eager) pay_back(peer, cost(header.size));
-  if (header.size > receive.capacity) {
-    // An offer stays unanswered: the communicator is about to fail.
-    return retire(receive, Status::error(Code::kMismatch,
-                                         cat("rank ", peer.rank, " sent ", bytes_text(header.size), " where ",
-                                             bytes_text(receive.capacity), " are expected")));
-  }
-  message.received_bytes = header.size;
-  bytes_received_.fetch_add(header.size, std::memory_order_relaxed);
-  if (eager && header.size > 0) std::memcpy(receive.target, data, header.size);
-  if (!eager) tell(peer, NoteKind::kGo, header.offer, receive.name);
-  if (eager || header.size == 0) return retire(receive, {});
-  receive.going = true;
-  receive.size = header.size;
-}
-
-// Room in the window again. The sender learns it before it runs out.
-void UcxTransport::pay_back(Peer& peer, uint64_t bytes) {
-  peer.owed += bytes;
-  if (peer.owed >= kWindowBytes / 2) tell(peer, NoteKind::kCredit, std::exchange(peer.owed, 0));
 }
 
 bool UcxTransport::progress() {
@@ -294,13 +244,13 @@ void UcxTransport::drain(const Posted& send) {
 }
 
 void UcxTransport::close_by_force(Peer& peer) {
-  const ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
+  ucp_ep* const endpoint = std::exchange(peer.endpoint, nullptr);
   if (endpoint == nullptr) return;
   lose(peer, closed());
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint, &param);
+  void* const closing = ucp_ep_close_nbx(endpoint, &param);
   if (UCS_PTR_IS_PTR(closing)) closing_.push_back(closing);
 }
 
@@ -330,15 +280,6 @@ bool UcxTransport::report_broken() {
   return any;
 }
 
-bool UcxTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* descriptor) {
-  for (const Arrived& arrived : peer(rank).arrived) {
-    if (arrived.header.lane != lane || arrived.header.slot != slot) continue;
-    *descriptor = arrived.header.descriptor;
-    return true;
-  }
-  return false;
-}
-
 // UCX counts a small message as sent when it has copied it; a full socket or ring may hold it back.
 bool UcxTransport::settled() {
   if ((!unsettled_ && flushing_ == nullptr) || !worker_) return true;
@@ -351,7 +292,7 @@ bool UcxTransport::settled() {
   }
   unsettled_ = false;
   const ucp_request_param_t param{};
-  const ucs_status_ptr_t request = ucp_worker_flush_nbx(worker_.get(), &param);
+  void* const request = ucp_worker_flush_nbx(worker_.get(), &param);
   // A flush that fails says that an endpoint has: that is reported by itself.
   if (UCS_PTR_IS_PTR(request)) flushing_ = request;
   return flushing_ == nullptr;
@@ -389,100 +330,13 @@ void UcxTransport::tell(Peer& peer, NoteKind kind, uint64_t first, uint64_t seco
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   unsettled_ = true;
   peer.sent++;
-  const ucs_status_ptr_t answer =
+  void* const answer =
       ucp_am_send_nbx(peer.endpoint, kNoteId, &told.note, sizeof told.note, nullptr, 0, &param);
   if (!UCS_PTR_IS_PTR(answer)) told.done = true;
 }
 
 // ---- called by UCX, from inside ucp_worker_progress
 // --------------------------------------------------------
-
-// A frame from a rank that shows what only that rank was told; anything else is thrown away.
-template <class Frame>
-ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_size, void* data, size_t size,
-                                    const ucp_am_recv_param_t* param) {
-  auto& transport = *static_cast<UcxTransport*>(self);
-  Frame frame;
-  const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 &&
-                     parse(bytes, bytes_size, &frame) && frame.from < transport.peers_.size();
-  Peer* const peer = whole ? &transport.peers_[frame.from] : nullptr;
-  if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
-    if (!std::exchange(transport.strangers_, true)) {
-      transport.log_.warn("ucx: a message from outside of the communicator was thrown away");
-    }
-    return UCS_OK;
-  }
-  peer->received++;
-  if (peer->endpoint == nullptr || transport.arrived(*peer, frame, static_cast<std::byte*>(data), size)) {
-    return UCS_OK;
-  }
-  transport.lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
-                                      Evidence::kConnection)
-                            .with_ranks({peer->rank}));
-  return UCS_OK;
-}
-
-bool UcxTransport::arrived(Peer& peer, const Header& header, const std::byte* data, uint64_t size) {
-  if (size != (header.offer == 0 ? header.size : 0)) return false;
-  const MessageTag tag = header.tag();
-  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
-    return !posted.is_send && !posted.going && posted.tag == tag;
-  });
-  if (it == peer.posted.end()) return keep(peer, header, data);
-  take(*it, header, data);
-  return true;
-}
-
-bool UcxTransport::keep(Peer& peer, const Header& header, const std::byte* data) {
-  const bool eager = header.offer == 0;
-  if (peer.arrived.size() >= kMostArrived) return false;
-  if (eager && (header.size > kWindowBytes || peer.arrived_bytes + cost(header.size) > kWindowBytes)) {
-    return false;
-  }
-  if (unused_arrived_.empty()) unused_arrived_.emplace_back();
-  peer.arrived.splice(peer.arrived.end(), unused_arrived_, unused_arrived_.begin());
-  Arrived& arrived = peer.arrived.back();
-  arrived.header = header;
-  arrived.data.clear();
-  if (!eager) return true;
-  peer.arrived_bytes += cost(header.size);
-  if (header.size > 0) arrived.data.assign(data, data + header.size);
-  return true;
-}
-
-bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, const std::byte* data, uint64_t size) {
-  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
-    return !posted.is_send && posted.going && posted.name == fragment.receive;
-  });
-  if (it == peer.posted.end()) return true;  // nobody wants it any more
-  Posted& receive = *it;
-  if (fragment.offset != receive.moved || size > receive.size - receive.moved) return false;
-  std::memcpy(receive.target + receive.moved, data, size);
-  receive.moved += size;
-  advanced_ = true;
-  if (receive.moved == receive.size) retire(receive, {});
-  return true;
-}
-
-bool UcxTransport::arrived(Peer& peer, const Note& note, const std::byte* /*data*/, uint64_t size) {
-  advanced_ = true;
-  if (size != 0) return false;
-  if (note.kind == NoteKind::kHello) peer.hello = true;
-  if (note.kind == NoteKind::kReady) peer.ready = true;
-  if (note.kind == NoteKind::kCredit) {
-    peer.may_send = std::min(kWindowBytes, peer.may_send + std::min(note.first, kWindowBytes));
-  }
-  if (note.kind != NoteKind::kGo) return true;
-  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
-    return posted.is_send && !posted.going && posted.name == note.first;
-  });
-  if (it == peer.posted.end()) return true;  // taken back
-  it->going = true;
-  it->other_name = note.second;
-  if (it->size > 0) streams_++;
-  finish_if_done(*it);
-  return true;
-}
 
 template <class Frame>
 void UcxTransport::on_sent(void* request, ucs_status_t status, void* data) {

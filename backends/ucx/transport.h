@@ -28,6 +28,9 @@ namespace weft::ucx {
 // Eager bytes that a receiver holds for one sender at most, and what each message counts besides its data.
 inline constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kMessageCost = 128;
+inline uint64_t cost(uint64_t size) {
+  return size + kMessageCost;
+}
 // How long a broken endpoint is not reported: a rank that gives up because of another's failure breaks its
 // connections too, and the control channel tells the cause meanwhile.
 inline constexpr uint64_t kGraceNs = 500'000'000;

@@ -1,0 +1,165 @@
+// The receiving side of UcxTransport: what comes is checked, given to its receive or kept for it. on_frame is
+// called by UCX, from inside ucp_worker_progress; receive and peek by lanes.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "transport.h"
+
+namespace weft::ucx {
+namespace {
+
+// Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
+constexpr size_t kMostArrived = 65536;
+
+}  // namespace
+
+void UcxTransport::receive(int rank, const MessageTag& tag, std::byte* data, uint64_t capacity,
+                           Message* message) {
+  Posted& receive = post(rank, message);
+  Peer& peer = *receive.peer;
+  receive.is_send = false;
+  receive.tag = tag;
+  receive.target = data;
+  receive.capacity = capacity;
+  const auto it = std::find_if(peer.arrived.begin(), peer.arrived.end(),
+                               [&](const Arrived& arrived) { return arrived.header.tag() == tag; });
+  if (it == peer.arrived.end()) return;
+  if (it->header.offer == 0) peer.arrived_bytes -= cost(it->header.size);
+  take(receive, it->header, it->data.data());
+  unused_arrived_.splice(unused_arrived_.end(), peer.arrived, it);
+}
+
+// A message has found its receive: copy it, or ask for it.
+void UcxTransport::take(Posted& receive, const Header& header, const std::byte* data) {
+  Message& message = *receive.message;
+  Peer& peer = *receive.peer;
+  const bool eager = header.offer == 0;
+  message.peer_descriptor = header.descriptor;
+  if (eager) pay_back(peer, cost(header.size));
+  if (header.size > receive.capacity) {
+    // An offer stays unanswered: the communicator is about to fail.
+    return retire(receive, Status::error(Code::kMismatch,
+                                         cat("rank ", peer.rank, " sent ", bytes_text(header.size), " where ",
+                                             bytes_text(receive.capacity), " are expected")));
+  }
+  message.received_bytes = header.size;
+  bytes_received_.fetch_add(header.size, std::memory_order_relaxed);
+  if (eager && header.size > 0) std::memcpy(receive.target, data, header.size);
+  if (!eager) tell(peer, NoteKind::kGo, header.offer, receive.name);
+  if (eager || header.size == 0) return retire(receive, {});
+  receive.going = true;
+  receive.size = header.size;
+}
+
+// Room in the window again. The sender learns it before it runs out.
+void UcxTransport::pay_back(Peer& peer, uint64_t bytes) {
+  peer.owed += bytes;
+  if (peer.owed >= kWindowBytes / 2) tell(peer, NoteKind::kCredit, std::exchange(peer.owed, 0));
+}
+
+bool UcxTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* descriptor) {
+  for (const Arrived& arrived : peer(rank).arrived) {
+    if (arrived.header.lane != lane || arrived.header.slot != slot) continue;
+    *descriptor = arrived.header.descriptor;
+    return true;
+  }
+  return false;
+}
+
+// A frame from a rank that shows what only that rank was told; anything else is thrown away.
+template <class Frame>
+ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_size, void* data, size_t size,
+                                    const ucp_am_recv_param_t* param) {
+  auto& transport = *static_cast<UcxTransport*>(self);
+  Frame frame;
+  const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 &&
+                     parse(bytes, bytes_size, &frame) && frame.from < transport.peers_.size();
+  Peer* const peer = whole ? &transport.peers_[frame.from] : nullptr;
+  if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
+    if (!std::exchange(transport.strangers_, true)) {
+      transport.log_.warn("ucx: a message from outside of the communicator was thrown away");
+    }
+    return UCS_OK;
+  }
+  peer->received++;
+  if (peer->endpoint == nullptr || transport.arrived(*peer, frame, static_cast<std::byte*>(data), size)) {
+    return UCS_OK;
+  }
+  transport.lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
+                                      Evidence::kConnection)
+                            .with_ranks({peer->rank}));
+  return UCS_OK;
+}
+
+bool UcxTransport::arrived(Peer& peer, const Header& header, const std::byte* data, uint64_t size) {
+  if (size != (header.offer == 0 ? header.size : 0)) return false;
+  const MessageTag tag = header.tag();
+  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
+    return !posted.is_send && !posted.going && posted.tag == tag;
+  });
+  if (it == peer.posted.end()) return keep(peer, header, data);
+  take(*it, header, data);
+  return true;
+}
+
+bool UcxTransport::keep(Peer& peer, const Header& header, const std::byte* data) {
+  const bool eager = header.offer == 0;
+  if (peer.arrived.size() >= kMostArrived) return false;
+  if (eager && (header.size > kWindowBytes || peer.arrived_bytes + cost(header.size) > kWindowBytes)) {
+    return false;
+  }
+  if (unused_arrived_.empty()) unused_arrived_.emplace_back();
+  peer.arrived.splice(peer.arrived.end(), unused_arrived_, unused_arrived_.begin());
+  Arrived& arrived = peer.arrived.back();
+  arrived.header = header;
+  arrived.data.clear();
+  if (!eager) return true;
+  peer.arrived_bytes += cost(header.size);
+  if (header.size > 0) arrived.data.assign(data, data + header.size);
+  return true;
+}
+
+bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, const std::byte* data, uint64_t size) {
+  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
+    return !posted.is_send && posted.going && posted.name == fragment.receive;
+  });
+  if (it == peer.posted.end()) return true;  // nobody wants it any more
+  Posted& receive = *it;
+  if (fragment.offset != receive.moved || size > receive.size - receive.moved) return false;
+  std::memcpy(receive.target + receive.moved, data, size);
+  receive.moved += size;
+  advanced_ = true;
+  if (receive.moved == receive.size) retire(receive, {});
+  return true;
+}
+
+bool UcxTransport::arrived(Peer& peer, const Note& note, const std::byte* /*data*/, uint64_t size) {
+  advanced_ = true;
+  if (size != 0) return false;
+  if (note.kind == NoteKind::kHello) peer.hello = true;
+  if (note.kind == NoteKind::kReady) peer.ready = true;
+  if (note.kind == NoteKind::kCredit) {
+    peer.may_send = std::min(kWindowBytes, peer.may_send + std::min(note.first, kWindowBytes));
+  }
+  if (note.kind != NoteKind::kGo) return true;
+  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
+    return posted.is_send && !posted.going && posted.name == note.first;
+  });
+  if (it == peer.posted.end()) return true;  // taken back
+  it->going = true;
+  it->other_name = note.second;
+  if (it->size > 0) streams_++;
+  finish_if_done(*it);
+  return true;
+}
+
+template ucs_status_t UcxTransport::on_frame<Header>(void*, const void*, size_t, void*, size_t,
+                                                     const ucp_am_recv_param_t*);
+template ucs_status_t UcxTransport::on_frame<Fragment>(void*, const void*, size_t, void*, size_t,
+                                                       const ucp_am_recv_param_t*);
+template ucs_status_t UcxTransport::on_frame<Note>(void*, const void*, size_t, void*, size_t,
+                                                   const ucp_am_recv_param_t*);
+
+}  // namespace weft::ucx
