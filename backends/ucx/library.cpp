@@ -45,6 +45,7 @@ constexpr Setting kSettings[] = {
     {"MEMTYPE_CACHE", "n"},         // it hooks memory calls; Weft says what memory it passes
     {"RCACHE_ENABLE", "n"},         // the same
     {"RNDV_THRESH", "inf"},         // each message says itself how it goes
+    {"ZCOPY_THRESH", "8k"},         // a piece for TCP goes as one, not in copied parts (UCX 1.22)
     {"WARN_INVALID_CONFIG", "n"},
 };
 

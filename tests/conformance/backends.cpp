@@ -1,6 +1,7 @@
 #include "backends.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "base/text.h"
@@ -55,7 +56,8 @@ constexpr BackendRow kRows[] = {
 }  // namespace
 
 const Registry& registry() {
-  static const Registry registry(WEFT_BUILD_MODULES);
+  const char* const folder = std::getenv("WEFT_TEST_MODULES");
+  static const Registry registry(folder != nullptr ? folder : WEFT_BUILD_MODULES);
   return registry;
 }
 

@@ -18,7 +18,7 @@ struct BackendRow {
   bool simulated = false;  // one rank at a time: bodies start no threads
 };
 
-// All backends, with the modules of the build folder.
+// All backends, with the modules of the build folder, or of the one that WEFT_TEST_MODULES names.
 const Registry& registry();
 
 // The rows that can run here; unavailable ones are left out, with a warning that says why.
