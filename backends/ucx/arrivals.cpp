@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "transport.h"
@@ -12,6 +13,8 @@ namespace {
 
 // Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
 constexpr size_t kMostArrived = 65536;
+// Memory for an unexpected message that is kept for the next one.
+constexpr size_t kMostIdle = 8 * 1024;
 
 }  // namespace
 
@@ -26,16 +29,17 @@ void UcxTransport::receive(int rank, const MessageTag& tag, std::byte* data, uin
   const auto it = std::find_if(peer.arrived.begin(), peer.arrived.end(),
                                [&](const Arrived& arrived) { return arrived.header.tag() == tag; });
   if (it == peer.arrived.end()) return;
-  if (it->header.offer == 0) peer.arrived_bytes -= cost(it->header.size);
-  take(receive, it->header, it->data.data());
+  if (it->header.offered == 0) peer.arrived_bytes -= cost(it->header.size);
+  take(receive, it->header, it->data);
+  if (it->data.capacity() > kMostIdle) std::vector<std::byte>().swap(it->data);
   unused_arrived_.splice(unused_arrived_.end(), peer.arrived, it);
 }
 
-// A message has found its receive: copy it, or ask for it.
-void UcxTransport::take(Posted& receive, const Header& header, const std::byte* data) {
+// A message has found its receive: copy what has come of it, or ask for it.
+void UcxTransport::take(Posted& receive, const Header& header, ByteView data) {
   Message& message = *receive.message;
   Peer& peer = *receive.peer;
-  const bool eager = header.offer == 0;
+  const bool eager = header.offered == 0;
   message.peer_descriptor = header.descriptor;
   if (eager) pay_back(peer, cost(header.size));
   if (header.size > receive.capacity) {
@@ -45,12 +49,20 @@ void UcxTransport::take(Posted& receive, const Header& header, const std::byte* 
                                              bytes_text(receive.capacity), " are expected")));
   }
   message.received_bytes = header.size;
-  bytes_received_.fetch_add(header.size, std::memory_order_relaxed);
-  if (eager && header.size > 0) std::memcpy(receive.target, data, header.size);
-  if (!eager) tell(peer, NoteKind::kGo, header.offer, receive.name);
-  if (eager || header.size == 0) return retire(receive, {});
   receive.going = true;
+  receive.offered = !eager;
+  receive.other_name = header.name;
   receive.size = header.size;
+  if (!eager) tell(peer, NoteKind::kGo, header.name, receive.name);
+  append(receive, data);
+}
+
+void UcxTransport::append(Posted& receive, ByteView data) {
+  if (!data.empty()) std::memcpy(receive.target + receive.moved, data.data(), data.size());
+  receive.moved += data.size();
+  bytes_received_.fetch_add(data.size(), std::memory_order_relaxed);
+  advanced_ = true;
+  if (receive.moved == receive.size) retire(receive, {});
 }
 
 // Room in the window again. The sender learns it before it runs out.
@@ -84,7 +96,8 @@ ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_
     return UCS_OK;
   }
   peer->received++;
-  if (peer->endpoint == nullptr || transport.arrived(*peer, frame, static_cast<std::byte*>(data), size)) {
+  if (peer->endpoint == nullptr ||
+      transport.arrived(*peer, frame, ByteView(static_cast<std::byte*>(data), size))) {
     return UCS_OK;
   }
   transport.lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
@@ -93,8 +106,9 @@ ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_
   return UCS_OK;
 }
 
-bool UcxTransport::arrived(Peer& peer, const Header& header, const std::byte* data, uint64_t size) {
-  if (size != (header.offer == 0 ? header.size : 0)) return false;
+bool UcxTransport::arrived(Peer& peer, const Header& header, ByteView data) {
+  const bool eager = header.offered == 0;
+  if (eager ? data.size() > header.size || (data.empty() && header.size > 0) : !data.empty()) return false;
   const MessageTag tag = header.tag();
   const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
     return !posted.is_send && !posted.going && posted.tag == tag;
@@ -104,8 +118,8 @@ bool UcxTransport::arrived(Peer& peer, const Header& header, const std::byte* da
   return true;
 }
 
-bool UcxTransport::keep(Peer& peer, const Header& header, const std::byte* data) {
-  const bool eager = header.offer == 0;
+bool UcxTransport::keep(Peer& peer, const Header& header, ByteView data) {
+  const bool eager = header.offered == 0;
   if (peer.arrived.size() >= kMostArrived) return false;
   if (eager && (header.size > kWindowBytes || peer.arrived_bytes + cost(header.size) > kWindowBytes)) {
     return false;
@@ -117,27 +131,36 @@ bool UcxTransport::keep(Peer& peer, const Header& header, const std::byte* data)
   arrived.data.clear();
   if (!eager) return true;
   peer.arrived_bytes += cost(header.size);
-  if (header.size > 0) arrived.data.assign(data, data + header.size);
+  arrived.data.reserve(header.size);
+  arrived.data.insert(arrived.data.end(), data.begin(), data.end());
   return true;
 }
 
-bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, const std::byte* data, uint64_t size) {
-  const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
-    return !posted.is_send && posted.going && posted.name == fragment.receive;
+bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, ByteView data) {
+  const bool offered = fragment.offered != 0;
+  const auto receive = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
+    return !posted.is_send && posted.going && posted.offered == offered &&
+           fragment.name == (offered ? posted.name : posted.other_name);
   });
-  if (it == peer.posted.end()) return true;  // nobody wants it any more
-  Posted& receive = *it;
-  if (fragment.offset != receive.moved || size > receive.size - receive.moved) return false;
-  std::memcpy(receive.target + receive.moved, data, size);
-  receive.moved += size;
-  advanced_ = true;
-  if (receive.moved == receive.size) retire(receive, {});
+  if (receive != peer.posted.end()) {
+    if (fragment.offset != receive->moved || data.size() > receive->size - receive->moved) return false;
+    append(*receive, data);
+    return true;
+  }
+  if (offered) return true;  // nobody wants it any more
+  const auto kept = std::find_if(peer.arrived.begin(), peer.arrived.end(), [&](const Arrived& arrived) {
+    return arrived.header.offered == 0 && arrived.header.name == fragment.name;
+  });
+  if (kept == peer.arrived.end()) return true;
+  if (fragment.offset != kept->data.size() || data.size() > kept->header.size - kept->data.size())
+    return false;
+  kept->data.insert(kept->data.end(), data.begin(), data.end());
   return true;
 }
 
-bool UcxTransport::arrived(Peer& peer, const Note& note, const std::byte* /*data*/, uint64_t size) {
+bool UcxTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   advanced_ = true;
-  if (size != 0) return false;
+  if (!data.empty()) return false;
   if (note.kind == NoteKind::kHello) peer.hello = true;
   if (note.kind == NoteKind::kReady) peer.ready = true;
   if (note.kind == NoteKind::kCredit) {

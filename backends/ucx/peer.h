@@ -35,11 +35,12 @@ struct Posted {
   Peer* peer = nullptr;
   Message* message = nullptr;
   bool is_send = false;
-  bool going = false;       // offered messages: the receiver has its place ready
+  bool going = false;       // receives: their message comes; sends: what is not sent yet may be
+  bool offered = false;     // the message waits, or waited, for kGo
   uint64_t name = 0;        // for the other side; never 0, never used again
   uint64_t other_name = 0;  // the other side's
   uint64_t size = 0;        // of a send, or of the message that is being received
-  uint64_t moved = 0;       // bytes of an offered message
+  uint64_t moved = 0;       // of that
   uint32_t in_flight = 0;   // what UCX holds of it: while there is any, it reads the buffer
   bool refused = false;     // a part of it was not sent
   MessageTag tag;           // receives
@@ -54,7 +55,7 @@ struct Posted {
 // A message, or the offer of one, that no receive was posted for.
 struct Arrived {
   Header header;
-  std::vector<std::byte> data;  // an eager one's
+  std::vector<std::byte> data;  // an eager one's, as far as it has come
 };
 
 // A note under way.
@@ -66,9 +67,10 @@ struct Told {
 struct Peer {
   int rank = 0;
   ucp_ep_h endpoint = nullptr;
-  uint64_t fragment_bytes = 0;  // what its endpoint takes in one piece
-  uint64_t token_in = 0;        // what its messages must show
-  uint64_t token_out = 0;       // what ours must show there
+  uint64_t piece_bytes = 0;  // what its endpoint takes in one piece
+  uint64_t eager_bytes = 0;  // up to here messages are sent without asking
+  uint64_t token_in = 0;     // what its messages must show
+  uint64_t token_out = 0;    // what ours must show there
   std::list<Posted> posted;
   std::list<Arrived> arrived;
   uint64_t arrived_bytes = 0;  // what eager messages in `arrived` count against the window

@@ -18,6 +18,8 @@ constexpr int kStreamPieces = 16;
 // of UCX takes it apart. UCX's segments are of 8 KiB, headers included, but for TCP.
 constexpr uint64_t kPieceBytes = 8 * 1024 - 256;
 constexpr uint64_t kTcpPieceBytes = 64 * 1024 - 1024;
+// Over TCP to ask first costs about as much as to send this much; in shared memory next to nothing.
+constexpr uint64_t kTcpEagerBytes = 512 * 1024;
 // How long UCX may take to let go of a buffer after its endpoint was closed by force.
 constexpr int64_t kDrainMs = 2000;
 
@@ -98,7 +100,8 @@ Status UcxTransport::add_endpoint(int rank, const Bytes& address) {
   }
   peer.may_send = kWindowBytes;
   const bool tcp = ucx::transports(peer.endpoint).find("tcp/") != std::string::npos;
-  peer.fragment_bytes = tcp ? kTcpPieceBytes : kPieceBytes;
+  peer.piece_bytes = tcp ? kTcpPieceBytes : kPieceBytes;
+  peer.eager_bytes = tcp ? kTcpEagerBytes : kPieceBytes;
   return {};
 }
 
@@ -140,16 +143,19 @@ void UcxTransport::send(int rank, const MessageTag& tag, const Descriptor& descr
   send.size = size;
   bytes_sent_.fetch_add(size, std::memory_order_relaxed);
   if (peer.broken) return;  // completes when that is reported
-  const bool eager = size <= peer.fragment_bytes && cost(size) <= peer.may_send;
+  const bool eager = size <= peer.eager_bytes && cost(size) <= peer.may_send;
   if (eager) peer.may_send -= cost(size);
-  send.first.frame = {
-      peer.token_out, tag.slot, size,      eager ? 0 : send.name, static_cast<uint32_t>(rank_), tag.lane,
-      tag.step,       0,        descriptor};
-  send.moved = eager ? size : 0;
   send.going = eager;
+  send.offered = !eager;
+  send.other_name = send.name;
+  send.moved = eager ? std::min(size, peer.piece_bytes) : 0;
+  send.first.frame = {peer.token_out, tag.slot, size,         send.name, static_cast<uint32_t>(rank_),
+                      tag.lane,       tag.step, send.offered, descriptor};
   const Speaking speaking(log_);
-  fly(send.first, kMessageId, eager ? data : nullptr, eager ? size : 0);
-  finish_if_done(send);
+  fly(send.first, kMessageId, data, send.moved);
+  if (!eager || send.moved == size) return finish_if_done(send);
+  streams_++;
+  stream(send);
 }
 
 template <class Frame>
@@ -175,15 +181,16 @@ void UcxTransport::fly(Flight<Frame>& flight, unsigned id, const std::byte* data
   }
 }
 
-// Give UCX more pieces of an offered message, up to kDepth at a time.
+// Give UCX more pieces of a message, up to kDepth at a time.
 bool UcxTransport::stream(Posted& send) {
   bool any = false;
   for (int pieces = 0; pieces < kStreamPieces && send.moved < send.size && !send.peer->broken; pieces++) {
     const auto part = std::find_if(send.parts.begin(), send.parts.end(),
                                    [](const Flight<Fragment>& flight) { return !flight.busy; });
     if (part == send.parts.end()) break;
-    const uint64_t size = std::min(send.peer->fragment_bytes, send.size - send.moved);
-    part->frame = {send.peer->token_out, send.other_name, send.moved, static_cast<uint32_t>(rank_), 0};
+    const uint64_t size = std::min(send.peer->piece_bytes, send.size - send.moved);
+    part->frame = {send.peer->token_out, send.other_name, send.moved, static_cast<uint32_t>(rank_),
+                   send.offered};
     const std::byte* const data = send.source + send.moved;
     send.moved += size;
     if (send.moved == send.size) streams_--;

@@ -1,12 +1,11 @@
 // Transport over UCP's active messages: one worker a communicator, one endpoint a rank. Made by connect.h.
 //
-// A message that fits into one piece is sent eagerly and copied once from where UCX received it. A longer one
-// is offered first and sent in pieces when the receiver has its place ready. Everything that is written to a
-// buffer of the program is written here, in callbacks, for a message that is still wanted: a rank that wakes
-// up late finds nobody who takes what it sends. (UCX's own rendezvous lets go of a receive's buffer only when
-// its sender cooperates, even when the endpoint is closed by force.)
-// What arrives before its receive is kept, and no more than kWindowBytes from each rank: beyond that a sender
-// offers everything.
+// Messages travel in pieces. Short ones are sent eagerly; a long one is offered first and sent when the
+// receiver has its place ready. Everything that is written to a buffer of the program is written here, in
+// callbacks, for a message that is still wanted: a rank that wakes up late finds nobody who takes what it
+// sends. (UCX's own rendezvous lets go of a receive's buffer only when its sender cooperates, even when the
+// endpoint is closed by force.) What arrives before its receive is kept, and no more than kWindowBytes from
+// each rank: beyond that a sender offers everything.
 //
 // Threads: as core/transport.h says. UCX calls back from inside ucp_worker_progress, that is, under the same
 // lock. UCX's own thread only accepts connections.
@@ -26,7 +25,7 @@
 namespace weft::ucx {
 
 // Eager bytes that a receiver holds for one sender at most, and what each message counts besides its data.
-inline constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kWindowBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kMessageCost = 128;
 inline uint64_t cost(uint64_t size) {
   return size + kMessageCost;
@@ -78,16 +77,17 @@ class UcxTransport final : public Transport {
   static void on_told(void* request, ucs_status_t status, void* told);
 
   // What came; false when it breaks the rules.
-  bool arrived(Peer& peer, const Header& header, const std::byte* data, uint64_t size);
-  bool arrived(Peer& peer, const Fragment& fragment, const std::byte* data, uint64_t size);
-  bool arrived(Peer& peer, const Note& note, const std::byte* data, uint64_t size);
+  bool arrived(Peer& peer, const Header& header, ByteView data);
+  bool arrived(Peer& peer, const Fragment& fragment, ByteView data);
+  bool arrived(Peer& peer, const Note& note, ByteView data);
 
   Posted& post(int rank, Message* message);
-  void take(Posted& receive, const Header& header, const std::byte* data);
-  bool keep(Peer& peer, const Header& header, const std::byte* data);
+  void take(Posted& receive, const Header& header, ByteView data);
+  void append(Posted& receive, ByteView data);
+  bool keep(Peer& peer, const Header& header, ByteView data);
   template <class Frame>
   void fly(Flight<Frame>& flight, unsigned id, const std::byte* data, uint64_t size);
-  bool stream(Posted& send);  // more of an offered message; true if UCX took any
+  bool stream(Posted& send);  // more of a message that is going; true if UCX took any
   void finish_if_done(Posted& send);
   void retire(Posted& posted, Status status);
   void pay_back(Peer& peer, uint64_t bytes);

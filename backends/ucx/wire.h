@@ -11,33 +11,33 @@
 namespace weft::ucx {
 
 // Ids of UCX's active messages.
-inline constexpr unsigned kMessageId = 0;   // Header, and the data of an eager message
-inline constexpr unsigned kFragmentId = 1;  // Fragment, and a part of an offered message's data
+inline constexpr unsigned kMessageId = 0;   // Header, and the first part of an eager message's data
+inline constexpr unsigned kFragmentId = 1;  // Fragment, and a further part of a message's data
 inline constexpr unsigned kNoteId = 2;      // Note
 
 // In front of a message of Transport::send.
 struct Header {
   uint64_t token = 0;  // made by the receiver for this sender and this communicator
   uint64_t slot = 0;
-  uint64_t size = 0;   // of the data
-  uint64_t offer = 0;  // 0: the data follows. Else the sender's name for a message that waits for kGo
+  uint64_t size = 0;  // of the data
+  uint64_t name = 0;  // the sender's, for this message
   uint32_t from = 0;
   uint32_t lane = 0;
   uint32_t step = 0;
-  uint32_t reserved = 0;
+  uint32_t offered = 0;  // 0: the data follows; 1: it waits for kGo
   Descriptor descriptor;
 
   MessageTag tag() const { return {slot, lane, step}; }
 };
 static_assert(sizeof(Header) == 80);
 
-// In front of a part of an offered message. Parts of a message come in order.
+// In front of a further part. Parts of a message come in order.
 struct Fragment {
   uint64_t token = 0;
-  uint64_t receive = 0;  // the receiver's name for it, from kGo
+  uint64_t name = 0;
   uint64_t offset = 0;
   uint32_t from = 0;
-  uint32_t reserved = 0;
+  uint32_t offered = 0;  // 0: name is the sender's, of the header; 1: the receiver's, from kGo
 };
 static_assert(sizeof(Fragment) == 32);
 

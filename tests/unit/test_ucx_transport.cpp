@@ -139,8 +139,8 @@ class Stranger {
 TEST_CASE("messages of all sizes arrive whole, whoever comes first") {
   Ranks ranks(2);
   uint64_t slot = 0;
-  for (const size_t size :
-       {0u, 1u, 100u, 7935u, 7936u, 7937u, 20'000u, 64'511u, 64'512u, 64'513u, 3'000'001u}) {
+  for (const size_t size : {0u, 1u, 100u, 7935u, 7936u, 7937u, 20'000u, 64'511u, 64'512u, 64'513u, 200'000u,
+                            524'288u, 524'289u, 3'000'001u}) {
     for (const bool receive_first : {true, false}) {
       const Bytes sent = pattern(size, size + slot);
       Bytes got(size + 8, kUntouched);
@@ -315,18 +315,19 @@ TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into i
     Message in;
     ranks.at(1).receive(0, tag(0), room.data() + kSize, kSize, &in);
     // Make it go, so that fragments have something to hit.
-    Header offer{Ranks::token(0, 1), 0, kSize, 1, 0, 0, 0, 0, descriptor(0)};
+    Header offer{Ranks::token(0, 1), 0, kSize, 1, 0, 0, 0, 1, descriptor(0)};
     rank0.send(kMessageId, &offer, sizeof offer, {});
     for (int i = 0; i < 200; i++) {
       const auto any = [&](uint64_t usual) { return random.chance(3) ? random.next() : random.below(usual); };
       Bytes data(random.below(3000));
       const unsigned id = static_cast<unsigned>(random.below(3));
       if (id == kMessageId) {
-        Header header{Ranks::token(0, 1), any(3), any(3000), any(2), 0, 0, 0, 0, descriptor(any(3))};
-        if (random.chance(2) && header.offer == 0) header.size = data.size();
+        Header header{Ranks::token(0, 1), any(3), any(3000), any(3), 0, 0, 0, random.chance(2),
+                      descriptor(any(3))};
+        if (random.chance(2)) header.size = data.size() + random.below(3000);
         rank0.send(id, &header, sizeof header, data);
       } else if (id == kFragmentId) {
-        const Fragment fragment{Ranks::token(0, 1), random.below(4), any(kSize), 0, 0};
+        const Fragment fragment{Ranks::token(0, 1), random.below(4), any(kSize), 0, random.chance(2)};
         rank0.send(id, &fragment, sizeof fragment, data);
       } else {
         const Note note{Ranks::token(0, 1), any(5), any(5), 0, static_cast<NoteKind>(any(7))};
