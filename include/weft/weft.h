@@ -391,7 +391,8 @@ typedef struct weft_coll_options {
 /* Common to all collectives
  * request == NULL: the call blocks until the operation is complete and returns its result. Otherwise it
  * returns WEFT_OK once queued and *request reports the rest; the caller releases it. options may be NULL.
- * count == 0 is legal and still synchronises; pointers may then be NULL. src == dst (in place) is allowed
+ * count == 0 is legal and still synchronises; pointers may then be NULL. Buffers are aligned to the dtype's
+ * size (WEFT_ERR_ARG). src == dst (in place) is allowed
  * where said; any other overlap is WEFT_ERR_ARG. Returns WEFT_ERR_ARG; WEFT_ERR_UNSUPPORTED for an op that
  * the dtype does not have; WEFT_ERR_STATE from a callback; WEFT_ERR_NOMEM; the communicator's failure;
  * blocking also WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH, WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED,
@@ -628,8 +629,11 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
 
 /* Create gradient sync for a list of parameters. Collective: agrees on the list, the limits and the hook; a
  * difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that differs and both sides.
- * Blocks at most the communicator's init timeout. error may be NULL. Ownership: the caller destroys *reducer;
- * it keeps the communicator's core alive. Threads: one thread at a time per communicator. Since 1.0 */
+ * What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH, which quotes it, on the others.
+ * Blocks at most the communicator's init timeout. A communicator over shm makes at most 63 reducers in its
+ * life (WEFT_ERR_UNSUPPORTED after that): split one for more. error may be NULL. Ownership: the caller
+ * destroys *reducer; it keeps the communicator's core alive. Threads: one thread at a time per communicator.
+ * Since 1.0 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other

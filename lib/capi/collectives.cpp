@@ -62,12 +62,18 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   return {};
 }
 
-// src and dst must be there if they hold anything, and may overlap only where in_place points.
+// src and dst must be there if they hold anything, be aligned to their elements, and may overlap only where
+// in_place points.
 Status check_buffers(const Call& call, const Span& src, const Span& dst, const void* in_place_src,
                      const void* in_place_dst) {
   const uint64_t element = dtype_size(call.args.dtype);
   for (const Span* span : {&src, &dst}) {
-    if (span->count > 0 && span->start == nullptr) return null_argument(span->name);
+    if (span->count == 0) continue;
+    if (span->start == nullptr) return null_argument(span->name);
+    if (reinterpret_cast<uintptr_t>(span->start) % element != 0) {
+      return Status::error(Code::kArg, cat(name(call.args.coll), ": ", span->name, " is not aligned to its ",
+                                           element, "-byte elements"));
+    }
   }
   if (src.count == 0 || dst.count == 0) return {};
   if (in_place_src != nullptr && in_place_src == in_place_dst) return {};

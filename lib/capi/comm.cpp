@@ -141,7 +141,7 @@ weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info) {
     out.bytes_sent = counters.bytes_sent;
     out.bytes_received = counters.bytes_received;
     out.arena_bytes = rep.collectives().arena().populated_bytes();
-    put_text(rep.collectives().transports().c_str(), out.transports);
+    put_text(rep.collectives().transports(), out.transports);
     return write_struct(out, "info", info);
   });
 }

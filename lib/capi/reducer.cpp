@@ -46,22 +46,30 @@ Status read_params(const weft_reducer_options& options, std::vector<weft_param>*
   return {};
 }
 
-Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
-  weft_reducer_options options;
-  WEFT_TRY(read_struct(given, "weft_reducer_options", &options));
-  std::vector<weft_param> params;
-  WEFT_TRY(read_params(options, &params));
-  options.params = params.data();
-  options.param_size = sizeof(weft_param);
-  std::shared_ptr<Hook> hook;
-  if (options.hook != nullptr) {
-    hook = options.hook->rep;
-  } else {
-    WEFT_TRY(Registry::find_hook("allreduce")->make(nullptr, comm.rep->context().host(), &hook));
+// The program's options, their parameters and hook.
+Status read_options(const weft_reducer_options* given, const Context& context, weft_reducer_options* options,
+                    std::vector<weft_param>* params, std::shared_ptr<Hook>* hook) {
+  WEFT_NOT_NULL(given);
+  WEFT_TRY(read_struct(given, "weft_reducer_options", options));
+  WEFT_TRY(read_params(*options, params));
+  options->params = params->data();
+  options->param_size = sizeof(weft_param);
+  if (options->hook != nullptr) {
+    *hook = options->hook->rep;
+    return {};
   }
+  return Registry::find_hook("allreduce")->make(nullptr, context.host(), hook);
+}
+
+// What is wrong here is told to the other ranks, who are waiting for this one.
+Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
+  weft_reducer_options options{};
+  std::vector<weft_param> params;
+  std::shared_ptr<Hook> hook;
+  const Status status = read_options(given, comm.rep->context(), &options, &params, &hook);
   *made = std::make_unique<weft_reducer>();
   (*made)->context = comm.rep->shared_context();
-  return Reducer::create(comm.rep, options, std::move(hook), &(*made)->rep);
+  return Reducer::create(comm.rep, status, options, std::move(hook), &(*made)->rep);
 }
 
 }  // namespace
@@ -74,7 +82,6 @@ weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* opt
     WEFT_NOT_NULL(reducer);
     *reducer = nullptr;
     WEFT_NOT_NULL(comm);
-    WEFT_NOT_NULL(options);
     WEFT_TRY(check_call(comm->rep->context()));
     std::unique_ptr<weft_reducer> made;
     WEFT_TRY(create(*comm, options, &made));

@@ -102,13 +102,13 @@ Status furnish(ReducerState* s) {
 
 }  // namespace
 
-Status Reducer::create(std::shared_ptr<Comm> comm, const weft_reducer_options& options,
+Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,
                        std::shared_ptr<Hook> hook, std::unique_ptr<Reducer>* reducer) {
   const CommOptions& defaults = comm->options();
   const Deadline deadline =
       Deadline::after(comm->context().clock(), defaults.init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
   Proposal proposal;
-  const Status wish = propose(options, hook.get(), &proposal);
+  const Status wish = given.ok() ? propose(options, hook.get(), &proposal) : given;
   const Bytes wanted = wish.ok() ? proposal.write() : Bytes();
   WEFT_TRY(agree_on(*comm, wish, wanted, proposal_difference, deadline));
 

@@ -11,6 +11,8 @@
 namespace weft {
 namespace {
 
+constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 47;
+
 Status wrong(uint64_t index, const std::string& name, const std::string& what, Code code = Code::kArg) {
   return Status::error(code, cat("parameter ", index, " ('", name, "'): ", what));
 }
@@ -93,6 +95,20 @@ Status check_param(uint64_t index, Param* param) {
   return check_strides(index, param);
 }
 
+// No machine has this much, and sums of offsets below it cannot overflow.
+Status check_total(const std::vector<Param>& params) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < params.size(); i++) {
+    const uint64_t bytes = params[i].bytes();
+    if (bytes > kMaxTotalBytes - total) {
+      return wrong(i, params[i].name,
+                   cat("with it all gradients are larger than ", bytes_text(kMaxTotalBytes)));
+    }
+    total += bytes;
+  }
+  return {};
+}
+
 Status check_names(const std::vector<Param>& params) {
   std::unordered_map<std::string_view, size_t> seen;
   seen.reserve(params.size());
@@ -171,6 +187,7 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
     std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
     WEFT_TRY(from_struct(i, param, &manifest->params[i]));
   }
+  WEFT_TRY(check_total(manifest->params));
   return check_names(manifest->params);
 }
 

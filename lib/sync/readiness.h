@@ -49,7 +49,7 @@ class Readiness {
   }
   void close() {
     const StepWord now = step();
-    step_.store(StepWord::make(now.stamp(), false, now.local()).word(), std::memory_order_release);
+    step_.store(StepWord::make(now.stamp(), false, now.local()).word());
   }
   // Parameters that nobody has claimed in this step, ascending.
   std::vector<uint32_t> missing() const {
@@ -63,10 +63,25 @@ class Readiness {
 
   // ---- any thread
   StepWord step() const { return StepWord(step_.load(std::memory_order_acquire)); }
-  // False if the parameter was claimed in this step before: of several callers one gets it.
+  // False if the parameter was claimed in this step before: of several callers one gets it. Also for a call
+  // that was so slow that the next step has claimed it.
   bool claim(uint64_t param, uint32_t stamp) {
-    return stamps_[param].exchange(stamp, std::memory_order_acq_rel) != stamp;
+    uint32_t last = stamps_[param].load(std::memory_order_relaxed);
+    do {
+      if (static_cast<int32_t>(last - stamp) >= 0 && last != 0) return false;
+    } while (!stamps_[param].compare_exchange_weak(last, stamp, std::memory_order_acq_rel));
+    return true;
   }
+  // Around the copy of a gradient in a local step, which nobody counts: false if that step has ended
+  // meanwhile. Pairs with close() and quiet(): either this sees the step closed, or they see the copy.
+  bool enter(StepWord step) {
+    copying_.fetch_add(1);
+    if (step_.load() == step.word()) return true;
+    leave();
+    return false;
+  }
+  void leave() { copying_.fetch_sub(1); }
+  bool quiet() const { return copying_.load() == 0; }
   // The claimed gradient is in its bucket. True for the bucket's last.
   bool arrive(uint32_t bucket) { return pending_[bucket].count.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool full(uint32_t bucket) const { return pending_[bucket].count.load(std::memory_order_acquire) == 0; }
@@ -81,6 +96,7 @@ class Readiness {
   };
   const Plan& plan_;
   std::atomic<uint64_t> step_{0};
+  std::atomic<uint32_t> copying_{0};                 // calls of ready that copy in a local step
   std::unique_ptr<std::atomic<uint32_t>[]> stamps_;  // per parameter: the step that claimed it last
   std::unique_ptr<Pending[]> pending_;               // per bucket: gradients that have not arrived
 };

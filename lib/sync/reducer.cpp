@@ -75,16 +75,20 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
                              : gradient == nullptr || gradient == place.memory;
   if (!usable || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
+  if (step.local() && !s.readiness->enter(step)) [[unlikely]]
+    return note(ready_refused(param, s.readiness->step()));
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
-  if (!s.readiness->claim(param, step.stamp())) [[unlikely]]
-    return note(ready_refused(param, step));
-  if (s.copy) {
+  const bool claimed = s.readiness->claim(param, step.stamp());
+  if (claimed && s.copy) {
     const bool add = windows_[param] == window_;
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
                           add);
     if (step.local()) windows_[param] = window_;
     s.gradients[param] = static_cast<std::byte*>(gradient);
   }
+  if (step.local()) s.readiness->leave();
+  if (!claimed) [[unlikely]]
+    return note(ready_refused(param, step));
   if (s.comm->context().trace() != nullptr) [[unlikely]]
     trace_ready(param);
   if (step.local() || !s.readiness->arrive(place.bucket)) return {};
@@ -146,6 +150,7 @@ Status Reducer::finish(const weft_stream* stream) {
       deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
   const auto over = [&] { return step_->finished(step.stamp()); };
   if (!context.engine().wait(over, give_up)) {
+    step_->seal();
     s.comm->fail(Status::error(Code::kTimeout,
                                cat("rank ", s.comm->rank(), ", ", step_text(),
                                    ": the progress thread or hook '", s.hook->name(), "' is stuck"),
@@ -157,6 +162,9 @@ Status Reducer::finish(const weft_stream* stream) {
 
 Status Reducer::finish_local() {
   state_->readiness->close();
+  // Another thread may be copying a gradient right now.
+  Clock& clock = state_->comm->context().clock();
+  for (uint32_t round = 0; !state_->readiness->quiet(); round++) clock.relax(round);
   const std::lock_guard lock(mutex_);
   stats_.local_steps++;
   if (!state_->comm->failed()) return {};

@@ -17,7 +17,9 @@ namespace weft {
 class Reducer {
  public:
   // Collective: agrees on parameters, limits and the hook. Any rank's failure is every rank's.
-  static Status create(std::shared_ptr<Comm> comm, const weft_reducer_options& options,
+  // given: what the caller found wrong with options and hook, which then are not looked at; the other ranks
+  // learn it.
+  static Status create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,
                        std::shared_ptr<Hook> hook, std::unique_ptr<Reducer>* reducer);
   // In the middle of a synchronised step it fails the communicator, because the others count on this rank.
   // Bounded. No other call is running.

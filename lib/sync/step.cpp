@@ -170,6 +170,8 @@ bool Step::copy_back() {
 }
 
 bool Step::copy_piece(uint32_t bucket) {
+  const std::lock_guard lock(copy_mutex_);
+  if (sealed_) return true;
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   std::byte* const buffer = s_.buckets->buffers()[bucket];

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,6 +30,12 @@ class Step final : public Task {
   void prepare(uint64_t number, double divisor, uint64_t begin_ns);
   // finish was called: the step fails when the deadline passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
+  // finish gives up on a stage that does not return: from here on no gradient is written, although the step
+  // goes on when it returns after all.
+  void seal() {
+    const std::lock_guard lock(copy_mutex_);
+    sealed_ = true;
+  }
   // The step of this stamp is over, well or not: neither the library nor its hook touches gradients any more.
   bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
 
@@ -103,6 +110,8 @@ class Step final : public Task {
   std::atomic<uint32_t> finished_{0};
 
   bool active_ = false;
+  std::mutex copy_mutex_;  // held while gradients are written
+  bool sealed_ = false;    // guarded by copy_mutex_
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
   uint32_t done_ = 0;      // buckets

@@ -182,6 +182,22 @@ TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   CHECK(weft_comm_error(solo.comm, nullptr) == WEFT_OK);  // none of this failed the communicator
 }
 
+TEST_CASE("buffers that are not aligned to their elements are refused") {
+  Solo solo;
+  alignas(8) unsigned char bytes[64] = {};
+  weft_request* request = nullptr;
+  for (const int32_t dtype : {WEFT_DTYPE_F16, WEFT_DTYPE_F32, WEFT_DTYPE_F64}) {
+    CHECK(weft_all_reduce(solo.comm, bytes + 1, bytes + 1, 2, dtype, WEFT_OP_SUM, nullptr, nullptr) ==
+          WEFT_ERR_ARG);
+    CHECK(weft_all_reduce(solo.comm, bytes, bytes + 33, 2, dtype, WEFT_OP_SUM, nullptr, &request) ==
+          WEFT_ERR_ARG);
+    CHECK(weft_broadcast(solo.comm, bytes + 1, 2, dtype, 0, nullptr, nullptr) == WEFT_ERR_ARG);
+    CHECK(weft_all_reduce(solo.comm, bytes, bytes, 2, dtype, WEFT_OP_SUM, nullptr, nullptr) == WEFT_OK);
+  }
+  CHECK(weft_all_reduce(solo.comm, bytes + 1, bytes + 1, 2, WEFT_DTYPE_U8, WEFT_OP_SUM, nullptr, nullptr) ==
+        WEFT_OK);
+}
+
 TEST_CASE("NULL is an error where an object is needed, and fine where one is destroyed") {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;

@@ -180,6 +180,33 @@ TEST_CASE("ranks with other parameters learn the first one that differs, all of 
   }
 }
 
+TEST_CASE("a rank whose options are wrong gets its error, the others learn whose and why at once") {
+  for (const char* backend : kBackends) {
+    for (const int mistake : {0, 1, 2, 3}) {
+      Findings findings;
+      const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+        Model model(WEFT_GRADIENT_COPY);
+        const weft_reducer_options* options = &model.options;
+        if (r.rank == 1) {
+          if (mistake == 0) options = nullptr;
+          if (mistake == 1) model.options.struct_size = 3;
+          if (mistake == 2) model.options.param_count = 0;
+          if (mistake == 3) model.options.param_size = 4;
+        }
+        weft_reducer* reducer = nullptr;
+        weft_error details = WEFT_ERROR_INIT;
+        const weft_status status = weft_reducer_create(r.comm, options, &reducer, &details);
+        findings.expect(status == (r.rank == 1 ? WEFT_ERR_ARG : WEFT_ERR_MISMATCH));
+        if (r.rank == 0) findings.expect(std::string(details.text).find("rank 1") != std::string::npos);
+        findings.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK);  // the communicator is unharmed
+      });
+      INFO(backend << " mistake " << mistake);
+      CHECK(error.empty());
+      CHECK(findings.wrong == 0);
+    }
+  }
+}
+
 TEST_CASE(
     "a reducer destroyed in the middle of a step, its communicator before it, and its context before both") {
   for (const char* backend : kBackends) {

@@ -215,7 +215,7 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.timeout_ms = rig.timeout_ms;
   options.on_bucket = rig.on_bucket;
   options.on_bucket_user_data = rig.on_bucket_user_data;
-  return Reducer::create(comm, options, std::move(hook), reducer);
+  return Reducer::create(comm, Status(), options, std::move(hook), reducer);
 }
 
 // Every gradient becomes ready, in an order and on threads of its own.

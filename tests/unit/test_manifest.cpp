@@ -103,6 +103,20 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
   CHECK(make_manifest(nullptr, 0, sizeof(weft_param), &manifest).code() == Code::kArg);
 }
 
+TEST_CASE("parameters that together are larger than memory can be are refused") {
+  const int64_t huge = int64_t{1} << 44;  // 64 TiB of f32
+  weft_param params[4]{};
+  const char* const names[] = {"a", "b", "c", "d"};
+  for (int i = 0; i < 4; i++) {
+    params[i] = {sizeof(weft_param), names[i], WEFT_DTYPE_F32, 1, &huge, nullptr, 0, 0, 0};
+  }
+  Manifest manifest;
+  CHECK(make_manifest(params, 2, sizeof(weft_param), &manifest).ok());
+  const Status status = make_manifest(params, 4, sizeof(weft_param), &manifest);
+  CHECK(status.code() == Code::kArg);
+  CHECK(has(status.text(), "'c'"));
+}
+
 TEST_CASE("params may be elements of a longer struct than this library knows") {
   struct Longer {
     weft_param param;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "reducer_rig.h"
 
@@ -440,6 +441,44 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
     }
     self.expect(reducer->finish(nullptr), "finish");
+  });
+  check(failures);
+}
+
+TEST_CASE("a gradient is not written any more once finish has given up on a stage that does not return") {
+  struct Stuck {
+    std::atomic<bool> begun{false}, release{false}, returned{false};
+  } stuck;
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(1, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "stuck";
+    table.plan = [](void*, const weft_bucket*, weft_hook_plan*, char*) { return WEFT_OK; };  // no collective
+    table.stage = [](void* data, const weft_bucket* bucket, weft_stage*, char*) {
+      auto* const s = static_cast<Stuck*>(data);
+      s->begun = true;
+      while (!s->release) std::this_thread::yield();
+      static_cast<float*>(bucket->buffer)[0] = 42.0f;
+      s->returned = true;
+      return WEFT_OK;
+    };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(table, &stuck, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = 10}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    auto* const gradient = reinterpret_cast<float*>(gradients[0]);
+    const float before = gradient[0];
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+    while (!stuck.begun) std::this_thread::yield();  // on the progress thread, not inside finish
+    self.expect(reducer->finish(nullptr).code() == Code::kTimeout, "finish");
+    stuck.release = true;
+    reducer.reset();  // waits for the stage
+    self.expect(stuck.returned, "the stage has returned");
+    self.expect(gradient[0] == before, "the gradient was written after finish");
   });
   check(failures);
 }
