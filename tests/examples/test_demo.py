@@ -65,6 +65,17 @@ def test_four_ranks():
     expect_equal(fields[:3] + fields[4:6], ("4", "shm", "1", "identical", "matches"), result.stdout)
 
 
+def test_ucx():
+    """four ranks over ucx: the same bits, and every rank counts what it sent"""
+    info = cases.run([WEFT, "info"]).stdout
+    line = next((line for line in info.splitlines() if line.split()[:1] == ["ucx"]), "")
+    if " available: " not in line or "not available" in line:
+        cases.skip(line.strip() or "no ucx")
+    code, fields, result = demo(4, "--backend", "ucx")
+    expect_equal(code, 0, result.stdout, result.stderr)
+    expect_equal(fields[:3] + fields[4:6], ("4", "ucx", "1", "identical", "matches"), result.stdout)
+
+
 def test_three_ranks():
     """three ranks: the mean of a number that is no power of two has the reference's bits"""
     code, fields, result = demo(3)

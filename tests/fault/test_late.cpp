@@ -1,0 +1,82 @@
+// A rank that is stopped in the middle of collectives and wakes up after the others have given it up: their
+// calls end by the operation's deadline and name it, and nothing that it still sends reaches their buffers.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "fault/processes.h"
+#include "support/catch.h"
+
+using weft_test::Joined;
+using weft_test::Processes;
+using weft_test::Reporter;
+using weft_test::Word;
+
+namespace {
+
+constexpr int kBoundMs = 10000;
+constexpr int kSetupMs = 30000;
+constexpr int kStopped = 2;
+constexpr int kBuffersAreMine = 2;  // mark: the failed call has returned, the buffer holds the program's data
+constexpr int kLate = 3;            // the last word's status where something was written
+
+}  // namespace
+
+TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers") {
+  for (const std::string& backend : weft_test::backends()) {
+    if (backend == "shm") continue;  // its fences are to come
+    INFO(backend);
+    for (int round = 0; round < 3; round++) {
+      const std::string store = weft_test::store_name();
+      int go[2];
+      REQUIRE(pipe(go) == 0);
+      {
+        Processes ranks(3, [&](int rank, Reporter& reporter) {
+          Joined joined(backend.c_str(), rank, 3, store);
+          if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+          std::vector<float> data(4'000'000, 1.0f);
+          weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+          options.timeout_ms = 1000;
+          weft_status status = WEFT_OK;
+          for (int i = 1; status == WEFT_OK; i++) {
+            if (i == 5) reporter.mark(1);
+            status = weft_all_reduce(joined.comm, data.data(), data.data(), data.size(), WEFT_DTYPE_F32,
+                                     WEFT_OP_MAX, &options, nullptr);
+          }
+          std::fill(data.begin(), data.end(), 7.0f);
+          if (rank != kStopped) reporter.mark(kBuffersAreMine);
+          char word = 0;
+          if (rank != kStopped && ::read(go[0], &word, 1) != 1) _exit(97);
+          weft_error error = WEFT_ERROR_INIT;
+          weft_comm_error(joined.comm, &error);
+          const bool untouched = std::all_of(data.begin(), data.end(), [](float x) { return x == 7.0f; });
+          weft_comm_destroy(&joined.comm);
+          weft_context_destroy(&joined.context);
+          const bool still = std::all_of(data.begin(), data.end(), [](float x) { return x == 7.0f; });
+          reporter.end(untouched && still ? status : kLate, error);
+        });
+        REQUIRE(ranks.wait_for_mark(kStopped, 1, kSetupMs));
+        poll(nullptr, 0, round * 3);  // somewhere in the middle of one of the calls
+        ranks.kill(kStopped, SIGSTOP);
+        for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
+        ranks.kill(kStopped, SIGCONT);
+        Word word;
+        REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and learned that it is out
+        CHECK(word.status != WEFT_OK);
+        REQUIRE(::write(go[1], "ab", 2) == 2);
+        for (const int r : {0, 1}) {
+          REQUIRE(ranks.last_word(r, kBoundMs, &word));
+          INFO(word.text);
+          CHECK(word.status == WEFT_ERR_TIMEOUT);
+          // A deadline knows who is missing; that may be those as well who wait for the stopped one.
+          const std::string text = word.text;
+          const size_t list = text.find("waiting for rank ");
+          CHECK((list != std::string::npos && text.find('2', list) != std::string::npos));
+          CHECK(ranks.exited_cleanly(r, kBoundMs));
+        }
+      }
+      ::close(go[0]);
+      ::close(go[1]);
+    }
+  }
+}
