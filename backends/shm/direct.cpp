@@ -168,8 +168,12 @@ class OwnerPath final : public RemotePath {
 
   Status begin(const Operation& op, Rounds* rounds) override {
     slice_ = slice_bytes(op.bytes, op.size, op.bytes < (256 << 10) ? 64 : kPage);
-    *rounds = {divide_up(slice_, kMappedPart), false, true, false,
-               kMappedPart * static_cast<uint64_t>(op.size)};
+    *rounds = {divide_up(slice_, kMappedPart),
+               false,
+               true,
+               false,
+               kMappedPart * static_cast<uint64_t>(op.size),
+               true};
     WEFT_TRY(reach_sources(op));
     return reach_targets(op);
   }

@@ -24,6 +24,7 @@ class SegmentArena final : public Arena {
   Status allocate(uint64_t size, std::byte** memory) override;
   Status free(std::byte* memory) override;
   uint64_t populated_bytes() const override { return populated_.load(std::memory_order_relaxed); }
+  void taint() override { extents_.keep_freed(); }
 
  private:
   std::byte* const base_;

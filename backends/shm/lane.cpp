@@ -137,6 +137,16 @@ void GroupLane::abandon() {
     block(op_.rank).posts[op_.slot & 1].arrival.sequence.store(kWithdrawn, std::memory_order_release);
   }
   state_ = State::kDone;
+  block(group_->rank()).sealed.value.store(1, std::memory_order_seq_cst);
+}
+
+std::vector<int> GroupLane::writers() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < group_->size(); r++) {
+    if (r != group_->rank() && block(r).writing.value.load(std::memory_order_seq_cst) != 0)
+      ranks.push_back(r);
+  }
+  return ranks;
 }
 
 bool GroupLane::arrivals() {
@@ -255,16 +265,38 @@ bool GroupLane::take_halves() {
 
 std::vector<int> GroupLane::missing() const {
   std::vector<int> ranks;
-  if (state_ == State::kDone) return ranks;
-  for (int r = 0; r < op_.size; r++) {
-    if (r == op_.rank) continue;
-    const LaneBlock& theirs = block(r);
-    bool here = theirs.posts[op_.slot & 1].arrival.sequence.load(std::memory_order_acquire) == op_.slot + 1;
-    if (state_ == State::kRounds)
-      here = here && reached(seen_[kConsumed][static_cast<size_t>(r)], phase(op_.slot, rounds_.count));
-    if (!here) ranks.push_back(r);
+  for (int r = 0; r < op_.size && state_ != State::kDone; r++) {
+    if (r != op_.rank && is_behind(r)) ranks.push_back(r);
   }
   return ranks;
+}
+
+// Whether the running operation waits for a rank. In rounds everybody waits for everybody, in the end for who
+// does not go on: that one has done less than the ranks that wait for it, of whom this is one.
+bool GroupLane::is_behind(int rank) const {
+  LaneBlock& theirs = block(rank);
+  switch (state_) {
+    case State::kArriving:
+      return theirs.posts[op_.slot & 1].arrival.sequence.load(std::memory_order_acquire) != op_.slot + 1;
+    case State::kHalves:
+      return op_.takes_from(rank) && (context_.claims[static_cast<size_t>(rank)].flags & kStaged) == 0 &&
+             !reached(theirs.produced.value.load(std::memory_order_acquire), phase(op_.slot, 1));
+    case State::kRounds:
+      return rounds_done(theirs) < rounds_done(block(op_.rank));
+    case State::kDone:
+      return false;
+  }
+  return false;
+}
+
+// Over all stages.
+uint64_t GroupLane::rounds_done(LaneBlock& of) const {
+  uint64_t sum = 0;
+  for (const Step step : {kProduced, kReduced, kConsumed}) {
+    const uint64_t value = counter(of, step).value.load(std::memory_order_acquire);
+    if (reached(value, phase(op_.slot, 0))) sum += std::min(value - phase(op_.slot, 0), rounds_.count);
+  }
+  return sum;
 }
 
 }  // namespace weft::shm

@@ -22,6 +22,7 @@ class GroupLane final : public CollectiveLane {
   Poll poll() override;
   Status result() const override { return result_; }
   void abandon() override;
+  std::vector<int> writers() const override;
   std::vector<int> missing() const override;
   const char* algorithm() const override { return algorithm_; }
 
@@ -41,8 +42,13 @@ class GroupLane final : public CollectiveLane {
   Status fill_half();
   bool take_halves();
 
+  bool is_behind(int rank) const;
+  uint64_t rounds_done(LaneBlock& of) const;
+
   void begin(Path& path);
   bool advance_rounds(uint64_t* work);
+  bool enter_peers();
+  void leave_peers();
   bool all_reached(Step step, uint64_t round);
   void publish(Step step, uint64_t round);
   void publish_consumed();

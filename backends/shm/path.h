@@ -18,7 +18,8 @@ struct Rounds {
   bool in = false;
   bool mid = false;
   bool out = false;
-  uint64_t bytes = 0;  // about what one stage of a round touches
+  uint64_t bytes = 0;     // about what one stage of a round touches
+  bool intrudes = false;  // mid writes into peers' memory
 };
 
 // Borrowed by the paths of a lane; claims are the peers', copied once and checked by each path's begin.

@@ -33,8 +33,10 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     *work += rounds_.bytes;
     moved = true;
   }
-  if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1))) {
+  if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1)) &&
+      (!rounds_.intrudes || enter_peers())) {
     status = path_->mid(op_, mid_);
+    if (rounds_.intrudes) leave_peers();
     mid_++;
     if (rounds_.out) publish(kReduced, mid_);
     *work += rounds_.bytes;
@@ -58,6 +60,21 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     return true;
   }
   return moved;
+}
+
+// False if a peer has given the operation up: its failure is on its way to here.
+bool GroupLane::enter_peers() {
+  block(op_.rank).writing.value.store(1, std::memory_order_seq_cst);
+  for (int r = 0; r < op_.size; r++) {
+    if (block(r).sealed.value.load(std::memory_order_seq_cst) == 0) continue;
+    leave_peers();
+    return false;
+  }
+  return true;
+}
+
+void GroupLane::leave_peers() {
+  block(op_.rank).writing.value.store(0, std::memory_order_release);
 }
 
 bool GroupLane::all_reached(Step step, uint64_t round) {

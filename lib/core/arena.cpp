@@ -44,6 +44,7 @@ uint64_t ExtentAllocator::free(uint64_t offset) {
   if (used == used_.end()) return 0;
   const uint64_t size = used->second;
   used_.erase(used);
+  if (keep_freed_) return size;
   auto [it, inserted] = free_.emplace(offset, size);
   if (const auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {
     it->second += next->second;
@@ -57,6 +58,11 @@ uint64_t ExtentAllocator::free(uint64_t offset) {
     }
   }
   return size;
+}
+
+void ExtentAllocator::keep_freed() {
+  const std::lock_guard lock(mutex_);
+  keep_freed_ = true;
 }
 
 uint64_t ExtentAllocator::high_water() const {

@@ -21,6 +21,9 @@ class Arena {
   // kArg for a pointer that allocate did not return.
   virtual Status free(std::byte* memory) = 0;
   virtual uint64_t populated_bytes() const = 0;
+  // A rank that was stopped may write into blocks that are in use now, whenever it wakes: what is freed from
+  // here on is never handed out again.
+  virtual void taint() {}
 
   static constexpr uint64_t kAlignment = 4096;
 };
@@ -35,9 +38,12 @@ class ExtentAllocator {
   // Size of the freed extent, 0 if offset is not the start of an allocated one.
   uint64_t free(uint64_t offset);
   uint64_t high_water() const;
+  // What is freed from here on is not allocated again.
+  void keep_freed();
 
  private:
   mutable std::mutex mutex_;
+  bool keep_freed_ = false;            // guarded by mutex_, as all below
   std::map<uint64_t, uint64_t> free_;  // offset -> size, never adjacent
   std::map<uint64_t, uint64_t> used_;
   uint64_t end_ = 0;

@@ -86,6 +86,9 @@ class CollectiveLane {
   // Give the running operation up (the comm has failed). On return nothing here touches its buffers any more.
   // The lane is not used again.
   virtual void abandon() = 0;
+  // After abandon: ranks that are writing into this process's memory at this moment. No rank begins to any
+  // more.
+  virtual std::vector<int> writers() const { return {}; }
   // Ranks that the running operation waits for, as far as can be told. For error texts.
   virtual std::vector<int> missing() const = 0;
   // Static name of the algorithm of the last started operation.

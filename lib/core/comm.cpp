@@ -45,7 +45,8 @@ Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions opt
       options_(std::move(options)),
       control_(std::move(control)),
       collectives_(std::move(collectives)),
-      departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
+      departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
+      gone_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
 
 Comm::~Comm() {
   (void)close().ok();
@@ -186,7 +187,11 @@ Status Comm::close() {
   }
   for (const auto& lane : lanes) {
     lane->close();
-    context_->engine().locked([&] { return lane->poll(); });  // completes what is outstanding
+    // Completes what is outstanding.
+    const auto waits = [&] {
+      return context_->engine().locked([&] { return lane->poll(); }) == Poll::kWaiting;
+    };
+    for (uint32_t round = 0; waits(); round++) context_->clock().relax(round);
     context_->engine().remove(lane.get());
   }
   control_->leave();
@@ -227,12 +232,17 @@ void Comm::adopt(int rank, ByteView message) {
 }
 
 void Comm::on_peer_lost(int rank, const Status& why) {
+  const Evidence evidence = why.info().evidence;
+  if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {
+    gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
+  }
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
   fail(why);
 }
 
 void Comm::on_peer_left(int rank) {
+  gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
   context_->engine().notify();

@@ -73,6 +73,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status close();
 
   bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
+  // The rank's process has ended or has left: it does nothing any more.
+  bool gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
+  // It takes part in nothing any more, but may be alive.
   bool departed(int rank) const {
     return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
@@ -124,7 +127,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::atomic<uint64_t> operations_{0};
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_
-  std::unique_ptr<std::atomic<bool>[]> departed_;
+  std::unique_ptr<std::atomic<bool>[]> departed_, gone_;
   std::atomic<bool> any_departed_{false};
 
   mutable std::mutex lanes_mutex_;

@@ -5,11 +5,19 @@
 #include <vector>
 
 #include "base/text.h"
+#include "core/arena.h"
 #include "core/comm.h"
 #include "core/context.h"
 #include "core/trace_sink.h"
 
 namespace weft {
+namespace {
+
+// How long a failed operation waits for ranks that are writing into its buffers. A write is a fraction of a
+// millisecond of work.
+constexpr int64_t kFenceMs = 1000;
+
+}  // namespace
 
 Lane::Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl)
     : comm_(comm), key_(key), impl_(std::move(impl)) {}
@@ -34,10 +42,7 @@ void Lane::close() {
 }
 
 Poll Lane::poll() {
-  if (comm_.failed()) {
-    fail_all(comm_.failure());
-    return Poll::kParked;
-  }
+  if (comm_.failed()) return fail_all(comm_.failure());
   if (current_ == nullptr && !next()) return Poll::kParked;
   switch (impl_->poll()) {
     case Poll::kFinished:
@@ -92,12 +97,14 @@ void Lane::finish(Status status) {
   request->complete(std::move(status));
 }
 
-void Lane::fail_all(const Status& failure) {
-  if (current_ != nullptr) {
-    if (!abandoned_) impl_->abandon();
+Poll Lane::fail_all(const Status& failure) {
+  if (current_ != nullptr && !abandoned_) {
+    impl_->abandon();
     abandoned_ = true;
-    std::exchange(current_, nullptr)->complete(failure);
+    fence_ = Deadline::after(comm_.context().clock(), kFenceMs, 0);
   }
+  if (current_ != nullptr && !fenced()) return Poll::kWaiting;
+  if (current_ != nullptr) std::exchange(current_, nullptr)->complete(failure);
   Request* request = nullptr;
   {
     const std::lock_guard lock(queue_mutex_);
@@ -109,6 +116,22 @@ void Lane::fail_all(const Status& failure) {
     request->complete(failure);
     request = after;
   }
+  return Poll::kParked;
+}
+
+// Dead ranks write nothing. One that is stopped in the middle of a write cannot be waited for: what it may
+// still write into is kept from other uses.
+bool Lane::fenced() {
+  std::vector<int> writers = impl_->writers();
+  writers.erase(std::remove_if(writers.begin(), writers.end(), [&](int rank) { return comm_.gone(rank); }),
+                writers.end());
+  if (writers.empty()) return true;
+  if (!fence_.expired(comm_.context().clock())) return false;
+  comm_.collectives().arena().taint();
+  comm_.context().log().warn(cat("rank ", comm_.rank(), ": rank ", list_text(writers),
+                                 " may still write into arena buffers of ",
+                                 text_of(*current_, current_->slot)));
+  return true;
 }
 
 void Lane::watch() {

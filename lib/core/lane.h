@@ -33,8 +33,10 @@ class Lane final : public Task {
  private:
   bool next();  // start the next request, if any
   void finish(Status status);
-  void fail_all(const Status& failure);
-  void watch();        // a fruitless poll: deadlines, departed peers
+  Poll fail_all(const Status& failure);
+  bool
+  fenced();      // nobody writes into the running operation's buffers any more, or not as far as can be known
+  void watch();  // a fruitless poll: deadlines, departed peers
   Request* expired();  // one whose deadline has passed: the running one or one that waits behind it
   std::string text_of(const Request& request, uint64_t slot) const;
 
@@ -52,6 +54,7 @@ class Lane final : public Task {
   uint32_t fruitless_ = 0;
   int departed_ = -1;  // a rank that had left and was missing at the last fruitless poll
   bool abandoned_ = false;
+  Deadline fence_ = Deadline::never();  // once abandoned
 };
 
 }  // namespace weft

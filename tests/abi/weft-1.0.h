@@ -20,7 +20,9 @@
  * destroyed.
  *  7. A wait's timeout only stops waiting. An operation's deadline fails the communicator; its requests
  * complete once nobody can write to their buffers any more. In-place buffers are then undefined, separate
- * sources are intact.
+ * sources are intact. One exception: a rank that was stopped in the middle of a write into arena memory is
+ * waited for 1 s; after that it may still finish that write into the failed operation's buffers, and what is
+ * freed in this communicator is not handed out again.
  *  8. Every rank makes the same collective calls on a communicator in the same order, with matching
  * arguments. A difference is WEFT_ERR_MISMATCH on the ranks that see it and names both sides; a call that
  * never comes is WEFT_ERR_TIMEOUT and names the absent ranks.

@@ -102,7 +102,9 @@ def test_forwarded_signal():
     """SIGTERM and SIGINT reach the ranks, and decide the exit code"""
     for number in (signal.SIGINT, signal.SIGTERM):
         script = f'trap "echo got it; exit 0" {number.name[3:]}; echo up; while :; do sleep 0.02; done'
-        process = subprocess.Popen([WEFT, "run", "-n", "2", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        # A shell cannot trap what is ignored when it starts, as SIGINT is where the tests run in the background.
+        process = subprocess.Popen([WEFT, "run", "-n", "2", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         for _ in range(2):
             process.stdout.readline()
         process.send_signal(number)

@@ -175,7 +175,9 @@ int Launch::run() {
   // All ranks have ended; what they wrote is in the pipes.
   const auto give_up = Clock::now() + seconds(kDrainS);
   const auto open = [](const LineWriter& line) { return line.fd() >= 0; };
-  while (Clock::now() < give_up && std::any_of(lines_.begin(), lines_.end(), open)) wait_and_pump(50);
+  do {
+    wait_and_pump(50);
+  } while (Clock::now() < give_up && std::any_of(lines_.begin(), lines_.end(), open));
   for (LineWriter& line : lines_) line.finish();
   return result_;
 }
