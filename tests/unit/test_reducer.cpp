@@ -293,7 +293,7 @@ TEST_CASE("every bucket is reported once, in order, and described with its times
     self.expect(stats.bytes_reduced == 3 * 256 + 32, "bytes reduced");
     self.expect(stats.bucket_bytes == 4 * 4096 && stats.scratch_bytes == 0 && stats.other_bytes > 0,
                 "memory");
-    self.expect(stats.step_ns >= stats.exposed_ns && stats.communication_ns > 0, "times");
+    self.expect(stats.step_ns >= stats.exposed_ns, "times");
     reducer.reset();  // no callback after this
     self.expect(reported.buckets == std::vector<uint32_t>{0, 1, 2, 3}, "callbacks");
     self.expect(reported.codes == std::vector<weft_status>(4, WEFT_OK), "their codes");

@@ -320,7 +320,7 @@ TEST_CASE("abort in the middle of a step ends it on all ranks") {
 
 TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gradients alone") {
   const Model model({{"a", {100'000}}, {"b", {100'000}}});
-  Meeting begun(3);
+  Meeting begun(3), over(3);
   const auto failures = run_threads(3, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
@@ -334,13 +334,15 @@ TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gr
       reducer.reset();
       // Nobody writes here any more: the thread sanitizer would see it, and so would the comparison.
       for (Bytes& memory : gradients.memory()) std::fill(memory.begin(), memory.end(), std::byte{1});
-      const std::vector<Bytes> after = gradients.memory();
+      const std::vector<Bytes> after = gradients.memory();  // a copy
+      self.expect(over.arrive(self), "the others have finished");
       self.expect(after == gradients.memory(), "written after destroy");
       self.expect(self.comm->failed(), "the others count on this rank");
       return;
     }
     static_cast<void>(ready_all(*reducer, pointers(gradients), 1));
     expect_error(self, reducer->finish(nullptr), Code::kCancelled, "destroyed its reducer in step 0");
+    self.expect(over.arrive(self), "all are over");
   });
   check(failures);
 }
