@@ -17,7 +17,6 @@ struct Operation {
   // Everything that follows from the call.
   static Operation of(const CollectiveArgs& args, uint64_t slot, int rank, int size);
 
-  uint64_t block_bytes() const { return bytes; }
   // A rank's whole input.
   uint64_t input_bytes() const { return bytes * static_cast<uint64_t>(src_blocks); }
   bool is_root() const { return rank == args.peer; }
