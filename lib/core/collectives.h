@@ -77,7 +77,8 @@ class CollectiveLane {
  public:
   virtual ~CollectiveLane() = default;
   // Start the next operation; the one before it has finished or was abandoned. Never blocks. Takes no more
-  // than a bounded time: small operations may do all their work here. slot counts from 0.
+  // than a bounded time, in a group of one that of a copy: small operations may do all their work here. slot
+  // counts from 0.
   virtual void start(const CollectiveArgs& args, uint64_t slot) = 0;
   // Advance by a bounded amount of work (about a megabyte). kFinished: result() says how it went, and neither
   // this process nor any other touches the operation's private buffers any more.
