@@ -161,6 +161,9 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   std::unique_ptr<SocketMesh> mesh;
   WEFT_TRY(SocketMesh::make(exchange, mesh_options, context->clock(), context->log(), &mesh));
 
+  if (options.failpoints != nullptr) {
+    WEFT_TRY(options.failpoints->reach(FailPlace::kForming, 0, 0, context->clock()));
+  }
   coll::Forced forced;
   const Status understood = options.algorithms.size() > kMaxAlgorithms
                                 ? Status::error(Code::kArg, "algorithms: too long")
@@ -214,6 +217,7 @@ Status from_environment(Meeting* meeting, std::string* job) {
   }
   *job = environment.job;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
+  WEFT_TRY(FailPoints::parse(environment.failpoints, &meeting->options.failpoints));
   if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
   if (!asked) return {};
   meeting->rank = environment.rank;

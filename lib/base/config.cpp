@@ -261,6 +261,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->job = variables.text_or_empty("WEFT_JOB");
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
+  environment->failpoints = variables.text_or_empty("WEFT_FAILPOINTS");
 }
 
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment) {

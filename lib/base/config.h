@@ -13,9 +13,9 @@
 //   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); closed to users outside of
 //                           its group
 //   WEFT_BACKEND            "shm", "loopback", ...
-//   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages use whatever
-//   the
-//                           size; equal on all ranks
+//   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages
+//                           use whatever the size; equal on all ranks
+//   WEFT_FAILPOINTS         "operation@7=kill": for tests of failure (lib/core/failpoints.h)
 #pragma once
 
 #include <sys/types.h>
@@ -44,6 +44,7 @@ struct Environment {
   std::string secret_file;
   std::string backend;     // empty: the best available
   std::string algorithms;  // empty: chosen by size
+  std::string failpoints;  // empty: none
 };
 
 // What the parser needs to know besides variables.
@@ -65,7 +66,7 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND and WEFT_ALGORITHMS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its

@@ -175,6 +175,7 @@ Status Comm::failure() const {
 Status Comm::close() {
   const std::lock_guard closing(close_mutex_);
   if (closed_.exchange(true)) return {};
+  (void)reach(FailPlace::kLeaving).ok();
   if (parting_) parting_->part();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
   if (failed()) tell(failure());

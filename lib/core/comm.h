@@ -13,6 +13,7 @@
 #include "core/context.h"
 #include "core/control.h"
 #include "core/exchange.h"
+#include "core/failpoints.h"
 #include "core/lane.h"
 
 namespace weft {
@@ -20,8 +21,9 @@ namespace weft {
 class Parting;
 
 struct CommOptions {
-  std::string backend;     // as asked for; empty: the best
-  std::string algorithms;  // of collectives over a transport, as WEFT_ALGORITHMS; empty: chosen by size
+  std::string backend;       // as asked for; empty: the best
+  FailPointsPtr failpoints;  // of tests
+  std::string algorithms;    // of collectives over a transport, as WEFT_ALGORITHMS; empty: chosen by size
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;
   uint64_t arena_limit_bytes = uint64_t{64} << 30;
@@ -47,6 +49,12 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Collectives& collectives() { return *collectives_; }
   Control& control() { return *control_; }
   const CommOptions& options() const { return options_; }
+  // A test may make this rank fail here.
+  Status reach(FailPlace place, uint64_t number = 0, uint64_t stage = 0) {
+    return options_.failpoints == nullptr
+               ? Status()
+               : options_.failpoints->reach(place, number, stage, context_->clock());
+  }
   Deadline op_deadline(int64_t timeout_ms) {
     return Deadline::after(context_->clock(), timeout_ms, options_.op_timeout_ms);
   }

@@ -70,6 +70,9 @@ bool Lane::next() {
   fruitless_ = 0;
   departed_ = -1;
   if (comm_.context().trace() != nullptr) current_->start_ns = comm_.context().clock().now_ns();
+  if (const Status status = comm_.reach(FailPlace::kOperation, current_->slot); !status.ok()) [[unlikely]] {
+    comm_.fail(status.with_slot(current_->slot));
+  }
   impl_->start(current_->args, current_->slot);
   return true;
 }

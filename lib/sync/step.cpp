@@ -228,7 +228,8 @@ void Step::run_stage(uint32_t bucket) {
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
   running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
-  const Status status = s_.hook->stage(s_.views->bucket(bucket), &stage);
+  Status status = s_.comm->reach(FailPlace::kStage, bucket, stage.index);
+  if (status.ok()) status = s_.hook->stage(s_.views->bucket(bucket), &stage);
   if (status.ok() && stage.pending != 0) {
     pending_.push_back(bucket);
     return;

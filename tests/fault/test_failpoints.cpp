@@ -1,0 +1,116 @@
+// Ranks that die, fail or stop at an exact place: the others name them.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "fault/processes.h"
+#include "support/catch.h"
+
+using weft_test::Joined;
+using weft_test::Processes;
+using weft_test::Reporter;
+using weft_test::Word;
+
+namespace {
+
+constexpr int kBoundMs = 10000;
+constexpr int kRanks = 3;
+
+// Form, a few operations, a few steps of a reducer, destroy. The first failure is the last word.
+void live(const char* backend, int rank, const std::string& store, Reporter& reporter) {
+  Joined joined(backend, rank, kRanks, store);
+  weft_error error = joined.error;
+  weft_status status = joined.status;
+  weft_reducer* reducer = nullptr;
+  if (status == WEFT_OK) {
+    std::vector<float> data(100'000, 1.0f);
+    for (int i = 0; status == WEFT_OK && i < 5; i++) {
+      status = weft_all_reduce(joined.comm, data.data(), data.data(), data.size(), WEFT_DTYPE_F32,
+                               WEFT_OP_MAX, nullptr, nullptr);
+    }
+    const int64_t shape = 50'000;
+    const weft_param params[2] = {{sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0},
+                                  {sizeof(weft_param), "b", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0}};
+    const uint64_t limit = 0;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params;
+    options.param_count = 2;
+    options.bucket_limits = &limit;
+    options.bucket_limit_count = 1;
+    if (status == WEFT_OK) status = weft_reducer_create(joined.comm, &options, &reducer, &error);
+    for (int step = 0; status == WEFT_OK && step < 3; step++) {
+      status = weft_reducer_begin(reducer, nullptr);
+      for (const uint64_t i : {1, 0}) {
+        if (status == WEFT_OK) status = weft_reducer_ready(reducer, i, data.data() + i * 50'000, nullptr);
+      }
+      if (status == WEFT_OK) status = weft_reducer_finish(reducer, nullptr);
+    }
+    if (status == WEFT_OK) status = weft_barrier(joined.comm, nullptr, nullptr);
+    if (status != WEFT_OK) weft_comm_error(joined.comm, &error);
+  }
+  weft_reducer_destroy(&reducer);
+  weft_comm_destroy(&joined.comm);
+  weft_context_destroy(&joined.context);
+  reporter.end(status, error);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that dies or fails at an exact place is named by all others") {
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int victim : {0, 2}) {
+      for (const std::string place : {"forming", "operation@0", "operation@3", "stage@0.0", "stage@1.1"}) {
+        for (const std::string action : {"kill", "fail"}) {
+          INFO(backend << ", rank " << victim << " at " << place << "=" << action);
+          const std::string store = weft_test::store_name();
+          Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+            if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=" + action).c_str(), 1);
+            live(backend.c_str(), rank, store, reporter);
+          });
+          Word word;
+          for (int r = 0; r < kRanks; r++) {
+            INFO("rank " << r);
+            const bool spoke = ranks.last_word(r, kBoundMs, &word);
+            if (r == victim && action == "kill") {
+              CHECK(!spoke);  // the place was reached
+              continue;
+            }
+            REQUIRE(spoke);
+            INFO(word.text);
+            CHECK(word.status != WEFT_OK);
+            const std::string text = word.text;
+            if (r == victim) {
+              CHECK(text.find("failpoint " + place) != std::string::npos);
+            } else {
+              CHECK((word.failed_rank == victim ||
+                     text.find("rank " + std::to_string(victim)) != std::string::npos));
+            }
+            CHECK(ranks.exited_cleanly(r, kBoundMs));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that dies while it leaves keeps nobody waiting") {
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int victim : {0, 1}) {
+      INFO(backend << ", rank " << victim);
+      const std::string store = weft_test::store_name();
+      Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+        if (rank == victim) setenv("WEFT_FAILPOINTS", "leaving=kill", 1);
+        live(backend.c_str(), rank, store, reporter);
+      });
+      Word word;
+      for (int r = 0; r < kRanks; r++) {
+        if (r == victim) continue;
+        REQUIRE(ranks.last_word(r, kBoundMs, &word));
+        // Its death may be seen before the end of the last barrier, which it had already joined.
+        CHECK(
+            (word.status == WEFT_OK || (word.status == WEFT_ERR_PEER_FAILED && word.failed_rank == victim)));
+        CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+    }
+  }
+}

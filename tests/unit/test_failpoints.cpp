@@ -1,0 +1,61 @@
+// core/failpoints: what the text says, and what then happens at a place.
+#include "core/failpoints.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+FailPointsPtr parsed(const std::string& text) {
+  FailPointsPtr points;
+  const Status status = FailPoints::parse(text, &points);
+  INFO(status.text());
+  REQUIRE(status.ok());
+  return points;
+}
+
+bool fails(const FailPointsPtr& points, FailPlace place, uint64_t number, uint64_t stage = 0) {
+  SystemClock clock;
+  return !points->reach(place, number, stage, clock).ok();
+}
+
+}  // namespace
+
+TEST_CASE("nothing is set by an empty text") {
+  CHECK(parsed("") == nullptr);
+  CHECK(parsed(" , ") == nullptr);
+}
+
+TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
+  const FailPointsPtr points = parsed("operation@7=fail, stage@3.1=fail, forming=fail, leaving@0=delay:0");
+  CHECK(fails(points, FailPlace::kOperation, 7));
+  CHECK(!fails(points, FailPlace::kOperation, 8));
+  CHECK(fails(points, FailPlace::kStage, 3, 1));
+  CHECK(!fails(points, FailPlace::kStage, 3, 0));
+  CHECK(!fails(points, FailPlace::kStage, 2, 1));
+  CHECK(fails(points, FailPlace::kForming, 0));
+  CHECK(fails(points, FailPlace::kForming, 5));
+  CHECK(!fails(points, FailPlace::kLeaving, 0));
+  SystemClock clock;
+  CHECK(points->reach(FailPlace::kOperation, 7, 0, clock).text() == "failpoint operation@7=fail");
+}
+
+TEST_CASE("a delay takes its time") {
+  SystemClock clock;
+  const uint64_t begin = clock.now_ns();
+  CHECK(parsed("stage=delay:20")->reach(FailPlace::kStage, 1, 2, clock).ok());
+  CHECK(clock.now_ns() - begin >= 20'000'000);
+}
+
+TEST_CASE("a text that is no list of failpoints is quoted") {
+  for (const char* text :
+       {"operation", "operation@7", "nowhere=kill", "operation@x=kill", "operation@7=explode",
+        "operation@7=delay", "operation@7=delay:x", "stage@1.=kill.", "=kill"}) {
+    FailPointsPtr points;
+    const Status status = FailPoints::parse(text, &points);
+    INFO(text);
+    CHECK(status.code() == Code::kArg);
+    CHECK(status.text().find(text) != std::string::npos);
+    CHECK(points == nullptr);
+  }
+}
