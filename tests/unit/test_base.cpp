@@ -92,6 +92,11 @@ TEST_CASE("extents are reused, merged, and never handed out twice") {
   CHECK(!extents.allocate(13 * Arena::kAlignment, &a));
   CHECK(!extents.allocate(UINT64_MAX, &a));
   CHECK(extents.high_water() == 4 * Arena::kAlignment);
+  extents.keep_freed();
+  CHECK(extents.free(c) == Arena::kAlignment);
+  CHECK(extents.free(c) == 0);
+  REQUIRE(extents.allocate(Arena::kAlignment, &b));
+  CHECK(b == 4 * Arena::kAlignment);  // not where c was
 }
 
 TEST_CASE("byte counts read well") {
