@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <new>
+#include <string>
 
 #include "base/text.h"
 
@@ -43,6 +45,21 @@ bool read_number(const char* path, uint64_t* value) {
   std::fclose(file);
   *value = number;
   return ok;
+}
+
+// This process's, of version 2; empty for the root's and where there is none.
+std::string control_group() {
+  char line[4096];
+  std::string path;
+  std::FILE* const file = std::fopen("/proc/self/cgroup", "re");
+  if (file == nullptr) return path;
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::strncmp(line, "0::/", 4) != 0) continue;
+    path = line + 3;
+    while (!path.empty() && (path.back() == '\n' || path.back() == '/')) path.pop_back();
+  }
+  std::fclose(file);
+  return path;
 }
 
 }  // namespace
@@ -162,8 +179,9 @@ uint64_t available_memory() {
   }
   uint64_t most = 0;
   uint64_t used = 0;
-  if (read_number("/sys/fs/cgroup/memory.max", &most) &&
-      read_number("/sys/fs/cgroup/memory.current", &used)) {
+  const std::string group = "/sys/fs/cgroup" + control_group();
+  if (read_number((group + "/memory.max").c_str(), &most) &&
+      read_number((group + "/memory.current").c_str(), &used)) {
     available = std::min(available, most > used ? most - used : 0);
   }
   return available;
