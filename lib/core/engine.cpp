@@ -68,12 +68,20 @@ Poll Engine::drive(bool* driven) {
   return waiting ? Poll::kWaiting : Poll::kParked;
 }
 
+bool Engine::yields_to_waiters(Poll last) {
+  if (waiters_.load() == 0) return false;
+  if (last == Poll::kParked) return true;
+  held_back_.store(true);  // the last waiter may have looked before this work came
+  return waiters_.load() > 0;
+}
+
 void Engine::run() {
   uint32_t round = 0;
+  Poll poll = Poll::kParked;
   while (!stopping_.load()) {
     const uint32_t seen = wake_.load();
     bool driven = false;
-    const Poll poll = waiters_.load() > 0 ? Poll::kParked : drive(&driven);
+    poll = yields_to_waiters(poll) ? Poll::kParked : drive(&driven);
     switch (poll) {
       case Poll::kAdvanced:
         round = 0;

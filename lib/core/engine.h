@@ -95,6 +95,9 @@ class Engine {
 
  private:
   void run();
+  // Whether a waiter drives in place of the thread; what the thread's last poll left over is then its to hand
+  // back when it goes.
+  bool yields_to_waiters(Poll last);
   // A waiter stops driving: if anything is left to do, the thread takes over.
   void leave_wait(bool helping, Poll last) {
     if (helping) waiters_.fetch_sub(1);

@@ -170,6 +170,47 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
   }
 }
 
+TEST_CASE("work that came between a waiter's last look and its being counted is not forgotten") {
+  // The thread polls new work while the waiter becomes one, then yields to a waiter that never saw that work.
+  struct Late final : Task {
+    Poll poll() override {
+      begun = true;
+      while (!release) std::this_thread::yield();
+      polls++;
+      return Poll::kWaiting;
+    }
+    std::atomic<bool> begun{false}, release{false};
+    std::atomic<int> polls{0};
+  };
+  SystemClock clock;
+  for (int round = 0; round < 20; round++) {
+    Engine engine(clock, Engine::Mode::kThread);
+    REQUIRE(engine.start({}).ok());
+    const auto late = std::make_shared<Late>();
+    int looks = 0;
+    CHECK(engine.wait(
+        [&] {
+          looks++;
+          // Two looks a round: this is the second one of round 16, after the poll that found nothing.
+          if (looks == 34) {
+            engine.add(late);
+            while (!late->begun) std::this_thread::yield();
+          }
+          if (looks < 35) return false;
+          late->release = true;
+          while (late->polls == 0) std::this_thread::yield();
+          // Time for the thread to see that there is a waiter; none is needed for the test to pass.
+          for (int i = 0; i < 1000; i++) std::this_thread::yield();
+          return true;
+        },
+        soon(clock)));
+    const int seen = late->polls;
+    const Deadline deadline = soon(clock);
+    while (late->polls < seen + 10 && !deadline.expired(clock)) std::this_thread::yield();
+    REQUIRE(late->polls >= seen + 10);
+  }
+}
+
 TEST_CASE("a callback that does not return ends a drain by its deadline, and later runs to its end") {
   std::atomic<bool> release{false}, returned{false};
   std::atomic<int> after{0};
