@@ -258,6 +258,22 @@ TEST_CASE("backends are listed with why they are not available, and shrink says 
 
 TEST_CASE("a forked child gets an error on every inherited object, and can make its own") {
   Solo solo;
+  weft_request* request = nullptr;
+  REQUIRE(weft_barrier(solo.comm, nullptr, &request) == WEFT_OK);
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "none";
+  table.plan = [](void*, const weft_bucket*, weft_hook_plan*, char*) { return WEFT_OK; };
+  table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+  weft_hook* hook = nullptr;
+  REQUIRE(weft_hook_create_custom(solo.context, &table, nullptr, &hook) == WEFT_OK);
+  const int64_t shape = 4;
+  const weft_param param = {sizeof param, "p", WEFT_DTYPE_F32, 1, &shape, nullptr, 0, 0, 0};
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  weft_reducer* reducer = nullptr;
+  REQUIRE(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_OK);
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -267,6 +283,14 @@ TEST_CASE("a forked child gets an error on every inherited object, and can make 
     failures += weft_barrier(solo.comm, nullptr, nullptr) != WEFT_ERR_FORKED;
     weft_comm* made = nullptr;
     failures += weft_comm_create(solo.context, nullptr, &made, nullptr) != WEFT_ERR_FORKED;
+    uint8_t done = 0;
+    failures += weft_request_test(request, &done) != WEFT_ERR_FORKED;
+    failures += weft_request_wait(request, 1000) != WEFT_ERR_FORKED;
+    failures += weft_reducer_begin(reducer, nullptr) != WEFT_ERR_FORKED;
+    failures += weft_reducer_finish(reducer, nullptr) != WEFT_ERR_FORKED;
+    failures += weft_request_release(&request) != WEFT_OK;
+    failures += weft_reducer_destroy(&reducer) != WEFT_OK;
+    failures += weft_hook_destroy(&hook) != WEFT_OK;
     failures += weft_comm_destroy(&solo.comm) != WEFT_OK;
     failures += weft_context_destroy(&solo.context) != WEFT_OK;
     if (!weft::test::kThreadSanitizer) {  // it does not support threads in the child of a threaded process
@@ -280,18 +304,25 @@ TEST_CASE("a forked child gets an error on every inherited object, and can make 
   REQUIRE(waitpid(child, &state, 0) == child);
   CHECK(WIFEXITED(state));
   CHECK(WEXITSTATUS(state) == 0);
-  CHECK(weft_barrier(solo.comm, nullptr, nullptr) == WEFT_OK);  // the parent goes on
+  // The parent goes on.
+  CHECK(weft_request_wait(request, 0) == WEFT_OK);
+  CHECK(weft_barrier(solo.comm, nullptr, nullptr) == WEFT_OK);
+  CHECK(weft_request_release(&request) == WEFT_OK);
+  CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+  CHECK(weft_hook_destroy(&hook) == WEFT_OK);
 }
 
-TEST_CASE("inside a callback only test, release and abort are allowed") {
+TEST_CASE("inside a callback only calls that read, test, release and abort are allowed") {
   Solo solo;
   weft_request* request = nullptr;
   float value = 1.0f;
   struct Seen {
     weft_comm* comm;
-    weft_status barrier = WEFT_OK;
+    weft_context* context;
+    weft_status barrier = WEFT_OK, query = WEFT_OK, destroy = WEFT_OK;
+    bool reads = false;
     bool called = false;
-  } seen{solo.comm};
+  } seen{solo.comm, solo.context};
   REQUIRE(weft_all_reduce(solo.comm, &value, &value, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, &request) ==
           WEFT_OK);
   REQUIRE(weft_request_wait(request, 0) == WEFT_OK);
@@ -301,6 +332,16 @@ TEST_CASE("inside a callback only test, release and abort are allowed") {
                 auto* s = static_cast<Seen*>(data);
                 s->called = true;
                 s->barrier = weft_barrier(s->comm, nullptr, nullptr);
+                weft_comm_info info{};
+                info.struct_size = sizeof info;
+                s->query = weft_comm_query(s->comm, &info);
+                s->destroy = weft_context_destroy(&s->context);
+                int32_t rank = -1;
+                int32_t size = -1;
+                weft_error error = WEFT_ERROR_INIT;
+                s->reads = weft_comm_rank(s->comm, &rank) == WEFT_OK && rank == 0 &&
+                           weft_comm_size(s->comm, &size) == WEFT_OK && size == 1 &&
+                           weft_comm_error(s->comm, &error) == WEFT_OK;
               },
               &seen) == WEFT_OK);
   // Complete already: it may run here or, if the lane has not let go of the request yet, on the callback
@@ -309,4 +350,7 @@ TEST_CASE("inside a callback only test, release and abort are allowed") {
   weft_comm_destroy(&solo.comm);
   CHECK(seen.called);
   CHECK(seen.barrier == WEFT_ERR_STATE);
+  CHECK(seen.query == WEFT_ERR_STATE);
+  CHECK(seen.destroy == WEFT_ERR_STATE);
+  CHECK(seen.reads);
 }
