@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -13,8 +14,8 @@ namespace weft {
 namespace {
 
 bool parse_number(std::string_view text, uint64_t* number) {
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, *number);
+  const char* const end = std::to_address(text.end());
+  const auto [at, error] = std::from_chars(std::to_address(text.begin()), end, *number);
   return error == std::errc() && at == end && *number != UINT64_MAX;
 }
 
