@@ -25,7 +25,11 @@ class Ranks {
     std::vector<Bytes> addresses(static_cast<size_t>(size));
     for (int r = 0; r < size; r++) {
       ranks_.push_back(std::make_unique<UcxTransport>(r, size, clock_, log_));
-      REQUIRE(at(r).open(&addresses[static_cast<size_t>(r)]).ok());
+      const Status opened = at(r).open(&addresses[static_cast<size_t>(r)]);
+      // UCX finds network devices in /sys, which some containers lack.
+      if (!opened.ok() && std::getenv("WEFT_UCX_TLS") != nullptr) WEFT_SKIP(opened.text());
+      INFO(opened.text());
+      REQUIRE(opened.ok());
     }
     for (int a = 0; a < size; a++) {
       for (int b = 0; b < size; b++) {
