@@ -255,9 +255,13 @@ TEST_CASE("a send that is taken back in the middle lets go of its buffer") {
 
 TEST_CASE("a rank that goes is named by what waits for it, after a while") {
   // Over shared memory UCX does not notice; the control channel does.
-  setenv("WEFT_UCX_TLS", "tcp", 1);
+  struct OnlyTcp {
+    OnlyTcp() { setenv("WEFT_UCX_TLS", "tcp", 1); }
+    ~OnlyTcp() { unsetenv("WEFT_UCX_TLS"); }
+  };
+  auto only_tcp = std::make_unique<OnlyTcp>();
   Ranks ranks(3);
-  unsetenv("WEFT_UCX_TLS");
+  only_tcp.reset();
   Bytes room(100);
   Message in, other;
   ranks.at(0).receive(1, tag(0), room.data(), room.size(), &in);
