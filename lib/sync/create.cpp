@@ -152,16 +152,15 @@ Reducer::~Reducer() {
   Comm& comm = *state_->comm;
   Context& context = comm.context();
   const StepWord word = state_->readiness->step();
-  bool quiet = true;
-  if (word.open() && !word.local()) {
+  const bool begun = stamp_ != 0 && !word.local();
+  if (begun && word.open()) {
     comm.fail(
         Status::error(Code::kCancelled, cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
             .with_ranks({comm.rank()}));
-    quiet = context.engine().wait([&] { return step_->finished(word.stamp()); },
-                                  Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
-  } else if (stamp_ != 0 && !word.local()) {
-    quiet = step_->finished(word.stamp());
   }
+  // Also a step that finish gave up on ends, once its stage returns.
+  const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); },
+                                                     Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
   context.engine().remove(step_.get());
   if (!quiet || step_->stage_given_up()) state_->buckets->abandon();
   if (quiet) {
