@@ -152,7 +152,7 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
 }
 
 Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
-            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm) {
+            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {}) {
   MeshOptions mesh_options;
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
@@ -162,7 +162,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   WEFT_TRY(SocketMesh::make(exchange, mesh_options, context->clock(), context->log(), &mesh));
 
   if (options.failpoints != nullptr) {
-    WEFT_TRY(options.failpoints->reach(FailPlace::kForming, 0, 0, context->clock()));
+    WEFT_TRY(options.failpoints->reach(FailPlace::kForming, descent.generation, 0, context->clock()));
   }
   coll::Forced forced;
   const Status understood = options.algorithms.size() > kMaxAlgorithms
@@ -188,7 +188,8 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   options.backend = backend->name;
   const int rank = exchange.rank();
   const int size = exchange.size();
-  *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives));
+  *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives),
+                       std::move(descent));
   if (!*comm) return Status::error(Code::kInternal, "the backend has no lane for the user's collectives");
   context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
   return {};
@@ -291,6 +292,15 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
   for (const auto& [its_key, r] : members) ranks.push_back(r);
   const std::unique_ptr<Exchange> exchange = parent->subgroup(id, std::move(ranks));
   return form(parent->shared_context(), registry, *exchange, parent->options(), deadline, part);
+}
+
+Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, const ShrinkOptions& options,
+              std::shared_ptr<Comm>* survivors) {
+  const auto form_generation = [&](Exchange& exchange, const Descent& descent, Deadline deadline,
+                                   std::shared_ptr<Comm>* comm) {
+    return form(failed->shared_context(), registry, exchange, failed->options(), deadline, comm, descent);
+  };
+  return shrink(failed, options, form_generation, survivors);
 }
 
 }  // namespace weft

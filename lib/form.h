@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "core/comm.h"
+#include "core/shrink.h"
 #include "registry.h"
 
 namespace weft {
@@ -33,5 +34,9 @@ Status meet(const std::shared_ptr<Context>& context, const Registry& registry, M
 // Collective over parent. *part is null for ranks without a color.
 Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
              std::shared_ptr<Comm>* part);
+
+// Collective over the survivors of a failed communicator; see core/shrink.h.
+Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, const ShrinkOptions& options,
+              std::shared_ptr<Comm>* survivors);
 
 }  // namespace weft

@@ -360,9 +360,26 @@ WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info
 WEFT_API weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_comm** part,
                                      weft_error* error);
 
-/* Make a communicator of the survivors of a failed one. Returns WEFT_ERR_UNSUPPORTED in this version.
- * Since 1.0 */
-WEFT_API weft_status weft_comm_shrink(weft_comm* comm, weft_comm** survivors, weft_error* error);
+typedef struct weft_shrink_options {
+  size_t struct_size;
+  int64_t timeout_ms; /* default: the communicator's init timeout */
+  uint64_t flags;     /* WEFT_SHRINK_* */
+} weft_shrink_options;
+/* Of a communicator of two ranks one may go on alone. The other one, if it lives, may then do so as well:
+ * neither can tell a dead peer from one that it cannot reach. */
+#define WEFT_SHRINK_LAST_OF_TWO UINT64_C(1)
+#define WEFT_SHRINK_OPTIONS_INIT {sizeof(weft_shrink_options), 0, 0}
+
+/* Make a communicator of the survivors of a failed one, with the same options; ranks keep their order.
+ * Collective over the survivors: each calls it, once its own communicator has failed (abort fails one that
+ * still works). They agree on who is left, by a majority of the ranks of the last communicator; ranks that
+ * are lost during the call are left out as well. The old communicator stays failed; destroy it when it is no
+ * longer needed. options may be NULL. Returns WEFT_ERR_STATE while the communicator works, or was shrunk
+ * already; WEFT_ERR_MINORITY; WEFT_ERR_TIMEOUT naming survivors that did not call it; WEFT_ERR_PEER_FAILED if
+ * the others went on without this rank; otherwise as weft_comm_create. Ownership: the caller destroys
+ * *survivors. Threads: one thread at a time per communicator. Since 1.0 */
+WEFT_API weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options,
+                                      weft_comm** survivors, weft_error* error);
 
 /* Fail the communicator on all ranks with WEFT_ERR_ABORTED and this reason (may be NULL). Returns at once,
  * repeated calls are WEFT_OK and change nothing. Threads: any thread, also from callbacks. Since 1.0 */

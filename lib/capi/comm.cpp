@@ -163,12 +163,25 @@ weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_co
   });
 }
 
-weft_status weft_comm_shrink(weft_comm* comm, weft_comm** survivors, weft_error* error) {
+weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options, weft_comm** survivors,
+                             weft_error* error) {
   return reported(error, [&]() -> Status {
     WEFT_NOT_NULL(survivors);
     *survivors = nullptr;
     WEFT_TRY(usable(comm));
-    return Status::error(Code::kUnsupported, "shrink is not part of this version of Weft");
+    weft_shrink_options given;
+    WEFT_TRY(read_struct(options, "weft_shrink_options", &given));
+    if (given.flags & ~WEFT_SHRINK_LAST_OF_TWO)
+      return Status::error(Code::kArg, cat("unknown flags ", given.flags));
+    if (given.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+      return Status::error(Code::kArg, cat("timeout_ms is ", given.timeout_ms));
+    }
+    auto handle = std::make_unique<weft_comm>();
+    handle->registry = comm->registry;
+    const ShrinkOptions read{given.timeout_ms, (given.flags & WEFT_SHRINK_LAST_OF_TWO) != 0};
+    WEFT_TRY(shrink(comm->rep, *comm->registry, read, &handle->rep));
+    *survivors = handle.release();
+    return {};
   });
 }
 

@@ -15,7 +15,6 @@ namespace {
 constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
 constexpr uint32_t kMaxText = 4096;
-constexpr size_t kMaxInbox = 4096;
 
 Status cancelled() {
   return Status::error(Code::kCancelled, "the communicator was destroyed on this rank");
@@ -23,26 +22,34 @@ Status cancelled() {
 }  // namespace
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
-                                   std::unique_ptr<Control> control,
-                                   std::unique_ptr<Collectives> collectives) {
+                                   std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives,
+                                   Descent descent) {
+  if (!descent.lineage) {
+    // The first of its own.
+    descent.lineage = std::make_shared<Lineage>(std::move(control), rank, size, context->engine());
+    for (int r = 0; r < size; r++) descent.members.push_back(r);
+    control = descent.lineage->control_of_first();
+  }
   auto comm = std::make_shared<Comm>(std::move(context), rank, size, std::move(options), std::move(control),
-                                     std::move(collectives));
+                                     std::move(collectives), std::move(descent));
   if (!comm->open_lane(&comm->user_lane_).ok()) return nullptr;
   if (!comm->collectives_->outlives_sender()) {
     comm->parting_ = std::make_shared<Parting>(*comm);
     comm->context_->engine().add(comm->parting_);
   }
   comm->context_->add_comm(comm);
+  comm->descent_.lineage->opened(comm->descent_.generation);
   comm->control_->start(comm.get());
   return comm;
 }
 
 Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
-           std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives)
+           std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Descent descent)
     : context_(std::move(context)),
       rank_(rank),
       size_(size),
       options_(std::move(options)),
+      descent_(std::move(descent)),
       control_(std::move(control)),
       collectives_(std::move(collectives)),
       departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
@@ -197,7 +204,15 @@ Status Comm::close() {
   }
   control_->leave();
   control_->stop();
+  if (descent_.generation > 0) descent_.lineage->closed();
   return context_->callbacks().drain();
+}
+
+bool Comm::quiet() {
+  const std::lock_guard lock(lanes_mutex_);
+  return context_->engine().locked([&] {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
+  });
 }
 
 void Comm::tell(const Status& status) {
@@ -254,71 +269,18 @@ void Comm::on_message(int rank, ByteView message) {
   const auto kind = reader.get<uint8_t>();
   if (kind == kFailMessage) adopt(rank, message.subspan(1));
   if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
-  if (kind == kExchangeMessage) {
-    const auto id = reader.get<uint32_t>();
-    const auto round = reader.get<uint32_t>();
-    const ByteView bytes = reader.get_bytes(Exchange::kMaxBytes);
-    if (!reader.done()) return;
-    const std::lock_guard lock(inbox_mutex_);
-    if (inbox_.size() < kMaxInbox) inbox_[{id, round}][rank] = Bytes(bytes.begin(), bytes.end());
-  }
+  if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
 }
 
-// Exchange over the control channel among some of the ranks.
-class Subgroup final : public Exchange {
- public:
-  Subgroup(std::shared_ptr<Comm> comm, uint32_t id, std::vector<int> members)
-      : comm_(std::move(comm)), id_(id), members_(std::move(members)) {}
-
-  int rank() const override {
-    return static_cast<int>(std::find(members_.begin(), members_.end(), comm_->rank()) - members_.begin());
-  }
-  int size() const override { return static_cast<int>(members_.size()); }
-  Status check() override {
-    comm_->control().poll();
-    return comm_->failed() ? comm_->failure() : Status();
-  }
-
-  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
-    if (mine.size() > kMaxBytes - 64) return Status::error(Code::kInternal, "exchange of too many bytes");
-    const uint32_t round = round_++;
-    ByteWriter message;
-    message.put(kExchangeMessage).put(id_).put(round).put_bytes(mine);
-    for (const int r : members_) {
-      if (r != comm_->rank()) comm_->control().send(r, message.bytes());
-    }
-    const auto arrived = [&] {
-      comm_->control().poll();
-      const std::lock_guard lock(comm_->inbox_mutex_);
-      return comm_->failed() || comm_->inbox_[{id_, round}].size() + 1 >= members_.size();
-    };
-    const bool complete = comm_->context().engine().wait(arrived, deadline);
-    if (comm_->failed()) return comm_->failure();
-    const std::lock_guard lock(comm_->inbox_mutex_);
-    std::map<int, Bytes>& received = comm_->inbox_[{id_, round}];
-    all->clear();
-    std::vector<int> absent;
-    for (const int r : members_) {
-      if (r != comm_->rank() && !received.contains(r)) absent.push_back(r);
-      all->push_back(r == comm_->rank() ? Bytes(mine.begin(), mine.end()) : std::move(received[r]));
-    }
-    comm_->inbox_.erase({id_, round});
-    if (complete) return {};
-    return Status::error(Code::kTimeout,
-                         cat("forming a part of the communicator: rank ", list_text(absent), " did not come"),
-                         Evidence::kDeadline)
-        .with_ranks(absent);
-  }
-
- private:
-  const std::shared_ptr<Comm> comm_;
-  const uint32_t id_;
-  const std::vector<int> members_;
-  uint32_t round_ = 0;
-};
-
 std::unique_ptr<Exchange> Comm::subgroup(uint32_t id, std::vector<int> members) {
-  return std::make_unique<Subgroup>(shared_from_this(), id, std::move(members));
+  ControlExchange::Options options;
+  options.kind = kExchangeMessage;
+  options.id = id;
+  options.self = rank_;
+  options.members = std::move(members);
+  options.broken = [this] { return failed() ? failure() : Status(); };
+  options.owner = shared_from_this();
+  return std::make_unique<ControlExchange>(*control_, postbox_, context_->engine(), std::move(options));
 }
 
 }  // namespace weft

@@ -12,9 +12,10 @@
 #include "core/collectives.h"
 #include "core/context.h"
 #include "core/control.h"
-#include "core/exchange.h"
+#include "core/control_exchange.h"
 #include "core/failpoints.h"
 #include "core/lane.h"
+#include "core/lineage.h"
 
 namespace weft {
 
@@ -37,9 +38,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
  public:
   static std::shared_ptr<Comm> create(std::shared_ptr<Context> context, int rank, int size,
                                       CommOptions options, std::unique_ptr<Control> control,
-                                      std::unique_ptr<Collectives> collectives);
+                                      std::unique_ptr<Collectives> collectives, Descent descent = {});
   Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
-       std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives);
+       std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Descent descent);
   ~Comm() override;
 
   int rank() const { return rank_; }
@@ -49,6 +50,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Collectives& collectives() { return *collectives_; }
   Control& control() { return *control_; }
   const CommOptions& options() const { return options_; }
+  // Which of the communicators that were shrunk from each other this is.
+  const Descent& descent() const { return descent_; }
   // A test may make this rank fail here.
   Status reach(FailPlace place, uint64_t number = 0, uint64_t stage = 0) {
     return options_.failpoints == nullptr
@@ -98,6 +101,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
     operations_.fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Nothing is outstanding, and nothing that was is touched by anybody any more.
+  bool quiet();
+
   // Exchange among some of the ranks over the control channel, to form a part. members: ranks of this comm,
   // ascending by new rank. Every member makes it with the same id.
   std::unique_ptr<Exchange> subgroup(uint32_t id, std::vector<int> members);
@@ -109,7 +115,6 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_message(int rank, ByteView message) override;
 
  private:
-  friend class Subgroup;
   Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
   template <class MakeDeadline>
   Status run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline);
@@ -124,6 +129,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   const int rank_;
   const int size_;
   const CommOptions options_;
+  const Descent descent_;
   const std::unique_ptr<Control> control_;
   const std::unique_ptr<Collectives> collectives_;
   std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
@@ -145,9 +151,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
 
   std::atomic<uint32_t> subgroup_ids_{0};
-  std::mutex inbox_mutex_;
-  std::map<std::pair<uint32_t, uint32_t>, std::map<int, Bytes>>
-      inbox_;  // (subgroup, round) -> rank -> bytes; guarded
+  Postbox postbox_;
 };
 
 }  // namespace weft

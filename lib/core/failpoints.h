@@ -14,7 +14,8 @@
 namespace weft {
 
 enum class FailPlace : uint8_t {
-  kForming,    // connected with all ranks, before a backend is chosen; also of a split
+  kForming,    // connected with all ranks, before a backend is chosen; also of a split. number: how often it
+               // was shrunk
   kOperation,  // before an operation of any lane starts; number: its slot
   kStage,      // before a hook's stage; number: the bucket, stage: the stage
   kLeaving,    // before the farewell; cannot fail

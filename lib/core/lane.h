@@ -27,6 +27,7 @@ class Lane final : public Task {
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
   void close();
   Poll poll() override;
+  bool idle() const { return current_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }
 

@@ -79,6 +79,10 @@ int main(void) {
   FIELD(weft_comm_info, bytes_received);
   FIELD(weft_comm_info, arena_bytes);
   FIELD(weft_comm_info, transports);
+  STRUCT(weft_shrink_options);
+  FIELD(weft_shrink_options, struct_size);
+  FIELD(weft_shrink_options, timeout_ms);
+  FIELD(weft_shrink_options, flags);
   STRUCT(weft_coll_options);
   FIELD(weft_coll_options, struct_size);
   FIELD(weft_coll_options, timeout_ms);

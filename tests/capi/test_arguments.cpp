@@ -253,7 +253,12 @@ TEST_CASE("backends are listed with why they are not available, and shrink says 
   CHECK(weft_capability(solo.context, "nothing", WEFT_COLL_BARRIER, WEFT_DTYPE_U8, 0, 0, &supported) ==
         WEFT_ERR_ARG);
   weft_comm* survivors = nullptr;
-  CHECK(weft_comm_shrink(solo.comm, &survivors, nullptr) == WEFT_ERR_UNSUPPORTED);
+  CHECK(weft_comm_shrink(solo.comm, nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
+  weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
+  options.flags = 1u << 20;
+  CHECK(weft_comm_shrink(solo.comm, &options, &survivors, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_comm_shrink(solo.comm, nullptr, &survivors, nullptr) == WEFT_ERR_STATE);
+  CHECK(survivors == nullptr);
 }
 
 TEST_CASE("a forked child gets an error on every inherited object, and can make its own") {

@@ -1,0 +1,206 @@
+#include "core/ballot.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+// A number is a round and, below it, the rank that proposes: no two ranks use the same.
+constexpr int kRankBits = 20;
+// After a refusal, so that of two ranks that propose one gets through.
+constexpr uint64_t kBackoffNs = 1'000'000;
+// When one rank has lost another that this one has not: how long to wait for the same news.
+constexpr uint64_t kNewsNs = 500'000'000;
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+}  // namespace
+
+// ---- what this rank knows ------------------------------------------------------------------------------
+
+bool Ballot::is_member(int rank) const {
+  return contains(members_, rank);
+}
+
+size_t Ballot::quorum() const {
+  return last_of_two_ && members_.size() == 2 ? 1 : members_.size() / 2 + 1;
+}
+
+bool Ballot::minority() const {
+  return !decided_ && left() < quorum();
+}
+
+std::vector<int> Ballot::awaited() const {
+  std::vector<int> ranks;
+  for (const int rank : members_) {
+    if (!lost_.contains(rank) && !joined_.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Those who joined, without any that cannot be reached by one with a lower rank.
+std::vector<int> Ballot::connected() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, its_lost] : joined_) {
+    if (lost_.contains(rank)) continue;
+    const auto apart = [&, &its = its_lost, r = rank](int other) {
+      return its.contains(other) || joined_.at(other).contains(r);
+    };
+    if (std::none_of(ranks.begin(), ranks.end(), apart)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// ---- messages ------------------------------------------------------------------------------------------
+
+bool Ballot::read(ByteReader& reader, Message* message) const {
+  message->kind = reader.get<Kind>();
+  message->number = reader.get<uint64_t>();
+  message->accepted_number = reader.get<uint64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count > members_.size()) return false;
+  for (uint32_t i = 0; i < count; i++) {
+    const auto rank = reader.get<int32_t>();
+    if (!is_member(rank) || (i > 0 && rank <= message->ranks.back())) return false;
+    message->ranks.push_back(rank);
+  }
+  return reader.done();
+}
+
+void Ballot::send(int to, const Message& message) {
+  if (to == self_) return receive(self_, message);
+  ByteWriter writer;
+  writer.put(message.kind).put(message.number).put(message.accepted_number);
+  writer.put(static_cast<uint32_t>(message.ranks.size()));
+  for (const int rank : message.ranks) writer.put(static_cast<int32_t>(rank));
+  out_.emplace_back(to, writer.take());
+}
+
+void Ballot::send_all(const Message& message) {
+  for (const int rank : members_) {
+    if (rank != self_) send(rank, message);
+  }
+  if (message.kind != Kind::kDecided) receive(self_, message);
+}
+
+void Ballot::on_message(int from, ByteReader& reader) {
+  Message message;
+  if (is_member(from) && from != self_ && read(reader, &message)) receive(from, message);
+}
+
+void Ballot::receive(int from, const Message& message) {
+  highest_ = std::max(highest_, message.number);
+  if (message.kind == Kind::kDecided) return decide(message.ranks);
+  if (decided_) {
+    // Who still asks has not heard. The answers to a proposal ask nothing.
+    const bool asks =
+        message.kind == Kind::kJoin || message.kind == Kind::kPrepare || message.kind == Kind::kAccept;
+    if (asks && from != self_) send(from, {Kind::kDecided, 0, 0, decision_});
+    return;
+  }
+  switch (message.kind) {
+    case Kind::kJoin:
+      joined_[from] = std::set<int>(message.ranks.begin(), message.ranks.end());
+      return;
+    case Kind::kPrepare:
+      return on_prepare(from, message);
+    case Kind::kPromise:
+      return on_promise(from, message);
+    case Kind::kAccept:
+      return on_accept(from, message);
+    case Kind::kAccepted:
+      return on_accepted(from, message);
+    case Kind::kRefuse:
+      if (message.number > number_) phase_ = Phase::kIdle;
+      return;
+    case Kind::kDecided:
+      return;
+  }
+}
+
+// ---- deciding ------------------------------------------------------------------------------------------
+
+void Ballot::join(bool last_of_two) {
+  last_of_two_ = last_of_two;
+  send_all({Kind::kJoin, 0, 0, {lost_.begin(), lost_.end()}});
+}
+
+void Ballot::lose(int rank) {
+  if (!is_member(rank) || rank == self_ || !lost_.insert(rank).second) return;
+  // What was said before may be out of date: who is lost matters to who may go on.
+  if (joined_.contains(self_) && !decided_) send_all({Kind::kJoin, 0, 0, {lost_.begin(), lost_.end()}});
+}
+
+// Whether somebody who goes on has lost somebody whom this rank has not.
+bool Ballot::views_differ() const {
+  const auto news = [&](int rank) { return !lost_.contains(rank); };
+  return std::any_of(joined_.begin(), joined_.end(), [&](const auto& joined) {
+    return news(joined.first) && std::any_of(joined.second.begin(), joined.second.end(), news);
+  });
+}
+
+void Ballot::advance(uint64_t now_ns) {
+  if (decided_ || phase_ != Phase::kIdle || !joined_.contains(self_) || minority()) return;
+  const auto alive = [&](int rank) { return !lost_.contains(rank); };
+  if (*std::find_if(members_.begin(), members_.end(), alive) != self_ || !awaited().empty()) return;
+  if (now_ns < not_before_ns_) return;
+  if (!views_differ()) {
+    differ_since_ns_ = UINT64_MAX;
+  } else if (differ_since_ns_ = std::min(differ_since_ns_, now_ns); now_ns - differ_since_ns_ < kNewsNs) {
+    return;
+  }
+  candidates_ = connected();
+  not_before_ns_ = now_ns + ++attempts_ * kBackoffNs;
+  phase_ = Phase::kPreparing;
+  number_ = ((highest_ >> kRankBits) + 1) << kRankBits | static_cast<uint64_t>(self_);
+  best_number_ = 0;
+  proposed_.clear();
+  answers_.clear();
+  send_all({Kind::kPrepare, number_, 0, {}});
+}
+
+void Ballot::on_prepare(int from, const Message& message) {
+  if (message.number <= promised_) return send(from, {Kind::kRefuse, promised_, 0, {}});
+  promised_ = message.number;
+  send(from, {Kind::kPromise, message.number, accepted_number_, accepted_});
+}
+
+void Ballot::on_promise(int from, const Message& message) {
+  if (phase_ != Phase::kPreparing || message.number != number_) return;
+  answers_.insert(from);
+  if (message.accepted_number > best_number_) {
+    best_number_ = message.accepted_number;
+    proposed_ = message.ranks;
+  }
+  if (answers_.size() < quorum()) return;
+  // What a majority may have accepted already is proposed again.
+  if (best_number_ == 0) proposed_ = candidates_;
+  phase_ = Phase::kAccepting;
+  answers_.clear();
+  send_all({Kind::kAccept, number_, 0, proposed_});
+}
+
+void Ballot::on_accept(int from, const Message& message) {
+  if (message.number < promised_) return send(from, {Kind::kRefuse, promised_, 0, {}});
+  promised_ = accepted_number_ = message.number;
+  accepted_ = message.ranks;
+  send(from, {Kind::kAccepted, message.number, 0, {}});
+}
+
+void Ballot::on_accepted(int from, const Message& message) {
+  if (phase_ != Phase::kAccepting || message.number != number_) return;
+  answers_.insert(from);
+  if (answers_.size() >= quorum()) decide(proposed_);
+}
+
+void Ballot::decide(const std::vector<int>& ranks) {
+  if (decided_ || ranks.empty()) return;
+  decided_ = true;
+  decision_ = ranks;
+  // Everybody hears it from everybody: who decided first may be gone by now.
+  send_all({Kind::kDecided, 0, 0, decision_});
+}
+
+}  // namespace weft

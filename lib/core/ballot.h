@@ -1,0 +1,98 @@
+// How the members of a failed communicator agree on who goes on: one decision, by Paxos. Two ranks never
+// decide differently, whoever dies or is late meanwhile; a majority of the members is needed for any
+// decision.
+//
+// One rank's part, without threads, clock or connections: what it wants to send is taken with take_out. The
+// lowest member that is not known to be lost proposes, once every other such member has joined. It proposes
+// those who joined and can reach each other. Messages may be lost with their sender, and overtake each other.
+//
+// Threads: the caller's lock (lineage.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/buffer.h"
+
+namespace weft {
+
+class Ballot {
+ public:
+  // members: ascending, self among them.
+  Ballot(int self, std::vector<int> members) : self_(self), members_(std::move(members)) {}
+
+  // The program of this rank wants to go on. last_of_two: of two members one may go on alone.
+  void join(bool last_of_two);
+  // A member is gone: it will send nothing any more, or nothing that reaches this rank.
+  void lose(int rank);
+  // Propose, if it is this rank's turn. Called again and again while waiting.
+  void advance(uint64_t now_ns);
+  // From another member; anything that makes no sense is ignored.
+  void on_message(int from, ByteReader& message);
+
+  bool decided() const { return decided_; }
+  const std::vector<int>& decision() const { return decision_; }
+  // Fewer members are left than a decision needs.
+  bool minority() const;
+  // Members that are not lost and have not joined.
+  std::vector<int> awaited() const;
+  const std::vector<int>& members() const { return members_; }
+  // What is to be sent, and to whom.
+  std::vector<std::pair<int, Bytes>> take_out() { return std::exchange(out_, {}); }
+
+ private:
+  enum class Kind : uint8_t { kJoin = 1, kPrepare, kPromise, kAccept, kAccepted, kRefuse, kDecided };
+  enum class Phase { kIdle, kPreparing, kAccepting };
+  struct Message {
+    Kind kind = Kind::kJoin;
+    uint64_t number = 0;           // of the proposal
+    uint64_t accepted_number = 0;  // kPromise
+    std::vector<int> ranks;        // kJoin: the lost; kPromise: the accepted; kAccept, kDecided: the proposed
+  };
+
+  bool read(ByteReader& reader, Message* message) const;
+  void send(int to, const Message& message);
+  void send_all(const Message& message);
+  void receive(int from, const Message& message);
+  void on_prepare(int from, const Message& message);
+  void on_promise(int from, const Message& message);
+  void on_accept(int from, const Message& message);
+  void on_accepted(int from, const Message& message);
+  void decide(const std::vector<int>& ranks);
+  bool is_member(int rank) const;
+  size_t quorum() const;
+  size_t left() const { return members_.size() - lost_.size(); }
+  std::vector<int> connected() const;
+  bool views_differ() const;
+
+  const int self_;
+  const std::vector<int> members_;
+  std::set<int> lost_;
+  std::map<int, std::set<int>> joined_;  // and whom each of them has lost
+  bool last_of_two_ = false;
+  bool decided_ = false;
+  std::vector<int> decision_;
+  std::vector<std::pair<int, Bytes>> out_;
+
+  // What this rank has promised and accepted.
+  uint64_t promised_ = 0;
+  uint64_t accepted_number_ = 0;
+  std::vector<int> accepted_;
+
+  // Its own proposal.
+  Phase phase_ = Phase::kIdle;
+  uint64_t number_ = 0;
+  uint64_t highest_ = 0;  // number seen
+  uint64_t not_before_ns_ = 0;
+  uint32_t attempts_ = 0;
+  std::set<int> answers_;        // to the current phase
+  std::vector<int> candidates_;  // when the proposal began
+  uint64_t differ_since_ns_ = UINT64_MAX;
+  uint64_t best_number_ = 0;
+  std::vector<int> proposed_;
+};
+
+}  // namespace weft

@@ -1,0 +1,256 @@
+#include "core/lineage.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+// The channel as the first generation has it: the lineage listens first, and says the farewell.
+class Lineage::FirstControl final : public Control {
+ public:
+  explicit FirstControl(std::shared_ptr<Lineage> lineage) : lineage_(std::move(lineage)) {}
+  ~FirstControl() override { lineage_->detach(); }
+
+  void start(ControlListener* listener) override {
+    {
+      const std::lock_guard lock(lineage_->first_mutex_);
+      lineage_->first_ = listener;
+    }
+    lineage_->control_->start(lineage_.get());
+  }
+  void send(int rank, ByteView message) override { lineage_->control_->send(rank, message); }
+  void poll() override { lineage_->control_->poll(); }
+  void leave() override { lineage_->closed(); }
+  void stop() override { lineage_->detach(); }
+
+ private:
+  const std::shared_ptr<Lineage> lineage_;
+};
+
+Lineage::Lineage(std::unique_ptr<Control> control, int rank, int size, Engine& engine)
+    : control_(std::move(control)), rank_(rank), engine_(engine), founders_(all_ranks(size)) {}
+
+std::unique_ptr<Control> Lineage::control_of_first() {
+  return std::make_unique<FirstControl>(shared_from_this());
+}
+
+void Lineage::opened(uint32_t generation) {
+  const std::lock_guard lock(mutex_);
+  newest_ = std::max(newest_, generation);
+  open_++;
+}
+
+void Lineage::closed() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--open_ > 0) return;
+  }
+  control_->leave();
+  control_->stop();
+}
+
+// ---- agreeing ------------------------------------------------------------------------------------------
+
+Ballot* Lineage::ballot(uint32_t generation) {
+  while (ballots_.size() < generation) {
+    const bool first = ballots_.empty();
+    if (!first && !ballots_.back()->decided()) return nullptr;
+    const std::vector<int>& members = first ? founders_ : ballots_.back()->decision();
+    if (!std::binary_search(members.begin(), members.end(), rank_)) return nullptr;
+    ballots_.push_back(std::make_unique<Ballot>(rank_, members));
+    for (const auto& [rank, why] : lost_) ballots_.back()->lose(rank);
+  }
+  return ballots_[generation - 1].get();
+}
+
+// Messages wait until the decision before theirs has come.
+void Lineage::replay_early() {
+  for (size_t i = 0; i < early_.size();) {
+    Ballot* const about = ballot(early_[i].generation);
+    if (about == nullptr) {
+      i++;
+      continue;
+    }
+    const Early early = std::move(early_[i]);
+    early_.erase(early_.begin() + static_cast<ptrdiff_t>(i));
+    ByteReader reader(early.message);
+    about->on_message(early.from, reader);
+    i = 0;  // it may have decided
+  }
+}
+
+template <class Work>
+auto Lineage::with_ballots(Work&& work) {
+  std::vector<std::pair<int, Bytes>> out;
+  auto result = [&] {
+    const std::lock_guard lock(mutex_);
+    auto value = work();
+    replay_early();
+    for (uint32_t g = 1; g <= ballots_.size(); g++) {
+      for (auto& [to, message] : ballots_[g - 1]->take_out()) {
+        ByteWriter writer;
+        writer.put(kBallotMessage).put(g).put_raw(message);
+        out.emplace_back(to, writer.take());
+      }
+    }
+    return value;
+  }();
+  for (const auto& [to, message] : out) control_->send(to, message);
+  return result;
+}
+
+Status Lineage::agree(uint32_t parent, bool last_of_two, Deadline deadline, Descent* next) {
+  Ballot* vote = nullptr;
+  uint32_t generation = 0;
+  const Status begun = with_ballots([&]() -> Status {
+    if (newest_ > parent) {
+      return Status::error(Code::kState,
+                           "the communicator was shrunk already; shrink the one that came of it");
+    }
+    // The first that is not decided: one that was decided and could not be formed is followed by the next.
+    for (generation = parent + 1; (vote = ballot(generation)) != nullptr && vote->decided();) generation++;
+    if (vote == nullptr) return Status::error(Code::kPeerFailed, "the other ranks went on without this one");
+    vote->join(last_of_two);
+    return {};
+  });
+  WEFT_TRY(begun);
+  const auto over = [&] {
+    control_->poll();
+    return with_ballots([&] {
+      vote->advance(engine_.clock().now_ns());
+      return vote->decided() || vote->minority();
+    });
+  };
+  engine_.wait(over, deadline);
+  const std::lock_guard lock(mutex_);
+  const std::vector<int>& members = vote->members();
+  if (!vote->decided() && vote->minority()) {
+    return Status::error(Code::kMinority, cat("of ", members.size(),
+                                              " ranks too few are left to go on: a majority is needed, so "
+                                              "that two parts never go on separately"))
+        .with_ranks([&] {
+          std::vector<int> ranks;
+          for (const auto& [rank, why] : lost_) ranks.push_back(rank);
+          return ranks;
+        }());
+  }
+  if (!vote->decided()) {
+    const std::vector<int> awaited = vote->awaited();
+    return Status::error(Code::kTimeout,
+                         awaited.empty()
+                             ? std::string("shrink: the ranks did not agree in time on who goes on")
+                             : cat("shrink: rank ", list_text(awaited), " did not call it"),
+                         Evidence::kDeadline)
+        .with_ranks(awaited);
+  }
+  *next = {shared_from_this(), generation, vote->decision()};
+  if (std::binary_search(next->members.begin(), next->members.end(), rank_)) return {};
+  return Status::error(Code::kPeerFailed,
+                       "the other ranks went on without this one: they took it for failed");
+}
+
+std::unique_ptr<Exchange> Lineage::exchange(const Descent& descent) {
+  ControlExchange::Options options;
+  options.kind = kExchangeMessage;
+  options.id = descent.generation;
+  options.self = rank_;
+  options.members = descent.members;
+  options.broken = [this, members = descent.members] { return broken(members); };
+  options.owner = shared_from_this();
+  return std::make_unique<ControlExchange>(*control_, postbox_, engine_, std::move(options));
+}
+
+Status Lineage::broken(const std::vector<int>& members) {
+  const std::lock_guard lock(mutex_);
+  for (const int rank : members) {
+    if (const auto it = lost_.find(rank); it != lost_.end()) return it->second;
+  }
+  return {};
+}
+
+bool Lineage::any_lost(const std::vector<int>& members) {
+  return !broken(members).ok();
+}
+
+// ---- the channel ---------------------------------------------------------------------------------------
+
+// Call the first generation's listener, unless it has been detached.
+template <class Call>
+void Lineage::tell_first(Call&& call) {
+  ControlListener* listener = nullptr;
+  {
+    const std::lock_guard lock(first_mutex_);
+    listener = first_;
+    if (listener == nullptr) return;
+    caller_ = std::this_thread::get_id();
+    calling_ = true;
+  }
+  call(*listener);
+  const std::lock_guard lock(first_mutex_);
+  calling_ = false;
+}
+
+void Lineage::detach() {
+  {
+    const std::lock_guard lock(first_mutex_);
+    first_ = nullptr;
+    if (calling_ && caller_ == std::this_thread::get_id()) return;
+  }
+  // Listeners do not block, so this ends.
+  for (uint32_t round = 0; calling_; round++) engine_.clock().relax(round);
+}
+
+void Lineage::lose(int rank, const Status& why) {
+  with_ballots([&] {
+    if (lost_.emplace(rank, why).second) {
+      for (const auto& each : ballots_) each->lose(rank);
+    }
+    return true;
+  });
+  engine_.notify();
+}
+
+void Lineage::on_peer_lost(int rank, const Status& why) {
+  lose(rank, why);
+  tell_first([&](ControlListener& first) { first.on_peer_lost(rank, why); });
+}
+
+void Lineage::on_peer_left(int rank) {
+  lose(rank,
+       Status::error(Code::kPeerFailed, cat("rank ", rank, " left the communicator"), Evidence::kConnection)
+           .with_ranks({rank}));
+  tell_first([&](ControlListener& first) { first.on_peer_left(rank); });
+}
+
+void Lineage::on_message(int rank, ByteView message) {
+  ByteReader reader(message);
+  const auto kind = reader.get<uint8_t>();
+  if (kind == kExchangeMessage) {
+    postbox_.on_message(rank, reader);
+  } else if (kind == kBallotMessage) {
+    const auto generation = reader.get<uint32_t>();
+    if (!reader.ok() || generation == 0) return;
+    with_ballots([&] {
+      const ByteView rest = message.subspan(sizeof kind + sizeof generation);
+      if (early_.size() < kMostEarly) early_.push_back({generation, rank, Bytes(rest.begin(), rest.end())});
+      return true;
+    });
+  } else {
+    return tell_first([&](ControlListener& first) { first.on_message(rank, message); });
+  }
+  engine_.notify();
+}
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+#include "core/shrink.h"
+
+#include "base/text.h"
+#include "core/context.h"
+
+namespace weft {
+
+Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const FormGeneration& form,
+              std::shared_ptr<Comm>* survivors) {
+  if (!failed->failed()) {
+    return Status::error(Code::kState,
+                         "the communicator works: only a failed one is shrunk (abort it first)");
+  }
+  Context& context = failed->context();
+  const Descent& descent = failed->descent();
+  const Deadline deadline =
+      Deadline::after(context.clock(), options.timeout_ms, failed->options().init_timeout_ms);
+  // What was outstanding completes first: nobody then writes into its buffers any more.
+  if (!context.engine().wait([&] { return failed->quiet(); }, deadline)) {
+    return Status::error(Code::kTimeout, "shrink: operations of the failed communicator did not end in time",
+                         Evidence::kDeadline);
+  }
+  for (;;) {
+    Descent next;
+    WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, deadline, &next));
+    const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next);
+    const Status formed = form(*exchange, next, deadline, survivors);
+    if (formed.ok()) return {};
+    // A survivor that is lost now is left out by the next agreement.
+    if (deadline.expired(context.clock()) || !descent.lineage->any_lost(next.members)) return formed;
+    context.log().info(
+        cat("rank ", failed->rank(), ": shrink goes on without another rank: ", formed.text()));
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,189 @@
+// Shrink with real processes: ranks are killed, also while the survivors shrink, and the survivors go on.
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "fault/processes.h"
+#include "support/catch.h"
+
+using weft_test::Joined;
+using weft_test::Processes;
+using weft_test::Reporter;
+using weft_test::Word;
+
+namespace {
+
+constexpr int kBoundMs = 10000;
+constexpr int kSetupMs = 30000;
+
+// All-reduce until the communicator fails.
+void work_until_failed(weft_comm* comm, Reporter& reporter, int mark) {
+  std::vector<float> data(1000, 1.0f);
+  for (int i = 0;; i++) {
+    if (weft_all_reduce(comm, data.data(), data.data(), data.size(), WEFT_DTYPE_F32, WEFT_OP_MAX, nullptr,
+                        nullptr) != WEFT_OK) {
+      return;
+    }
+    if (i == 20) reporter.mark(mark);
+  }
+}
+
+// The sum of the old ranks of those who are left: each knows who that is.
+weft_status sum_ranks(weft_comm* comm, int old_rank, int64_t* sum) {
+  const int64_t mine = old_rank;
+  return weft_all_reduce(comm, &mine, sum, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
+}
+
+// Shrink `comm`, which it destroys; the last word says how that ended.
+weft_comm* shrink(weft_comm* comm, uint64_t flags, Reporter& reporter) {
+  weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
+  options.timeout_ms = 20000;
+  options.flags = flags;
+  weft_comm* next = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  const weft_status status = weft_comm_shrink(comm, &options, &next, &error);
+  if (status != WEFT_OK) reporter.end(status, error);
+  weft_comm_destroy(&comm);
+  return next;
+}
+
+// `size` ranks of which those in `victims` are killed, one after the other, each after the others have
+// shrunk; `late_victim` dies by itself in the middle of the first shrink. The survivors all-reduce.
+void kill_and_go_on(const std::string& backend, int size, const std::vector<int>& victims,
+                    int late_victim = -1) {
+  const std::string store = weft_test::store_name();
+  Processes ranks(size, [&](int rank, Reporter& reporter) {
+    if (rank == late_victim) setenv("WEFT_FAILPOINTS", "forming@1=kill", 1);
+    Joined joined(backend.c_str(), rank, size, store);
+    if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+    weft_comm* comm = joined.comm;
+    for (size_t round = 0; round < victims.size(); round++) {
+      work_until_failed(comm, reporter, static_cast<int>(round) + 1);
+      comm = shrink(comm, 0, reporter);
+      if (comm == nullptr) return;
+    }
+    int64_t sum = 0;
+    weft_error error = WEFT_ERROR_INIT;
+    weft_status status = sum_ranks(comm, rank, &sum);
+    if (status != WEFT_OK) {
+      weft_comm_error(comm, &error);
+    } else {
+      status = static_cast<weft_status>(1000 + sum);
+    }
+    weft_comm_destroy(&comm);
+    weft_context_destroy(&joined.context);
+    reporter.end(status, error);
+  });
+  int64_t expected = size * (size - 1) / 2 - std::max(late_victim, 0);
+  for (size_t round = 0; round < victims.size(); round++) {
+    for (int r = 0; r < size; r++) {
+      bool dead = false;
+      for (size_t before = 0; before < round; before++) dead |= victims[before] == r;
+      if (!dead) REQUIRE(ranks.wait_for_mark(r, static_cast<int>(round) + 1, kSetupMs));
+    }
+    ranks.kill(victims[round]);
+    expected -= victims[round];
+  }
+  for (int r = 0; r < size; r++) {
+    bool dead = r == late_victim;
+    for (const int victim : victims) dead |= victim == r;
+    if (dead) continue;
+    Word word;
+    INFO("rank " << r);
+    REQUIRE(ranks.last_word(r, kBoundMs, &word));
+    INFO(word.text);
+    CHECK(word.status == 1000 + expected);
+    CHECK(ranks.exited_cleanly(r, kBoundMs));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the survivors of a killed rank shrink and go on") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    kill_and_go_on(backend, 3, {1});
+    kill_and_go_on(backend, 4, {0});
+  }
+}
+
+TEST_CASE("communicators are shrunk again and again, also without the first rank") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    kill_and_go_on(backend, 5, {0, 3, 1});
+  }
+}
+
+TEST_CASE("a rank that dies while the survivors shrink is left out as well") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (const int late : {2, 4}) kill_and_go_on(backend, 6, {0}, late);
+  }
+}
+
+TEST_CASE("of two ranks one goes on alone only if the program says so") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    Processes ranks(2, [&](int rank, Reporter& reporter) {
+      Joined joined(backend.c_str(), rank, 2, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      work_until_failed(joined.comm, reporter, 1);
+      weft_error error = WEFT_ERROR_INIT;
+      weft_comm* alone = nullptr;
+      const weft_status refused = weft_comm_shrink(joined.comm, nullptr, &alone, &error);
+      if (refused != WEFT_ERR_MINORITY || alone != nullptr) return reporter.end(refused, error);
+      alone = shrink(joined.comm, WEFT_SHRINK_LAST_OF_TWO, reporter);
+      if (alone == nullptr) return;
+      int64_t sum = -1;
+      const weft_status status = sum_ranks(alone, rank, &sum);
+      weft_comm_destroy(&alone);
+      weft_context_destroy(&joined.context);
+      reporter.end(status == WEFT_OK ? static_cast<weft_status>(1000 + sum) : status, error);
+    });
+    REQUIRE(ranks.wait_for_mark(0, 1, kSetupMs));
+    REQUIRE(ranks.wait_for_mark(1, 1, kSetupMs));
+    ranks.kill(0);
+    Word word;
+    REQUIRE(ranks.last_word(1, kBoundMs, &word));
+    INFO(word.text);
+    CHECK(word.status == 1001);
+    CHECK(ranks.exited_cleanly(1, kBoundMs));
+  }
+}
+
+TEST_CASE("a communicator that works, or was shrunk, is not shrunk; all ranks of an aborted one go on") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    Processes ranks(2, [&](int rank, Reporter& reporter) {
+      Joined joined(backend.c_str(), rank, 2, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      weft_error error = WEFT_ERROR_INIT;
+      weft_comm* next = nullptr;
+      weft_status status = weft_comm_shrink(joined.comm, nullptr, &next, &error);
+      if (status != WEFT_ERR_STATE) return reporter.end(status, error);
+      if (rank == 0) weft_comm_abort(joined.comm, "to begin anew");
+      work_until_failed(joined.comm, reporter, 1);
+      status = weft_comm_shrink(joined.comm, nullptr, &next, &error);
+      if (status != WEFT_OK) return reporter.end(status, error);
+      weft_comm* third = nullptr;
+      status = weft_comm_shrink(joined.comm, nullptr, &third, &error);
+      if (status != WEFT_ERR_STATE) return reporter.end(status, error);
+      int64_t sum = -1;
+      status = sum_ranks(next, rank, &sum);
+      weft_comm_destroy(&next);
+      weft_comm_destroy(&joined.comm);
+      weft_context_destroy(&joined.context);
+      reporter.end(status == WEFT_OK ? static_cast<weft_status>(1000 + sum) : status, error);
+    });
+    for (const int r : {0, 1}) {
+      Word word;
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO(word.text);
+      CHECK(word.status == 1001);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
+  }
+}
