@@ -41,6 +41,18 @@ def test_environment():
     expect(again[0] != lines[0][2] and again[1] != lines[0][3], "two jobs share a store or a secret")
 
 
+def test_one_host_of_several():
+    """ranks of one host of several: numbered from --first-rank, with the secret and store that the user gave"""
+    with_secret = {"WEFT_SECRET": "a secret of all hosts", "WEFT_JOB": "ours"}
+    result = shell(2, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_SIZE $WEFT_STORE $WEFT_SECRET $WEFT_JOB"', "--first-rank", 4,
+                   "--size", 6, "--store", "tcp://192.0.2.1:7000", environment=with_secret)
+    expect_equal(sorted(result.stdout.splitlines()),
+                 [f"[{r}] {r} 6 2 tcp://192.0.2.1:7000 a secret of all hosts ours" for r in (4, 5)], result)
+    result = shell(2, '[ "$WEFT_RANK" = 5 ] && kill -9 $$; exec sleep 600', "--first-rank", 4, "--size", 6, "--store",
+                   "tcp://192.0.2.1:7000", "--grace", "0.1")
+    expect("rank 5 was ended by SIGKILL" in result.stderr and "still run: 4" in result.stderr, "global names", result)
+
+
 def test_prefix():
     """lines start with [rank] and never mix"""
     script = 'i=0; while [ $i -lt 300 ]; do printf "%s" "$WEFT_RANK"; printf "%s-$i\\n" "$WEFT_RANK"; i=$((i+1)); done'
@@ -152,7 +164,8 @@ def test_command_options():
 
 def test_bad_usage():
     """wrong usage is code 2 and says what to do"""
-    for arguments in ([], ["-n", "0", "true"], ["-n", "2"], ["-n", "x", "true"]):
+    for arguments in ([], ["-n", "0", "true"], ["-n", "2"], ["-n", "x", "true"], ["-n", "2", "--first-rank", "1", "true"],
+                      ["-n", "2", "--size", "4", "true"], ["-n", "2", "--first-rank", "3", "--size", "4", "true"]):
         result = weft_run(*arguments)
         expect_equal(result.returncode, 2, arguments, result)
         expect("--help" in result.stderr, "it points to --help", result.stderr)

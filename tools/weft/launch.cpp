@@ -70,6 +70,8 @@ class Launch {
 
   void start(int rank, const std::string& store, const std::string& secret);
   [[noreturn]] void become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err);
+  bool elsewhere() const { return options_.size > options_.ranks; }
+  int global(size_t index) const { return options_.first_rank + static_cast<int>(index); }
   void reap();
   void ended(size_t rank, int code);
   void take_signals();
@@ -131,7 +133,7 @@ void Launch::start(int rank, const std::string& store, const std::string& secret
     become(rank, store, secret, out, err);
   }
   ::setpgid(pid, pid);  // here as well: signals must reach the group from now on
-  ranks_[static_cast<size_t>(rank)].pid = pid;
+  ranks_[static_cast<size_t>(rank - options_.first_rank)].pid = pid;
   ::close(out.write);
   ::close(err.write);
 }
@@ -144,11 +146,15 @@ void Launch::become(int rank, const std::string& store, const std::string& secre
   ::dup2(out.write, STDOUT_FILENO);
   ::dup2(err.write, STDERR_FILENO);
   ::setenv("WEFT_RANK", std::to_string(rank).c_str(), 1);
-  ::setenv("WEFT_SIZE", std::to_string(options_.ranks).c_str(), 1);
+  ::setenv("WEFT_SIZE", std::to_string(std::max(options_.size, options_.ranks)).c_str(), 1);
   ::setenv("WEFT_LOCAL_SIZE", std::to_string(options_.ranks).c_str(), 1);
   ::setenv("WEFT_STORE", store.c_str(), 1);
-  ::setenv("WEFT_SECRET", secret.c_str(), 1);
-  for (const char* stale : {"WEFT_STORE_EXTERNAL", "WEFT_JOB", "WEFT_SECRET_FILE"}) ::unsetenv(stale);
+  // With ranks elsewhere the secret, and what tells this job from others, is what the user gave to all of
+  // them.
+  if (!elsewhere()) {
+    ::setenv("WEFT_SECRET", secret.c_str(), 1);
+    for (const char* stale : {"WEFT_STORE_EXTERNAL", "WEFT_JOB", "WEFT_SECRET_FILE"}) ::unsetenv(stale);
+  }
   for (const auto& [name, value] : options_.environment) ::setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> arguments;
   for (const std::string& argument : options_.command)
@@ -164,7 +170,7 @@ void Launch::become(int rank, const std::string& store, const std::string& secre
 int Launch::run() {
   const std::string store = options_.store.empty() ? "unix:@weft-" + random_hex(16) : options_.store;
   const std::string secret = random_hex(32);
-  for (int rank = 0; rank < options_.ranks; ++rank) start(rank, store, secret);
+  for (int i = 0; i < options_.ranks; ++i) start(options_.first_rank + i, store, secret);
   if (options_.timeout_s > 0) timeout_at_ = Clock::now() + seconds(options_.timeout_s);
   while (running()) {
     wait_and_pump(wait_ms());
@@ -185,7 +191,7 @@ int Launch::run() {
 std::string Launch::running_text() const {
   std::string text;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].pid > 0) text += " " + std::to_string(rank);
+    if (ranks_[rank].pid > 0) text += " " + std::to_string(global(rank));
   }
   return text;
 }
@@ -226,7 +232,7 @@ void Launch::ended(size_t rank, int code) {
   ranks_[rank].code = code;
   if (code == 0 || ending_) return;
   // A signal's victim cannot speak for itself; a rank that chose its exit code has said why.
-  failure_ = "rank " + std::to_string(rank) + " " + exit_text(code);
+  failure_ = "rank " + std::to_string(global(rank)) + " " + exit_text(code);
   if (code > 128) std::fprintf(stderr, "weft run: %s\n", failure_.c_str());
   begin_ending(code, seconds(options_.grace_s));
 }

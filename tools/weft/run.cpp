@@ -1,9 +1,25 @@
-// weft run: local processes as the ranks of a job.
+// weft run: local processes as the ranks of a job, or as those of this host.
+#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "commands.h"
 #include "launch.h"
+
+namespace {
+
+// What only makes sense together.
+void check(const LaunchOptions& options) {
+  const auto wrong = [](const char* text) { throw CLI::ValidationError("run", text); };
+  if (options.command.empty()) wrong("no command: weft run -n 2 -- ./program");
+  if (options.first_rank + options.ranks > std::max(options.size, options.ranks)) {
+    wrong("--first-rank and --ranks reach beyond --size, the number of ranks on all hosts");
+  }
+  if (options.size <= options.ranks) return;
+  if (options.store.empty()) wrong("--size without --store: the other hosts' ranks must know where to meet");
+}
+
+}  // namespace
 
 void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code) {
   auto options = std::make_shared<LaunchOptions>();
@@ -13,13 +29,20 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
       "Each process gets WEFT_RANK, WEFT_SIZE, WEFT_STORE and WEFT_SECRET, and finds the others with\n"
       "weft_comm_create(context, NULL, ...). Standard input is empty. Output is passed on line by line.\n"
       "When a rank fails, the others have --grace seconds to end by themselves, then get SIGTERM, and\n"
-      "SIGKILL 5 s later. The exit code is that of the first failure (128 + signal, 124 after --timeout).");
+      "SIGKILL 5 s later. The exit code is that of the first failure (128 + signal, 124 after --timeout).\n\n"
+      "On several hosts: one `weft run` on each, with --first-rank, --size and "
+      "--store=tcp://HOST_OF_RANK_0:PORT,\n"
+      "and the job's secret in WEFT_SECRET_FILE (or WEFT_SECRET) everywhere.");
   run->prefix_command();
   run->add_option("-n,--ranks", options->ranks, "number of processes")
       ->check(CLI::Range(1, 4096))
       ->required();
+  run->add_option("--first-rank", options->first_rank, "number of the first rank here (default 0)")
+      ->check(CLI::Range(0, 65535));
+  run->add_option("--size", options->size, "number of ranks on all hosts (default: those here)")
+      ->check(CLI::Range(1, 65536));
   run->add_option("--store", options->store,
-                  "where the ranks meet: unix:@NAME or tcp://127.0.0.1:PORT (default: "
+                  "where the ranks meet: unix:@NAME or tcp://HOST:PORT (default: "
                   "a unix socket with a random name)");
   run->add_option("--prefix", options->prefix,
                   "lines that start with [rank]: all, others (not rank 0's) or none")
@@ -32,7 +55,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
   run->callback([run, options, &tail, exit_code] {
     options->command = run->remaining();
     options->command.insert(options->command.end(), tail.begin(), tail.end());
-    if (options->command.empty()) throw CLI::ValidationError("run", "no command: weft run -n 2 -- ./program");
+    check(*options);
     *exit_code = launch(*options);
   });
 }
