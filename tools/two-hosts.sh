@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# Runs a command as the ranks of several hosts that are really one. Each "host" has namespaces of its own (network,
+# IPC, mounts, host name), a cable (a veth pair) to one switch (a bridge), and a limit on what the cable carries.
+# Called by people and by tests/launchers/test_hosts.py; docs/running.md shows it. Needs root.
+#
+# Three parts, each started by the one before: `outside` passes signals on and keeps the exit code; `switch` makes the
+# hosts and starts `weft run` beside them; each of its ranks begins as `enter` and becomes the command, in its host.
+#
+# Nothing can be left behind, however this ends. The namespaces have no names, so the kernel takes each of them away,
+# with its bridge, veths and mounts, when its last process ends; and all processes from `switch` on are in one process
+# namespace, whose first process (`switch`) the kernel kills when `outside` ends.
+set -euo pipefail
+
+self=$(realpath "${BASH_SOURCE[0]}")
+readonly self
+readonly cannot=125 # the exit code when it is not the command that failed
+readonly network=10.87.0 port=7087
+readonly attentive=(env --default-signal=INT,QUIT) # bash starts what runs in the background without
+
+usage() {
+  cat <<TEXT
+Usage: tools/two-hosts.sh [OPTIONS] [--] COMMAND [ARGUMENTS...]
+
+Run COMMAND as the ranks of several hosts, which are namespaces of this machine: they share its cores and its kernel,
+but no shared memory, and no network besides their rate-limited cables to one switch.
+
+  --hosts N            number of hosts, 1 to 64 (default 2)
+  --ranks-per-host R   ranks on each (default 2)
+  --rate RATE          of each cable in each direction, as tc(8) writes it: 1gbit, 200mbit (default 1gbit);
+                       none: no limit
+  --delay TIME         that each cable adds in each direction, as tc(8) writes it: 1ms (default: none)
+  --prefix WHICH       lines that start with [rank]: all, others (not rank 0's) or none (default all)
+  --timeout SECONDS    end the job after so many seconds, with code 124
+  --grace SECONDS      what the other ranks have after the first failure (default 2)
+  --counters           say at the end, on standard error, how many bytes went over each cable
+  --weft PATH          the weft command (default: \$WEFT, build/tools/weft beside this script, or that in PATH)
+  --help
+
+Each rank has WEFT_RANK, WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the
+end after the first failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
+Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, mount), and in the kernel
+namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
+
+Example: WEFT_BACKEND=ucx tools/two-hosts.sh --rate 200mbit -- build/examples/hello_allreduce
+TEXT
+}
+
+fail() { # TEXT [CODE]
+  echo "two-hosts: $1" >&2
+  exit "${2:-$cannot}"
+}
+
+# Run a command that the hosts cannot do without, or say what it was for and what the kernel said.
+must() { # PURPOSE COMMAND...
+  local said
+  said=$("${@:2}" 2>&1) || fail "cannot $1: $said"
+}
+
+number() { # NAME VALUE
+  [[ $2 =~ ^[0-9]{1,2}$ ]] && (($2 >= 1 && $2 <= 64)) || fail "$1 is $2, but must be a number from 1 to 64" 2
+}
+
+parse() {
+  hosts=2 ranks=2 rate='' delay='' counters=0 weft=${WEFT:-} run_options=()
+  while (($#)); do
+    case $1 in
+      --help | -h) usage && exit 0 ;;
+      --counters) counters=1 && shift && continue ;;
+      --) shift && break ;;
+      -*) (($# > 1)) || fail "$1 needs a value, or is no option; see --help" 2 ;;
+      *) break ;;
+    esac
+    case $1 in
+      --hosts) number "$1" "$2" && hosts=$2 ;;
+      --ranks-per-host) number "$1" "$2" && ranks=$2 ;;
+      --rate) rate=$2 ;;
+      --delay) delay=$2 ;;
+      --prefix | --timeout | --grace) run_options+=("$1" "$2") ;;
+      --weft) weft=$2 ;;
+      *) fail "there is no option $1; see --help" 2 ;;
+    esac
+    shift 2
+  done
+  (($#)) || fail "no command; see --help" 2
+  command=("$@")
+}
+
+# ---- outside
+
+check_needs() {
+  local program missing=()
+  for program in ip tc unshare nsenter setpriv setsid mount; do
+    command -v "$program" >/dev/null || missing+=("$program")
+  done
+  ((${#missing[@]} == 0)) || fail "needs ${missing[*]} (Debian: apt install iproute2 util-linux)"
+  (($(id -u) == 0)) || fail "needs root, because it makes network namespaces (sudo -E keeps WEFT_BACKEND and others)"
+  must "make namespaces, which takes CAP_SYS_ADMIN (in a container: --privileged)" \
+    unshare --net --mount --ipc --uts --pid --fork true
+}
+
+find_weft() {
+  local beside
+  beside=$(dirname "$self")/../build/tools/weft
+  if [ -z "$weft" ] && [ -x "$beside" ]; then weft=$beside; fi
+  weft=$(command -v "${weft:-weft}") || fail "there is no weft command: build it, or name it with --weft"
+  weft=$(realpath "$weft")
+}
+
+child_of() { # PROCESS: the first process that it has started, or nothing
+  local children=()
+  read -ra children <"/proc/$1/task/$1/children" || true
+  echo "${children[0]:-}"
+}
+
+outside() {
+  parse "$@"
+  check_needs
+  find_weft
+  # In a session of its own: a terminal's Ctrl-C comes here alone, and is passed on once. Before it can hear of
+  # signals, they end this process, and with it everything.
+  local out up inner code=0 name
+  exec {out}>&1
+  exec {up}< <(WEFT=$weft exec setsid "${attentive[@]}" setpriv --pdeathsig KILL unshare --net --mount --pid --fork \
+    --kill-child --mount-proc bash "$self" :switch "$@" 3>&1 >&"$out" {out}>&- </dev/null)
+  inner=$!
+  read -r <&"$up" || true
+  for name in INT TERM HUP; do
+    # shellcheck disable=SC2064
+    trap "kill -$name \"\$(child_of $inner)\" 2>/dev/null || kill -KILL $inner" "$name"
+  done
+  while kill -0 "$inner" 2>/dev/null; do
+    wait "$inner" && code=0 || code=$?
+  done
+  exit "$code"
+}
+
+# ---- switch: the first process of its namespace
+
+# One host: its first process, which keeps its namespaces, its cable, and the cable's limits at both ends. Limited is
+# what goes out of an end: from the host at its own, to the host at the switch's.
+make_host() { # INDEX
+  local said keeper ready=
+  exec {said}< <(exec unshare --net --mount --ipc --uts bash "$self" :keep "$1")
+  keeper=$!
+  read -r ready <&"$said" || true
+  exec {said}<&-
+  [ "$ready" = ready ] || fail "host $1 does not come up"
+  keepers+=("$keeper")
+  must "make a cable (veth)" ip link add "host$1" type veth peer name eth0 netns "$keeper"
+  must "plug a cable in" ip link set "host$1" master switch up
+  must "set host $1's address" nsenter --target "$keeper" --net ip addr add "$network.$(($1 + 1))/24" dev eth0
+  must "bring host $1's network up" nsenter --target "$keeper" --net ip link set eth0 up
+  limit "host$1"
+  limit eth0 nsenter --target "$keeper" --net
+}
+
+# In the host's namespaces, until they are not needed any more.
+keep() { # INDEX
+  mount -t sysfs sysfs /sys # the devices of this network namespace: UCX looks there
+  mount -t tmpfs tmpfs /dev/shm
+  hostname "host$1"
+  ip link set lo up
+  echo ready
+  exec sleep infinity
+}
+
+# What the cable carries may come at once, up to `burst`; segments of 64 KiB (GSO) would not fit.
+limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
+  local said at=("${@:2}") bucket=(tbf rate "${rate:-1gbit}" burst 32kb latency 50ms) parent=(root)
+  if [ "$rate" != none ]; then
+    must "limit segments" "${at[@]}" ip link set "$1" gso_max_size 30000
+    if said=$("${at[@]}" tc qdisc add dev "$1" root handle 1: "${bucket[@]}" 2>&1); then
+      parent=(parent 1:1)
+    elif [ -n "$rate" ]; then
+      fail "cannot limit a cable to $rate; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said"
+    else
+      rate=none
+      echo "two-hosts: the cables are not limited; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said" >&2
+    fi
+  fi
+  [ -z "$delay" ] || must "delay a cable by $delay; the kernel needs sch_netem (CONFIG_NET_SCH_NETEM)" \
+    "${at[@]}" tc qdisc add dev "$1" "${parent[@]}" netem delay "$delay" limit 100000
+}
+
+tell_counters() {
+  local name from to _
+  while read -r name from _ _ _ _ _ _ _ to _; do
+    [[ $name == host*: ]] || continue
+    echo "two-hosts: ${name/host/host }" "$from bytes sent, $to bytes received" >&2
+  done </proc/net/dev
+}
+
+switch() {
+  local name code=0
+  parse "$@"
+  keepers=()
+  for name in INT TERM HUP; do
+    # shellcheck disable=SC2064
+    trap "((run)) && kill -$name \$run || exit $((128 + $(kill -l "$name")))" "$name"
+  done
+  run=0
+  echo up >&3
+  exec 3>&-
+  must "make a switch (bridge)" ip link add switch type bridge
+  ip link set switch up
+  for ((index = 0; index < hosts; index++)); do make_host "$index"; done
+  "${attentive[@]}" "$weft" run -n $((hosts * ranks)) --store "tcp://$network.1:$port" "${run_options[@]}" -- \
+    bash "$self" :enter "$ranks" "${keepers[*]}" "${command[@]}" &
+  run=$!
+  while kill -0 "$run" 2>/dev/null; do
+    wait "$run" && code=0 || code=$?
+  done
+  ((counters == 0)) || tell_counters
+  exit "$code"
+}
+
+# ---- enter: a rank, on its way into its host
+
+enter() { # RANKS_PER_HOST "HOSTS' FIRST PROCESSES" COMMAND...
+  local keepers
+  read -ra keepers <<<"$2"
+  export WEFT_LOCAL_SIZE=$1
+  exec nsenter --target "${keepers[WEFT_RANK / $1]}" --net --mount --ipc --uts -- env -C "$PWD" -- "${@:3}"
+}
+
+case ${1:-} in
+  :switch) switch "${@:2}" ;;
+  :keep) keep "$2" ;;
+  :enter) enter "${@:2}" ;;
+  *) outside "$@" ;;
+esac
