@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make this machine able to build Weft: `make setup` and the first `make` of anything call it.
 #
-#   tools/setup.sh [build]   compiler, Meson, libraries and the demo's data set
+#   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh
 #   tools/setup.sh lint      also clang, and clang-format and clang-tidy (pinned) in .venv
 #
 # With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
@@ -13,7 +13,7 @@ clang_format=19.1.7
 clang_tidy=19.1.0.1
 
 debian="g++ meson ninja-build pkg-config python3 libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
-  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev"
+  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev iproute2"
 fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
   json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
 arch="gcc meson ninja pkgconf python spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"

@@ -36,7 +36,7 @@ but no shared memory, and no network besides their rate-limited cables to one sw
   --weft PATH          the weft command (default: \$WEFT, build/tools/weft beside this script, or that in PATH)
   --help
 
-Each rank has WEFT_RANK, WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the
+The hosts are host0, host1 ... and find each other by these names; rank 0 is on host0. Each rank has WEFT_RANK, WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the
 end after the first failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, mount), and in the kernel
 namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
@@ -140,7 +140,7 @@ outside() {
 # what goes out of an end: from the host at its own, to the host at the switch's.
 make_host() { # INDEX
   local said keeper ready=
-  exec {said}< <(exec unshare --net --mount --ipc --uts bash "$self" :keep "$1")
+  exec {said}< <(exec unshare --net --mount --ipc --uts bash "$self" :keep "$1" "$hosts")
   keeper=$!
   read -r ready <&"$said" || true
   exec {said}<&-
@@ -155,10 +155,14 @@ make_host() { # INDEX
 }
 
 # In the host's namespaces, until they are not needed any more.
-keep() { # INDEX
+keep() { # INDEX HOSTS
   mount -t sysfs sysfs /sys # the devices of this network namespace: UCX looks there
   mount -t tmpfs tmpfs /dev/shm
   hostname "host$1"
+  for ((index = 0; index < $2; index++)); do echo "$network.$((index + 1)) host$index"; done >/dev/shm/hosts
+  echo "127.0.0.1 localhost" >>/dev/shm/hosts
+  mount --bind /dev/shm/hosts /etc/hosts
+  rm /dev/shm/hosts
   ip link set lo up
   echo ready
   exec sleep infinity
@@ -225,7 +229,7 @@ enter() { # RANKS_PER_HOST "HOSTS' FIRST PROCESSES" COMMAND...
 
 case ${1:-} in
   :switch) switch "${@:2}" ;;
-  :keep) keep "$2" ;;
+  :keep) keep "${@:2}" ;;
   :enter) enter "${@:2}" ;;
   *) outside "$@" ;;
 esac

@@ -1,0 +1,12 @@
+#!/bin/sh
+# What ssh is to mpirun, between the hosts of tools/two-hosts.sh: run COMMAND on the host of that name. Run by
+# test_across.py's mpirun. Usage: agent.sh HOST COMMAND...
+host=$1
+shift
+for entry in /proc/[0-9]*; do # one of its processes: who keeps it, in `sleep`
+  [ "$(cat "$entry/comm" 2>/dev/null)" = sleep ] || continue
+  [ "$(nsenter --target "${entry#/proc/}" --uts hostname)" = "$host" ] || continue
+  exec nsenter --target "${entry#/proc/}" --net --mount --ipc --uts sh -c "$*"
+done
+echo "agent: there is no host $host" >&2
+exit 1

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""srun, for real: a Slurm of one machine with two nodes. Usage: test_slurm.py WEFT HELLO_ALLREDUCE"""
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cases  # noqa: E402
+import slurm  # noqa: E402
+from cases import expect_equal  # noqa: E402
+
+WEFT, HELLO = sys.argv[1:3]
+
+
+def expect_met(result, size):
+    expect_equal(result.returncode, 0, result)
+    total = size * (size - 1) // 2
+    expect_equal(sorted(result.stdout.splitlines()), [f"rank {rank} of {size}: the ranks' numbers sum to {total}, counted "
+                                                      f"{size} ranks" for rank in range(size)], result)
+
+
+def test_one_node():
+    """srun's tasks of one node meet without being told anything"""
+    with slurm.cluster() as environment:
+        expect_met(cases.run(["srun", "-N1", "-n3", HELLO], environment=environment), 3)
+
+
+def test_two_nodes():
+    """srun's tasks of two nodes meet where WEFT_STORE says, with a secret in a file"""
+    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        secret = Path(folder) / "secret"
+        secret.write_text("a secret of many characters\n")
+        secret.chmod(0o600)
+        environment = {**environment, "WEFT_SECRET_FILE": str(secret), "WEFT_STORE": f"tcp://127.0.0.1:{port}"}
+        expect_met(cases.run(["srun", "-N2", "-n4", "--ntasks-per-node=2", HELLO], environment=environment), 4)
+
+
+if slurm.why_not():
+    print(slurm.why_not())
+    sys.exit(77)
+for name in [name for name in os.environ if name.startswith(("SLURM_", "WEFT_")) and name != "WEFT_TEST_REPORT"]:
+    del os.environ[name]
+cases.main(globals())
