@@ -25,11 +25,12 @@ Status SocketMesh::make(Exchange& exchange, const MeshOptions& options, Clock& c
                         std::unique_ptr<SocketMesh>* mesh) {
   WEFT_TRY(init_crypto());
   std::vector<mesh::Peer> connected;
-  if (Status status = mesh::Former(exchange, options, clock, log).form(&connected); !status.ok()) {
+  mesh::Former former(exchange, options, clock, log);
+  if (Status status = former.form(&connected); !status.ok()) {
     exchange.fail(status);
     return status;
   }
-  auto core = std::make_shared<Core>(exchange.rank(), clock, log);
+  auto core = std::make_shared<Core>(exchange.rank(), former.heartbeat_timeout_ms(), clock, log);
   core->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
   core->wake_up = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!core->epoll.valid() || !core->wake_up.valid()) return Status::system("epoll_create1, eventfd", errno);

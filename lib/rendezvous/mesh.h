@@ -1,9 +1,12 @@
 // The control channel over sockets: every rank is connected to every other one, by a unix socket inside a
 // host and by TCP between hosts. Made by lib/form while it is formed, over an Exchange; then carries
-// small messages and evidence of death (Control), and before that file descriptors (FdChannel).
+// small messages, signs of life and evidence of death (Control), and before that file descriptors
+// (FdChannel).
 //
-// A thread of its own ("weft-control") sleeps in epoll from start() to stop(): it reads frames, calls the
-// listener, and learns of a peer's death by the end of the connection and, inside a host, by a pidfd.
+// A thread of its own ("weft-control") sleeps in epoll until stop(): it reads frames, calls the listener, and
+// learns of a peer's death by the end of the connection and, inside a host, by a pidfd. It tells the others
+// that this rank lives, whatever the program computes, and condemns a rank of which no whole frame came for
+// the heartbeat budget: stopped, or behind a link that is silent or drips (heartbeat.h).
 // Every connection is authenticated and encrypted (secure_stream.h) with a key that rank 0 makes for the
 // comm and the Exchange distributes.
 #pragma once
@@ -27,6 +30,9 @@ struct MeshOptions {
   // interfaces.
   std::string host;
   ThreadStart on_thread_start;
+  // What a rank may be silent; negative: for ever. The smallest of all ranks' counts for all: whoever
+  // condemns a rank fails the communicator for everybody, so nobody can be more patient than the others.
+  int64_t heartbeat_timeout_ms = -1;
   Deadline deadline = Deadline::never();
 };
 

@@ -75,6 +75,7 @@ Status SocketMesh::Core::read_early(MeshPeer& peer) {
   const Status status = peer.connection.read(&frames, &closed, &fds);
   for (Fd& fd : fds) peer.fds.push_back(std::move(fd));
   for (Bytes& frame : frames) {
+    if (mesh::type_of(frame) == Type::kHeartbeat) continue;  // nobody is judged yet
     if (mesh::type_of(frame) != Type::kFd) {
       peer.early.push_back(std::move(frame));
     } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
@@ -121,8 +122,6 @@ bool SocketMesh::Core::flush(MeshPeer& peer) {
 
 // ---- the control thread --------------------------------------------------------------------------------
 
-// Heartbeats (DESIGN.md section 6) have their place here: a deadline for epoll_wait, a kHeartbeat frame to
-// every peer when it passes, and end() for peers whose last frame is too old.
 void SocketMesh::Core::run() {
   thread_id.store(std::this_thread::get_id());
   epoll_event wake_event{};
@@ -131,7 +130,11 @@ void SocketMesh::Core::run() {
   ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake_up.get(), &wake_event);
   std::array<epoll_event, 64> events;
   while (!stopped()) {
-    const int count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), -1);
+    const Deadline look = next_look();
+    const int count =
+        ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), look.remaining_ms(clock));
+    const uint64_t now = clock.now_ns();
+    forgive(heartbeat.own_pause_ns(look, now), now);
     for (int i = 0; i < count && !stopped(); i++) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.u64 == kWakeUp) {
@@ -142,13 +145,70 @@ void SocketMesh::Core::run() {
         on_event(*about, event.data.u64 % 2 == 1, event.events);
       }
     }
+    if (heartbeat.beat(now)) give_signs_of_life();
+    for (const auto& each : peers) {
+      if (begun && each && !stopped()) judge(*each, now);
+    }
   }
 }
 
-void SocketMesh::Core::begin() {
-  begun = true;
+// ---- signs of life -------------------------------------------------------------------------------------
+
+// When the control thread has something to do, whatever comes.
+Deadline SocketMesh::Core::next_look() const {
+  Deadline look = heartbeat.next();
+  for (const auto& each : peers) {
+    if (begun && each && !each->ended && !each->left)
+      look = look.earlier(heartbeat.missed_at(each->heard_ns));
+  }
+  return look;
+}
+
+void SocketMesh::Core::forgive(uint64_t pause_ns, uint64_t now_ns) {
+  if (pause_ns == 0) return;
+  for (const auto& each : peers) {
+    if (each) each->heard_ns = Heartbeat::forgive(each->heard_ns, pause_ns, now_ns);
+  }
+}
+
+// From the first moment on, also while this rank still forms the communicator: others may have begun.
+void SocketMesh::Core::give_signs_of_life() {
+  if (leaving.load()) return;
   for (const auto& each : peers) {
     if (!each) continue;
+    // Whoever holds the mutex sends something, and what is queued is a sign of life as soon as it is read.
+    const std::unique_lock lock(each->send_mutex, std::try_to_lock);
+    if (!lock.owns_lock() || each->broken || each->connection.queued() > 0) continue;
+    each->connection.send(mesh::plain_frame(Type::kHeartbeat));
+    flush(*each);
+  }
+}
+
+// now_ns: from before this thread last read, so that no pause since then counts against the peer.
+void SocketMesh::Core::judge(MeshPeer& peer, uint64_t now_ns) {
+  if (peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
+  // What has come and was not read yet counts.
+  while (readable(peer.connection.fd(), 0)) {
+    read(peer);
+    if (stopped() || peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
+  }
+  const auto tenths = [](uint64_t ns) { return static_cast<double>(ns / 100'000'000u) / 10; };
+  end(peer, Status::error(Code::kPeerFailed,
+                          cat("nothing was heard from rank ", peer.rank, " for ",
+                              tenths(now_ns - peer.heard_ns), " s (heartbeat budget ",
+                              tenths(heartbeat.budget_ns()), " s): it is stopped, or its link is silent"),
+                          Evidence::kHeartbeat)
+                .with_ranks({peer.rank}));
+}
+
+// ---- what comes ----------------------------------------------------------------------------------------
+
+void SocketMesh::Core::begin() {
+  begun = true;
+  const uint64_t now = clock.now_ns();
+  for (const auto& each : peers) {
+    if (!each) continue;
+    each->heard_ns = now;
     const bool ended_early = std::exchange(each->ended, false);
     while (!each->early.empty() && !stopped()) {
       deliver(*each, each->early.front());
@@ -189,6 +249,7 @@ void SocketMesh::Core::read(MeshPeer& peer) {
   std::vector<Bytes> frames;
   bool closed = false;
   const Status status = peer.connection.read(&frames, &closed);
+  if (!frames.empty()) peer.heard_ns = clock.now_ns();
   for (const Bytes& frame : frames) {
     if (stopped() || peer.ended) return;
     deliver(peer, frame);
@@ -223,17 +284,18 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
                 .with_ranks({peer.rank}));
 }
 
-// The last thing that happens to a peer.
+// The last thing that happens to a peer. It may live, stopped or behind a bad link: the listener's report is
+// sent to it too, and then the connection is cut, so that it learns at once, or when it wakes up.
 void SocketMesh::Core::end(MeshPeer& peer, const Status& why) {
   if (std::exchange(peer.ended, true)) return;
-  {
-    const std::lock_guard lock(peer.send_mutex);
-    peer.broken = true;
-    peer.polled = false;
-    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.connection.fd(), nullptr);
-    if (peer.process.valid()) ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.process.get(), nullptr);
-  }
   if (!peer.left && !stopped()) listener.load(std::memory_order_acquire)->on_peer_lost(peer.rank, why);
+  const std::lock_guard lock(peer.send_mutex);
+  peer.broken = true;
+  peer.polled = false;
+  if (!peer.connection.open()) return;  // the mesh was destroyed inside the call
+  ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.connection.fd(), nullptr);
+  if (peer.process.valid()) ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.process.get(), nullptr);
+  peer.connection.shut_down();
 }
 
 // Why the connection ended, by the best evidence there is.

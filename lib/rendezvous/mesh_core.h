@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "rendezvous/heartbeat.h"
 #include "rendezvous/mesh.h"
 #include "rendezvous/mesh_form.h"
 
@@ -24,6 +25,7 @@ struct MeshPeer {
   std::deque<Bytes> early;  // frames that came before start()
   std::deque<Fd> fds;       // descriptors that came, one for each kFd frame
   int fd_frames = 0;        // kFd frames that came and were not fetched
+  uint64_t heard_ns = 0;    // when a whole frame came last, our own pauses forgiven; from begin() on
   bool left = false;        // said farewell
   bool ended = false;       // nothing can be read any more
   Status why_ended;
@@ -35,7 +37,8 @@ struct MeshPeer {
 };
 
 struct SocketMesh::Core {
-  Core(int own_rank, Clock& its_clock, Log& its_log) : rank(own_rank), clock(its_clock), log(its_log) {}
+  Core(int own_rank, int64_t heartbeat_ms, Clock& its_clock, Log& its_log)
+      : rank(own_rank), clock(its_clock), log(its_log), heartbeat(heartbeat_ms) {}
 
   // A peer, or null for the own rank and for numbers that are no rank.
   MeshPeer* peer(int other) const;
@@ -56,6 +59,10 @@ struct SocketMesh::Core {
   void read(MeshPeer& peer);
   void deliver(MeshPeer& peer, ByteView frame);
   void end(MeshPeer& peer, const Status& why);
+  Deadline next_look() const;
+  void forgive(uint64_t pause_ns, uint64_t now_ns);
+  void give_signs_of_life();
+  void judge(MeshPeer& peer, uint64_t now_ns);
   Status gone(const MeshPeer& peer) const;
   bool stopped() const { return stopping.load(std::memory_order_acquire); }
 
@@ -67,7 +74,8 @@ struct SocketMesh::Core {
   std::atomic<ControlListener*> listener{nullptr};
   std::atomic<bool> stopping{false};
   std::atomic<bool> leaving{false};
-  bool begun = false;  // the control thread's
+  bool begun = false;   // the control thread's
+  Heartbeat heartbeat;  // the control thread's
 
   std::mutex join_mutex;
   std::thread thread;  // joined with join_mutex held

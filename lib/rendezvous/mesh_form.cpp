@@ -59,6 +59,7 @@ Status Former::listen_and_tell() {
   Advertisement mine;
   mine.unix_name = random_name();
   mine.key = random_key();
+  mine.heartbeat_timeout_ms = options_.heartbeat_timeout_ms;
   Address actual;
   bool in_use = false;
   WEFT_TRY(listen_at(unix_at(mine.unix_name), false, &unix_listener_, &actual, &in_use));
@@ -80,6 +81,10 @@ Status Former::listen_and_tell() {
           .with_ranks({static_cast<int>(rank)});
     }
     if (rank == 0) key_ = AuthKey{theirs.key, true};
+    if (theirs.heartbeat_timeout_ms >= 0 &&
+        (heartbeat_timeout_ms_ < 0 || theirs.heartbeat_timeout_ms < heartbeat_timeout_ms_)) {
+      heartbeat_timeout_ms_ = theirs.heartbeat_timeout_ms;
+    }
     if (rank >= routes_.size()) continue;
     Route& route = routes_[rank];
     route.candidates.push_back(unix_at(theirs.unix_name));

@@ -29,6 +29,8 @@ class Former {
 
   // (*peers)[rank] is connected, except for the own rank. Collective.
   Status form(std::vector<Peer>* peers);
+  // The smallest of all ranks', negative if nobody has one. After form().
+  int64_t heartbeat_timeout_ms() const { return heartbeat_timeout_ms_; }
 
  private:
   // A connection on its way to become a peer's.
@@ -69,6 +71,7 @@ class Former {
   Log& log_;
   Fd unix_listener_, tcp_listener_;
   AuthKey key_;
+  int64_t heartbeat_timeout_ms_ = -1;
   std::vector<Route> routes_;  // to lower ranks
   std::vector<Peer> peers_;
   std::vector<Link> links_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rendezvous/heartbeat.h"
+
 namespace weft::mesh {
 namespace {
 
@@ -16,7 +18,7 @@ Bytes encode(const Advertisement& advertisement) {
   const size_t hosts = std::min(advertisement.hosts.size(), kMaxHosts);
   writer.put(static_cast<uint32_t>(hosts));
   for (size_t i = 0; i < hosts; i++) writer.put_string(advertisement.hosts[i]);
-  return writer.put_raw(advertisement.key).take();
+  return writer.put(advertisement.heartbeat_timeout_ms).put_raw(advertisement.key).take();
 }
 
 bool decode(ByteView bytes, Advertisement* advertisement) {
@@ -27,8 +29,11 @@ bool decode(ByteView bytes, Advertisement* advertisement) {
   if (!reader.ok() || hosts > kMaxHosts) return false;
   advertisement->hosts.clear();
   for (uint32_t i = 0; i < hosts; i++) advertisement->hosts.push_back(reader.get_string(kMaxHost));
+  const auto budget = reader.get<int64_t>();
   const ByteView key = reader.get_raw(advertisement->key.size());
   if (!reader.done() || advertisement->unix_name.empty()) return false;
+  if (budget != -1 && budget < Heartbeat::kLeastMs) return false;
+  advertisement->heartbeat_timeout_ms = budget;
   std::copy(key.begin(), key.end(), advertisement->key.begin());
   return true;
 }

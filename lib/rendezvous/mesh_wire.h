@@ -14,10 +14,11 @@ namespace weft::mesh {
 
 // How to reach a rank, and from rank 0 the comm's key.
 struct Advertisement {
-  std::string unix_name;           // of its abstract unix socket
-  uint16_t tcp_port = 0;           // 0: does not listen on TCP
-  std::vector<std::string> hosts;  // its addresses, in the order in which to try them
-  Key key{};                       // used from rank 0 only
+  std::string unix_name;              // of its abstract unix socket
+  uint16_t tcp_port = 0;              // 0: does not listen on TCP
+  std::vector<std::string> hosts;     // its addresses, in the order in which to try them
+  int64_t heartbeat_timeout_ms = -1;  // what it lets others be silent; -1: for ever
+  Key key{};                          // used from rank 0 only
 };
 inline constexpr size_t kMaxHosts = 8;
 
@@ -30,7 +31,7 @@ enum class Type : uint8_t {
   kMessage = 2,   // of Control::send
   kFd = 3,        // a descriptor came with this frame
   kFarewell = 4,  // of Control::leave
-  kHeartbeat = 5  // reserved: a sign of life
+  kHeartbeat = 5  // a sign of life
 };
 
 Bytes hello_frame(int rank);

@@ -2,140 +2,18 @@
 // left and who died.
 #include "rendezvous/mesh.h"
 
-#include <poll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <csignal>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <thread>
 
-#include "base/text.h"
-#include "rendezvous/mesh_form.h"
-#include "rendezvous/mesh_wire.h"
-#include "rendezvous/socket.h"
-#include "rendezvous/store_exchange.h"
-#include "support/catch.h"
+#include "mesh_rig.h"
 
 using namespace weft;
+using namespace weft::test;
 
 namespace {
-
-SystemClock system_clock;
-Log silent;
-constexpr int64_t kPlenty = 30'000;
-
-Deadline in_ms(int64_t ms) {
-  return Deadline::after(system_clock, ms, 0);
-}
-std::string text_of(ByteView bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-ByteView view(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-std::string unique_store() {
-  const Key key = random_key();
-  std::string name = "unix:@weft-test-";
-  for (size_t i = 0; i < 8; i++) name += cat(static_cast<int>(key[i]), ".");
-  return name;
-}
-
-// Remembers what a mesh tells, and lets a test wait for it.
-class Witness final : public ControlListener {
- public:
-  void on_peer_lost(int rank, const Status& why) override {
-    add([&] { lost_[rank] = why; });
-  }
-  void on_peer_left(int rank) override {
-    add([&] { left_[rank]++; });
-  }
-  void on_message(int rank, ByteView message) override {
-    add([&] { messages_[rank].push_back(text_of(message)); });
-    if (on_any_message) on_any_message();
-  }
-
-  bool wait(const std::function<bool()>& condition) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::milliseconds(kPlenty), condition);
-  }
-  Status lost(int rank) {
-    CHECK(wait([&] { return lost_.count(rank) > 0; }));
-    const std::lock_guard lock(mutex_);
-    return lost_[rank];
-  }
-  bool left(int rank) {
-    return wait([&] { return left_.count(rank) > 0; });
-  }
-  std::vector<std::string> messages(int rank, size_t count) {
-    CHECK(wait([&] { return messages_[rank].size() >= count; }));
-    const std::lock_guard lock(mutex_);
-    return messages_[rank];
-  }
-  size_t lost_count() {
-    const std::lock_guard lock(mutex_);
-    return lost_.size();
-  }
-  std::function<void()> on_any_message;
-
- private:
-  void add(const std::function<void()>& change) {
-    const std::lock_guard lock(mutex_);
-    change();
-    changed_.notify_all();
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<int, Status> lost_;
-  std::map<int, int> left_;
-  std::map<int, std::vector<std::string>> messages_;
-};
-
-StoreOptions store_options(const std::string& store, int rank, int size) {
-  StoreOptions options;
-  options.rank = rank;
-  options.size = size;
-  options.store = store;
-  options.key = AuthKey::open();
-  return options;
-}
-
-Status form(const std::string& store, int rank, int size, bool tcp, std::unique_ptr<SocketMesh>* mesh) {
-  std::unique_ptr<StoreExchange> exchange;
-  WEFT_TRY(
-      StoreExchange::make(store_options(store, rank, size), system_clock, silent, in_ms(kPlenty), &exchange));
-  MeshOptions options;
-  options.tcp = tcp;
-  options.deadline = in_ms(kPlenty);
-  WEFT_TRY(SocketMesh::make(*exchange, options, system_clock, silent, mesh));
-  exchange->finish();
-  return {};
-}
-
-using Meshes = std::vector<std::unique_ptr<SocketMesh>>;
-
-Meshes form_all(int size, bool tcp = false) {
-  const std::string store = unique_store();
-  Meshes meshes(static_cast<size_t>(size));
-  std::vector<Status> results(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < meshes.size(); rank++) {
-    threads.emplace_back(
-        [&, rank] { results[rank] = form(store, static_cast<int>(rank), size, tcp, &meshes[rank]); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const Status& status : results) {
-    INFO(status.text());
-    REQUIRE(status.ok());
-  }
-  return meshes;
-}
 
 void write_byte(int fd) {
   REQUIRE(::write(fd, "x", 1) == 1);
@@ -316,7 +194,7 @@ TEST_CASE("a killed process is known at once, with its process or connection as 
   if (child == 0) {
     std::unique_ptr<SocketMesh> mesh;
     Witness witness;
-    if (form(store, 1, 3, false, &mesh).ok()) {
+    if (form(store, 1, 3, {}, &mesh).ok()) {
       mesh->start(&witness);
       (void)!::write(ready[1], "x", 1);
       ::pause();
@@ -324,8 +202,8 @@ TEST_CASE("a killed process is known at once, with its process or connection as 
     ::_exit(1);
   }
   Meshes meshes(3);
-  std::thread second([&] { REQUIRE(form(store, 2, 3, false, &meshes[2]).ok()); });
-  const Status formed = form(store, 0, 3, false, &meshes[0]);
+  std::thread second([&] { REQUIRE(form(store, 2, 3, {}, &meshes[2]).ok()); });
+  const Status formed = form(store, 0, 3, {}, &meshes[0]);
   second.join();
   INFO(formed.text());
   REQUIRE(formed.ok());
@@ -356,7 +234,7 @@ TEST_CASE("a process whose forked child keeps the connection open is known by it
   const pid_t child = ::fork();
   if (child == 0) {
     std::unique_ptr<SocketMesh> mesh;
-    if (form(store, 1, 2, false, &mesh).ok()) {
+    if (form(store, 1, 2, {}, &mesh).ok()) {
       if (::fork() == 0) {  // holds copies of all descriptors until the test ends
         ::close(release[1]);
         char byte;
@@ -370,7 +248,7 @@ TEST_CASE("a process whose forked child keeps the connection open is known by it
   }
   ::close(release[0]);
   std::unique_ptr<SocketMesh> mesh;
-  REQUIRE(form(store, 0, 2, false, &mesh).ok());
+  REQUIRE(form(store, 0, 2, {}, &mesh).ok());
   Witness witness;
   mesh->start(&witness);
   char byte;
@@ -392,7 +270,7 @@ TEST_CASE("a rank that dies or gives up while the mesh forms fails the others, b
   for (size_t rank = 0; rank < 2; rank++) {
     threads.emplace_back([&, rank] {
       std::unique_ptr<SocketMesh> mesh;
-      results[rank] = form(store, static_cast<int>(rank), 3, false, &mesh);
+      results[rank] = form(store, static_cast<int>(rank), 3, {}, &mesh);
     });
   }
   {
@@ -438,49 +316,7 @@ TEST_CASE("a rank that cannot be reached is named at the deadline, with the reas
 }
 
 TEST_CASE("ranks that share no unix sockets connect over TCP and hand over no descriptors") {
-  // Two network-facing ranks on one machine would find each other's unix socket; here rank 1 is told a name
-  // that does not exist, as it would be on another host.
-  struct Translator final : Exchange {
-    explicit Translator(Exchange& exchange) : inner(exchange) {}
-    int rank() const override { return inner.rank(); }
-    int size() const override { return inner.size(); }
-    Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
-      WEFT_TRY(inner.all_gather(mine, all, deadline));
-      for (Bytes& each : *all) {
-        mesh::Advertisement advertisement;
-        if (!mesh::decode(each, &advertisement)) continue;
-        advertisement.unix_name = "weft-test-on-another-host";
-        advertisement.hosts = {"127.0.0.1"};
-        each = mesh::encode(advertisement);
-      }
-      return {};
-    }
-    Exchange& inner;
-  };
-  const std::string store = unique_store();
-  Meshes meshes(2);
-  std::vector<Status> results(2);
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < 2; rank++) {
-    threads.emplace_back([&, rank] {
-      std::unique_ptr<StoreExchange> exchange;
-      Status& status = results[rank];
-      status = StoreExchange::make(store_options(store, static_cast<int>(rank), 2), system_clock, silent,
-                                   in_ms(kPlenty), &exchange);
-      if (!status.ok()) return;
-      Translator translator(*exchange);
-      MeshOptions options;
-      options.tcp = true;
-      options.deadline = in_ms(kPlenty);
-      status = SocketMesh::make(translator, options, system_clock, silent, &meshes[rank]);
-      exchange->finish();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const Status& status : results) {
-    INFO(status.text());
-    REQUIRE(status.ok());
-  }
+  Meshes meshes = form_all({Wiring{-1, true}, Wiring{-1, true}});
   CHECK(!meshes[0]->same_host(1));
   CHECK(!meshes[1]->same_host(0));
   CHECK(meshes[0]->send_fd(1, 0).code() == Code::kArg);
