@@ -157,6 +157,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
   mesh_options.on_thread_start = context->options().thread_start;
+  mesh_options.heartbeat_timeout_ms = options.heartbeat_timeout_ms;
   mesh_options.deadline = deadline;
   std::unique_ptr<SocketMesh> mesh;
   WEFT_TRY(SocketMesh::make(exchange, mesh_options, context->clock(), context->log(), &mesh));

@@ -178,6 +178,7 @@ typedef struct weft_stream {
 #define WEFT_DEFAULT_OP_TIMEOUT_MS 300000
 #define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
 #define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000
+#define WEFT_DEFAULT_HEARTBEAT_TIMEOUT_MS 5000
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
@@ -297,16 +298,21 @@ typedef struct weft_comm_options {
   uint64_t secret_bytes;
   weft_all_gather_fn all_gather;
   void* all_gather_user_data;
-  const char* backend;        /* "shm", "loopback", ...; default: WEFT_BACKEND, else the best available */
-  int64_t init_timeout_ms;    /* default 60 s */
-  int64_t op_timeout_ms;      /* default deadline of operations, 300 s */
-  uint64_t arena_limit_bytes; /* address space reserved for the arena; default 64 GiB. Memory is used as
-                                 allocated */
-  uint64_t flags;             /* WEFT_COMM_* */
+  const char* backend;          /* "shm", "loopback", ...; default: WEFT_BACKEND, else the best available */
+  int64_t init_timeout_ms;      /* default 60 s */
+  int64_t op_timeout_ms;        /* default deadline of operations, 300 s */
+  uint64_t arena_limit_bytes;   /* address space reserved for the arena; default 64 GiB. Memory is used as
+                                   allocated */
+  uint64_t flags;               /* WEFT_COMM_* */
+  int64_t heartbeat_timeout_ms; /* a rank of which nothing is heard for so long has failed
+                                   (WEFT_EVIDENCE_HEARTBEAT), however long operations may take; default 5 s,
+                                   at least 100. WEFT_TIMEOUT_INFINITE: silence is no evidence, for debuggers
+                                   and the like. The smallest of all ranks' counts for all. A rank that
+                                   computes is heard, in either progress mode */
 } weft_comm_options;
 #define WEFT_COMM_STORE_EXTERNAL UINT64_C(1) /* the store is a program of its own (`weft store`) */
 #define WEFT_COMM_OPTIONS_INIT \
-  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}
+  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0}
 
 WEFT_API weft_status weft_comm_options_init(weft_comm_options* options, size_t size);
 

@@ -5,6 +5,7 @@
 #include "capi/handles.h"
 #include "core/arena.h"
 #include "form.h"
+#include "rendezvous/heartbeat.h"
 
 namespace weft::capi {
 namespace {
@@ -24,6 +25,11 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   for (const int64_t timeout : {given.init_timeout_ms, given.op_timeout_ms}) {
     if (timeout < WEFT_TIMEOUT_INFINITE)
       return Status::error(Code::kArg, cat("a timeout is ", timeout, " ms"));
+  }
+  const int64_t heartbeat = given.heartbeat_timeout_ms;
+  if (heartbeat != 0 && heartbeat != WEFT_TIMEOUT_INFINITE && heartbeat < Heartbeat::kLeastMs) {
+    return Status::error(Code::kArg,
+                         cat("heartbeat_timeout_ms is ", heartbeat, "; the least is ", Heartbeat::kLeastMs));
   }
   if (given.secret_bytes != 0 && given.secret == nullptr) return null_argument("weft_comm_options.secret");
   if (given.secret != nullptr &&
@@ -46,6 +52,7 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   if (given.backend != nullptr) options.backend = given.backend;
   if (given.init_timeout_ms != 0) options.init_timeout_ms = given.init_timeout_ms;
   if (given.op_timeout_ms != 0) options.op_timeout_ms = given.op_timeout_ms;
+  if (heartbeat != 0) options.heartbeat_timeout_ms = heartbeat;
   if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
   if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};
   if (given.size < 1 || given.size > kMaxRanks) return Status::error(Code::kArg, cat("size is ", given.size));

@@ -27,6 +27,7 @@ struct CommOptions {
   std::string algorithms;    // of collectives over a transport, as WEFT_ALGORITHMS; empty: chosen by size
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;
+  int64_t heartbeat_timeout_ms = 5'000;  // -1: silence is no evidence
   uint64_t arena_limit_bytes = uint64_t{64} << 30;
   bool authenticated = false;  // members proved that they hold the job's secret
   bool spans_hosts = false;    // ranks may be on several hosts

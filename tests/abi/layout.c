@@ -62,6 +62,7 @@ int main(void) {
   FIELD(weft_comm_options, op_timeout_ms);
   FIELD(weft_comm_options, arena_limit_bytes);
   FIELD(weft_comm_options, flags);
+  FIELD(weft_comm_options, heartbeat_timeout_ms);
   STRUCT(weft_comm_info);
   FIELD(weft_comm_info, struct_size);
   FIELD(weft_comm_info, rank);

@@ -175,6 +175,14 @@ inline std::string store_name() {
   return "unix:@weft-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
 }
 
+// What a test wants of a communicator; 0: Weft's default.
+struct Terms {
+  int64_t init_timeout_ms = 20'000;
+  int64_t op_timeout_ms = 60'000;
+  int64_t heartbeat_timeout_ms = 0;
+  int32_t progress = 0;
+};
+
 // A context and a communicator over a store of rank 0, in a process of its own.
 struct Joined {
   weft_context* context = nullptr;
@@ -182,8 +190,10 @@ struct Joined {
   weft_error error = WEFT_ERROR_INIT;
   weft_status status = WEFT_OK;
 
-  Joined(const char* backend, int rank, int size, const std::string& store, int init_timeout_ms = 20000) {
-    status = weft_context_create(nullptr, &context, &error);
+  Joined(const char* backend, int rank, int size, const std::string& store, const Terms& terms = {}) {
+    weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
+    context_options.progress = terms.progress;
+    status = weft_context_create(&context_options, &context, &error);
     if (status != WEFT_OK) return;
     weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
     options.bootstrap = WEFT_BOOTSTRAP_STORE;
@@ -191,8 +201,9 @@ struct Joined {
     options.size = size;
     options.store = store.c_str();
     options.backend = backend;
-    options.init_timeout_ms = init_timeout_ms;
-    options.op_timeout_ms = 60000;
+    options.init_timeout_ms = terms.init_timeout_ms;
+    options.op_timeout_ms = terms.op_timeout_ms;
+    options.heartbeat_timeout_ms = terms.heartbeat_timeout_ms;
     status = weft_comm_create(context, &options, &comm, &error);
   }
 };

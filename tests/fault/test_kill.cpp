@@ -149,7 +149,7 @@ TEST_CASE("a rank killed while the communicator forms is named to the others at 
       const std::string store = weft_test::store_name();
       Processes ranks(2, [&](int rank, Reporter& reporter) {
         reporter.mark(1);
-        Joined joined("shm", rank, 3, store, 4000);
+        Joined joined("shm", rank, 3, store, weft_test::Terms{.init_timeout_ms = 4000});
         weft_context_destroy(&joined.context);
         reporter.end(joined.status, joined.error);
       });

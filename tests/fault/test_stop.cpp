@@ -1,0 +1,120 @@
+// SIGSTOP of a rank: the others' operations, which could wait for minutes, end within the heartbeat budget
+// and name it; it learns that it is out when it goes on. Who only computes for longer than the budget is not
+// touched.
+#include <string>
+#include <vector>
+
+#include "fault/processes.h"
+#include "support/catch.h"
+
+using weft_test::Joined;
+using weft_test::Processes;
+using weft_test::Reporter;
+using weft_test::Terms;
+using weft_test::Word;
+
+namespace {
+
+constexpr int kBoundMs = 10000;
+constexpr int kSetupMs = 30000;
+constexpr int kRanks = 3;
+
+Terms patient(int64_t heartbeat_timeout_ms, int32_t progress = 0) {
+  Terms terms;
+  terms.op_timeout_ms = 300'000;
+  terms.heartbeat_timeout_ms = heartbeat_timeout_ms;
+  terms.progress = progress;
+  return terms;
+}
+
+bool names(const std::string& text, int rank) {
+  return text.find("nothing was heard from rank " + std::to_string(rank)) != std::string::npos;
+}
+
+// One all_reduce after the other until one fails; that failure is the last word.
+void reduce_until_failure(const char* backend, int rank, const std::string& store, uint64_t count,
+                          const Terms& terms, Reporter& reporter) {
+  Joined joined(backend, rank, kRanks, store, terms);
+  if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+  std::vector<float> data(count, 1.0f);
+  weft_status status = WEFT_OK;
+  for (int i = 1; status == WEFT_OK; i++) {
+    status = weft_all_reduce(joined.comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_MAX,
+                             nullptr, nullptr);
+    if (i == 20) reporter.mark(1);
+  }
+  weft_error error = WEFT_ERROR_INIT;
+  weft_comm_error(joined.comm, &error);
+  weft_comm_destroy(&joined.comm);
+  weft_context_destroy(&joined.context);
+  reporter.end(status, error);
+}
+
+}  // namespace
+
+TEST_CASE("a stopped rank is named by all others, and learns it when it goes on") {
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int victim : {0, 2}) {
+      INFO(backend << ", victim " << victim);
+      const std::string store = weft_test::store_name();
+      const uint64_t count = victim == 0 ? 100'000 : 1'000'000;
+      Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+        reduce_until_failure(backend.c_str(), rank, store, count, patient(0), reporter);
+      });
+      REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
+      ranks.kill(victim, SIGSTOP);
+      const uint64_t stopped_at = weft_test::now_ms();
+      Word word;
+      for (int r = 0; r < kRanks; r++) {
+        if (r == victim) continue;
+        REQUIRE(ranks.last_word(r, kBoundMs, &word));
+        INFO("rank " << r << ": " << word.text);
+        CHECK(word.at_ms < stopped_at + kBoundMs);
+        CHECK(word.status == WEFT_ERR_PEER_FAILED);
+        CHECK(word.failed_rank == victim);
+        CHECK((word.evidence == WEFT_EVIDENCE_HEARTBEAT || word.evidence == WEFT_EVIDENCE_REPORT));
+        CHECK(names(word.text, victim));
+        CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+      ranks.kill(victim, SIGCONT);
+      REQUIRE(ranks.last_word(victim, kBoundMs, &word));
+      INFO("the stopped rank: " << word.text);
+      CHECK(word.status == WEFT_ERR_PEER_FAILED);
+      CHECK(names(word.text, victim));  // itself: the others' report came before they left
+      CHECK(ranks.exited_cleanly(victim, kBoundMs));
+    }
+  }
+}
+
+TEST_CASE("a rank that computes for several budgets is not condemned, in either progress mode") {
+  constexpr int64_t kBudgetMs = 1000;
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
+      INFO(backend << ", progress mode " << progress);
+      const std::string store = weft_test::store_name();
+      Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+        Joined joined(backend.c_str(), rank, kRanks, store, patient(kBudgetMs, progress));
+        weft_error error = joined.error;
+        weft_status status = joined.status;
+        float one = 1.0f;
+        for (int i = 0; status == WEFT_OK && i < 2; i++) {
+          volatile uint64_t result = 0;
+          const uint64_t until = weft_test::now_ms() + 3 * kBudgetMs;
+          while (rank == 1 && i == 1 && weft_test::now_ms() < until) result = result + 1;  // no call of Weft
+          status = weft_all_reduce(joined.comm, &one, &one, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+        }
+        if (status != WEFT_OK) weft_comm_error(joined.comm, &error);
+        weft_comm_destroy(&joined.comm);
+        weft_context_destroy(&joined.context);
+        reporter.end(status, error);
+      });
+      for (int r = 0; r < kRanks; r++) {
+        Word word;
+        REQUIRE(ranks.last_word(r, kSetupMs, &word));
+        INFO("rank " << r << ": " << word.text);
+        CHECK(word.status == WEFT_OK);
+        CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+    }
+  }
+}
