@@ -81,6 +81,32 @@ TEST_CASE("the init functions know the library's defaults, not the program's fac
   CHECK(weft_comm_options_init(&newer.known, 0) == WEFT_ERR_ARG);
 }
 
+TEST_CASE("a heartbeat budget is long enough or infinite") {
+  weft_test::Gathering gathering(1);
+  weft_test::Member member{&gathering, 0};
+  weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+  options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+  options.size = 1;
+  options.all_gather = weft_test::gather;
+  options.all_gather_user_data = &member;
+  weft_context* context = nullptr;
+  REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+  weft_comm* comm = nullptr;
+  for (const int64_t refused : {int64_t{1}, int64_t{99}, WEFT_TIMEOUT_POLL, INT64_MIN}) {
+    options.heartbeat_timeout_ms = refused;
+    weft_error error = WEFT_ERROR_INIT;
+    CHECK(weft_comm_create(context, &options, &comm, &error) == WEFT_ERR_ARG);
+    CHECK(std::string(error.text).find("heartbeat_timeout_ms") != std::string::npos);
+    CHECK(comm == nullptr);
+  }
+  for (const int64_t taken : {int64_t{0}, int64_t{100}, WEFT_TIMEOUT_INFINITE, INT64_MAX}) {
+    options.heartbeat_timeout_ms = taken;
+    CHECK(weft_comm_create(context, &options, &comm, nullptr) == WEFT_OK);
+    CHECK(weft_comm_destroy(&comm) == WEFT_OK);
+  }
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+}
+
 TEST_CASE("a hook's table is read by its size") {
   Solo solo;
   struct Newer {

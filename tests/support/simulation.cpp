@@ -69,6 +69,13 @@ class Simulation::Core final : public Clock, public loopback::Delays {
 
   SimulationReport run(const std::shared_ptr<Core>& self, const RankBody& body);
   void kill(int rank, uint64_t after_ns) { ranks_[index(rank)]->dies_ns = now_ + after_ns; }
+  void stop(int rank, uint64_t after_ns) {
+    State& state = *ranks_[index(rank)];
+    const uint64_t budget_ns = static_cast<uint64_t>(options_.comm.heartbeat_timeout_ms) * 1'000'000u;
+    state.stops_ns = now_ + after_ns;
+    state.missed_ns = state.stops_ns + budget_ns;
+    state.wakes_ns = state.missed_ns + budget_ns;
+  }
   Random& random() { return ranks_[index(this_rank)]->random; }
 
  private:
@@ -79,6 +86,8 @@ class Simulation::Core final : public Clock, public loopback::Delays {
     bool finished = false;
     bool dead = false;
     uint64_t dies_ns = UINT64_MAX;
+    uint64_t stops_ns = UINT64_MAX, missed_ns = UINT64_MAX, wakes_ns = UINT64_MAX;
+    bool missed = false;
     std::shared_ptr<Comm> comm;
     std::vector<std::string> failures;
   };
@@ -90,6 +99,7 @@ class Simulation::Core final : public Clock, public loopback::Delays {
   void stuck();
   void hand_over();
   void arrive();
+  void miss();
   int draw();
   void wait_for_turn(std::unique_lock<std::mutex>& lock, int rank) {
     ranks_[index(rank)]->turn.wait(lock, [&] { return holder_ == rank; });
@@ -135,13 +145,23 @@ void Simulation::Core::stuck() {
   }
 }
 
-// A rank that has not finished, at random; -1 if there is none.
+// A rank that has not finished and is not stopped, at random; -1 if there is none. Where all others have
+// finished, time passes until the stopped one goes on.
 int Simulation::Core::draw() {
   std::vector<int> candidates;
+  int stopped = -1;
   for (size_t r = 0; r < ranks_.size(); r++) {
-    if (!ranks_[r]->finished) candidates.push_back(static_cast<int>(r));
+    const State& state = *ranks_[r];
+    if (state.finished) continue;
+    if (now_ >= state.stops_ns && now_ < state.wakes_ns) {
+      stopped = static_cast<int>(r);
+    } else {
+      candidates.push_back(static_cast<int>(r));
+    }
   }
-  return candidates.empty() ? -1 : candidates[schedule_.below(candidates.size())];
+  if (!candidates.empty()) return candidates[schedule_.below(candidates.size())];
+  if (stopped >= 0) now_ = ranks_[index(stopped)]->wakes_ns;
+  return stopped;
 }
 
 // Give the token to another rank, and return when it has come back.
@@ -158,13 +178,30 @@ void Simulation::Core::hand_over() {
   if (!ranks_[index(me)]->finished) wait_for_turn(lock, me);
 }
 
+// The others miss a rank that has been stopped for long enough.
+void Simulation::Core::miss() {
+  for (size_t r = 0; r < ranks_.size(); r++) {
+    State& state = *ranks_[r];
+    if (now_ < state.missed_ns || std::exchange(state.missed, true)) continue;
+    group_->hub().kill(static_cast<int>(r), Evidence::kHeartbeat,
+                       cat("nothing was heard from rank ", r, " (simulated)"));
+  }
+}
+
 // What happens to a rank while it waits: control messages, and death.
 void Simulation::Core::arrive() {
+  miss();
   State& me = *ranks_[index(this_rank)];
   if (!me.dead && now_ >= me.dies_ns) {
     me.dead = true;
     group_->hub().kill(this_rank, Evidence::kProcess, cat("rank ", this_rank, " was killed (simulated)"));
     if (me.comm) me.comm->fail(Status::error(Code::kCancelled, "this rank is dead"), false);
+  }
+  if (me.missed && me.comm) {
+    me.comm->fail(Status::error(Code::kPeerFailed, cat("rank ", this_rank, " was given up (simulated)"),
+                                Evidence::kConnection)
+                      .with_ranks({this_rank}),
+                  false);
   }
   group_->hub().poll(this_rank);
 }
@@ -248,6 +285,10 @@ void Simulation::pause() {
 
 void Simulation::kill(int rank, uint64_t after_ns) {
   core_->kill(rank, after_ns);
+}
+
+void Simulation::stop(int rank, uint64_t after_ns) {
+  core_->stop(rank, after_ns);
 }
 
 }  // namespace weft::test

@@ -58,6 +58,9 @@ class Simulation {
   // `rank` dies at its next wait, `after_ns` from now or later: the others learn of it as from a pidfd, its
   // own operations fail at once, and whatever it notes from then on does not count.
   void kill(int rank, uint64_t after_ns = 0);
+  // `rank` stops at its next wait, `after_ns` from now or later, for twice its heartbeat budget (which it
+  // has). After one the others miss it; when it goes on it finds that they have cut its connections.
+  void stop(int rank, uint64_t after_ns = 0);
 
   class Core;
 

@@ -74,6 +74,26 @@ TEST_CASE("whenever a rank dies, the others learn its name") {
   }
 }
 
+TEST_CASE("whenever a rank is stopped, the others miss it, and it learns that when it goes on") {
+  SimulationOptions options;
+  options.comm.op_timeout_ms = 300'000;
+  for (uint64_t i = 0; i < 40; i++) {
+    Simulation simulation(base_seed() + i, 3, options);
+    const SimulationReport report = simulation.run([&](Rank& self) {
+      if (self.rank == 0) simulation.stop(2, simulation.random().below(100'000));
+      Status status;
+      while (status.ok()) status = self.run(barrier());
+      self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
+      self.expect(status.info().ranks == std::vector<int>{2}, "ranks: " + status.text());
+      const Evidence evidence = status.info().evidence;
+      self.expect(evidence == (self.rank == 2 ? Evidence::kConnection : Evidence::kHeartbeat) ||
+                      evidence == Evidence::kReport,
+                  "evidence: " + status.text());
+    });
+    check(report.failures);
+  }
+}
+
 TEST_CASE("deadlines pass in virtual time") {
   SimulationOptions options;
   options.comm.op_timeout_ms = 1'000'000;
