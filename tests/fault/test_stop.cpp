@@ -31,23 +31,15 @@ bool names(const std::string& text, int rank) {
   return text.find("nothing was heard from rank " + std::to_string(rank)) != std::string::npos;
 }
 
-// One all_reduce after the other until one fails; that failure is the last word.
-void reduce_until_failure(const char* backend, int rank, const std::string& store, uint64_t count,
-                          const Terms& terms, Reporter& reporter) {
-  Joined joined(backend, rank, kRanks, store, terms);
-  if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+// One all_reduce after the other until one fails. Mark 1 after some.
+weft_status reduce_until_failure(weft_comm* comm, uint64_t count, Reporter& reporter) {
   std::vector<float> data(count, 1.0f);
-  weft_status status = WEFT_OK;
-  for (int i = 1; status == WEFT_OK; i++) {
-    status = weft_all_reduce(joined.comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_MAX,
-                             nullptr, nullptr);
+  for (int i = 1;; i++) {
+    const weft_status status =
+        weft_all_reduce(comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_MAX, nullptr, nullptr);
+    if (status != WEFT_OK) return status;
     if (i == 20) reporter.mark(1);
   }
-  weft_error error = WEFT_ERROR_INIT;
-  weft_comm_error(joined.comm, &error);
-  weft_comm_destroy(&joined.comm);
-  weft_context_destroy(&joined.context);
-  reporter.end(status, error);
 }
 
 }  // namespace
@@ -59,7 +51,14 @@ TEST_CASE("a stopped rank is named by all others, and learns it when it goes on"
       const std::string store = weft_test::store_name();
       const uint64_t count = victim == 0 ? 100'000 : 1'000'000;
       Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
-        reduce_until_failure(backend.c_str(), rank, store, count, patient(0), reporter);
+        Joined joined(backend.c_str(), rank, kRanks, store, patient(0));
+        if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+        const weft_status status = reduce_until_failure(joined.comm, count, reporter);
+        weft_error error = WEFT_ERROR_INIT;
+        weft_comm_error(joined.comm, &error);
+        weft_comm_destroy(&joined.comm);
+        weft_context_destroy(&joined.context);
+        reporter.end(status, error);
       });
       REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
       ranks.kill(victim, SIGSTOP);
@@ -81,6 +80,47 @@ TEST_CASE("a stopped rank is named by all others, and learns it when it goes on"
       INFO("the stopped rank: " << word.text);
       CHECK(word.status == WEFT_ERR_PEER_FAILED);
       CHECK(names(word.text, victim));  // itself: the others' report came before they left
+      CHECK(ranks.exited_cleanly(victim, kBoundMs));
+    }
+  }
+}
+
+TEST_CASE("the survivors of a stopped rank shrink and go on, and it cannot when it wakes up") {
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int victim : {0, 1}) {
+      INFO(backend << ", victim " << victim);
+      const std::string store = weft_test::store_name();
+      Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+        Joined joined(backend.c_str(), rank, kRanks, store, patient(1000));
+        if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+        (void)reduce_until_failure(joined.comm, 100'000, reporter);
+        weft_comm* next = nullptr;
+        weft_error error = WEFT_ERROR_INIT;
+        weft_status status = weft_comm_shrink(joined.comm, nullptr, &next, &error);
+        int64_t mine = rank, sum = 0;
+        if (status == WEFT_OK) {
+          status = weft_all_reduce(next, &mine, &sum, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
+          if (status == WEFT_OK) status = static_cast<weft_status>(1000 + sum);
+        }
+        weft_comm_destroy(&next);
+        weft_comm_destroy(&joined.comm);
+        weft_context_destroy(&joined.context);
+        reporter.end(status, error);
+      });
+      REQUIRE(ranks.wait_for_mark(victim, 1, kSetupMs));
+      ranks.kill(victim, SIGSTOP);
+      Word word;
+      for (int r = 0; r < kRanks; r++) {
+        if (r == victim) continue;
+        REQUIRE(ranks.last_word(r, kBoundMs, &word));
+        INFO("rank " << r << ": " << word.text);
+        CHECK(word.status == 1000 + 3 - victim);
+        CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+      ranks.kill(victim, SIGCONT);
+      REQUIRE(ranks.last_word(victim, kBoundMs, &word));
+      INFO("the stopped rank: " << word.text);
+      CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
       CHECK(ranks.exited_cleanly(victim, kBoundMs));
     }
   }
