@@ -147,12 +147,13 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   std::unique_ptr<Transport> transport;
   WEFT_TRY(backend.make_transport(args, &transport));
   *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
-                                args.clock, forced, args.allocator);
+                                args.clock, forced, args.allocator, args.arena);
   return {};
 }
 
 Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
-            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {}) {
+            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {},
+            std::shared_ptr<Arena> arena = nullptr) {
   MeshOptions mesh_options;
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
@@ -178,6 +179,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   args.allocator = context->options().host_allocator;
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = deadline;
+  args.arena = std::move(arena);
   std::unique_ptr<Collectives> collectives;
   const Status made = make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
@@ -299,7 +301,8 @@ Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, con
               std::shared_ptr<Comm>* survivors) {
   const auto form_generation = [&](Exchange& exchange, const Descent& descent, Deadline deadline,
                                    std::shared_ptr<Comm>* comm) {
-    return form(failed->shared_context(), registry, exchange, failed->options(), deadline, comm, descent);
+    return form(failed->shared_context(), registry, exchange, failed->options(), deadline, comm, descent,
+                failed->collectives().arena());
   };
   return shrink(failed, options, form_generation, survivors);
 }

@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "base/config.h"
 #include "base/dl.h"
 #include "base/text.h"
 
@@ -39,14 +40,29 @@ const HookFactory& (*const kHooks[])() = {
 #undef WEFT_HOOK
 
 // Backends that need a library of their own and are loaded when they are there.
-constexpr const char* kModules[] = {"ucx", "mpi", "nccl"};
+struct Module {
+  const char* name;
+  std::vector<EnvironmentVariable> environment;  // while its library is loaded
+};
+std::vector<Module> modules() {
+  // When it is loaded UCX patches mmap, munmap, mremap and the allocator for the whole process, unless it is
+  // told not to: for caches of registered memory, which this backend does not use.
+  return {{"ucx",
+           {{"UCX_MEM_EVENTS", "n"},
+            {"UCX_MEM_MMAP_HOOK_MODE", "none"},
+            {"UCX_MEM_MALLOC_HOOKS", "n"},
+            {"UCX_MEM_MALLOC_RELOC", "n"}}},
+          {"mpi", {}},
+          {"nccl", {}}};
+}
 
-BackendEntry load_module(const std::string& folder, const std::string& name) {
+BackendEntry load_module(const std::string& folder, const Module& wanted) {
   BackendEntry entry;
-  entry.name = name;
+  entry.name = wanted.name;
   entry.is_module = true;
-  const std::string path = cat(folder, "/libweft-", name, ".so");
+  const std::string path = cat(folder, "/libweft-", wanted.name, ".so");
   const BackendModule* module = nullptr;
+  const TemporaryEnvironment environment(wanted.environment);
   entry.status = load_symbol(path, kBackendModuleSymbol, &module);
   if (!entry.status.ok()) return entry;
   if (module->abi != kBackendModuleAbi) {
@@ -69,7 +85,7 @@ Registry::Registry(const std::string& module_path) {
     backends_.push_back(std::move(entry));
   }
   const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
-  for (const char* name : kModules) backends_.push_back(load_module(folder, name));
+  for (const Module& module : modules()) backends_.push_back(load_module(folder, module));
 }
 
 const BackendEntry* Registry::find(const std::string& name) const {

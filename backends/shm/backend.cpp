@@ -36,7 +36,7 @@ class ShmCollectives final : public Collectives {
     *lane = std::make_unique<GroupLane>(group_, key.id);
     return {};
   }
-  Arena& arena() override { return group_->arena(); }
+  std::shared_ptr<Arena> arena() override { return group_->arena(); }
   CollectiveCounters counters() const override {
     CollectiveCounters counters;
     counters.bytes_shared = group_->shared_bytes();

@@ -61,6 +61,8 @@ class Founding {
 
   Status run(std::shared_ptr<Group>* result) {
     group_.reset(new Group);
+    inherited_ = std::dynamic_pointer_cast<SegmentArena>(args_.arena);
+    if (inherited_) arena_memory_ = inherited_->memory();
     group_->rank_ = rank_;
     group_->host_ = &args_.host;
     group_->crowded_ = size_ > usable_cores();
@@ -75,8 +77,7 @@ class Founding {
     bool pull = can_pull_all() && pulling_pays();
     WEFT_TRY(agree({}, &pull));
     group_->pull_ = pull;
-    group_->arena_ = std::make_unique<SegmentArena>(group_->memory(rank_, group_->layout_.arena),
-                                                    group_->layout_.arena_bytes);
+    group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
                        ", long private buffers are ", pull ? "pulled" : "staged"));
     *result = std::move(group_);
@@ -90,7 +91,9 @@ class Founding {
   Status introduce() {
     const Identity me = this_process();
     ByteWriter writer;
-    writer.put(kMagic).put(me.pid).put(me.pid_namespace).put(feasible_arena(size_, args_.arena_limit_bytes));
+    const uint64_t own =
+        arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
+    writer.put(kMagic).put(me.pid).put(me.pid_namespace).put(own);
     std::vector<Bytes> all;
     WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
     uint64_t arena = UINT64_MAX;
@@ -119,10 +122,13 @@ class Founding {
     // From here on the mapping counts every rank of this process as its user; should one fail before it takes
     // its part, the mapping outlives them all rather than one of them.
     if (status.ok()) {
-      status = Mapping::create(group_->layout_, nonce, users_, &peer(rank_).mapping, &fd_);
+      status = Mapping::create(group_->layout_, nonce, users_, &arena_memory_,
+                               inherited_ ? inherited_->populated_bytes() : 0, &peer(rank_).mapping, &fd_);
+      if (status.ok() && inherited_) inherited_->untaint();
     }
     if (status.ok()) {
       peer(rank_).base = peer(rank_).mapping->base();
+      peer(rank_).arena_base = peer(rank_).mapping->arena_base();
       addresses_.put(nonce)
           .put(reinterpret_cast<uint64_t>(peer(rank_).mapping))
           .put(reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()))
@@ -164,6 +170,7 @@ class Founding {
     }
     peer(r).mapping = shared;
     peer(r).base = shared->base();
+    peer(r).arena_base = shared->arena_base();
     return {};
   }
 
@@ -172,6 +179,7 @@ class Founding {
     WEFT_TRY(args_.fds->receive_fd(r, &fd, args_.deadline));
     WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, &peer(r).mapping));
     peer(r).base = peer(r).mapping->base();
+    peer(r).arena_base = peer(r).mapping->arena_base();
     return {};
   }
 
@@ -245,6 +253,8 @@ class Founding {
   const int size_;
   int users_ = 0;
   std::shared_ptr<Group> group_;
+  std::shared_ptr<SegmentArena> inherited_;  // of the communicator that this one is shrunk from
+  std::shared_ptr<ArenaMemory> arena_memory_;
   Fd fd_;
   ByteWriter addresses_;
   std::vector<uint64_t> nonces_;

@@ -52,7 +52,7 @@ Group::~Group() {
 }
 
 bool Group::in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const {
-  const auto start = reinterpret_cast<uintptr_t>(peer(rank_).base);
+  const auto start = reinterpret_cast<uintptr_t>(peer(rank_).arena_base);
   const auto address = reinterpret_cast<uintptr_t>(memory);
   if (address < start || address - start >= layout_.total) return false;
   *offset = address - start;
@@ -66,7 +66,8 @@ bool Group::valid_claim(uint64_t offset, uint64_t bytes, uint64_t alignment) con
 
 Status Group::ensure(int rank, uint64_t offset, uint64_t bytes) {
   if (peer(rank).same_process && rank != rank_ && offset >= layout_.arena) return {};  // its owner did
-  return populated_[static_cast<size_t>(rank)].ensure(peer(rank).base, layout_.total, offset, bytes);
+  return populated_[static_cast<size_t>(rank)].ensure(base_of(peer(rank), offset), layout_.total, offset,
+                                                      bytes);
 }
 
 Status Group::read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const {

@@ -20,13 +20,18 @@ namespace weft::shm {
 // Arena over the part of the own segment that peers reach. Threads: any thread.
 class SegmentArena final : public Arena {
  public:
-  SegmentArena(std::byte* base, uint64_t size) : base_(base), size_(size), extents_(size) {}
+  explicit SegmentArena(std::shared_ptr<ArenaMemory> memory)
+      : memory_(std::move(memory)), base_(memory_->base()), size_(memory_->size()), extents_(size_) {}
   Status allocate(uint64_t size, std::byte** memory) override;
   Status free(std::byte* memory) override;
   uint64_t populated_bytes() const override { return populated_.load(std::memory_order_relaxed); }
   void taint() override { extents_.keep_freed(); }
+  // The memory was backed anew: nobody else writes into it.
+  void untaint() { extents_.reclaim(); }
+  const std::shared_ptr<ArenaMemory>& memory() const { return memory_; }
 
  private:
+  const std::shared_ptr<ArenaMemory> memory_;
   std::byte* const base_;
   const uint64_t size_;
   ExtentAllocator extents_;
@@ -36,8 +41,9 @@ class SegmentArena final : public Arena {
 
 struct Peer {
   Mapping* mapping = nullptr;
-  std::byte* base = nullptr;
-  uint64_t remote_base = 0;  // where its owner has it
+  std::byte* base = nullptr;        // as Mapping's
+  std::byte* arena_base = nullptr;  // as Mapping's
+  uint64_t remote_base = 0;         // where its owner has it
   int64_t pid = 0;
   bool same_process = false;
 };
@@ -54,7 +60,7 @@ class Group {
   int size() const { return static_cast<int>(peers_.size()); }
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
-  Arena& arena() { return *arena_; }
+  const std::shared_ptr<SegmentArena>& arena() { return arena_; }
   // More ranks than this process has cores: who waits must let others run.
   bool crowded() const { return crowded_; }
   // Long operations on private memory pull it instead of staging it: all ranks may, and it is faster here.
@@ -63,12 +69,12 @@ class Group {
   void set_pull(bool pull) { pull_ = pull; }
   bool same_process(int rank) const { return peer(rank).same_process; }
 
-  // Somewhere in a rank's segment.
+  // Somewhere in a rank's segment, before its arena.
   template <class T>
   T& at(int rank, uint64_t offset) const {
     return *std::launder(reinterpret_cast<T*>(peer(rank).base + offset));
   }
-  std::byte* memory(int rank, uint64_t offset) const { return peer(rank).base + offset; }
+  std::byte* memory(int rank, uint64_t offset) const { return base_of(peer(rank), offset) + offset; }
   // Whether [memory, memory + bytes) lies in the own arena, aligned to `alignment`; *offset in the segment.
   bool in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const;
   // What a peer claims to lie in its arena: checked.
@@ -88,6 +94,9 @@ class Group {
   Group() = default;
   const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  std::byte* base_of(const Peer& of, uint64_t offset) const {
+    return offset < layout_.arena ? of.base : of.arena_base;
+  }
   friend class Founding;
 
   int rank_ = 0;
@@ -97,7 +106,7 @@ class Group {
   bool crowded_ = false;
   std::vector<Peer> peers_;
   std::vector<PopulatedRanges> populated_;
-  std::unique_ptr<SegmentArena> arena_;
+  std::shared_ptr<SegmentArena> arena_;  // of several communicators, if they were shrunk from each other
   std::atomic<uint64_t> shared_{0};
   std::atomic<uint64_t> direct_{0};
 };

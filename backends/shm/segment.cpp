@@ -29,8 +29,9 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-Status map(int fd, uint64_t size, std::byte** base) {
-  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+Status map(const Fd& fd, uint64_t offset, uint64_t size, std::byte** base) {
+  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+                              static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return Status::system(cat("mmap of ", bytes_text(size)), errno);
   *base = static_cast<std::byte*>(memory);
   return {};
@@ -75,7 +76,41 @@ Layout::Layout(int ranks, uint64_t arena_size) {
   total = arena + arena_bytes;
 }
 
-Status Mapping::create(const Layout& layout, uint64_t nonce, int users, Mapping** mapping, Fd* fd) {
+Status ArenaMemory::map(const Fd& fd, const Layout& layout, std::shared_ptr<ArenaMemory>* memory) {
+  std::byte* base = nullptr;
+  if (layout.arena_bytes > 0) WEFT_TRY(shm::map(fd, layout.arena, layout.arena_bytes, &base));
+  memory->reset(new ArenaMemory(base, layout.arena_bytes));
+  return {};
+}
+
+ArenaMemory::~ArenaMemory() {
+  if (size_ > 0) ::munmap(base_, size_);
+}
+
+Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used) {
+  if (layout.arena_bytes != size_ || used > size_) {
+    return Status::error(Code::kInternal, "the arena of the new segment has another size");
+  }
+  if (size_ == 0) return {};
+  std::byte* fresh = nullptr;
+  if (used > 0) {
+    WEFT_TRY(shm::map(fd, layout.arena, used, &fresh));
+    const Status populated = populate(fresh, used);
+    if (populated.ok()) std::memcpy(fresh, base_, used);
+    ::munmap(fresh, used);
+    WEFT_TRY(populated);
+  }
+  // In one step: no thread ever finds nothing at these addresses. (mremap would keep the page tables, but the
+  // hooks of UCX up to 1.14 lose its address.)
+  if (::mmap(base_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd.get(),
+             static_cast<off_t>(layout.arena)) == MAP_FAILED) {
+    return Status::system(cat("mmap of ", bytes_text(size_)), errno);
+  }
+  return used > 0 ? populate(base_, used) : Status();
+}
+
+Status Mapping::create(const Layout& layout, uint64_t nonce, int users, std::shared_ptr<ArenaMemory>* arena,
+                       uint64_t used, Mapping** mapping, Fd* fd) {
   Fd file(::memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return Status::system("memfd_create", errno);
   if (::ftruncate(file.get(), static_cast<off_t>(layout.total)) != 0) {
@@ -83,14 +118,17 @@ Status Mapping::create(const Layout& layout, uint64_t nonce, int users, Mapping*
   }
   if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return Status::system("sealing a memfd", errno);
   std::byte* base = nullptr;
-  WEFT_TRY(map(file.get(), layout.total, &base));
-  Status populated = populate(base, layout.control_bytes());
-  if (!populated.ok()) {
-    ::munmap(base, layout.total);
-    return populated;
+  WEFT_TRY(map(file, 0, layout.arena, &base));
+  Status status = populate(base, layout.control_bytes());
+  if (status.ok()) {
+    status = *arena ? (*arena)->back_anew(file, layout, used) : ArenaMemory::map(file, layout, arena);
+  }
+  if (!status.ok()) {
+    ::munmap(base, layout.arena);
+    return status;
   }
   new (base) Header{kMagic, nonce};
-  *mapping = new Mapping(base, layout.total, nonce, users);
+  *mapping = new Mapping(base, layout.arena, (*arena)->base() - layout.arena, *arena, nonce, users);
   *fd = std::move(file);
   return {};
 }
@@ -104,7 +142,7 @@ Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** ma
                          "the descriptor that came is not a sealed segment of this communicator");
   }
   std::byte* base = nullptr;
-  WEFT_TRY(map(fd.get(), layout.total, &base));
+  WEFT_TRY(map(fd, 0, layout.total, &base));
   Status status = populate(base, layout.control_bytes());
   const Header* const header = std::launder(reinterpret_cast<const Header*>(base));
   if (status.ok() && (header->magic != kMagic || header->nonce != nonce)) {
@@ -114,7 +152,7 @@ Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** ma
     ::munmap(base, layout.total);
     return status;
   }
-  *mapping = new Mapping(base, layout.total, nonce, 1);
+  *mapping = new Mapping(base, layout.total, base, nullptr, nonce, 1);
   return {};
 }
 

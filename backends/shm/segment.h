@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/fd.h"
@@ -13,26 +14,63 @@
 
 namespace weft::shm {
 
+// Where the own arena lies in this process: addresses that stay when a communicator is shrunk, while the
+// memory behind them is changed for that of a new segment, of which nobody knows who was left out. Threads:
+// one thread at a time for back_anew, and nobody uses the memory meanwhile.
+class ArenaMemory {
+ public:
+  // The arena of the segment `fd`.
+  static Status map(const Fd& fd, const Layout& layout, std::shared_ptr<ArenaMemory>* memory);
+  ~ArenaMemory();
+  ArenaMemory(const ArenaMemory&) = delete;
+  ArenaMemory& operator=(const ArenaMemory&) = delete;
+
+  // Become the arena of the segment `fd`, of the same size; the first `used` bytes keep what they hold. After
+  // an error everything is as before.
+  Status back_anew(const Fd& fd, const Layout& layout, uint64_t used);
+
+  std::byte* base() const { return base_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  ArenaMemory(std::byte* base, uint64_t size) : base_(base), size_(size) {}
+
+  std::byte* const base_;
+  const uint64_t size_;
+};
+
 // A mapping of a segment. Ranks that are threads of one process share their owner's: it ends with the last.
 class Mapping {
  public:
-  // users: how many release() calls end it.
-  static Status create(const Layout& layout, uint64_t nonce, int users, Mapping** mapping, Fd* fd);
+  // Make a segment. Its arena lies at *arena, whose first `used` bytes are kept, or is mapped if there is
+  // none yet. users: how many release() calls end the mapping.
+  static Status create(const Layout& layout, uint64_t nonce, int users, std::shared_ptr<ArenaMemory>* arena,
+                       uint64_t used, Mapping** mapping, Fd* fd);
   // Map what a peer sent, after checking its size, its seals and its header.
   static Status attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** mapping);
   void release();
 
+  // What offsets of the segment are added to: those below Layout::arena, and the others.
   std::byte* base() const { return base_; }
+  std::byte* arena_base() const { return arena_base_; }
   uint64_t nonce() const { return nonce_; }
   // Where a peer in another process probes whether it may read this process's memory.
   const uint64_t* nonce_address() const { return &nonce_; }
 
  private:
-  Mapping(std::byte* base, uint64_t size, uint64_t nonce, int users)
-      : base_(base), size_(size), nonce_(nonce), users_(users) {}
+  Mapping(std::byte* base, uint64_t size, std::byte* arena_base, std::shared_ptr<ArenaMemory> arena,
+          uint64_t nonce, int users)
+      : base_(base),
+        size_(size),
+        arena_base_(arena_base),
+        arena_(std::move(arena)),
+        nonce_(nonce),
+        users_(users) {}
 
   std::byte* const base_;
   const uint64_t size_;
+  std::byte* const arena_base_;
+  const std::shared_ptr<ArenaMemory> arena_;  // the own one's
   const uint64_t nonce_;
   std::atomic<int> users_;
 };

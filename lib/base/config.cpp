@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -319,6 +320,17 @@ Status process_environment(Environment* environment) {
   const ProcessFacts facts{::getuid(), ::getpid(), ::getppid()};
   WEFT_TRY(read_environment([](const char* variable) { return std::getenv(variable); }, facts, environment));
   return load_secret(environment);
+}
+
+TemporaryEnvironment::TemporaryEnvironment(std::vector<EnvironmentVariable> variables)
+    : set_(std::move(variables)) {
+  const auto is_set = [](const EnvironmentVariable& v) { return std::getenv(v.name) != nullptr; };
+  set_.erase(std::remove_if(set_.begin(), set_.end(), is_set), set_.end());
+  for (const EnvironmentVariable& v : set_) ::setenv(v.name, v.value, 1);
+}
+
+TemporaryEnvironment::~TemporaryEnvironment() {
+  for (const EnvironmentVariable& v : set_) ::unsetenv(v.name);
 }
 
 }  // namespace weft

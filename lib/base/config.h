@@ -22,6 +22,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -76,5 +77,23 @@ Status load_secret(Environment* environment);
 // For this process: the environment with its secret loaded, or the settings alone.
 Status process_environment(Environment* environment);
 void process_settings(Environment* environment);
+
+// Variables for libraries that read their settings while they are loaded: set as long as this lives, unless
+// the program has set them itself. Changing the environment is not safe beside threads that read it, so it is
+// for a context's creation alone.
+struct EnvironmentVariable {
+  const char* name;
+  const char* value;
+};
+class TemporaryEnvironment {
+ public:
+  explicit TemporaryEnvironment(std::vector<EnvironmentVariable> variables);
+  ~TemporaryEnvironment();
+  TemporaryEnvironment(const TemporaryEnvironment&) = delete;
+  TemporaryEnvironment& operator=(const TemporaryEnvironment&) = delete;
+
+ private:
+  std::vector<EnvironmentVariable> set_;
+};
 
 }  // namespace weft

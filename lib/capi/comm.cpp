@@ -147,7 +147,7 @@ weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info) {
     out.bytes_direct = counters.bytes_direct;
     out.bytes_sent = counters.bytes_sent;
     out.bytes_received = counters.bytes_received;
-    out.arena_bytes = rep.collectives().arena().populated_bytes();
+    out.arena_bytes = rep.collectives().arena()->populated_bytes();
     put_text(rep.collectives().transports(), out.transports);
     return write_struct(out, "info", info);
   });
@@ -219,7 +219,7 @@ weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory)
     WEFT_TRY(usable(comm));
     if (size_bytes == 0) return Status::error(Code::kArg, "size_bytes is 0");
     std::byte* block = nullptr;
-    WEFT_TRY(comm->rep->collectives().arena().allocate(size_bytes, &block));
+    WEFT_TRY(comm->rep->collectives().arena()->allocate(size_bytes, &block));
     *memory = block;
     return {};
   });
@@ -229,7 +229,7 @@ weft_status weft_comm_free(weft_comm* comm, void* memory) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(comm));
     if (memory == nullptr) return {};
-    return comm->rep->collectives().arena().free(static_cast<std::byte*>(memory));
+    return comm->rep->collectives().arena()->free(static_cast<std::byte*>(memory));
   });
 }
 

@@ -11,10 +11,12 @@ namespace {
 class OverTransport final : public Collectives {
  public:
   OverTransport(std::unique_ptr<Transport> transport, int rank, int size, const DeviceOps& host,
-                const coll::Forced& forced, const HostAllocator& allocator)
-      : arena_(allocator),
+                const coll::Forced& forced, const HostAllocator& allocator, std::shared_ptr<Arena> arena)
+      : arena_(std::dynamic_pointer_cast<HeapArena>(arena)),
         transport_(std::move(transport)),
-        context_{*transport_, host, rank, size, forced} {}
+        context_{*transport_, host, rank, size, forced} {
+    if (!arena_) arena_ = std::make_shared<HeapArena>(allocator);
+  }
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     *lane = std::make_unique<coll::TransportLane>(context_, key);
@@ -25,7 +27,7 @@ class OverTransport final : public Collectives {
   bool outlives_sender() const override { return transport_->outlives_sender(); }
   uint64_t sent_to(int rank) const override { return transport_->sent_to(rank); }
   uint64_t received_from(int rank) const override { return transport_->received_from(rank); }
-  Arena& arena() override { return arena_; }
+  std::shared_ptr<Arena> arena() override { return arena_; }
   CollectiveCounters counters() const override {
     const TransportCounters moved = transport_->counters();
     CollectiveCounters counters;
@@ -38,7 +40,7 @@ class OverTransport final : public Collectives {
   const char* name() const override { return transport_->name(); }
 
  private:
-  HeapArena arena_;
+  std::shared_ptr<HeapArena> arena_;
   const std::unique_ptr<Transport> transport_;
   const coll::LaneContext context_;
 };
@@ -47,8 +49,10 @@ class OverTransport final : public Collectives {
 
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
                                             const DeviceOps& host, Clock& /*clock*/,
-                                            const coll::Forced& forced, const HostAllocator& allocator) {
-  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced, allocator);
+                                            const coll::Forced& forced, const HostAllocator& allocator,
+                                            std::shared_ptr<Arena> arena) {
+  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced, allocator,
+                                         std::move(arena));
 }
 
 }  // namespace weft

@@ -13,10 +13,11 @@
 
 namespace weft {
 
-// host and clock outlive the result, and lanes do not outlive it.
+// host and clock outlive the result, and lanes do not outlive it. arena: see BackendArgs.
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
                                             const DeviceOps& host, Clock& clock,
                                             const coll::Forced& forced = {},
-                                            const HostAllocator& allocator = {});
+                                            const HostAllocator& allocator = {},
+                                            std::shared_ptr<Arena> arena = nullptr);
 
 }  // namespace weft

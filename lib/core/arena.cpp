@@ -65,6 +65,18 @@ void ExtentAllocator::keep_freed() {
   keep_freed_ = true;
 }
 
+void ExtentAllocator::reclaim() {
+  const std::lock_guard lock(mutex_);
+  keep_freed_ = false;
+  free_.clear();
+  uint64_t at = 0;
+  for (const auto& [start, size] : used_) {
+    if (start > at) free_.emplace(at, start - at);
+    at = start + size;
+  }
+  if (end_ > at) free_.emplace(at, end_ - at);
+}
+
 uint64_t ExtentAllocator::high_water() const {
   const std::lock_guard lock(mutex_);
   return end_;

@@ -38,8 +38,9 @@ class ExtentAllocator {
   // Size of the freed extent, 0 if offset is not the start of an allocated one.
   uint64_t free(uint64_t offset);
   uint64_t high_water() const;
-  // What is freed from here on is not allocated again.
+  // What is freed from here on is not allocated again, until reclaim.
   void keep_freed();
+  void reclaim();
 
  private:
   mutable std::mutex mutex_;

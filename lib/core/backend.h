@@ -29,6 +29,9 @@ struct BackendArgs {
   Deadline deadline = Deadline::never();
   FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
   HostAllocator allocator;   // for memory that is not shared
+  // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
+  // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
+  std::shared_ptr<Arena> arena;
 };
 
 struct Backend {

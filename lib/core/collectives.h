@@ -115,8 +115,8 @@ class Collectives {
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
-  // Memory that peers reach directly. Never null.
-  virtual Arena& arena() = 0;
+  // Memory that peers reach directly. Never null. A communicator that is shrunk from this one takes it over.
+  virtual std::shared_ptr<Arena> arena() = 0;
   virtual CollectiveCounters counters() const = 0;       // any thread
   virtual int local_size() const = 0;                    // ranks sharing this host's memory
   virtual std::string transports() const { return {}; }  // any thread; see Transport

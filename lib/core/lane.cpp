@@ -130,7 +130,7 @@ bool Lane::fenced() {
                 writers.end());
   if (writers.empty()) return true;
   if (!fence_.expired(comm_.context().clock())) return false;
-  comm_.collectives().arena().taint();
+  comm_.collectives().arena()->taint();
   comm_.context().log().warn(cat("rank ", comm_.rank(), ": rank ", list_text(writers),
                                  " may still write into arena buffers of ",
                                  text_of(*current_, current_->slot)));

@@ -31,17 +31,17 @@ Status take(Arena& arena, const std::vector<uint64_t>& sizes, uint64_t alignment
 
 }  // namespace
 
-Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule& schedule, Arena& arena,
-                     std::unique_ptr<Buckets>* out) {
+Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule& schedule,
+                     std::shared_ptr<Arena> arena, std::unique_ptr<Buckets>* out) {
   std::unique_ptr<Buckets> made(new Buckets);
-  made->arena_ = &arena;
+  made->arena_ = std::move(arena);
   std::vector<uint64_t> sizes, scratch;
   // A bucket of empty parameters has an address of its own all the same.
   for (const PlannedBucket& b : plan.buckets) sizes.push_back(std::max<uint64_t>(b.bytes(), 1));
   for (const HookedBucket& b : schedule.buckets) scratch.push_back(b.scratch_bytes);
-  WEFT_TRY(take(arena, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_, &made->bucket_bytes_,
-                &made->buffers_));
-  WEFT_TRY(take(arena, scratch, kScratchAlignment, "scratch of the hook", &made->scratch_slab_,
+  WEFT_TRY(take(*made->arena_, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_,
+                &made->bucket_bytes_, &made->buffers_));
+  WEFT_TRY(take(*made->arena_, scratch, kScratchAlignment, "scratch of the hook", &made->scratch_slab_,
                 &made->scratch_bytes_, &made->scratch_));
   made->layouts_.reserve(manifest.params.size());
   made->places_.reserve(manifest.params.size());
@@ -55,7 +55,7 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule&
 }
 
 Buckets::~Buckets() {
-  if (arena_ == nullptr) return;
+  if (left_) return;
   // The arena only refuses what it did not give.
   if (slab_ != nullptr) static_cast<void>(arena_->free(slab_));
   if (scratch_slab_ != nullptr) static_cast<void>(arena_->free(scratch_slab_));

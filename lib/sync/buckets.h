@@ -26,14 +26,14 @@ class Buckets {
     uint64_t count = 0;
   };
 
-  // kNoMemory. The arena outlives the buckets.
-  static Status make(const Manifest& manifest, const Plan& plan, const Schedule& schedule, Arena& arena,
-                     std::unique_ptr<Buckets>* buckets);
+  // kNoMemory.
+  static Status make(const Manifest& manifest, const Plan& plan, const Schedule& schedule,
+                     std::shared_ptr<Arena> arena, std::unique_ptr<Buckets>* buckets);
   ~Buckets();
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
   // Something may still write into the memory (a stage that never completed): it is left to the arena.
-  void abandon() { arena_ = nullptr; }
+  void abandon() { left_ = true; }
 
   const Place& place(uint64_t param) const { return places_[param]; }
   const std::vector<std::byte*>& buffers() const { return buffers_; }  // per bucket
@@ -45,7 +45,8 @@ class Buckets {
  private:
   Buckets() = default;
 
-  Arena* arena_ = nullptr;
+  std::shared_ptr<Arena> arena_;
+  bool left_ = false;
   std::byte* slab_ = nullptr;
   std::byte* scratch_slab_ = nullptr;
   uint64_t bucket_bytes_ = 0;

@@ -115,13 +115,13 @@ Bytes expected_of(const Case& c, int rank) {
 class Buffer {
  public:
   Buffer(Rank& self, size_t size, bool arena) : self_(self), size_(size) {
-    in_arena_ = arena && self.comm->collectives().arena().allocate(size + kGuard, &memory_).ok();
+    in_arena_ = arena && self.comm->collectives().arena()->allocate(size + kGuard, &memory_).ok();
     if (!in_arena_) memory_ = new std::byte[size + kGuard];
     std::memset(memory_, static_cast<int>(kUntouched), size + kGuard);
   }
   ~Buffer() {
     if (in_arena_) {
-      self_.expect(self_.comm->collectives().arena().free(memory_), "free");
+      self_.expect(self_.comm->collectives().arena()->free(memory_), "free");
     } else {
       delete[] memory_;
     }

@@ -188,3 +188,48 @@ TEST_CASE("a communicator that works, or was shrunk, is not shrunk; all ranks of
     }
   }
 }
+
+TEST_CASE("memory of the communicator stays where it is and is the survivors' memory") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    constexpr uint64_t kCount = 300'000;
+    Processes ranks(3, [&](int rank, Reporter& reporter) {
+      Joined joined(backend.c_str(), rank, 3, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      void* memory = nullptr;
+      void* other = nullptr;
+      weft_comm_alloc(joined.comm, 5000, &other);
+      weft_status status = weft_comm_alloc(joined.comm, kCount * sizeof(float), &memory);
+      auto* const data = static_cast<float*>(memory);
+      const auto value = [](uint64_t i, int base, int factor) {
+        return static_cast<float>(base + factor * static_cast<int>(i % 100));
+      };
+      for (uint64_t i = 0; i < kCount; i++) data[i] = value(i, rank, 1);
+      work_until_failed(joined.comm, reporter, 1);
+      weft_comm* next = shrink(joined.comm, 0, reporter);  // the old one is gone, its memory is not
+      if (next == nullptr) return;
+      bool right = true;
+      for (uint64_t i = 0; i < kCount; i++) right &= data[i] == value(i, rank, 1);
+      if (right) {
+        status = weft_all_reduce(next, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+      }
+      for (uint64_t i = 0; i < kCount; i++) right &= data[i] == value(i, 2, 2);
+      right &= weft_comm_free(next, memory) == WEFT_OK && weft_comm_free(next, other) == WEFT_OK;
+      right &= weft_comm_free(next, other) == WEFT_ERR_ARG;
+      weft_comm_destroy(&next);
+      weft_context_destroy(&joined.context);
+      const weft_error none = WEFT_ERROR_INIT;
+      reporter.end(right ? status : -1, none);
+    });
+    for (const int r : {0, 1, 2}) REQUIRE(ranks.wait_for_mark(r, 1, kSetupMs));
+    ranks.kill(1);
+    for (const int r : {0, 2}) {
+      Word word;
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO(word.text);
+      CHECK(word.status == WEFT_OK);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
+  }
+}

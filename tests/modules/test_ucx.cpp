@@ -1,5 +1,6 @@
 // The ucx module of this build, through the C ABI, in a process that has not loaded UCX before.
 // WEFT_TEST_MODULES is its folder.
+#include <dlfcn.h>
 #include <signal.h>
 
 #include <atomic>
@@ -30,7 +31,19 @@ void of_the_program(int) {}
 
 }  // namespace
 
-TEST_CASE("loading UCX leaves the program's signal handlers as they are") {
+// The first bytes of functions that memory hooks patch.
+std::vector<char> code() {
+  std::vector<char> bytes;
+  for (const char* name : {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"}) {
+    const void* const function = dlsym(RTLD_DEFAULT, name);
+    const auto* const begin = static_cast<const char*>(function);
+    if (function != nullptr) bytes.insert(bytes.end(), begin, begin + 16);
+  }
+  return bytes;
+}
+
+TEST_CASE("loading UCX leaves the program's signal handlers, memory functions and environment as they are") {
+  const std::vector<char> code_before = code();
   signal(SIGUSR2, of_the_program);
   signal(SIGFPE, of_the_program);
   std::vector<Handler> before;
@@ -54,6 +67,8 @@ TEST_CASE("loading UCX leaves the program's signal handlers as they are") {
   }
   weft_context_destroy(&context);
   CHECK(available);
+  CHECK(code() == code_before);
+  CHECK(std::getenv("UCX_MEM_EVENTS") == nullptr);
   for (int number = 1; number < NSIG; number++) {
     INFO("signal " << number);
     CHECK(handler_of(number) == before[static_cast<size_t>(number - 1)]);

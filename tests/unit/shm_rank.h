@@ -39,7 +39,7 @@ class ShmRank {
   }
   std::byte* allocate(uint64_t size) {
     std::byte* memory = nullptr;
-    WEFT_EXPECT_OK(collectives_->arena().allocate(size, &memory));
+    WEFT_EXPECT_OK(collectives_->arena()->allocate(size, &memory));
     return memory;
   }
 

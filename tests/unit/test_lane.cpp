@@ -51,19 +51,19 @@ class NoArena final : public Arena {
 
 class Backend final : public Collectives {
  public:
-  explicit Backend(World& world) : world_(world), arena_(world) {}
+  explicit Backend(World& world) : world_(world), arena_(std::make_shared<NoArena>(world)) {}
   Status open_lane(const LaneKey&, std::unique_ptr<CollectiveLane>* lane) override {
     *lane = std::make_unique<Endless>(world_);
     return {};
   }
-  Arena& arena() override { return arena_; }
+  std::shared_ptr<Arena> arena() override { return arena_; }
   CollectiveCounters counters() const override { return {}; }
   int local_size() const override { return 3; }
   const char* name() const override { return "test"; }
 
  private:
   World& world_;
-  NoArena arena_;
+  const std::shared_ptr<NoArena> arena_;
 };
 
 class Silence final : public Control {

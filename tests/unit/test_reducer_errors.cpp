@@ -372,7 +372,7 @@ TEST_CASE("a reducer may outlive its communicator's and its context's handles") 
 TEST_CASE("destroying reducers between steps leaves the communicator as it was") {
   const Model model(kThree);
   const auto failures = run_threads(2, [&](Rank& self) {
-    const uint64_t before = self.comm->collectives().arena().populated_bytes();
+    const uint64_t before = self.comm->collectives().arena()->populated_bytes();
     for (int i = 0; i < 3; i++) {
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
@@ -383,7 +383,7 @@ TEST_CASE("destroying reducers between steps leaves the communicator as it was")
       self.expect(reducer->finish(nullptr), "finish");
     }
     self.expect(!self.comm->failed(), "the communicator works");
-    self.expect(self.comm->collectives().arena().populated_bytes() == before, "memory was given back");
+    self.expect(self.comm->collectives().arena()->populated_bytes() == before, "memory was given back");
   });
   check(failures);
 }

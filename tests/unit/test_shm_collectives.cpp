@@ -32,7 +32,7 @@ class Buffers {
  public:
   explicit Buffers(ShmRank& rank) : rank_(rank) {}
   ~Buffers() {
-    for (std::byte* memory : arena_) (void)rank_.collectives().arena().free(memory);
+    for (std::byte* memory : arena_) (void)rank_.collectives().arena()->free(memory);
   }
   int32_t* get(uint64_t count, bool arena) {
     if (count == 0) count = 1;

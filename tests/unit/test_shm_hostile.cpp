@@ -76,7 +76,7 @@ Status against(int ranks_are_processes, uint64_t count,
       return;
     }
     std::byte* memory = nullptr;
-    WEFT_EXPECT_OK(group->arena().allocate(count * 4, &memory));
+    WEFT_EXPECT_OK(group->arena()->allocate(count * 4, &memory));
     std::memcpy(memory, data.data(), count * 4);
     CollectiveArgs args = sum(data);
     args.src = args.dst = memory;
@@ -198,7 +198,7 @@ TEST_CASE("nobody writes into the arena of a rank that has given an operation up
     std::vector<Bytes> all;
     const uint64_t count = 1 << 20;
     std::byte* memory = nullptr;
-    WEFT_EXPECT_OK(group->arena().allocate(count * 4, &memory));
+    WEFT_EXPECT_OK(group->arena()->allocate(count * 4, &memory));
     auto* const values = reinterpret_cast<int32_t*>(memory);
     std::fill_n(values, count, 5);
     std::vector<int32_t> shape(count);

@@ -39,15 +39,16 @@ Fd duplicate(const Fd& fd) {
 TEST_CASE("a segment is attached only if it is the one that was announced") {
   const Layout layout(2, 1 << 20);
   Mapping* own = nullptr;
+  std::shared_ptr<ArenaMemory> arena;
   Fd fd;
-  REQUIRE(Mapping::create(layout, 77, 1, &own, &fd).ok());
+  REQUIRE(Mapping::create(layout, 77, 1, &arena, 0, &own, &fd).ok());
   Mapping* other = nullptr;
   CHECK(Mapping::attach(duplicate(fd), Layout(2, 2 << 20), 77, &other).code() == Code::kPeerFailed);
   CHECK(Mapping::attach(duplicate(fd), layout, 78, &other).code() == Code::kPeerFailed);
   CHECK(Mapping::attach(Fd(), layout, 77, &other).code() == Code::kSystem);
   REQUIRE(Mapping::attach(duplicate(fd), layout, 77, &other).ok());
-  own->base()[layout.arena] = std::byte{9};
-  CHECK(other->base()[layout.arena] == std::byte{9});
+  own->arena_base()[layout.arena] = std::byte{9};
+  CHECK(other->arena_base()[layout.arena] == std::byte{9});
   other->release();
   own->release();
 }
@@ -68,16 +69,44 @@ TEST_CASE("a segment that its owner could shrink under a reader is refused") {
 TEST_CASE("no segment can be shrunk once it is made") {
   const Layout layout(1, 1 << 20);
   Mapping* own = nullptr;
+  std::shared_ptr<ArenaMemory> arena;
   Fd fd;
-  REQUIRE(Mapping::create(layout, 1, 1, &own, &fd).ok());
+  REQUIRE(Mapping::create(layout, 1, 1, &arena, 0, &own, &fd).ok());
   CHECK(::ftruncate(fd.get(), 4096) != 0);
   own->release();
+}
+
+TEST_CASE(
+    "an arena that is backed anew keeps its place and its contents, and leaves the old segment's readers") {
+  const Layout before(3, 1 << 20);
+  const Layout after(2, 1 << 20);
+  std::shared_ptr<ArenaMemory> arena;
+  Mapping* old_own = nullptr;
+  Mapping* own = nullptr;
+  Mapping* late = nullptr;
+  Mapping* peer = nullptr;
+  Fd old_fd, fd;
+  REQUIRE(Mapping::create(before, 1, 1, &arena, 0, &old_own, &old_fd).ok());
+  REQUIRE(Mapping::attach(std::move(old_fd), before, 1, &late).ok());
+  std::byte* const memory = arena->base();
+  std::fill_n(memory, 100'000, std::byte{5});
+  REQUIRE(Mapping::create(after, 2, 1, &arena, 102'400, &own, &fd).ok());
+  CHECK(arena->base() == memory);
+  REQUIRE(Mapping::attach(std::move(fd), after, 2, &peer).ok());
+  CHECK(std::all_of(memory, memory + 100'000, [](std::byte b) { return b == std::byte{5}; }));
+  late->arena_base()[before.arena] = std::byte{6};  // what a rank that was left out writes
+  CHECK(memory[0] == std::byte{5});
+  peer->arena_base()[after.arena + 1] = std::byte{7};
+  CHECK(memory[1] == std::byte{7});
+  memory[2] = std::byte{8};
+  CHECK(peer->arena_base()[after.arena + 2] == std::byte{8});
+  for (Mapping* mapping : {old_own, late, own, peer}) mapping->release();
 }
 
 TEST_CASE("the arena's memory is zeroed again, limited, and knows its own pointers") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           ShmRank rank(links, 8 << 20);
-          Arena& arena = rank.collectives().arena();
+          Arena& arena = *rank.collectives().arena();
           const uint64_t before = arena.populated_bytes();
           std::byte* const memory = rank.allocate(1 << 20);
           WEFT_EXPECT(reinterpret_cast<uintptr_t>(memory) % Arena::kAlignment == 0);
@@ -102,10 +131,10 @@ TEST_CASE("an arena larger than the machine's memory is refused, not killed for"
           const uint64_t limit = 2 * available_memory();
           ShmRank rank(links, limit);
           std::byte* none = nullptr;
-          const Status status = rank.collectives().arena().allocate(available_memory() / 8 * 9, &none);
+          const Status status = rank.collectives().arena()->allocate(available_memory() / 8 * 9, &none);
           WEFT_EXPECT(status.code() == Code::kNoMemory);
           // What was refused takes nothing: small memory is still there.
-          WEFT_EXPECT_OK(rank.collectives().arena().free(rank.allocate(4096)));
+          WEFT_EXPECT_OK(rank.collectives().arena()->free(rank.allocate(4096)));
         })) == "");
 }
 
