@@ -51,7 +51,8 @@ TEST_CASE("a stopped rank is named by all others, and learns it when it goes on"
       const std::string store = weft_test::store_name();
       const uint64_t count = victim == 0 ? 100'000 : 1'000'000;
       Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
-        Joined joined(backend.c_str(), rank, kRanks, store, patient(0));
+        Joined joined(backend.c_str(), rank, kRanks, store,
+                      patient(0, victim == 0 ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER));
         if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
         const weft_status status = reduce_until_failure(joined.comm, count, reporter);
         weft_error error = WEFT_ERROR_INIT;
