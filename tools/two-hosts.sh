@@ -36,8 +36,9 @@ but no shared memory, and no network besides their rate-limited cables to one sw
   --weft PATH          the weft command (default: \$WEFT, build/tools/weft beside this script, or that in PATH)
   --help
 
-The hosts are host0, host1 ... and find each other by these names; rank 0 is on host0. Each rank has WEFT_RANK, WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the
-end after the first failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
+The hosts are host0, host1 ... and know each other by these names; rank 0 is on host0. Each rank has WEFT_RANK,
+WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end after the first
+failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, mount), and in the kernel
 namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
 
