@@ -74,6 +74,8 @@ class Handshake {
   // close. kAuth, kVersion; texts say what "this side" and "the other side" have.
   Status receive(ByteView bytes, size_t* consumed, Bytes* out);
   bool done() const { return stage_ == Stage::kDone; }
+  // The other side has said a hello that suits; anybody can.
+  bool greeted() const { return stage_ != Stage::kHello; }
   // Valid when done.
   const SessionKeys& keys() const { return keys_; }
 

@@ -21,6 +21,7 @@ class Connection {
   int fd() const { return fd_.get(); }
   bool open() const { return fd_.valid(); }
   bool established() const { return stream_->established(); }
+  bool greeted() const { return stream_->greeted(); }
   void set_limit(size_t limit) { stream_->set_limit(limit); }
 
   // Read what is there, a bounded amount, and append the frames. *closed: the peer has ended the connection

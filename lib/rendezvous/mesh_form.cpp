@@ -13,6 +13,7 @@ constexpr int64_t kStrangerMs = 5000;  // for whoever connects to become a peer
 constexpr int64_t kTryTcpMs = 3000;    // for one address of a rank
 constexpr int64_t kRetryMs = 50;       // before all of them are tried again
 constexpr size_t kMaxStrangers = 128;
+constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 3;
 
 std::string random_name() {
@@ -195,19 +196,33 @@ void Former::accept_from_all() {
   if (ready_[1].revents != 0) accept_links(tcp_listener_, false);
 }
 
+// If there are more incoming links than `most`, one goes: the oldest of those that have not even said Weft's
+// hello if there are any. A rank that this hits tries again.
+bool Former::displace(size_t most) {
+  const auto incoming = [](const Link& link) { return !link.outgoing(); };
+  const auto mute = [](const Link& link) { return !link.outgoing() && !link.connection.greeted(); };
+  if (static_cast<size_t>(std::count_if(links_.begin(), links_.end(), incoming)) <= most) return false;
+  // links_ is in order of age.
+  const auto oldest = std::find_if(links_.begin(), links_.end(), mute);
+  links_.erase(oldest != links_.end() ? oldest : std::find_if(links_.begin(), links_.end(), incoming));
+  return true;
+}
+
+// A bounded number at a time: however many come, those who are here get their turn.
 void Former::accept_links(const Fd& listener, bool unix_socket) {
-  for (;;) {
+  for (int i = 0; i < kAcceptsAtOnce; i++) {
     Fd fd;
-    if (!accept_from(listener.get(), &fd, &exhausted_).ok() || !fd.valid()) return;
+    const Status accepted = accept_from(listener.get(), &fd, &exhausted_);
+    if (exhausted_ && displace(0)) {
+      exhausted_ = false;
+      continue;
+    }
+    if (!accepted.ok() || !fd.valid()) return;
     if (Status status = check_peer_user(fd.get()); !status.ok()) {
       log_.warn(cat("mesh: refused a connection: ", status.text()));
       continue;
     }
-    // links_ is in order of age, so the first incoming one is the oldest.
-    const auto incoming = [](const Link& link) { return !link.outgoing(); };
-    if (static_cast<size_t>(std::count_if(links_.begin(), links_.end(), incoming)) >= kMaxStrangers) {
-      links_.erase(std::find_if(links_.begin(), links_.end(), incoming));
-    }
+    displace(kMaxStrangers - 1);
     Link link;
     link.unix_socket = unix_socket;
     link.deadline = Deadline::after(clock_, kStrangerMs, 0);

@@ -59,6 +59,7 @@ class Former {
   Status wait_for_events();
   Status look_at_peers(size_t first);
   void accept_from_all();
+  bool displace(size_t most);
   void accept_links(const Fd& listener, bool unix_socket);
   void serve(Link& link, short events);
   void take_hello(Link& link, ByteView frame);

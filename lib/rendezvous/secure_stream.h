@@ -19,6 +19,8 @@ class SecureStream {
   Status receive(ByteView bytes, std::vector<Bytes>* frames);
   // Both sides have proved that they hold the key.
   bool established() const { return reader_.has_value(); }
+  // The peer speaks Weft's protocol at least.
+  bool greeted() const { return handshake_.greeted(); }
   // Largest frame to accept; kSmallFrame at first.
   void set_limit(size_t limit);
 

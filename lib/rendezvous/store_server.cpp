@@ -44,8 +44,8 @@ class StoreServer::Loop {
 
   bool finished();
   void wait_for_events();
-  void accept_all();
-  void make_room();
+  void accept_some();
+  bool displace(int most);
   void serve(Session& session, bool readable);
   void handle(Session& session, ByteView frame);
   void join(Session& session, ByteView frame);
@@ -57,6 +57,7 @@ class StoreServer::Loop {
   Deadline soon() const { return Deadline::after(clock_, kStrangerMs, 0); }
 
   static constexpr uint64_t kRunning = UINT64_MAX - 1;
+  static constexpr int kAcceptsAtOnce = 64;
 
   const AuthKey key_;
   Clock& clock_;
@@ -78,7 +79,7 @@ void StoreServer::Loop::run() {
     wait_for_events();
     const size_t polled = ready_.size() - 2;  // sessions that were there when polling
     for (size_t i = 0; i < polled; i++) serve(*sessions_[i], ready_[i + 2].revents != 0);
-    if (ready_[1].revents != 0) accept_all();
+    if (ready_[1].revents != 0) accept_some();
     sweep();
   } while (!finished());
 }
@@ -120,34 +121,46 @@ void StoreServer::Loop::wait_for_events() {
   [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof count);
 }
 
-void StoreServer::Loop::accept_all() {
-  for (;;) {
+// A bounded number at a time: however many come, those who are here get their turn.
+void StoreServer::Loop::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; i++) {
     Fd fd;
     if (Status status = accept_from(listener_.get(), &fd, &exhausted_); !status.ok()) {
       log_.error(cat("store: ", status.text()));
       exhausted_ = true;
+    }
+    if (exhausted_ && displace(0)) {
+      exhausted_ = false;
+      continue;
     }
     if (!fd.valid()) return;
     if (Status status = check_peer_user(fd.get()); !status.ok()) {
       log_.warn(cat("store: refused a connection: ", status.text()));
       continue;
     }
-    make_room();
+    displace(kMaxStrangers - 1);
     sessions_.push_back(
         std::make_unique<Session>(Connection(std::move(fd), Role::kServer, key_), clock_.now_ns(), soon()));
   }
 }
 
-// Too many strangers: the one that has been here longest goes. A rank that this hits tries again.
-void StoreServer::Loop::make_room() {
-  Session* oldest = nullptr;
+// If there are more strangers than `most`, one goes: that which has been here longest, of those that have not
+// even said Weft's hello if there are any. A rank that this hits tries again. Who holds the secret is no
+// stranger.
+bool StoreServer::Loop::displace(int most) {
+  const auto standing = [](Session& each) {
+    return std::pair(each.connection().greeted(), each.accepted_ns());
+  };
+  Session* least = nullptr;
   int strangers = 0;
   for (const auto& session : sessions_) {
-    if (!session->stranger() || !session->connection().open()) continue;
+    if (!session->connection().open() || session->connection().established()) continue;
     strangers++;
-    if (oldest == nullptr || session->accepted_ns() < oldest->accepted_ns()) oldest = session.get();
+    if (least == nullptr || standing(*session) < standing(*least)) least = session.get();
   }
-  if (strangers >= kMaxStrangers) oldest->connection().close();
+  if (strangers <= most) return false;
+  least->connection().close();
+  return true;
 }
 
 void StoreServer::Loop::serve(Session& session, bool readable) {

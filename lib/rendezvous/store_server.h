@@ -3,8 +3,8 @@
 // (store_group.h), and tells a group at once when one of its members is gone.
 //
 // One thread, "weft-store", owns everything here; it sleeps in poll. Strangers are bounded in number, in time
-// and in what they can make the store remember, and a newcomer displaces the oldest of them: they cannot
-// disturb the jobs that are forming.
+// and in what they can make the store remember, and a newcomer displaces the oldest of those that speak no
+// Weft: they cannot disturb the jobs that are forming.
 #pragma once
 
 #include <memory>
