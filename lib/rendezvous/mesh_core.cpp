@@ -171,16 +171,20 @@ void SocketMesh::Core::forgive(uint64_t pause_ns, uint64_t now_ns) {
   }
 }
 
-// From the first moment on, also while this rank still forms the communicator: others may have begun.
+// A frame that is nothing but its type, unless somebody else is sending or it would have to wait.
+void SocketMesh::Core::send_plain(MeshPeer& peer, Type type) {
+  const std::unique_lock lock(peer.send_mutex, std::try_to_lock);
+  if (!lock.owns_lock() || peer.broken || peer.connection.queued() > 0) return;
+  peer.connection.send(mesh::plain_frame(type));
+  flush(peer);
+}
+
+// From the first moment on, also while this rank still forms the communicator: others may have begun. Where
+// something else is being sent, that is the sign.
 void SocketMesh::Core::give_signs_of_life() {
   if (leaving.load()) return;
   for (const auto& each : peers) {
-    if (!each) continue;
-    // Whoever holds the mutex sends something, and what is queued is a sign of life as soon as it is read.
-    const std::unique_lock lock(each->send_mutex, std::try_to_lock);
-    if (!lock.owns_lock() || each->broken || each->connection.queued() > 0) continue;
-    each->connection.send(mesh::plain_frame(Type::kHeartbeat));
-    flush(*each);
+    if (each) send_plain(*each, Type::kHeartbeat);
   }
 }
 
@@ -192,13 +196,14 @@ void SocketMesh::Core::judge(MeshPeer& peer, uint64_t now_ns) {
     read(peer);
     if (stopped() || peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
   }
-  const auto tenths = [](uint64_t ns) { return static_cast<double>(ns / 100'000'000u) / 10; };
-  end(peer, Status::error(Code::kPeerFailed,
-                          cat("nothing was heard from rank ", peer.rank, " for ",
-                              tenths(now_ns - peer.heard_ns), " s (heartbeat budget ",
-                              tenths(heartbeat.budget_ns()), " s): it is stopped, or its link is silent"),
-                          Evidence::kHeartbeat)
-                .with_ranks({peer.rank}));
+  send_plain(peer, Type::kMissed);
+  end(peer,
+      Status::error(Code::kPeerFailed, missed_text(peer.rank), Evidence::kHeartbeat).with_ranks({peer.rank}));
+}
+
+std::string SocketMesh::Core::missed_text(int missed) const {
+  return cat("nothing was heard from rank ", missed, " for the heartbeat budget of ",
+             static_cast<double>(heartbeat.budget_ns()) / 1e9, " s: it was stopped, or its link is silent");
 }
 
 // ---- what comes ----------------------------------------------------------------------------------------
@@ -274,6 +279,11 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
     case Type::kFarewell:
       if (!std::exchange(peer.left, true)) told->on_peer_left(peer.rank);
       return;
+    case Type::kMissed:
+      end(peer, Status::error(Code::kPeerFailed, cat("rank ", peer.rank, " reports: ", missed_text(rank)),
+                              Evidence::kReport)
+                    .with_ranks({rank}));
+      return;
     case Type::kHeartbeat:
     case Type::kFd:
     case Type::kHello:
@@ -284,8 +294,8 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
                 .with_ranks({peer.rank}));
 }
 
-// The last thing that happens to a peer. It may live, stopped or behind a bad link: the listener's report is
-// sent to it too, and then the connection is cut, so that it learns at once, or when it wakes up.
+// The last thing that happens to a peer. It may live, stopped or behind a bad link: the connection is cut, so
+// that it learns at once, or when it wakes up; after what the listener still has to tell it.
 void SocketMesh::Core::end(MeshPeer& peer, const Status& why) {
   if (std::exchange(peer.ended, true)) return;
   if (!peer.left && !stopped()) listener.load(std::memory_order_acquire)->on_peer_lost(peer.rank, why);

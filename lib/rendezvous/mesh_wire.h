@@ -27,11 +27,12 @@ bool decode(ByteView bytes, Advertisement* advertisement);
 
 // The first byte of every frame.
 enum class Type : uint8_t {
-  kHello = 1,     // the sender's rank: the first frame on a connection
-  kMessage = 2,   // of Control::send
-  kFd = 3,        // a descriptor came with this frame
-  kFarewell = 4,  // of Control::leave
-  kHeartbeat = 5  // a sign of life
+  kHello = 1,      // the sender's rank: the first frame on a connection
+  kMessage = 2,    // of Control::send
+  kFd = 3,         // a descriptor came with this frame
+  kFarewell = 4,   // of Control::leave
+  kHeartbeat = 5,  // a sign of life
+  kMissed = 6      // the receiver gave none for too long: the last frame on a connection
 };
 
 Bytes hello_frame(int rank);
