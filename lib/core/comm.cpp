@@ -252,9 +252,9 @@ void Comm::on_peer_lost(int rank, const Status& why) {
   if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {
     gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   }
+  fail(why);  // first: a lane that sees the rank departed would say that it left
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
-  fail(why);
 }
 
 void Comm::on_peer_left(int rank) {
