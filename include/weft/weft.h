@@ -645,8 +645,11 @@ typedef struct weft_reducer_options {
   weft_bucket_fn on_bucket;      /* default none */
   void* on_bucket_user_data;
   int64_t timeout_ms; /* a step's deadline from its finish call; default: the communicator's */
-  uint64_t flags;     /* 0 */
+  uint64_t flags;     /* WEFT_REDUCER_*; equal on all ranks */
 } weft_reducer_options;
+/* Keep what each rank contributes to a step until the step is committed, for weft_reducer_retry. Needs the
+ * memory of the buckets once more (weft_reducer_stats.retained_bytes); every finish then commits. */
+#define WEFT_REDUCER_RETAIN UINT64_C(1)
 #define WEFT_REDUCER_OPTIONS_INIT \
   {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0}
 
@@ -701,12 +704,23 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
-/* Wait until every bucket's result is in the gradients, and end the step. stream (NULL: host) waits on the
- * device. Returns WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make
- * them ready and finish again, or abort); WEFT_ERR_HOOK; the communicator's failure. After a failure
- * gradients are not reduced; which buckets had completed is in the statistics. Threads: one thread at a time
- * per reducer. Since 1.0 */
-WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_stream* stream);
+typedef struct weft_finish_options {
+  size_t struct_size;
+  uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks */
+  const weft_stream* stream; /* waits on the device; default host */
+} weft_finish_options;
+/* Return only when every rank has all results of this step: after WEFT_OK the step is committed, and no
+ * failure undoes it. Costs a barrier. */
+#define WEFT_FINISH_COMMIT UINT64_C(1)
+#define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL}
+
+/* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
+ * WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make them ready and
+ * finish again, or abort); WEFT_ERR_HOOK; the communicator's failure. After a failure gradients are not
+ * reduced; which buckets had completed is in the statistics. (If only the commit failed, they are reduced
+ * here; weft_reducer_rebind finds out whether they are everywhere.) Threads: one thread at a time per
+ * reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
 /* The reducer's last error with its details; WEFT_OK if none. Threads: one thread at a time per reducer.
  * Since 1.0 */
@@ -745,10 +759,50 @@ typedef struct weft_reducer_stats {
   uint64_t step_ns;          /* begin to the end of finish */
   uint64_t exposed_ns;       /* inside finish: communication that computing did not hide */
   uint64_t communication_ns; /* first launch to last completion */
+  uint64_t retained_bytes;   /* memory of what WEFT_REDUCER_RETAIN keeps */
 } weft_reducer_stats;
 
 /* Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats);
+
+/* ---- Recovery: gradient synchronisation after weft_comm_shrink ------------------------------------------
+ */
+
+/* How far the synchronised steps have come; they count from 0. A step is finished when all its results are in
+ * this rank's gradients, and committed when it is known that they are in every rank's: when finish has
+ * returned with WEFT_FINISH_COMMIT, or, later, when a collective of the next step has completed, which no
+ * rank starts before. */
+typedef struct weft_verdict {
+  size_t struct_size;
+  uint64_t last_finished_step;  /* WEFT_NO_STEP if none */
+  uint64_t last_committed_step; /* WEFT_NO_STEP if none; equal on all ranks after a rebind */
+  uint64_t next_step;           /* the number of the next synchronised step, or of the open one */
+  uint8_t can_retry;   /* 1: what this rank contributes to next_step is kept, see weft_reducer_retry */
+  uint8_t rolled_back; /* 1: next_step was finished on this rank, but not on all */
+  uint8_t reserved[6];
+} weft_verdict;
+
+/* Threads: one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict);
+
+/* Go on over another communicator of the same context, as a rule the one that weft_comm_shrink made: with the
+ * same parameters, buckets, views and hook, whose state is kept. Collective over its ranks, each with the
+ * same reducer. The ranks agree on the last committed step: the last that all of them have finished. Of a
+ * step that was finished on some only the verdict says rolled_back there: if its gradients have been used,
+ * undo that or commit steps before you use them. What was accumulated in local steps and not retained is
+ * dropped. Returns WEFT_ERR_ARG for a communicator of another context; WEFT_ERR_STATE inside a step, or if a
+ * stage of its hook has not returned; WEFT_ERR_MISMATCH if the ranks bring different reducers; the
+ * communicator's failure, after which the reducer can be bound to a further one. error may be NULL. Threads:
+ * one thread at a time per reducer and communicator. Since 1.0 */
+WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error);
+
+/* Do the step that failed again without computing it again: sum what the ranks contributed, now over the
+ * ranks of the communicator, and finish. For the other ranks it is a step as any other: each calls either
+ * this, or begin, ready and finish. options as for weft_reducer_finish. Returns WEFT_ERR_STATE if nothing is
+ * kept (see weft_verdict.can_retry): without WEFT_REDUCER_RETAIN, or if not all gradients had become ready.
+ * With it gradients may become ready after the communicator has failed, until finish. Otherwise as
+ * weft_reducer_finish. Threads: one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options);
 
 /* ---- Trace
  * ------------------------------------------------------------------------------------------------------------

@@ -129,10 +129,40 @@ weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* grad
   });
 }
 
-weft_status weft_reducer_finish(weft_reducer* reducer, const weft_stream* stream) {
+weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
-    Status status = reducer->rep->finish(stream);
+    weft_finish_options read;
+    WEFT_TRY(read_struct(options, "weft_finish_options", &read));
+    Status status = reducer->rep->finish(read);
+    after_progress(*reducer->context);
+    return status;
+  });
+}
+
+weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_verdict out{};
+    reducer->rep->verdict(&out);
+    return write_struct(out, "verdict", verdict);
+  });
+}
+
+weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    WEFT_NOT_NULL(comm);
+    return reducer->rep->rebind(comm->rep);
+  });
+}
+
+weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_finish_options read;
+    WEFT_TRY(read_struct(options, "weft_finish_options", &read));
+    Status status = reducer->rep->retry(read);
     after_progress(*reducer->context);
     return status;
   });

@@ -101,12 +101,10 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
 }
 
 template <class MakeDeadline>
-Status Comm::run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline) {
-  std::shared_ptr<Lane> lane;
-  WEFT_TRY(lane_for(args, &lane));
+Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline) {
   Request request;
   request.args = args;
-  lane->submit(&request);
+  lane.submit(&request);
   Engine& engine = context_->engine();
   int looks = 0;
   const auto done = [&] {
@@ -123,11 +121,19 @@ Status Comm::run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline)
 }
 
 Status Comm::run(const CollectiveArgs& args, int64_t timeout_ms) {
-  return run_until(args, [&] { return op_deadline(timeout_ms); });
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(lane_for(args, &lane));
+  return run_until(*lane, args, [&] { return op_deadline(timeout_ms); });
 }
 
 Status Comm::run(const CollectiveArgs& args, Deadline deadline) {
-  return run_until(args, [&] { return deadline; });
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(lane_for(args, &lane));
+  return run(lane, args, deadline);
+}
+
+Status Comm::run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline) {
+  return run_until(*lane, args, [&] { return deadline; });
 }
 
 Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {

@@ -72,6 +72,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Submit and wait; drives progress meanwhile. timeout_ms: as in op_deadline.
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
+  Status run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline);
   // All-gather of small byte strings over the user's lane, for agreements (manifests, split).
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
@@ -118,7 +119,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
  private:
   Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
   template <class MakeDeadline>
-  Status run_until(const CollectiveArgs& args, MakeDeadline&& make_deadline);
+  Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);
   void adopt(int rank, ByteView message);
 

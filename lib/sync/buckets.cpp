@@ -31,18 +31,22 @@ Status take(Arena& arena, const std::vector<uint64_t>& sizes, uint64_t alignment
 
 }  // namespace
 
-Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule& schedule,
-                     std::shared_ptr<Arena> arena, std::unique_ptr<Buckets>* out) {
-  std::unique_ptr<Buckets> made(new Buckets);
+Status Buckets::make(const Manifest& manifest, const Plan& plan, std::shared_ptr<Arena> arena, bool retain,
+                     const HostAllocator& allocator, std::shared_ptr<Buckets>* out) {
+  std::shared_ptr<Buckets> made(new Buckets);
   made->arena_ = std::move(arena);
-  std::vector<uint64_t> sizes, scratch;
+  std::vector<uint64_t> sizes;
   // A bucket of empty parameters has an address of its own all the same.
   for (const PlannedBucket& b : plan.buckets) sizes.push_back(std::max<uint64_t>(b.bytes(), 1));
-  for (const HookedBucket& b : schedule.buckets) scratch.push_back(b.scratch_bytes);
   WEFT_TRY(take(*made->arena_, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_,
                 &made->bucket_bytes_, &made->buffers_));
-  WEFT_TRY(take(*made->arena_, scratch, kScratchAlignment, "scratch of the hook", &made->scratch_slab_,
-                &made->scratch_bytes_, &made->scratch_));
+  if (retain) {
+    made->retained_arena_ = std::make_unique<HeapArena>(allocator);
+    std::byte* slab = nullptr;
+    uint64_t bytes = 0;
+    WEFT_TRY(take(*made->retained_arena_, sizes, kScratchAlignment, "memory of retained contributions", &slab,
+                  &bytes, &made->retained_));
+  }
   made->layouts_.reserve(manifest.params.size());
   made->places_.reserve(manifest.params.size());
   for (uint32_t i = 0; i < manifest.params.size(); i++) {
@@ -55,14 +59,28 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, const Schedule&
 }
 
 Buckets::~Buckets() {
-  if (left_) return;
   // The arena only refuses what it did not give.
-  if (slab_ != nullptr) static_cast<void>(arena_->free(slab_));
-  if (scratch_slab_ != nullptr) static_cast<void>(arena_->free(scratch_slab_));
+  if (!left_ && slab_ != nullptr) static_cast<void>(arena_->free(slab_));
+}
+
+Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
+                         std::unique_ptr<HookScratch>* out) {
+  std::unique_ptr<HookScratch> made(new HookScratch);
+  made->arena_ = std::move(arena);
+  std::vector<uint64_t> sizes;
+  for (const HookedBucket& b : schedule.buckets) sizes.push_back(b.scratch_bytes);
+  WEFT_TRY(take(*made->arena_, sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->bytes_,
+                &made->parts_));
+  *out = std::move(made);
+  return {};
+}
+
+HookScratch::~HookScratch() {
+  if (!left_ && slab_ != nullptr) static_cast<void>(arena_->free(slab_));
 }
 
 uint64_t Buckets::memory_bytes() const {
-  uint64_t bytes = (buffers_.capacity() + scratch_.capacity()) * sizeof(std::byte*) +
+  uint64_t bytes = (buffers_.capacity() + retained_.capacity()) * sizeof(std::byte*) +
                    layouts_.capacity() * sizeof(Layout) + places_.capacity() * sizeof(Place);
   for (const Layout& layout : layouts_) bytes += layout.memory_bytes();
   return bytes;

@@ -1,5 +1,6 @@
 // The memory of a reducer: buckets and hooks' scratch in the communicator's arena, and where each parameter
-// lies in it. Made when a reducer is created. Threads: immutable after make; what lies in the memory belongs
+// lies in it. The buckets are made when a reducer is created, and stay when it is bound to another
+// communicator; the scratch is made for each. Threads: immutable after make; what lies in the memory belongs
 // to whoever the step's state says.
 #pragma once
 
@@ -26,9 +27,9 @@ class Buckets {
     uint64_t count = 0;
   };
 
-  // kNoMemory.
-  static Status make(const Manifest& manifest, const Plan& plan, const Schedule& schedule,
-                     std::shared_ptr<Arena> arena, std::unique_ptr<Buckets>* buckets);
+  // retain: with room for a copy of every bucket. kNoMemory.
+  static Status make(const Manifest& manifest, const Plan& plan, std::shared_ptr<Arena> arena, bool retain,
+                     const HostAllocator& allocator, std::shared_ptr<Buckets>* buckets);
   ~Buckets();
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
@@ -37,9 +38,10 @@ class Buckets {
 
   const Place& place(uint64_t param) const { return places_[param]; }
   const std::vector<std::byte*>& buffers() const { return buffers_; }  // per bucket
-  const std::vector<std::byte*>& scratch() const { return scratch_; }  // per bucket
+  // Where a bucket's contributions are kept while it travels; null without `retain`.
+  std::byte* retained(uint32_t bucket) const { return retained_.empty() ? nullptr : retained_[bucket]; }
   uint64_t bucket_bytes() const { return bucket_bytes_; }
-  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  uint64_t retained_bytes() const { return retained_arena_ ? retained_arena_->populated_bytes() : 0; }
   uint64_t memory_bytes() const;  // of the tables on the heap
 
  private:
@@ -48,13 +50,34 @@ class Buckets {
   std::shared_ptr<Arena> arena_;
   bool left_ = false;
   std::byte* slab_ = nullptr;
-  std::byte* scratch_slab_ = nullptr;
   uint64_t bucket_bytes_ = 0;
-  uint64_t scratch_bytes_ = 0;
   std::vector<std::byte*> buffers_;
-  std::vector<std::byte*> scratch_;
+  std::unique_ptr<HeapArena> retained_arena_;
+  std::vector<std::byte*> retained_;
   std::vector<Layout> layouts_;
   std::vector<Place> places_;
+};
+
+class HookScratch {
+ public:
+  static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena,
+                     std::unique_ptr<HookScratch>* scratch);
+  ~HookScratch();
+  HookScratch(const HookScratch&) = delete;
+  HookScratch& operator=(const HookScratch&) = delete;
+  void abandon() { left_ = true; }  // as Buckets'
+
+  const std::vector<std::byte*>& parts() const { return parts_; }  // per bucket
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  HookScratch() = default;
+
+  std::shared_ptr<Arena> arena_;
+  bool left_ = false;
+  std::byte* slab_ = nullptr;
+  uint64_t bytes_ = 0;
+  std::vector<std::byte*> parts_;
 };
 
 }  // namespace weft

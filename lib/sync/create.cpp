@@ -17,7 +17,8 @@ Status check_options(const weft_reducer_options& options) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
-  if (options.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  if (options.flags & ~WEFT_REDUCER_RETAIN)
+    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
   }
@@ -33,12 +34,13 @@ Status check_options(const weft_reducer_options& options) {
 // What all ranks must want.
 struct Proposal {
   std::string hook;
+  uint64_t flags = 0;
   std::vector<uint64_t> limits;
   Manifest manifest;
 
   Bytes write() const {
     ByteWriter writer;
-    writer.put_string(hook).put(static_cast<uint32_t>(limits.size()));
+    writer.put_string(hook).put(flags).put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
     manifest.write(&writer);
     return writer.take();
@@ -46,10 +48,12 @@ struct Proposal {
   static Status read(ByteView bytes, Proposal* out) {
     ByteReader reader(bytes);
     out->hook = reader.get_string(kMaxHookName);
+    out->flags = reader.get<uint64_t>();
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
-    const size_t read = sizeof(uint32_t) * 2 + out->hook.size() + limits * sizeof(uint64_t);
+    const size_t read =
+        sizeof(uint32_t) * 2 + sizeof(uint64_t) + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -65,6 +69,10 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
                "] on rank ", other_rank);
   }
+  if (a.flags != b.flags) {
+    return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
+               other_rank);
+  }
   if (a.hook != b.hook) {
     return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
   }
@@ -77,22 +85,28 @@ Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* 
   if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
   proposal->hook = hook->name();
   if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
+  proposal->flags = options.flags;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   return make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest);
 }
 
 // The hook's plans and all memory; local.
-Status furnish(ReducerState* s) {
-  Engine& engine = s->comm->context().engine();
+Status furnish_local(ReducerState* s) {
+  Context& context = s->comm->context();
   s->views = std::make_unique<HookViews>(s->manifest, s->plan, s->comm->rank(), s->comm->size());
-  WEFT_TRY(engine.locked(
+  WEFT_TRY(context.engine().locked(
       [&] { return make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule); }));
-  WEFT_TRY(Buckets::make(s->manifest, s->plan, s->schedule, s->comm->collectives().arena(), &s->buckets));
-  s->schedule.bind(s->buckets->buffers(), s->buckets->scratch());
+  const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
+  if (!s->buckets) {
+    WEFT_TRY(
+        Buckets::make(s->manifest, s->plan, arena, s->retain, context.options().host_allocator, &s->buckets));
+  }
+  WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
+  s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     weft_bucket& view = s->views->bucket(b);
     view.buffer = s->buckets->buffers()[b];
-    view.scratch = s->buckets->scratch()[b];
+    view.scratch = s->scratch->parts()[b];
     view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
   }
   s->readiness = std::make_unique<Readiness>(s->plan);
@@ -122,22 +136,29 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->on_bucket_user_data = options.on_bucket_user_data;
   state->manifest = std::move(proposal.manifest);
   state->plan = make_plan(state->manifest, {.limits = proposal.limits, .order = {}});
-  const Status furnished = furnish(state.get());
+  state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
+  state->wanted = wanted;
+  const Status furnished = furnish(state.get(), deadline);
+  if (!furnished.ok()) {
+    comm->close_lane(state->lane);
+    return furnished;
+  }
+  reducer->reset(new Reducer(std::move(state), options.timeout_ms));
+  return {};
+}
+
+Status Reducer::furnish(ReducerState* state, Deadline deadline) {
+  const Status furnished = furnish_local(state);
   ByteWriter planned;
   if (furnished.ok()) state->schedule.write(&planned);
   const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
     return schedule_difference(state->manifest, state->plan, rank, mine, other_rank, theirs);
   };
-  Status agreed = agree_on(*comm, furnished, planned.bytes(), difference, deadline);
-  if (!agreed.ok()) {
-    comm->close_lane(state->lane);
-    return agreed;
-  }
+  WEFT_TRY(agree_on(*state->comm, furnished, planned.bytes(), difference, deadline));
   ByteWriter whole;
   state->plan.write(&whole);
-  whole.put_bytes(wanted).put_bytes(planned.bytes());
+  whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
-  reducer->reset(new Reducer(std::move(state), options.timeout_ms));
   return {};
 }
 
@@ -162,7 +183,10 @@ Reducer::~Reducer() {
   const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); },
                                                      Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
   context.engine().remove(step_.get());
-  if (!quiet || step_->stage_given_up()) state_->buckets->abandon();
+  if (!quiet || step_->stage_given_up()) {
+    state_->buckets->abandon();
+    state_->scratch->abandon();
+  }
   if (quiet) {
     comm.close_lane(state_->lane);
   } else {

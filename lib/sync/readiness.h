@@ -38,11 +38,14 @@ class Readiness {
 
   // ---- one thread at a time: the program's begin and finish
   // Every gradient is awaited again. What happened before is visible to whoever sees the step open.
-  void open(uint32_t stamp, bool local) {
+  // `full`: none is awaited, all are in their buckets already.
+  void open(uint32_t stamp, bool local, bool full = false) {
+    for (size_t i = 0; full && i < plan_.bucket_of.size(); i++)
+      stamps_[i].store(stamp, std::memory_order_relaxed);
     if (!local) {
       for (size_t b = 0; b < plan_.buckets.size(); b++) {
-        pending_[b].count.store(static_cast<uint32_t>(plan_.buckets[b].params.size()),
-                                std::memory_order_relaxed);
+        const size_t awaited = full ? 0 : plan_.buckets[b].params.size();
+        pending_[b].count.store(static_cast<uint32_t>(awaited), std::memory_order_relaxed);
       }
     }
     step_.store(StepWord::make(stamp, true, local).word(), std::memory_order_release);

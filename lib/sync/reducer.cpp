@@ -53,20 +53,32 @@ Status Reducer::begin(const weft_begin_options* options) {
   }
   WEFT_TRY(note(check_begin(given)));
   const bool local = (given.flags & WEFT_BEGIN_LOCAL) != 0;
-  if (++stamp_ == 0) stamp_ = 1;
   if (!local) {
-    begin_ns_ = state_->comm->context().clock().now_ns();
-    const double micro_batches = std::max<uint32_t>(given.micro_batches, 1);
-    step_->prepare(stats_.steps, state_->comm->size() * micro_batches, begin_ns_);
+    micro_batches_ = std::max<uint32_t>(given.micro_batches, 1);
+    open_step(false);
+    return {};
   }
-  state_->readiness->open(stamp_, local);
+  if (++stamp_ == 0) stamp_ = 1;
+  state_->readiness->open(stamp_, true);
   return {};
+}
+
+// A synchronised step. full: all gradients are in their buckets already.
+void Reducer::open_step(bool full) {
+  if (++stamp_ == 0) stamp_ = 1;
+  kept_step_ = kNoStep;
+  begin_ns_ = state_->comm->context().clock().now_ns();
+  const double divisor = static_cast<double>(state_->comm->size()) * micro_batches_;
+  step_->prepare(stats_.steps, divisor, begin_ns_);
+  state_->readiness->open(stamp_, false, full);
+  if (full) state_->comm->context().engine().notify();
 }
 
 Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream) {
   ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
-  if (param >= s.manifest.params.size() || !step.open() || s.comm->failed()) [[unlikely]] {
+  // Contributions that are retained are wanted after a failure as well.
+  if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
     return note(ready_refused(param, step));
   }
   const Buckets::Place& place = s.buckets->place(param);
@@ -108,7 +120,7 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
   if (!step.open()) {
     return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
   }
-  if (state_->comm->failed()) return state_->comm->failure();
+  if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
   return Status::error(
       Code::kState,
       cat(name,
@@ -128,13 +140,18 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
   return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));
 }
 
-Status Reducer::finish(const weft_stream* stream) {
+Status Reducer::check_finish(const weft_finish_options& options) const {
+  if (options.flags & ~WEFT_FINISH_COMMIT)
+    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  return on_host(options.stream) ? Status() : no_streams();
+}
+
+Status Reducer::finish(const weft_finish_options& options) {
   ReducerState& s = *state_;
-  Context& context = s.comm->context();
-  const uint64_t entered_ns = context.clock().now_ns();
+  const uint64_t entered_ns = s.comm->context().clock().now_ns();
   const StepWord step = s.readiness->step();
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
-  if (!on_host(stream)) return note(no_streams());
+  WEFT_TRY(note(check_finish(options)));
   if (step.local()) return finish_local();
   if (!s.comm->failed()) {
     bool full = true;
@@ -144,11 +161,18 @@ Status Reducer::finish(const weft_stream* stream) {
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
   }
+  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain);
+}
+
+// All gradients are ready, or the communicator has failed.
+Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it) {
+  ReducerState& s = *state_;
+  Context& context = s.comm->context();
   const Deadline deadline = s.comm->op_deadline(timeout_ms_);
   step_->set_deadline(deadline);
   const Deadline give_up =
       deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
-  const auto over = [&] { return step_->finished(step.stamp()); };
+  const auto over = [&] { return step_->finished(stamp_); };
   if (!context.engine().wait(over, give_up)) {
     step_->seal();
     s.comm->fail(Status::error(Code::kTimeout,
@@ -157,7 +181,8 @@ Status Reducer::finish(const weft_stream* stream) {
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }
-  return close_step(entered_ns);
+  WEFT_TRY(close_step(entered_ns));
+  return commit_it ? commit(deadline) : Status();
 }
 
 Status Reducer::finish_local() {
@@ -206,6 +231,10 @@ Status Reducer::close_step(uint64_t entered_ns) {
   }
   const std::string text = done == bucket_count() ? std::string() : step_text();
   s.readiness->close();
+  if (s.retain && over && s.readiness->missing().empty()) {
+    kept_step_ = stats_.steps;
+    kept_buckets_ = step_->launched();
+  }
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes;
   stats_.step_ns = now_ns - begin_ns_;
@@ -213,7 +242,8 @@ Status Reducer::close_step(uint64_t entered_ns) {
   stats_.communication_ns = over && done > 0 ? step_->last_done_ns() - step_->first_launch_ns() : 0;
   if (done == bucket_count()) {
     // Also when the communicator failed just afterwards: every gradient has its result.
-    stats_.steps++;
+    finished_ = ++stats_.steps;
+    if (s.comm->size() == 1) step_->commit(stats_.steps);
     if (++window_ == 0) window_ = 1;
     return {};
   }
@@ -269,7 +299,8 @@ void Reducer::query(weft_reducer_stats* stats) const {
   *stats = stats_;
   stats->struct_size = sizeof *stats;
   stats->bucket_bytes = state_->buckets->bucket_bytes();
-  stats->scratch_bytes = state_->buckets->scratch_bytes();
+  stats->scratch_bytes = state_->scratch->bytes();
+  stats->retained_bytes = state_->buckets->retained_bytes();
   stats->other_bytes = other_bytes_;
 }
 

@@ -28,9 +28,9 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   Status grad_view(uint64_t param, void** view);  // any thread
-  // One thread at a time: begin, finish, bucket.
+  // One thread at a time: begin, finish, bucket, verdict, rebind, retry.
   Status begin(const weft_begin_options* options);
-  Status finish(const weft_stream* stream);
+  Status finish(const weft_finish_options& options);
   // Any thread, lock-free. Never drives the engine, also not in caller mode.
   Status ready(uint64_t param, void* gradient, const weft_stream* stream);
 
@@ -38,24 +38,38 @@ class Reducer {
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
   void query(weft_reducer_stats* stats) const;  // any thread
+
+  // Recovery (recover.cpp). rebind is collective over comm.
+  void verdict(weft_verdict* verdict) const;
+  Status rebind(std::shared_ptr<Comm> comm);
+  Status retry(const weft_finish_options& options);
+
   Comm& comm() { return *state_->comm; }
 
  private:
   Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms);
 
+  // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
+  // them. Collective.
+  static Status furnish(ReducerState* state, Deadline deadline);
   Status check_begin(const weft_begin_options& options) const;
+  Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
   Status ready_refused(uint64_t param, StepWord step) const;
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
+  void open_step(bool full);
+  Status wait_for_step(uint64_t entered_ns, bool commit);
   Status close_step(uint64_t entered_ns);
+  Status commit(Deadline deadline);
+  Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed);
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
   std::string step_text() const;
   uint64_t heap_bytes() const;
 
-  const std::shared_ptr<ReducerState> state_;
-  const std::shared_ptr<Step> step_;
+  std::shared_ptr<ReducerState> state_;  // changed by rebind alone
+  std::shared_ptr<Step> step_;
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;
 
@@ -67,6 +81,11 @@ class Reducer {
   // begin and finish
   uint32_t stamp_ = 0;
   uint64_t begin_ns_ = 0;  // of the last synchronised step
+  uint32_t micro_batches_ = 1;
+  uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
+  uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
+  uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets
+  static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   mutable std::mutex mutex_;
   weft_reducer_stats stats_{};  // guarded by mutex_

@@ -1,5 +1,6 @@
 // What a reducer consists of, shared by its two halves: Reducer (the program's threads) and Step (the
-// engine). Made by Reducer::create; only what is marked changes afterwards.
+// engine). Made by Reducer::create, and anew for every communicator that it is bound to; only what is marked
+// changes afterwards.
 #pragma once
 
 #include <weft/weft.h>
@@ -22,7 +23,9 @@ struct ReducerState {
   std::shared_ptr<Comm> comm;
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
   std::shared_ptr<Hook> hook;
-  bool copy = true;  // WEFT_GRADIENT_COPY
+  bool copy = true;     // WEFT_GRADIENT_COPY
+  bool retain = false;  // WEFT_REDUCER_RETAIN
+  Bytes wanted;         // what the ranks agreed on when the reducer was created
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
 
@@ -30,7 +33,8 @@ struct ReducerState {
   Plan plan;
   std::unique_ptr<HookViews> views;  // step, divisor: written by Step
   Schedule schedule;
-  std::unique_ptr<Buckets> buckets;
+  std::shared_ptr<Buckets> buckets;  // stay when the reducer is bound to another communicator
+  std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
   // Copy mode: where the results go. Element i is written by ready(i) before it arrives, and read by Step
   // once i's bucket is full.

@@ -11,6 +11,12 @@ namespace {
 constexpr uint64_t kPieceBytes = 1u << 20;  // copied in one poll
 constexpr uint32_t kWatchEvery = 64;        // fruitless polls between looks at the clock
 
+// Whether such a collective completes only after every rank has started it.
+bool needs_all(Coll coll) {
+  return coll == Coll::kAllReduce || coll == Coll::kAllGather || coll == Coll::kReduceScatter ||
+         coll == Coll::kAllToAll || coll == Coll::kBarrier;
+}
+
 }  // namespace
 
 Step::Step(std::shared_ptr<ReducerState> state)
@@ -64,7 +70,7 @@ void Step::start(uint32_t stamp) {
   launched_ = done_ = 0;
   submitted_ = collected_ = 0;
   result_ = copy_param_ = 0;
-  copy_element_ = 0;
+  copy_element_ = retained_ = 0;
   results_.clear();
   applied_deadline_ns_ = UINT64_MAX;
   first_launch_ns_ = last_done_ns_ = 0;
@@ -118,9 +124,12 @@ bool Step::resume() {
 // The oldest collective: the lane completes them in order.
 bool Step::collect() {
   if (collected_ == submitted_ || !request(collected_).done()) return false;
-  const uint32_t bucket = s_.schedule.slots[collected_].bucket;
+  const Slot& slot = s_.schedule.slots[collected_];
+  const uint32_t bucket = slot.bucket;
   const bool ok = request(collected_).result.ok();
   collected_++;
+  // Who starts a step has finished the one before.
+  if (ok && needs_all(slot.args.coll)) commit(number_);
   if (ok) run_stage(bucket);  // otherwise the communicator has failed
   return true;
 }
@@ -128,6 +137,7 @@ bool Step::collect() {
 // Strictly in the plan's order: a full bucket waits for those before it.
 bool Step::launch() {
   if (launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
+  if (!retain(launched_)) return true;
   const uint32_t b = launched_++;
   running_[b].launch_ns = clock_.now_ns();
   if (b == 0) first_launch_ns_ = running_[b].launch_ns;
@@ -136,6 +146,19 @@ bool Step::launch() {
   view.step = number_;
   view.divisor = divisor_;
   run_stage(b);
+  return true;
+}
+
+// Keep a bucket's contributions, a piece at a time: true when all are kept that are to be.
+bool Step::retain(uint32_t bucket) {
+  std::byte* const copy = s_.buckets->retained(bucket);
+  if (copy == nullptr) return true;
+  const uint64_t all = s_.plan.buckets[bucket].bytes();
+  const uint64_t bytes = std::min(kPieceBytes, all - retained_);
+  if (bytes > 0) std::copy_n(s_.buckets->buffers()[bucket] + retained_, bytes, copy + retained_);
+  retained_ += bytes;
+  if (retained_ < all) return false;
+  retained_ = 0;
   return true;
 }
 
@@ -176,7 +199,7 @@ bool Step::copy_piece(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   std::byte* const buffer = s_.buckets->buffers()[bucket];
   const std::byte* const result =
-      (hooked.result_space == WEFT_SPACE_BUCKET ? buffer : s_.buckets->scratch()[bucket]) +
+      (hooked.result_space == WEFT_SPACE_BUCKET ? buffer : s_.scratch->parts()[bucket]) +
       hooked.result_offset;
   if (!s_.copy && result == buffer) return true;
   const DeviceOps& ops = s_.comm->context().host();

@@ -38,6 +38,13 @@ class Step final : public Task {
   }
   // The step of this stamp is over, well or not: neither the library nor its hook touches gradients any more.
   bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
+  // Every rank has finished the steps below this number.
+  uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
+  void commit(uint64_t steps) {
+    uint64_t known = committed();
+    while (known < steps && !committed_.compare_exchange_weak(known, steps)) {
+    }
+  }
 
   // ---- any thread
   void note_ready(uint32_t bucket, uint64_t now_ns) {
@@ -51,6 +58,7 @@ class Step final : public Task {
     uint64_t done_ns = 0;
   };
   Times times(uint32_t bucket) const;
+  uint32_t launched() const { return launched_; }  // buckets; the contributions of those are retained
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
   // What the step waits for, or failed in.
@@ -81,6 +89,7 @@ class Step final : public Task {
   bool resume();
   bool collect();
   bool launch();
+  bool retain(uint32_t bucket);
   bool submit();
   bool copy_back();
   void apply_deadline();
@@ -108,12 +117,14 @@ class Step final : public Task {
   uint64_t begin_ns_ = 0;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<uint32_t> finished_{0};
+  std::atomic<uint64_t> committed_{0};
 
   bool active_ = false;
   std::mutex copy_mutex_;  // held while gradients are written
   bool sealed_ = false;    // guarded by copy_mutex_
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
+  uint64_t retained_ = 0;  // bytes of the bucket that is launched next
   uint32_t done_ = 0;      // buckets
   size_t submitted_ = 0;   // positions in the schedule
   size_t collected_ = 0;

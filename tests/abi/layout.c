@@ -188,6 +188,17 @@ int main(void) {
   FIELD(weft_begin_options, micro_batches);
   FIELD(weft_begin_options, reserved);
   FIELD(weft_begin_options, weight);
+  STRUCT(weft_finish_options);
+  FIELD(weft_finish_options, struct_size);
+  FIELD(weft_finish_options, flags);
+  FIELD(weft_finish_options, stream);
+  STRUCT(weft_verdict);
+  FIELD(weft_verdict, struct_size);
+  FIELD(weft_verdict, last_finished_step);
+  FIELD(weft_verdict, last_committed_step);
+  FIELD(weft_verdict, next_step);
+  FIELD(weft_verdict, can_retry);
+  FIELD(weft_verdict, rolled_back);
   STRUCT(weft_bucket_info);
   FIELD(weft_bucket_info, struct_size);
   FIELD(weft_bucket_info, index);
@@ -211,5 +222,6 @@ int main(void) {
   FIELD(weft_reducer_stats, step_ns);
   FIELD(weft_reducer_stats, exposed_ns);
   FIELD(weft_reducer_stats, communication_ns);
+  FIELD(weft_reducer_stats, retained_bytes);
   return 0;
 }

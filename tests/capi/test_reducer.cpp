@@ -322,3 +322,62 @@ TEST_CASE("a hook of the program's own decides how a bucket travels") {
     CHECK(findings.wrong == 0);
   }
 }
+
+TEST_CASE(
+    "what is committed and kept is told; a step that is not kept is not retried, an open one not bound") {
+  for (const char* const backend : kBackends) {
+    INFO(backend);
+    Findings findings;
+    const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      for (const uint64_t retain : {uint64_t{0}, WEFT_REDUCER_RETAIN}) {
+        Model model(WEFT_GRADIENT_COPY);
+        model.options.flags = retain;
+        weft_reducer* reducer = nullptr;
+        findings.expect(weft_reducer_create(r.comm, &model.options, &reducer, nullptr) == WEFT_OK);
+        if (reducer == nullptr) return;
+        weft_verdict verdict{};
+        verdict.struct_size = sizeof verdict;
+        findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
+        findings.expect(verdict.last_finished_step == WEFT_NO_STEP && verdict.next_step == 0);
+        findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_ERR_STATE);
+        for (uint64_t step = 0; step < 3; step++) {
+          findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+          findings.expect(weft_reducer_rebind(reducer, r.comm, nullptr) == WEFT_ERR_STATE);
+          findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_ERR_STATE);
+          for (size_t p = 0; p < 5; p++) {
+            findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
+          }
+          weft_finish_options options = WEFT_FINISH_OPTIONS_INIT;
+          options.flags = 6;
+          findings.expect(weft_reducer_finish(reducer, &options) == WEFT_ERR_ARG);
+          options.flags = step == 2 ? WEFT_FINISH_COMMIT : 0;
+          findings.expect(weft_reducer_finish(reducer, &options) == WEFT_OK);
+          findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
+          findings.expect(verdict.last_finished_step == step && verdict.next_step == step + 1);
+          const bool known = retain != 0 || step == 2;
+          findings.expect(verdict.last_committed_step == (known       ? step
+                                                          : step == 0 ? WEFT_NO_STEP
+                                                                      : step - 1));
+          findings.expect(verdict.can_retry == 0 && verdict.rolled_back == 0);
+        }
+        weft_reducer_stats stats{};
+        stats.struct_size = sizeof stats;
+        findings.expect(weft_reducer_query(reducer, &stats) == WEFT_OK);
+        findings.expect((stats.retained_bytes >= (7 + 1500 + 333 + 1 + 2049) * 4) == (retain != 0));
+        findings.expect(weft_reducer_rebind(reducer, nullptr, nullptr) == WEFT_ERR_ARG);
+        // Between steps it may be bound to any communicator, also to its own.
+        findings.expect(weft_reducer_rebind(reducer, r.comm, nullptr) == WEFT_OK);
+        findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
+        findings.expect(verdict.last_committed_step == 2 && verdict.next_step == 3);
+        findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+        for (size_t p = 0; p < 5; p++) {
+          findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
+        }
+        findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+        findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+      }
+    });
+    CHECK(error.empty());
+    CHECK(findings.wrong == 0);
+  }
+}

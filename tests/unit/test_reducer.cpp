@@ -27,7 +27,7 @@ void check_steps(int ranks, const RigOptions& rig, int threads, const RanksOptio
           self.expect(ready_all(*reducer, pointers(gradients), step * 100 + static_cast<uint64_t>(self.rank),
                                 threads),
                       "ready");
-          self.expect(reducer->finish(nullptr), "finish");
+          self.expect(reducer->finish({}), "finish");
           const Gradients expected = reference(model, {step}, ranks, ranks);
           const std::string name = differs(model, gradients.memory(), expected.memory());
           self.expect(name.empty(), cat("step ", step, ": wrong result in ", name));
@@ -91,7 +91,7 @@ TEST_CASE("in view mode gradients are computed in the buckets, in the parameter'
       std::vector<std::byte*> given = memory;
       if (step == 1) std::fill(given.begin(), given.end(), nullptr);
       self.expect(ready_all(*reducer, given, step, 2), "ready");
-      self.expect(reducer->finish(nullptr), "finish");
+      self.expect(reducer->finish({}), "finish");
       const Gradients expected = reference(views, {step}, ranks, ranks);
       for (size_t i = 0; i < views.size(); i++) {
         const bool same = expected.memory()[i].empty() || std::memcmp(memory[i], expected.memory()[i].data(),
@@ -120,7 +120,7 @@ TEST_CASE("replicas are bitwise equal also when sums depend on their order") {
     }
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, pointers(gradients), 7), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     results[static_cast<size_t>(self.rank)] = gradients.memory();
   });
   check(failures);
@@ -150,7 +150,7 @@ TEST_CASE("the program's own collectives may run between begin and finish") {
         self.expect(self.run(args), "all_reduce inside a step");
         self.expect(sum == 6.0f, "its result");
       }
-      self.expect(reducer->finish(nullptr), "finish");
+      self.expect(reducer->finish({}), "finish");
       const Gradients expected = reference(model, {step}, 3, 3);
       self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "wrong result");
     }
@@ -178,8 +178,8 @@ TEST_CASE("two reducers on one communicator do not disturb each other") {
         self.expect(ready_all(*second, pointers(gb), 0), "ready");
       }
     }
-    self.expect(second->finish(nullptr), "finish");
-    self.expect(first->finish(nullptr), "finish");
+    self.expect(second->finish({}), "finish");
+    self.expect(first->finish({}), "finish");
     self.expect(differs(a, ga.memory(), reference(a, {1}, 2, 2).memory()).empty(), "first");
     self.expect(differs(b, gb.memory(), reference(b, {2}, 2, 2).memory()).empty(), "second");
   });
@@ -205,7 +205,7 @@ TEST_CASE("local steps add up in the bucket, and the next synchronised step aver
         last.micro_batches = 4;  // whatever the program wants to divide by
         self.expect(reducer->begin(micro < 2 ? &local : &last), "begin");
         self.expect(ready_all(*reducer, pointers(gradients), micro), "ready");
-        self.expect(reducer->finish(nullptr), "finish");
+        self.expect(reducer->finish({}), "finish");
         if (micro < 2) self.expect(gradients.memory() == before, "a local step writes to gradients");
       }
       const Gradients expected = reference(model, seeds, 2, 2 * 4);
@@ -231,11 +231,11 @@ TEST_CASE("a gradient that is missing from a local step adds nothing") {
     gradients.fill(1, 0);
     self.expect(reducer->begin(&local), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     gradients.fill(2, 0);
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     self.expect(gradients.memory()[0] == reference(model, {1, 2}, 1, 1).memory()[0], "a");
     self.expect(gradients.memory()[1] == reference(model, {2}, 1, 1).memory()[1], "b");
   });
@@ -274,7 +274,7 @@ TEST_CASE("every bucket is reported once, in order, and described with its times
     Gradients gradients(model);
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, pointers(gradients), 3), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     uint64_t launched = 0;
     for (uint32_t b = 0; b < 4; b++) {
       weft_bucket_info info{};
@@ -349,7 +349,7 @@ TEST_CASE("a bucket is launched, reduced and copied back while later gradients a
     self.expect(gradients.memory()[2] == reference(model, {5}, 2, 2).memory()[2], "copied back already");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     context.set_trace(nullptr);
     const auto ready = events.of(TraceKind::kReady);
     const auto launched = events.of(TraceKind::kLaunch);
@@ -375,7 +375,7 @@ TEST_CASE("one hundred thousand tiny parameters are a step like any other") {
     for (size_t i = 0; i < model.size(); i++) {
       self.expect(reducer->ready(i, &memory[3 * i], nullptr), "ready");
     }
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     self.expect(std::all_of(memory.begin(), memory.end(), [](float x) { return x == 1.5f; }), "result");
   });
   check(failures);

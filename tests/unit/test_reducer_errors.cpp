@@ -49,8 +49,8 @@ TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on")
     self.expect(reducer.error().code() == Code::kState, "error() remembers");
     self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
-    expect_error(self, reducer.finish(&cuda), Code::kUnsupported, "device streams");
-    self.expect(reducer.finish(nullptr), "finish");
+    expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnsupported, "device streams");
+    self.expect(reducer.finish({}), "finish");
     self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
     expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kState, "outside a step");
     void* view = nullptr;
@@ -60,7 +60,7 @@ TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on")
 
 TEST_CASE("begin and finish refuse what does not fit") {
   alone({}, [](Rank& self, Reducer& reducer, const Model&) {
-    expect_error(self, reducer.finish(nullptr), Code::kState, "finish without begin");
+    expect_error(self, reducer.finish({}), Code::kState, "finish without begin");
     weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
     options.flags = WEFT_BEGIN_NO_DATA;
     expect_error(self, reducer.begin(&options), Code::kUnsupported, "without data");
@@ -81,12 +81,12 @@ TEST_CASE("finish names every gradient that never became ready and leaves the st
     gradients.fill(1, 0);
     self.expect(reducer.begin(nullptr), "begin");
     self.expect(reducer.ready(1, gradients[1], nullptr), "ready");
-    expect_error(self, reducer.finish(nullptr), Code::kState,
+    expect_error(self, reducer.finish({}), Code::kState,
                  "2 of 3 parameters never became ready in step 0 on rank 0: 'a', 'c'");
     self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
-    expect_error(self, reducer.finish(nullptr), Code::kState, "1 of 3 parameters");
+    expect_error(self, reducer.finish({}), Code::kState, "1 of 3 parameters");
     self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
-    self.expect(reducer.finish(nullptr), "finish");
+    self.expect(reducer.finish({}), "finish");
     self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
   });
 }
@@ -121,7 +121,7 @@ TEST_CASE("of many threads that make one gradient ready, one succeeds") {
       }
       for (std::thread& thread : threads) thread.join();
       self.expect(succeeded == 3 && twice == 6, "one each");
-      self.expect(reducer.finish(nullptr), "finish");
+      self.expect(reducer.finish({}), "finish");
     }
   });
 }
@@ -256,7 +256,7 @@ TEST_CASE("ranks that divide by other numbers of micro-batches get an error, not
     self.expect(reducer->begin(&options), "begin");
     const Status readied = reducer->ready(0, gradients[0], nullptr);
     self.expect(readied.ok() || readied.code() == Code::kMismatch, "ready");
-    const Status status = reducer->finish(nullptr);
+    const Status status = reducer->finish({});
     expect_error(self, status, Code::kMismatch, "step 0");
   });
   check(failures);
@@ -279,11 +279,11 @@ TEST_CASE("a rank that never comes is named at the deadline, and which buckets c
       self.expect(
           context.engine().wait([&] { return over.load(); }, Deadline::after(context.clock(), 60'000, 0)),
           "over");
-      expect_error(self, reducer->finish(nullptr), Code::kTimeout, "rank 0 reports");
+      expect_error(self, reducer->finish({}), Code::kTimeout, "rank 0 reports");
       return;
     }
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
-    const Status status = reducer->finish(nullptr);
+    const Status status = reducer->finish({});
     expect_error(self, status, Code::kTimeout, "step 0, 1 of 2 buckets reduced: ");
     self.expect(status.info().ranks == std::vector<int>{1} && has(status.text(), "waiting for rank 1"),
                 "who is missing: " + status.text());
@@ -310,9 +310,9 @@ TEST_CASE("abort in the middle of a step ends it on all ranks") {
     self.expect(first.ok() || first.code() == Code::kAborted, "ready");
     if (self.rank == 1) self.comm->fail(Status::error(Code::kAborted, "the loss is NaN"));
     if (self.rank != 1) static_cast<void>(reducer->ready(0, gradients[0], nullptr));
-    expect_error(self, self.rank == 1 ? reducer->begin(nullptr) : reducer->finish(nullptr), Code::kAborted,
+    expect_error(self, self.rank == 1 ? reducer->begin(nullptr) : reducer->finish({}), Code::kAborted,
                  "the loss is NaN");
-    expect_error(self, reducer->finish(nullptr), self.rank == 1 ? Code::kAborted : Code::kState, "");
+    expect_error(self, reducer->finish({}), self.rank == 1 ? Code::kAborted : Code::kState, "");
     expect_error(self, reducer->begin(nullptr), Code::kAborted, "the loss is NaN");
   });
   check(failures);
@@ -341,7 +341,7 @@ TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gr
       return;
     }
     static_cast<void>(ready_all(*reducer, pointers(gradients), 1));
-    expect_error(self, reducer->finish(nullptr), Code::kCancelled, "destroyed its reducer in step 0");
+    expect_error(self, reducer->finish({}), Code::kCancelled, "destroyed its reducer in step 0");
     self.expect(over.arrive(self), "all are over");
   });
   check(failures);
@@ -361,7 +361,7 @@ TEST_CASE("a reducer may outlive its communicator's and its context's handles") 
     (void)self.comm->close().ok();
     (void)context->close().ok();
     static_cast<void>(reducer->ready(0, nullptr, nullptr));
-    self.expect(reducer->finish(nullptr).code() == Code::kCancelled, "finish");
+    self.expect(reducer->finish({}).code() == Code::kCancelled, "finish");
     self.expect(reducer->begin(nullptr).code() == Code::kCancelled, "begin");
     std::memset(view, 1, 40);  // views live as long as the reducer
     reducer.reset();
@@ -380,7 +380,7 @@ TEST_CASE("destroying reducers between steps leaves the communicator as it was")
       Gradients gradients(model);
       self.expect(reducer->begin(nullptr), "begin");
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
-      self.expect(reducer->finish(nullptr), "finish");
+      self.expect(reducer->finish({}), "finish");
     }
     self.expect(!self.comm->failed(), "the communicator works");
     self.expect(self.comm->collectives().arena()->populated_bytes() == before, "memory was given back");

@@ -102,7 +102,7 @@ std::vector<TestParam> float_params() {
 Status one_step(Reducer& reducer, Gradients& gradients, uint64_t seed) {
   WEFT_TRY(reducer.begin(nullptr));
   WEFT_TRY(ready_all(reducer, pointers(gradients), seed, 2));
-  return reducer.finish(nullptr);
+  return reducer.finish({});
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ TEST_CASE("a result elsewhere is copied into the view in view mode") {
     }
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, views, 1), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     const Gradients expected = reference(model, {3}, 2, 2);
     for (size_t i = 0; i < model.size(); i++) {
       self.expect(std::memcmp(views[i], expected.memory()[i].data(), expected.memory()[i].size()) == 0,
@@ -178,7 +178,7 @@ TEST_CASE("hooks see the divisor with the micro-batches") {
     options.micro_batches = 3;
     self.expect(reducer->begin(&options), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     self.expect(u.divisors == std::vector<double>{6.0}, "divisor");
   });
   check(failures);
@@ -199,7 +199,7 @@ TEST_CASE("one hook may serve two reducers of a rank") {
     self.expect(first->begin(nullptr), "begin");
     self.expect(ready_all(*first, pointers(a), 0), "ready");
     self.expect(one_step(*second, b, 0), "second");
-    self.expect(first->finish(nullptr), "first");
+    self.expect(first->finish({}), "first");
     self.expect(differs(model, a.memory(), reference(model, {1}, 2, 2).memory()).empty(), "first's result");
     self.expect(differs(model, b.memory(), reference(model, {2}, 2, 2).memory()).empty(), "second's result");
   });
@@ -347,7 +347,7 @@ TEST_CASE("a hook that fails on one rank fails the step on all with its message"
       const Status begun = reducer->begin(nullptr);
       const Status readied = begun.ok() ? ready_all(*reducer, pointers(gradients), 1) : begun;
       self.expect(readied.ok() || readied.code() == Code::kHook, "ready: " + readied.text());
-      const Status status = begun.ok() ? reducer->finish(nullptr) : begun;
+      const Status status = begun.ok() ? reducer->finish({}) : begun;
       self.expect(status.code() == Code::kHook, "code: " + status.text());
       self.expect(has(status.text(), "the matrix is singular") && has(status.text(), "'by_hand'") &&
                       has(status.text(), "rank 2, step 0, bucket 1 ['b'], stage " + std::to_string(stage)),
@@ -440,7 +440,7 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
       self.expect(engine.wait([&] { return encoded.load(); }, deadline), "rank 0 encoded");
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
     }
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
   });
   check(failures);
 }
@@ -474,7 +474,7 @@ TEST_CASE("a gradient is not written any more once finish has given up on a stag
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
     while (!stuck.begun) std::this_thread::yield();  // on the progress thread, not inside finish
-    self.expect(reducer->finish(nullptr).code() == Code::kTimeout, "finish");
+    self.expect(reducer->finish({}).code() == Code::kTimeout, "finish");
     stuck.release = true;
     reducer.reset();  // waits for the stage
     self.expect(stuck.returned, "the stage has returned");

@@ -193,7 +193,7 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
     };
     self.expect(context.engine().wait(launched, Deadline::after(context.clock(), 60'000, 0)), "launched");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
-    self.expect(reducer->finish(nullptr), "finish");
+    self.expect(reducer->finish({}), "finish");
     reducer.reset();  // its names go with it
     context.engine().locked([&] { context.set_trace(nullptr); });
     self.expect(recorder.stop(), "stop");

@@ -1,0 +1,136 @@
+// Going on after a failure: what is known of each step, a reducer over another communicator, and the step
+// that failed once more.
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/agreement.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+void Reducer::verdict(weft_verdict* verdict) const {
+  const auto last = [](uint64_t steps) { return steps == 0 ? kNoStep : steps - 1; };
+  *verdict = {};
+  verdict->struct_size = sizeof *verdict;
+  verdict->last_finished_step = last(finished_);
+  verdict->last_committed_step = last(step_->committed());
+  verdict->next_step = stats_.steps;
+  verdict->can_retry = kept_step_ == stats_.steps ? 1 : 0;
+  verdict->rolled_back = finished_ > stats_.steps ? 1 : 0;
+}
+
+// Every rank has finished the step when all have come here. The lane orders it behind the step's collectives.
+Status Reducer::commit(Deadline deadline) {
+  CollectiveArgs barrier;
+  barrier.coll = Coll::kBarrier;
+  barrier.tag = state_->schedule.slots.empty() ? 1 : state_->schedule.slots.front().args.tag;
+  const Status done = state_->comm->run(state_->lane, barrier, deadline);
+  if (done.ok()) {
+    step_->commit(stats_.steps);
+    return {};
+  }
+  return note(done.with_prefix(cat("step ", stats_.steps - 1,
+                                   " is reduced on this rank; whether it is on all others is not known: "))
+                  .with_step(stats_.steps - 1));
+}
+
+// The last step that all ranks of comm have finished; committed ones are among them.
+Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed) {
+  ByteWriter mine;
+  mine.put(digest64(state_->wanted)).put(stats_.steps);
+  std::vector<Bytes> all;
+  WEFT_TRY(comm.agree(mine.bytes(), &all, deadline));
+  *committed = stats_.steps;
+  for (int r = 0; r < comm.size(); r++) {
+    ByteReader reader(all[static_cast<size_t>(r)]);
+    const auto wanted = reader.get<uint64_t>();
+    const auto steps = reader.get<uint64_t>();
+    if (!reader.done() || wanted != digest64(state_->wanted)) {
+      return Status::error(Code::kMismatch, cat("rank ", r, " binds another reducer than rank ", comm.rank()))
+          .with_ranks({r});
+    }
+    *committed = std::min(*committed, steps);
+  }
+  return {};
+}
+
+Status Reducer::rebind(std::shared_ptr<Comm> comm) {
+  ReducerState& old = *state_;
+  Context& context = comm->context();
+  if (&context != &old.comm->context()) {
+    return note(Status::error(Code::kArg, "the communicator belongs to another context"));
+  }
+  if (old.readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first")));
+  }
+  const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
+  if (!quiet || step_->stage_given_up()) {
+    return note(
+        Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned")));
+  }
+  if (comm->failed()) return note(comm->failure());
+  const Deadline deadline =
+      Deadline::after(context.clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  uint64_t committed = 0;
+  WEFT_TRY(note(agree_on_committed(*comm, deadline, &committed)));
+  // Known from here on, also if what follows fails: another rank may have told its program.
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.steps = committed;
+  }
+  auto next = std::make_shared<ReducerState>();
+  WEFT_TRY(note(comm->open_lane(&next->lane)));
+  next->comm = comm;
+  next->hook = old.hook;
+  next->copy = old.copy;
+  next->retain = old.retain;
+  next->wanted = old.wanted;
+  next->on_bucket = old.on_bucket;
+  next->on_bucket_user_data = old.on_bucket_user_data;
+  next->manifest = old.manifest;
+  next->plan = old.plan;
+  next->buckets = old.buckets;
+  next->gradients = old.gradients;
+  Status bound = context.engine().locked([&] { return next->hook->rebind(comm->rank(), comm->size()); });
+  if (bound.ok()) {
+    bound = furnish(next.get(), deadline);
+  } else {
+    comm->fail(bound.with_ranks({comm->rank()}));  // the others wait for this rank
+  }
+  if (!bound.ok()) {
+    comm->close_lane(next->lane);
+    return note(bound);
+  }
+  context.engine().remove(step_.get());
+  old.comm->close_lane(old.lane);
+  state_ = std::move(next);
+  step_ = std::make_shared<Step>(state_);
+  step_->commit(committed);
+  context.engine().add(step_);
+  if (++window_ == 0) window_ = 1;
+  return {};
+}
+
+Status Reducer::retry(const weft_finish_options& options) {
+  ReducerState& s = *state_;
+  const uint64_t entered_ns = s.comm->context().clock().now_ns();
+  WEFT_TRY(note(check_finish(options)));
+  if (s.comm->failed()) return note(s.comm->failure());
+  if (s.readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it")));
+  }
+  if (!s.retain || kept_step_ != stats_.steps) {
+    return note(Status::error(
+        Code::kState, cat("of step ", stats_.steps, " nothing is kept: ",
+                          !s.retain ? "the reducer was created without WEFT_REDUCER_RETAIN"
+                                    : "not all gradients became ready, or it is committed; compute it")));
+  }
+  for (uint32_t b = 0; b < kept_buckets_; b++) {
+    std::copy_n(s.buckets->retained(b), s.plan.buckets[b].bytes(), s.buckets->buffers()[b]);
+  }
+  open_step(true);
+  return wait_for_step(entered_ns, true);
+}
+
+}  // namespace weft
