@@ -18,11 +18,11 @@ class Remote {
   Status add_mapped(Group& group, int rank, uint64_t offset, uint64_t bytes, uint64_t alignment) {
     if (!group.valid_claim(offset, bytes, alignment)) {
       return Status::error(Code::kPeerFailed,
-                           cat("rank ", rank,
+                           cat("rank ", group.name(rank),
                                " claims memory outside its segment: its words in shared memory "
                                "are damaged"),
                            Evidence::kDescriptor)
-          .with_ranks({rank});
+          .with_ranks({group.name(rank)});
     }
     buffers_.push_back({group.memory(rank, offset), offset, true});
     return {};

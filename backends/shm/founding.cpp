@@ -64,6 +64,7 @@ class Founding {
     inherited_ = std::dynamic_pointer_cast<SegmentArena>(args_.arena);
     if (inherited_) arena_memory_ = inherited_->memory();
     group_->rank_ = rank_;
+    group_->names_ = args_.names;
     group_->host_ = &args_.host;
     group_->crowded_ = size_ > usable_cores();
     group_->peers_.resize(static_cast<size_t>(size_));
@@ -103,8 +104,9 @@ class Founding {
       const Identity identity{reader.get<uint64_t>(), reader.get<uint64_t>()};
       arena = std::min(arena, reader.get<uint64_t>());
       if (!reader.done() || magic != kMagic) {
-        return Status::error(Code::kVersion, cat("rank ", r, " has another version of the shm backend"))
-            .with_ranks({r});
+        return Status::error(Code::kVersion,
+                             cat("rank ", group_->name(r), " has another version of the shm backend"))
+            .with_ranks({group_->name(r)});
       }
       peer(r).pid = static_cast<int64_t>(identity.pid);
       peer(r).same_process =
@@ -152,9 +154,11 @@ class Founding {
       nonce_addresses_.push_back(reader.get<uint64_t>());
       nonces_.push_back(nonce);
       peer(r).remote_base = reader.get<uint64_t>();
-      if (!reader.done()) return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({r});
+      if (!reader.done())
+        return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({group_->name(r)});
       if (r == rank_) continue;
-      WEFT_TRY((peer(r).same_process ? share(r, mapping, nonce) : attach(r, nonce)).with_ranks({r}));
+      WEFT_TRY(
+          (peer(r).same_process ? share(r, mapping, nonce) : attach(r, nonce)).with_ranks({group_->name(r)}));
     }
     return {};
   }
@@ -162,11 +166,13 @@ class Founding {
   Status share(int r, uint64_t mapping, uint64_t nonce) {
     uint64_t found = 0;
     if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
-      return Status::error(Code::kPeerFailed, cat("rank ", r, " claims to be in this process and is not"));
+      return Status::error(Code::kPeerFailed,
+                           cat("rank ", group_->name(r), " claims to be in this process and is not"));
     }
     auto* const shared = reinterpret_cast<Mapping*>(mapping);
     if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
-      return Status::error(Code::kPeerFailed, cat("rank ", r, " claims to be in this process and is not"));
+      return Status::error(Code::kPeerFailed,
+                           cat("rank ", group_->name(r), " claims to be in this process and is not"));
     }
     peer(r).mapping = shared;
     peer(r).base = shared->base();
@@ -242,8 +248,8 @@ class Founding {
       if (everybody != nullptr) *everybody = *everybody && yes;
       if (code == 0 && reader.done()) continue;
       if (r == rank_) return mine;
-      return Status::error(Code::kUnavailable, cat("rank ", r, ": ", text), Evidence::kReport)
-          .with_ranks({r});
+      return Status::error(Code::kUnavailable, cat("rank ", group_->name(r), ": ", text), Evidence::kReport)
+          .with_ranks({group_->name(r)});
     }
     return {};
   }

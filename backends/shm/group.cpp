@@ -77,10 +77,10 @@ Status Group::read_private(int rank, uint64_t address, std::byte* to, uint64_t b
     const ssize_t got = ::process_vm_readv(static_cast<pid_t>(peer(rank).pid), &local, 1, &remote, 1, 0);
     if (got <= 0) {
       return Status::error(Code::kPeerFailed,
-                           cat("cannot read the memory of rank ", rank, ": ",
+                           cat("cannot read the memory of rank ", name(rank), ": ",
                                got == 0 ? "end of file" : std::strerror(errno)),
                            errno == ESRCH ? Evidence::kProcess : Evidence::kLocal)
-          .with_ranks({rank});
+          .with_ranks({name(rank)});
     }
     to += got;
     address += static_cast<uint64_t>(got);

@@ -58,6 +58,8 @@ class Group {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
+  // What errors call a rank.
+  int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
   const std::shared_ptr<SegmentArena>& arena() { return arena_; }
@@ -100,6 +102,7 @@ class Group {
   friend class Founding;
 
   int rank_ = 0;
+  std::vector<int> names_;  // BackendArgs::names
   Layout layout_;
   const DeviceOps* host_ = nullptr;
   bool pull_ = false;

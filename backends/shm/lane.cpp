@@ -144,7 +144,7 @@ std::vector<int> GroupLane::writers() const {
   std::vector<int> ranks;
   for (int r = 0; r < group_->size(); r++) {
     if (r != group_->rank() && block(r).writing.value.load(std::memory_order_seq_cst) != 0)
-      ranks.push_back(r);
+      ranks.push_back(group_->name(r));
   }
   return ranks;
 }
@@ -157,18 +157,20 @@ bool GroupLane::arrivals() {
     const uint64_t sequence = post.arrival.sequence.load(std::memory_order_acquire);
     if (sequence != goal) {
       if (sequence == before || sequence == kWithdrawn) return false;
-      finish(Status::error(Code::kPeerFailed,
-                           cat("slot ", op_.slot, ": rank ", arrived_, " is at ", sequence,
-                               ", which cannot be: its words in shared memory are damaged"),
-                           Evidence::kDescriptor)
-                 .with_ranks({arrived_})
-                 .with_slot(op_.slot));
+      finish(
+          Status::error(Code::kPeerFailed,
+                        cat("slot ", told_slot(op_.args, op_.slot), ": rank ", group_->name(arrived_),
+                            " is at ", sequence, ", which cannot be: its words in shared memory are damaged"),
+                        Evidence::kDescriptor)
+              .with_ranks({group_->name(arrived_)})
+              .with_slot(told_slot(op_.args, op_.slot)));
       return true;
     }
     if (arrived_ == op_.rank) continue;
     if (post.arrival.hash != hash_) {
       const Descriptor theirs = post.descriptor;
-      finish(mismatch(op_.slot, op_.rank, descriptor_, arrived_, theirs));
+      finish(mismatch(told_slot(op_.args, op_.slot), group_->name(op_.rank), descriptor_,
+                      group_->name(arrived_), theirs));
       return true;
     }
     if (!inline_) context_.claims[static_cast<size_t>(arrived_)] = post.arrival.claims;
@@ -266,7 +268,7 @@ bool GroupLane::take_halves() {
 std::vector<int> GroupLane::missing() const {
   std::vector<int> ranks;
   for (int r = 0; r < op_.size && state_ != State::kDone; r++) {
-    if (r != op_.rank && is_behind(r)) ranks.push_back(r);
+    if (r != op_.rank && is_behind(r)) ranks.push_back(group_->name(r));
   }
   return ranks;
 }

@@ -65,7 +65,8 @@ bool SendLane::move(uint64_t packet) {
   } else if (agreed) {
     return false;
   }
-  if (!agreed) finish(mismatch(slot_, group_->rank(), descriptor_, peer_, descriptor));
+  if (!agreed)
+    finish(mismatch(slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_), descriptor));
   return true;
 }
 
@@ -83,15 +84,16 @@ bool ReceiveLane::move(uint64_t packet) {
   std::memcpy(&header, from, sizeof header);
   if (header.sequence != slot_ + 1) {
     finish(Status::error(Code::kPeerFailed,
-                         cat("slot ", slot_, ": a packet of rank ", peer_, " says ", header.sequence,
-                             ", which cannot be: its words in shared memory are damaged"),
+                         cat("slot ", slot_, ": a packet of rank ", group_->name(peer_), " says ",
+                             header.sequence, ", which cannot be: its words in shared memory are damaged"),
                          Evidence::kDescriptor)
-               .with_ranks({peer_})
+               .with_ranks({group_->name(peer_)})
                .with_slot(slot_));
     return true;
   }
   if (!(header.descriptor == descriptor_)) {
-    finish(mismatch(slot_, group_->rank(), descriptor_, peer_, header.descriptor));
+    finish(
+        mismatch(slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_), header.descriptor));
     return true;
   }
   if (bytes(packet) > 0) std::memcpy(args_.dst + offset(packet), from + sizeof(PacketHeader), bytes(packet));

@@ -20,7 +20,7 @@ class PairLane : public CollectiveLane {
   Status result() const override { return result_; }
   void abandon() override { running_ = false; }
   std::vector<int> missing() const override {
-    return running_ ? std::vector<int>{peer_} : std::vector<int>();
+    return running_ ? std::vector<int>{group_->name(peer_)} : std::vector<int>();
   }
   const char* algorithm() const override { return "ring"; }
 

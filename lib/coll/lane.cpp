@@ -109,10 +109,11 @@ void TransportLane::post_round() {
       const MessageTag tag{slot_, wire_lane_, t.step};
       pending_.push_back(i);
       if (t.is_send) {
-        context_.transport.send(t.peer, tag, descriptor_, t.bytes == 0 ? nullptr : at(t.memory), t.bytes,
-                                &message);
+        context_.transport.send(context_.name(t.peer), tag, descriptor_,
+                                t.bytes == 0 ? nullptr : at(t.memory), t.bytes, &message);
       } else {
-        context_.transport.receive(t.peer, tag, t.bytes == 0 ? nullptr : at(t.memory), t.bytes, &message);
+        context_.transport.receive(context_.name(t.peer), tag, t.bytes == 0 ? nullptr : at(t.memory), t.bytes,
+                                   &message);
       }
     }
   }
@@ -161,18 +162,21 @@ bool TransportLane::reap() {
 Status TransportLane::check(const Transfer& transfer, const Message& message) const {
   if (transfer.is_send) return message.status;
   const bool carried = message.status.ok() || message.status.code() == Code::kMismatch;
+  const int rank = context_.name(context_.rank);
+  const int peer = context_.name(transfer.peer);
+  const uint64_t slot = told_slot(args_, slot_);
   if (carried && message.peer_descriptor != descriptor_) {
-    return mismatch(slot_, context_.rank, descriptor_, transfer.peer, message.peer_descriptor);
+    return mismatch(slot, rank, descriptor_, peer, message.peer_descriptor);
   }
   WEFT_TRY(message.status);
   if (message.received_bytes == transfer.bytes) return {};
-  return Status::error(Code::kMismatch,
-                       cat("slot ", slot_, ": rank ", transfer.peer, " sent ", message.received_bytes,
-                           " bytes where rank ", context_.rank, " expects ", transfer.bytes,
-                           "; do both use the same algorithm?"),
-                       Evidence::kDescriptor)
-      .with_slot(slot_)
-      .with_ranks({transfer.peer});
+  return Status::error(
+             Code::kMismatch,
+             cat("slot ", slot, ": rank ", peer, " sent ", message.received_bytes, " bytes where rank ", rank,
+                 " expects ", transfer.bytes, "; do both use the same algorithm?"),
+             Evidence::kDescriptor)
+      .with_slot(slot)
+      .with_ranks({peer});
 }
 
 Status TransportLane::look_around() {
@@ -180,8 +184,10 @@ Status TransportLane::look_around() {
   for (const uint32_t i : pending_) {
     Descriptor theirs;
     if (transfers[i].is_send) continue;
-    if (!context_.transport.peek(transfers[i].peer, wire_lane_, slot_, &theirs)) continue;
-    if (theirs != descriptor_) return mismatch(slot_, context_.rank, descriptor_, transfers[i].peer, theirs);
+    const int peer = context_.name(transfers[i].peer);
+    if (!context_.transport.peek(peer, wire_lane_, slot_, &theirs)) continue;
+    if (theirs == descriptor_) continue;
+    return mismatch(told_slot(args_, slot_), context_.name(context_.rank), descriptor_, peer, theirs);
   }
   return {};
 }
@@ -263,7 +269,8 @@ std::vector<int> TransportLane::missing() const {
   // Those whose messages are awaited; if there are none, those who do not take ours.
   for (const bool sends : {false, true}) {
     for (const uint32_t i : pending_) {
-      if (transfers[i].is_send == sends && !messages_[i].done) ranks.push_back(transfers[i].peer);
+      if (transfers[i].is_send == sends && !messages_[i].done)
+        ranks.push_back(context_.name(transfers[i].peer));
     }
     if (!ranks.empty()) break;
   }

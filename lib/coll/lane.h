@@ -18,6 +18,8 @@ struct LaneContext {
   int rank;
   int size;
   Forced forced;
+  std::vector<int> members = {};  // of the transport, by rank; empty: all of it
+  int name(int peer) const { return members.empty() ? peer : members[static_cast<size_t>(peer)]; }
 };
 
 // Threads: as core/collectives.h says. Buffers of messages and scratch are kept between operations.

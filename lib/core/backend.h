@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -32,6 +33,7 @@ struct BackendArgs {
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
+  std::vector<int> names;    // ranks of the communicator, by rank of exchange; empty: the same
 };
 
 struct Backend {

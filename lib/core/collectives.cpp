@@ -18,6 +18,7 @@ uint64_t mix(uint64_t h, uint64_t value) {
 }  // namespace
 
 Descriptor Descriptor::of(const CollectiveArgs& args) {
+  if (args.whole != nullptr) return args.whole->descriptor;
   Descriptor d;
   // A send and its receive are one message and agree on everything else.
   d.coll = static_cast<uint8_t>(args.coll == Coll::kRecv ? Coll::kSend : args.coll);

@@ -15,21 +15,7 @@
 namespace weft {
 
 class Arena;
-
-// One collective, with arguments that were checked by the C layer. `count` is the count of the call in
-// weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
-struct CollectiveArgs {
-  Coll coll = Coll::kBarrier;
-  Dtype dtype = Dtype::kU8;
-  ReduceOp op = ReduceOp::kNone;
-  int peer = 0;  // root, or the peer of send and recv
-  uint64_t count = 0;
-  const std::byte* src = nullptr;
-  std::byte* dst = nullptr;
-  double prescale = 1.0;   // every input is multiplied by it before it is added (premul_sum)
-  double postscale = 1.0;  // the result is multiplied by it once, before rounding (avg)
-  uint64_t tag = 0;        // 0 for calls of the user; a reducer's plan hash and slot
-};
+struct CollectiveArgs;
 
 // What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
 // headers, so every field may hold anything when another process wrote it; text() copes.
@@ -49,6 +35,34 @@ struct Descriptor {
   bool operator==(const Descriptor&) const = default;
 };
 static_assert(sizeof(Descriptor) == 32);
+
+// The call that an operation among some of its ranks is a part of (lib/coll/hierarchical): it is what ranks
+// compare, and what errors show.
+struct WholeCall {
+  Descriptor descriptor;
+  uint64_t slot = 0;
+};
+
+// One collective, with arguments that were checked by the C layer. `count` is the count of the call in
+// weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
+struct CollectiveArgs {
+  Coll coll = Coll::kBarrier;
+  Dtype dtype = Dtype::kU8;
+  ReduceOp op = ReduceOp::kNone;
+  int peer = 0;  // root, or the peer of send and recv
+  uint64_t count = 0;
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  double prescale = 1.0;             // every input is multiplied by it before it is added (premul_sum)
+  double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
+  uint64_t tag = 0;                  // 0 for calls of the user; a reducer's plan hash and slot
+  const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
+};
+
+// The slot that errors of an operation name: the user's.
+inline uint64_t told_slot(const CollectiveArgs& args, uint64_t slot) {
+  return args.whole != nullptr ? args.whole->slot : slot;
+}
 
 // WEFT_ERR_MISMATCH: "slot 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs);
@@ -103,6 +117,9 @@ struct CollectiveCounters {
   uint64_t bytes_received = 0;
 };
 
+// Wherever ranks are named here (missing, writers, errors) they are those of the communicator; LaneKey and
+// CollectiveArgs have those of BackendArgs::exchange. The two differ for a part of one alone
+// (BackendArgs::names).
 class Collectives {
  public:
   virtual ~Collectives() = default;
