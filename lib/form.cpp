@@ -10,6 +10,7 @@
 
 #include "base/config.h"
 #include "base/text.h"
+#include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
 #include "rendezvous/auth.h"
 #include "rendezvous/callback_exchange.h"
@@ -46,34 +47,14 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
   return {};
 }
 
-// Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that
-// is told.
-Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline) {
-  ByteWriter writer;
-  writer.put(mine.code()).put_string(std::string_view(mine.text()).substr(0, 2048));
-  std::vector<Bytes> all;
-  if (const Status told = exchange.all_gather(writer.bytes(), &all, deadline); !told.ok())
-    return mine.ok() ? told : mine;
-  if (!mine.ok()) return mine;
-  for (size_t r = 0; r < all.size(); r++) {
-    ByteReader reader(all[r]);
-    const auto code = reader.get<Code>();
-    const std::string text = reader.get_string(4096);
-    if (!reader.done()) return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed result"));
-    if (code == Code::kOk) continue;
-    return Status::error(code, cat("rank ", r, ": ", text), Evidence::kReport)
-        .with_ranks({static_cast<int>(r)});
-  }
-  return {};
-}
-
 constexpr uint32_t kMaxAlgorithms = 1024;
 
-// What a rank has to offer: the backend and the algorithms that it was told to use (or none), and the
-// backends that work there.
+// What a rank has to offer: the backend, the algorithms and the simulated host that it was told to use (or
+// none), and the backends that work there.
 struct Offer {
   std::string wanted;
   std::string algorithms;
+  int32_t host = -1;
   std::vector<std::string> available;
 };
 
@@ -81,15 +62,17 @@ Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
   ByteReader reader(bytes);
   offer->wanted = reader.get_string(64);
   offer->algorithms = reader.get_string(kMaxAlgorithms);
+  offer->host = reader.get<int32_t>();
   const auto count = std::min<uint32_t>(reader.get<uint32_t>(), 64);
   for (uint32_t i = 0; i < count; i++) offer->available.push_back(reader.get_string(64));
   if (reader.done()) return {};
   return Status::error(Code::kInternal, cat("rank ", rank, " sent a malformed list of backends"));
 }
 
-// The backend that every rank was told to use, or the most preferred one that every rank has.
-Status choose_backend(Exchange& exchange, const Registry& registry, const std::string& wanted,
-                      const std::string& algorithms, Deadline deadline, const Backend** chosen) {
+// Everybody's offer. An error where they were told different things, or this rank what nobody has.
+Status exchange_offers(Exchange& exchange, const Registry& registry, const CommOptions& options,
+                       Deadline deadline, std::vector<Offer>* offers) {
+  const std::string& wanted = options.backend;
   Status local;
   if (!wanted.empty()) {
     const BackendEntry* entry = registry.find(wanted);
@@ -101,7 +84,7 @@ Status choose_backend(Exchange& exchange, const Registry& registry, const std::s
   WEFT_TRY(agree_on(exchange, local, deadline));
 
   ByteWriter writer;
-  writer.put_string(wanted).put_string(algorithms);
+  writer.put_string(wanted).put_string(options.algorithms).put(static_cast<int32_t>(options.host_label));
   std::vector<std::string> available;
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
@@ -112,37 +95,75 @@ Status choose_backend(Exchange& exchange, const Registry& registry, const std::s
   for (const std::string& name : available) writer.put_string(name);
   std::vector<Bytes> all;
   WEFT_TRY(exchange.all_gather(writer.bytes(), &all, deadline));
-  std::vector<Offer> offers(all.size());
-  for (size_t r = 0; r < all.size(); r++) WEFT_TRY(read_offer(static_cast<int>(r), all[r], &offers[r]));
-  for (size_t r = 1; r < offers.size(); r++) {
-    if (offers[r].algorithms != offers[0].algorithms) {
-      return Status::error(Code::kMismatch, cat("rank 0 asks for the algorithms \"", offers[0].algorithms,
-                                                "\", rank ", r, " for \"", offers[r].algorithms, "\""))
-          .with_ranks({static_cast<int>(r)});
+  offers->resize(all.size());
+  for (size_t r = 0; r < all.size(); r++) WEFT_TRY(read_offer(static_cast<int>(r), all[r], &(*offers)[r]));
+  const Offer& first = offers->front();
+  for (size_t r = 1; r < offers->size(); r++) {
+    const Offer& offer = (*offers)[r];
+    const auto differ = [&](const auto&... text) {
+      return Status::error(Code::kMismatch, cat(text...)).with_ranks({static_cast<int>(r)});
+    };
+    if (offer.algorithms != first.algorithms) {
+      return differ("rank 0 asks for the algorithms \"", first.algorithms, "\", rank ", r, " for \"",
+                    offer.algorithms, "\"");
     }
-    if (offers[r].wanted == offers[0].wanted) continue;
+    if ((offer.host < 0) != (first.host < 0)) {
+      return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? 0 : r, " and not on rank ",
+                    offer.host < 0 ? r : 0);
+    }
+    if (offer.wanted == first.wanted) continue;
     const auto shown = [](const std::string& name) { return name.empty() ? "the best" : name; };
-    return Status::error(Code::kMismatch, cat("rank 0 asks for backend ", shown(offers[0].wanted), ", rank ",
-                                              r, " for ", shown(offers[r].wanted)))
-        .with_ranks({static_cast<int>(r)});
+    return differ("rank 0 asks for backend ", shown(first.wanted), ", rank ", r, " for ",
+                  shown(offer.wanted));
   }
-  if (!wanted.empty()) {
-    *chosen = registry.find(wanted)->backend;
+  return {};
+}
+
+// Ranks of one simulated host must share a real one.
+Status check_hosts(const SocketMesh& mesh, const std::vector<int>& labels, int rank) {
+  for (size_t r = 0; r < labels.size(); r++) {
+    const int other = static_cast<int>(r);
+    if (labels[r] != labels[static_cast<size_t>(rank)] || mesh.same_host(other)) continue;
+    return Status::error(Code::kArg, cat("WEFT_HOSTS puts rank ", rank, " and rank ", other,
+                                         " on one host, but they are on two"))
+        .with_ranks({other});
+  }
+  return {};
+}
+
+// The backend that every rank was told to use, or the most preferred one that every rank has and that is for
+// ranks like these.
+Status choose_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
+                      const Backend** chosen) {
+  if (!offers[0].wanted.empty()) {
+    *chosen = registry.find(offers[0].wanted)->backend;
     return {};
   }
+  std::vector<const Backend*> candidates;
   for (const BackendEntry& entry : registry.backends()) {
     const auto has = [&](const Offer& offer) {
       return std::find(offer.available.begin(), offer.available.end(), entry.name) != offer.available.end();
     };
-    if (entry.backend == nullptr || !std::all_of(offers.begin(), offers.end(), has)) continue;
-    if (*chosen == nullptr || entry.backend->preference > (*chosen)->preference) *chosen = entry.backend;
+    if (entry.backend != nullptr && std::all_of(offers.begin(), offers.end(), has))
+      candidates.push_back(entry.backend);
   }
-  if (*chosen != nullptr) return {};
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Backend* a, const Backend* b) { return a->preference > b->preference; });
+  for (const Backend* candidate : candidates) {
+    bool reaches = true;
+    if (candidate->reachable != nullptr) WEFT_TRY(candidate->reachable(args, &reaches));
+    if (!reaches) continue;
+    *chosen = candidate;
+    return {};
+  }
   return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
 }
 
 Status make_collectives(const Backend& backend, const BackendArgs& args, const coll::Forced& forced,
                         std::unique_ptr<Collectives>* collectives) {
+  if (backend.local != nullptr) {
+    return coll::make_hierarchical(*backend.local, *backend.across, args, forced, collectives);
+  }
   if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
   std::unique_ptr<Transport> transport;
   WEFT_TRY(backend.make_transport(args, &transport));
@@ -172,14 +193,23 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
                                 : coll::parse_forced(options.algorithms, &forced);
   WEFT_TRY(agree_on(exchange, understood, deadline));
 
-  const Backend* backend = nullptr;
-  WEFT_TRY(choose_backend(exchange, registry, options.backend, options.algorithms, deadline, &backend));
+  std::vector<Offer> offers;
+  WEFT_TRY(exchange_offers(exchange, registry, options, deadline, &offers));
+  std::vector<int> labels;
+  for (const Offer& offer : offers) labels.push_back(offer.host);
+  LabelledHosts hosts(*mesh, labels, exchange.rank());
+  if (options.host_label >= 0) {
+    WEFT_TRY(agree_on(exchange, check_hosts(*mesh, labels, exchange.rank()), deadline));
+  }
+
   BackendArgs args{exchange, context->clock(), context->log(), context->host()};
-  args.fds = mesh.get();
+  args.fds = &hosts;
   args.allocator = context->options().host_allocator;
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = deadline;
   args.arena = std::move(arena);
+  const Backend* backend = nullptr;
+  WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;
   const Status made = make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
@@ -210,7 +240,7 @@ class SoloExchange final : public Exchange {
 };
 
 // Fill in what the environment says.
-Status from_environment(Meeting* meeting, std::string* job) {
+Status from_environment(Meeting* meeting, std::string* job, std::string* hosts) {
   Environment environment;
   const bool asked = meeting->bootstrap == Meeting::Bootstrap::kEnvironment;
   // What a launcher says, or does not say, is no matter of a program that knows its ranks itself.
@@ -220,6 +250,7 @@ Status from_environment(Meeting* meeting, std::string* job) {
     process_settings(&environment);
   }
   *job = environment.job;
+  *hosts = environment.hosts;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
   WEFT_TRY(FailPoints::parse(environment.failpoints, &meeting->options.failpoints));
   if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
@@ -236,8 +267,9 @@ Status from_environment(Meeting* meeting, std::string* job) {
 
 Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,
             std::shared_ptr<Comm>* comm) {
-  std::string job;
-  WEFT_TRY(from_environment(&meeting, &job));
+  std::string job, hosts;
+  WEFT_TRY(from_environment(&meeting, &job, &hosts));
+  WEFT_TRY(parse_hosts(hosts, meeting.rank, meeting.size, &meeting.options.host_label));
   const Deadline deadline = Deadline::after(context->clock(), meeting.options.init_timeout_ms, 60'000);
   std::unique_ptr<Exchange> exchange;
   if (meeting.bootstrap == Meeting::Bootstrap::kCallback) {

@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/dl.h"
 #include "base/text.h"
+#include "coll/hierarchical/hierarchical.h"
 
 #define WEFT_BACKEND(name)  \
   namespace weft::name {    \
@@ -86,6 +87,31 @@ Registry::Registry(const std::string& module_path) {
   }
   const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
   for (const Module& module : modules()) backends_.push_back(load_module(folder, module));
+  compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");
+}
+
+// A backend of two: preferred to what it goes across with, and not to what all ranks may reach.
+void Registry::compose(const char* name, const char* summary, int preference, const char* local,
+                       const char* across) {
+  BackendEntry entry;
+  entry.name = name;
+  for (const char* part : {local, across}) {
+    const BackendEntry* const found = find(part);
+    if (found == nullptr) return;  // not part of this build
+    if (entry.status.ok() && found->backend == nullptr) entry.status = found->status;
+  }
+  if (entry.status.ok()) {
+    Backend composed{};
+    composed.name = name;
+    composed.summary = summary;
+    composed.preference = preference;
+    composed.reachable = coll::spans_shared_hosts;
+    composed.local = find(local)->backend;
+    composed.across = find(across)->backend;
+    composed_.push_back(std::make_unique<const Backend>(composed));
+    entry.backend = composed_.back().get();
+  }
+  backends_.push_back(std::move(entry));
 }
 
 const BackendEntry* Registry::find(const std::string& name) const {
@@ -97,6 +123,13 @@ const BackendEntry* Registry::find(const std::string& name) const {
 
 Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
   if (entry.backend == nullptr) return entry.status;
+  if (entry.backend->local != nullptr) {
+    std::string across;
+    WEFT_TRY(entry.backend->local->probe(detail).with_prefix(cat(entry.backend->local->name, ": ")));
+    WEFT_TRY(entry.backend->across->probe(&across).with_prefix(cat(entry.backend->across->name, ": ")));
+    *detail = cat(*detail, "; between hosts ", across);
+    return {};
+  }
   return entry.backend->probe(detail);
 }
 

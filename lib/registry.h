@@ -35,7 +35,10 @@ class Registry {
   static std::string hook_names();
 
  private:
+  void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
+
   std::vector<BackendEntry> backends_;
+  std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at
 };
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -262,6 +263,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->job = variables.text_or_empty("WEFT_JOB");
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
+  environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->failpoints = variables.text_or_empty("WEFT_FAILPOINTS");
 }
 
@@ -284,6 +286,29 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
   WEFT_TRY(variables.number("WEFT_STORE_EXTERNAL", 0, 1, &external));
   environment->store_external = external == 1;
   return read_secret(variables, environment);
+}
+
+Status parse_hosts(const std::string& text, int rank, int size, int* label) {
+  *label = -1;
+  if (text.empty()) return {};
+  std::string_view rest = text;
+  int ranks = 0;
+  for (bool more = true; more; ranks++) {
+    const size_t comma = rest.find(',');
+    const std::string_view number = rest.substr(0, comma);
+    more = comma != rest.npos;
+    rest.remove_prefix(more ? comma + 1 : rest.size());
+    int value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error != std::errc() || end != number.data() + number.size() || value < 0 || value >= kMaxRanks) {
+      return Status::error(Code::kArg,
+                           cat("WEFT_HOSTS \"", text, "\": \"", number, "\" is no host's number"));
+    }
+    if (ranks == rank) *label = value;
+  }
+  if (ranks == size) return {};
+  return Status::error(Code::kArg,
+                       cat("WEFT_HOSTS names the hosts of ", ranks, " ranks, but there are ", size));
 }
 
 Status load_secret(Environment* environment) {

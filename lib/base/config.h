@@ -15,6 +15,8 @@
 //   WEFT_BACKEND            "shm", "loopback", ...
 //   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages
 //                           use whatever the size; equal on all ranks
+//   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number a rank: ranks share memory with ranks of
+//                           their number alone; equal on all ranks
 //   WEFT_FAILPOINTS         "operation@7=kill": for tests of failure (lib/core/failpoints.h)
 #pragma once
 
@@ -45,6 +47,7 @@ struct Environment {
   std::string secret_file;
   std::string backend;     // empty: the best available
   std::string algorithms;  // empty: chosen by size
+  std::string hosts;       // empty: the real ones
   std::string failpoints;  // empty: none
 };
 
@@ -67,8 +70,12 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
+
+// The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for
+// each of the `size` ranks.
+Status parse_hosts(const std::string& text, int rank, int size, int* label);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
 // size is wrong, kSystem when it cannot be read.

@@ -33,7 +33,7 @@ struct BackendArgs {
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
-  std::vector<int> names;    // ranks of the communicator, by rank of exchange; empty: the same
+  std::vector<int> names;  // ranks of the communicator, by rank of exchange; empty: the same
 };
 
 struct Backend {
@@ -43,12 +43,17 @@ struct Backend {
                    // chosen
   // Ok, or kUnavailable with "because ..."; *detail says what it will use. Cheap, no communication.
   Status (*probe)(std::string* detail);
-  // Exactly one of these two is set. Collective over args.exchange; every rank fails or none, except for
-  // deaths.
+  // Exactly one of these two is set, unless it is composed of others (below). Collective over args.exchange;
+  // every rank fails or none, except for deaths.
   Status (*make_transport)(const BackendArgs& args, std::unique_ptr<Transport>* transport);
   Status (*make_collectives)(const BackendArgs& args, std::unique_ptr<Collectives>* collectives);
-  // Whether every rank can be reached: collective, after probe succeeded everywhere. May be null: always.
+  // Whether it is for these ranks, when the user names no backend: collective, after probe succeeded
+  // everywhere, the same answer on all ranks. May be null: always.
   Status (*reachable)(const BackendArgs& args, bool* all);
+  // Of a backend that is made by the registry: what executes collectives inside a host, and what moves
+  // messages between hosts. It has no probe of its own.
+  const Backend* local = nullptr;
+  const Backend* across = nullptr;
 };
 
 // What a module (libweft-<name>.so) exports, under this name. abi is compared first.
@@ -56,7 +61,7 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 1;
+inline constexpr uint32_t kBackendModuleAbi = 2;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

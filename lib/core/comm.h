@@ -32,6 +32,7 @@ struct CommOptions {
   bool authenticated = false;  // members proved that they hold the job's secret
   bool spans_hosts = false;    // ranks may be on several hosts
   std::string host;            // the address of this host that others reach, if known
+  int host_label = -1;         // of this rank, where hosts are simulated (LabelledHosts)
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.

@@ -33,4 +33,8 @@ class Exchange {
   static constexpr size_t kMaxBytes = 1u << 20;
 };
 
+// Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that
+// is told.
+Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline);
+
 }  // namespace weft

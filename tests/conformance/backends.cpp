@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <string_view>
 
 #include "base/text.h"
 #include "loopback/loopback.h"
@@ -43,6 +44,30 @@ const Backend& ucx_backend() {
   return module_backend("ucx", &missing);
 }
 
+const Backend& composed_backend() {
+  static Backend missing{};
+  return module_backend("shm+ucx", &missing);
+}
+
+std::vector<int> hosts_of_two(int size) {
+  std::vector<int> hosts;
+  for (int r = 0; r < size; r++) hosts.push_back(r / 2);
+  return hosts;
+}
+std::vector<int> two_hosts_in_turn(int size) {
+  std::vector<int> hosts;
+  for (int r = 0; r < size; r++) hosts.push_back(r % 2);
+  return hosts;
+}
+std::vector<int> last_alone(int size) {
+  std::vector<int> hosts(static_cast<size_t>(size));
+  hosts.back() = 1;
+  return hosts;
+}
+std::vector<int> one_host(int size) {
+  return std::vector<int>(static_cast<size_t>(size));
+}
+
 constexpr BackendRow kRows[] = {
     {"loopback, threads", loopback::backend, run_threads},
     {"loopback, threads that drive", loopback::backend, run_callers},
@@ -51,6 +76,11 @@ constexpr BackendRow kRows[] = {
     {"shm, processes", shm::backend, run_processes, true},
     {"ucx, threads", ucx_backend, run_threads},
     {"ucx, processes", ucx_backend, run_processes, true},
+    {"shm+ucx, hosts of two, threads", composed_backend, run_threads, false, false, hosts_of_two, true},
+    {"shm+ucx, hosts of two", composed_backend, run_processes, true, false, hosts_of_two, true},
+    {"shm+ucx, two hosts in turn", composed_backend, run_processes, true, false, two_hosts_in_turn, true},
+    {"shm+ucx, the last rank alone", composed_backend, run_processes, true, false, last_alone, true},
+    {"shm+ucx, one host", composed_backend, run_processes, true, false, one_host, true},
 };
 
 }  // namespace
@@ -63,9 +93,13 @@ const Registry& registry() {
 
 std::vector<BackendRow> backend_rows() {
   std::vector<BackendRow> rows;
+  const char* const only = std::getenv("WEFT_TEST_ROWS");
   for (const BackendRow& row : kRows) {
+    if (only != nullptr && std::string_view(row.name).find(only) == std::string_view::npos) continue;
     std::string detail;
-    const Status status = row.backend().probe(&detail);
+    const Backend& backend = row.backend();
+    const BackendEntry* const entry = registry().find(backend.name);
+    const Status status = entry != nullptr ? registry().probe(*entry, &detail) : backend.probe(&detail);
     if (!status.ok()) {
       WARN(row.name << " is left out: " << status.text());
     } else if (row.processes && kThreadSanitizer) {
@@ -92,6 +126,7 @@ void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions 
   INFO(row.name << ", " << size << " ranks, --rng-seed " << base_seed());
   options.backend = &row.backend();
   options.comm.backend = options.backend->name;
+  if (row.hosts != nullptr) options.hosts = row.hosts(size);
   check(row.run(size, body, options));
 }
 

@@ -51,7 +51,10 @@ std::vector<std::string> run_linked(SocketLinks& links, const RankBody& body, co
                     BackendArgs args{links, clock, context->log(), context->host()};
                     args.arena_limit_bytes = options.comm.arena_limit_bytes;
                     args.deadline = mesh_options.deadline;
-                    args.fds = mesh.get();
+                    std::vector<int> labels = options.hosts;
+                    labels.resize(static_cast<size_t>(links.size()));
+                    LabelledHosts hosts(*mesh, labels, links.rank());
+                    args.fds = &hosts;
                     std::unique_ptr<Collectives> collectives;
                     WEFT_TRY(collectives_of(backend, options.comm.algorithms)(args, &collectives));
                     *comm = Comm::create(context, links.rank(), links.size(), options.comm, std::move(mesh),
@@ -78,7 +81,7 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
           self, body, options,
           [&](const std::shared_ptr<Context>& context, const Backend& backend, std::shared_ptr<Comm>* comm) {
             return form(group, r, context, collectives_of(backend, options.comm.algorithms), options.comm,
-                        comm);
+                        comm, options.hosts);
           });
     });
   }

@@ -38,6 +38,7 @@ struct RanksOptions {
   const Backend* backend = nullptr;  // default: loopback
   Engine::Mode mode = Engine::Mode::kThread;
   CommOptions comm = {};
+  std::vector<int> hosts = {};  // simulated ones, by rank; 0 for ranks that it does not name
   RanksOptions() { comm.op_timeout_ms = comm.init_timeout_ms = 60'000; }
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
 
 namespace weft::test {
@@ -108,6 +109,9 @@ MakeCollectives collectives_of(const Backend& backend, const std::string& algori
         std::unique_ptr<Transport> transport;
         coll::Forced forced;
         WEFT_TRY(coll::parse_forced(algorithms, &forced));
+        if (backend.local != nullptr) {
+          return coll::make_hierarchical(*backend.local, *backend.across, args, forced, collectives);
+        }
         WEFT_TRY(backend.make_transport(args, &transport));
         *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(),
                                       args.host, args.clock, forced);
@@ -116,13 +120,16 @@ MakeCollectives collectives_of(const Backend& backend, const std::string& algori
 }
 
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
-            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm) {
+            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm,
+            std::vector<int> hosts) {
   const std::unique_ptr<Exchange> exchange = group.exchange(rank);
-  const std::unique_ptr<FdChannel> fds = group.fds(rank);
+  const std::unique_ptr<FdChannel> real_fds = group.fds(rank);
+  hosts.resize(static_cast<size_t>(group.size()));
+  LabelledHosts fds(*real_fds, hosts, rank);
   BackendArgs args{*exchange, context->clock(), context->log(), context->host()};
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = Deadline::after(context->clock(), options.init_timeout_ms, options.init_timeout_ms);
-  args.fds = fds.get();
+  args.fds = &fds;
   std::unique_ptr<Collectives> collectives;
   WEFT_TRY(make(args, &collectives));
   *comm = Comm::create(context, rank, group.size(), options, group.connect(rank), std::move(collectives));

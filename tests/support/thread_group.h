@@ -47,8 +47,10 @@ using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr
 // algorithms: as WEFT_ALGORITHMS, for backends that move messages.
 MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "");
 
-// Form a rank's communicator. Collective over the group's ranks.
+// Form a rank's communicator. Collective over the group's ranks. hosts: the number of each rank's simulated
+// host, 0 if it has none.
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
-            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm);
+            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm,
+            std::vector<int> hosts = {});
 
 }  // namespace weft::test

@@ -1,0 +1,56 @@
+// A piece of every rank's block in a row, in order of hosts: each host has as many places as the largest one
+// has ranks, so that what a host's ranks exchange with another's is one range.
+#pragma once
+
+#include <cstring>
+
+#include "coll/hierarchical/recipe.h"
+
+namespace weft::coll {
+
+inline std::byte* place(const Composed& op, const Piece& piece, std::byte* row, int host, int index) {
+  return row + op.bytes(piece, host * op.widest() + index);
+}
+// The places of this rank's host.
+inline std::byte* host_blocks(const Composed& op, const Piece& piece, std::byte* row) {
+  return place(op, piece, row, op.host_index(), 0);
+}
+inline std::byte* place_of(const Composed& op, const Piece& piece, std::byte* row, int rank) {
+  const auto r = static_cast<size_t>(rank);
+  return place(op, piece, row, op.grouping.host_of[r], op.grouping.index_of[r]);
+}
+
+// The operation's source or target has a block a rank, in their order.
+inline void pack(const Composed& op, const Piece& piece, std::byte* row) {
+  for (int r = 0; r < op.ranks(); r++) {
+    std::memcpy(place_of(op, piece, row, r), op.source(piece, r), op.bytes(piece));
+  }
+}
+inline void unpack(const Composed& op, const Piece& piece, std::byte* row) {
+  for (int r = 0; r < op.ranks(); r++) {
+    std::memcpy(op.target(piece, r), place_of(op, piece, row, r), op.bytes(piece));
+  }
+}
+
+// Spread: by index in the host, then by host.
+inline std::byte* spread_place_of(const Composed& op, const Piece& piece, std::byte* row, int rank) {
+  const auto r = static_cast<size_t>(rank);
+  return row + op.bytes(piece, op.grouping.index_of[r] * op.hosts() + op.grouping.host_of[r]);
+}
+inline void spread_pack(const Composed& op, const Piece& piece, std::byte* row) {
+  for (int r = 0; r < op.ranks(); r++) {
+    std::memcpy(spread_place_of(op, piece, row, r), op.source(piece, r), op.bytes(piece));
+  }
+}
+
+// to[y][x] = from[x][y], for blocks of `bytes`.
+inline void transpose(const std::byte* from, std::byte* to, int rows, int columns, uint64_t bytes) {
+  for (int x = 0; x < rows; x++) {
+    for (int y = 0; y < columns; y++) {
+      std::memcpy(to + static_cast<uint64_t>(y * rows + x) * bytes,
+                  from + static_cast<uint64_t>(x * columns + y) * bytes, bytes);
+    }
+  }
+}
+
+}  // namespace weft::coll

@@ -1,0 +1,214 @@
+#include "coll/hierarchical/lane.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "base/text.h"
+#include "coll/algorithm.h"
+
+namespace weft::coll {
+namespace {
+
+// About what a rank exchanges across hosts at a time: long enough that its latency does not show.
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+
+uint64_t line_elements(uint64_t element) {
+  return std::max<uint64_t>(64 / element, 1);
+}
+
+}  // namespace
+
+HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& host, Arena& arena,
+                                   std::unique_ptr<CollectiveLane> local,
+                                   std::unique_ptr<CollectiveLane> across)
+    : grouping_(grouping), host_(host), arena_(arena) {
+  local_.lane = std::move(local);
+  across_.lane = std::move(across);
+}
+
+HierarchicalLane::~HierarchicalLane() {
+  abandon();
+  release();
+}
+
+void HierarchicalLane::release() {
+  if (scratch_ == nullptr) return;
+  if (scratch_in_arena_) {
+    (void)arena_.free(scratch_).ok();
+  } else {
+    std::free(scratch_);
+  }
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+}
+
+// In the arena, where the ranks of the host read it in place; in private memory when the program has the
+// arena for itself.
+Status HierarchicalLane::reserve(uint64_t bytes) {
+  if (bytes <= scratch_bytes_) return {};
+  release();
+  scratch_in_arena_ = arena_.allocate(kInFlight * bytes, &scratch_).ok();
+  if (!scratch_in_arena_) scratch_ = static_cast<std::byte*>(std::aligned_alloc(64, kInFlight * bytes));
+  if (scratch_ == nullptr) {
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(kInFlight * bytes), " of scratch"));
+  }
+  scratch_bytes_ = bytes;
+  return {};
+}
+
+void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
+  args_ = args;
+  whole_ = {Descriptor::of(args), slot};
+  recipe_ = &recipe_of(args);
+  result_ = {};
+  running_ = true;
+  cut_ = inside_ = exchanged_ = back_ = 0;
+  all_cut_ = back_running_ = false;
+  const Composed op = operation();
+  const uint64_t bytes = std::max(need(op, false), spreads() ? need(op, true) : 0);
+  if (Status status = reserve((bytes + 63) / 64 * 64); !status.ok()) finish(std::move(status));
+}
+
+// Elements of a piece (of a slice) at most.
+uint64_t HierarchicalLane::most(const Composed& op, bool spread) const {
+  const auto blocks = static_cast<uint64_t>(std::max(recipe_->scratch_blocks(op, spread), 1));
+  const uint64_t elements = std::max<uint64_t>(kPieceBytes / (blocks * op.element), 1);
+  const uint64_t line = line_elements(op.element);
+  return elements < line ? elements : elements / line * line;
+}
+
+// Bytes of scratch that a piece needs at most.
+uint64_t HierarchicalLane::need(const Composed& op, bool spread) const {
+  const auto blocks = static_cast<uint64_t>(recipe_->scratch_blocks(op, spread));
+  // Parts of it begin on cache lines (Composed::part).
+  return blocks == 0 ? 0 : blocks * std::min(args_.count, most(op, spread)) * op.element + 4 * 64;
+}
+
+// The next piece of the operation. Depends on nothing that differs between ranks.
+void HierarchicalLane::cut(Piece* piece) {
+  const Composed op = operation();
+  const uint64_t left = args_.count - cut_;
+  *piece = {};
+  piece->begin = cut_;
+  piece->spread = spreads();
+  piece->scratch = scratch_ == nullptr ? nullptr : scratch_ + inside_ % kInFlight * scratch_bytes_;
+  if (piece->spread && recipe_->spreads == Spreads::kSlices) {
+    // Whole cache lines for each rank; what is left is short.
+    const auto ranks = static_cast<uint64_t>(grouping_.widest);
+    const uint64_t line = line_elements(op.element);
+    const uint64_t slice = std::min(most(op, true), left / (ranks * line) * line);
+    piece->spread = slice > 0 && left * op.element > kSmallBytes;
+    piece->count = slice * ranks;
+  }
+  if (!piece->spread || recipe_->spreads != Spreads::kSlices) {
+    piece->count = std::min(left, most(op, piece->spread));
+  }
+  if (cut_ == 0) algorithm_ = piece->spread ? "spread" : "leaders";
+  cut_ += piece->count;
+  all_cut_ = cut_ == args_.count;
+}
+
+Poll HierarchicalLane::poll() {
+  if (!running_) return Poll::kFinished;
+  const bool local = advance_local();
+  const bool across = running_ && advance_across();
+  if (!running_) return Poll::kFinished;
+  return local || across ? Poll::kAdvanced : Poll::kWaiting;
+}
+
+// On the local lane: the first stage of piece 0, then in turn the first stage of piece k + 1 (if there is
+// one) and the last of piece k.
+bool HierarchicalLane::advance_local() {
+  if (local_.running) {
+    const bool advanced = poll_below(local_);
+    if (local_.running || !running_) return advanced;
+    if (!back_running_) {
+      inside_++;
+      return true;
+    }
+    back_running_ = false;
+    if (recipe_->done != nullptr) recipe_->done(operation(), piece(back_));
+    back_++;
+    if (all_cut_ && back_ == inside_) finish({});
+    return true;
+  }
+  if (!all_cut_ && inside_ - back_ < kInFlight) {
+    Piece& next = piece(inside_);
+    cut(&next);
+    run(local_, recipe_->inside, next);
+    return true;
+  }
+  if (back_ == exchanged_) return false;
+  back_running_ = true;
+  run(local_, recipe_->back, piece(back_));
+  return true;
+}
+
+bool HierarchicalLane::advance_across() {
+  if (across_.running) {
+    const bool advanced = poll_below(across_);
+    if (!across_.running && running_) exchanged_++;
+    return advanced;
+  }
+  if (exchanged_ == inside_) return false;
+  // Leaders speak for their hosts, unless the piece or the meeting of all ranks is everybody's.
+  const Piece& next = piece(exchanged_);
+  if (across_.lane == nullptr || (!next.spread && !grouping_.is_leader())) {
+    exchanged_++;
+  } else {
+    run(across_, recipe_->across, next);
+  }
+  return true;
+}
+
+void HierarchicalLane::run(Below& below, void (*stage_of)(const Composed&, const Piece&, CollectiveArgs*),
+                           const Piece& piece) {
+  CollectiveArgs stage;
+  stage.coll = Coll::kBarrier;
+  stage.dtype = args_.dtype;
+  stage.whole = &whole_;
+  stage_of(operation(), piece, &stage);
+  below.running = true;
+  below.lane->start(stage, below.slot++);
+}
+
+// True if the lane advanced; its operation may have ended then, and failed.
+bool HierarchicalLane::poll_below(Below& below) {
+  switch (below.lane->poll()) {
+    case Poll::kFinished:
+      below.running = false;
+      if (Status status = below.lane->result(); !status.ok()) finish(std::move(status));
+      return true;
+    case Poll::kAdvanced:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void HierarchicalLane::finish(Status status) {
+  if (!status.ok()) abandon();
+  result_ = std::move(status);
+  running_ = false;
+}
+
+void HierarchicalLane::abandon() {
+  // Also when nothing of it runs there: ranks of the host wait for this one, and shall see that it gave up.
+  if (running_) {
+    local_.lane->abandon();
+    if (across_.lane != nullptr) across_.lane->abandon();
+  }
+  local_.running = across_.running = false;
+  running_ = false;
+}
+
+std::vector<int> HierarchicalLane::missing() const {
+  if (!running_) return {};
+  // While a host's ranks wait for the exchange, only those that take part in it know for whom.
+  if (across_.running) return across_.lane->missing();
+  return local_.running ? local_.lane->missing() : std::vector<int>();
+}
+
+}  // namespace weft::coll

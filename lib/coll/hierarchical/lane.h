@@ -1,0 +1,82 @@
+// One lane of collectives over a lane inside the host and one across hosts. An operation runs piece by piece
+// through a recipe's stages (recipe.h), the local stages of a piece beside the exchange of its neighbour
+// across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coll/hierarchical/recipe.h"
+#include "core/arena.h"
+
+namespace weft::coll {
+
+// Threads: as core/collectives.h says.
+class HierarchicalLane final : public CollectiveLane {
+ public:
+  // across: null on ranks that have no part in it. All borrowed things outlive the lane.
+  HierarchicalLane(const Grouping& grouping, const DeviceOps& host, Arena& arena,
+                   std::unique_ptr<CollectiveLane> local, std::unique_ptr<CollectiveLane> across);
+  ~HierarchicalLane() override;
+
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return result_; }
+  void abandon() override;
+  std::vector<int> writers() const override { return local_.lane->writers(); }
+  std::vector<int> missing() const override;
+  const char* algorithm() const override { return algorithm_; }
+
+ private:
+  // One of the two lanes below, which has its own slots: operations of pieces, one after the other.
+  struct Below {
+    std::unique_ptr<CollectiveLane> lane;
+    uint64_t slot = 0;
+    bool running = false;
+  };
+  Composed operation() const { return {grouping_, host_, args_, dtype_size(args_.dtype)}; }
+  Status reserve(uint64_t bytes);
+  void release();
+  bool spreads() const { return grouping_.even && recipe_->spreads != Spreads::kNever; }
+  uint64_t most(const Composed& op, bool spread) const;
+  uint64_t need(const Composed& op, bool spread) const;
+  void cut(Piece* piece);
+  Piece& piece(uint64_t number) { return pieces_[number % kInFlight]; }
+  void run(Below& below, void (*stage_of)(const Composed&, const Piece&, CollectiveArgs*),
+           const Piece& piece);
+  // Whether anything was done. Failures go to result_.
+  bool advance_local();
+  bool advance_across();
+  bool poll_below(Below& below);
+  void finish(Status status);
+
+  static constexpr uint64_t kInFlight = 2;
+
+  const Grouping& grouping_;
+  const DeviceOps& host_;
+  Arena& arena_;
+  Below local_;
+  Below across_;
+
+  // The running operation. Pieces are numbered; of each stage, how many pieces have begun it and ended it.
+  CollectiveArgs args_;
+  WholeCall whole_;
+  const Recipe* recipe_ = nullptr;
+  bool running_ = false;
+  Status result_;
+  const char* algorithm_ = "";
+  uint64_t cut_ = 0;  // elements that pieces were cut from
+  bool all_cut_ = false;
+  Piece pieces_[kInFlight];
+  bool back_running_ = false;  // the local lane runs a piece's last stage, else its first
+  uint64_t inside_ = 0;        // pieces through the first stage, the second, the last
+  uint64_t exchanged_ = 0;
+  uint64_t back_ = 0;
+
+  // Kept between operations: a part for each piece in flight.
+  std::byte* scratch_ = nullptr;
+  uint64_t scratch_bytes_ = 0;  // of a part
+  bool scratch_in_arena_ = false;
+};
+
+}  // namespace weft::coll

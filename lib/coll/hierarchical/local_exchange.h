@@ -1,0 +1,49 @@
+// What the ranks of one host see while their part of a communicator is formed: an Exchange and an FdChannel
+// among themselves, over those of all ranks. Used on the thread that makes the communicator.
+#pragma once
+
+#include <vector>
+
+#include "core/exchange.h"
+#include "core/fd_channel.h"
+
+namespace weft::coll {
+
+// All hosts' all-gathers go through the one of all ranks, so a host that needs fewer of them (or fails) goes
+// on until the others are done: finish_together().
+class LocalExchange final : public Exchange {
+ public:
+  // members: ranks of `all`, ascending; outlive it, as `all` does.
+  LocalExchange(Exchange& all, const std::vector<int>& members);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
+  int watch_fd() const override { return all_.watch_fd(); }
+  Status check() override { return all_.check(); }
+
+  // Called once by every rank, whether it succeeded or not.
+  Status finish_together(Deadline deadline);
+
+ private:
+  Exchange& all_;
+  const std::vector<int>& members_;
+  int rank_ = 0;
+};
+
+class LocalFds final : public FdChannel {
+ public:
+  LocalFds(FdChannel& all, const std::vector<int>& members) : all_(all), members_(members) {}
+  bool same_host(int rank) const override { return all_.same_host(member(rank)); }
+  Status send_fd(int rank, int fd) override { return all_.send_fd(member(rank), fd); }
+  Status receive_fd(int rank, Fd* fd, Deadline deadline) override {
+    return all_.receive_fd(member(rank), fd, deadline);
+  }
+
+ private:
+  int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  FdChannel& all_;
+  const std::vector<int>& members_;
+};
+
+}  // namespace weft::coll

@@ -1,0 +1,101 @@
+// broadcast, gather and scatter: through the leaders, with blocks in order of hosts on the way.
+#include "coll/hierarchical/blocks.h"
+#include "coll/hierarchical/recipe.h"
+
+namespace weft::coll {
+namespace {
+
+int nothing(const Composed&, bool) {
+  return 0;
+}
+int all_blocks(const Composed& op, bool) {
+  return op.hosts() * op.widest();
+}
+
+// broadcast: on the root's host first. The buffer may be given as either.
+
+std::byte* buffer(const Composed& op, const Piece& piece) {
+  if (op.args.dst != nullptr) return op.target(piece);
+  return const_cast<std::byte*>(op.source(piece));  // the root's, which is only read
+}
+
+void from_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (!op.on_root_host()) return;
+  const bool given = op.is_root() && op.args.src != nullptr;
+  set(stage, Coll::kBroadcast, piece.count, given ? op.source(piece) : nullptr,
+      op.args.dst != nullptr ? op.target(piece) : nullptr, op.root_index());
+}
+
+void broadcast_across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kBroadcast, piece.count, buffer(op, piece), buffer(op, piece), op.root_host());
+  if (op.is_root() && op.args.src != nullptr)
+    stage->src = stage->dst = const_cast<std::byte*>(op.source(piece));
+}
+
+void broadcast_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (op.on_root_host()) return;
+  set(stage, Coll::kBroadcast, piece.count, nullptr, op.target(piece));
+}
+
+// gather
+
+void gather_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kGather, piece.count, op.source(piece),
+      op.grouping.is_leader() ? host_blocks(op, piece, piece.scratch) : nullptr);
+}
+
+void gather_across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kGather, piece.count * static_cast<uint64_t>(op.widest()),
+      host_blocks(op, piece, piece.scratch), op.on_root_host() ? piece.scratch : nullptr, op.root_host());
+}
+
+void gather_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (!op.on_root_host() || op.root_index() == 0) return;
+  set(stage, Coll::kBroadcast, piece.count * static_cast<uint64_t>(all_blocks(op, false)), nullptr,
+      piece.scratch);
+}
+
+void gathered(const Composed& op, const Piece& piece) {
+  if (op.is_root()) unpack(op, piece, piece.scratch);
+}
+
+// scatter
+
+void scatter_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (op.is_root()) pack(op, piece, piece.scratch);
+  if (!op.on_root_host() || op.root_index() == 0) return;
+  set(stage, Coll::kBroadcast, piece.count * static_cast<uint64_t>(all_blocks(op, false)), nullptr,
+      piece.scratch, op.root_index());
+}
+
+void scatter_across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kScatter, piece.count * static_cast<uint64_t>(op.widest()),
+      op.on_root_host() ? piece.scratch : nullptr, host_blocks(op, piece, piece.scratch), op.root_host());
+}
+
+void scatter_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kScatter, piece.count,
+      op.grouping.is_leader() ? host_blocks(op, piece, piece.scratch) : nullptr, op.target(piece));
+}
+
+}  // namespace
+
+const Recipe& broadcast_recipe() {
+  static constexpr Recipe kRow{Spreads::kNever,  nothing,        from_root,
+                               broadcast_across, broadcast_back, nullptr};
+  return kRow;
+}
+
+const Recipe& gather_recipe() {
+  static constexpr Recipe kRow{Spreads::kNever, all_blocks,  gather_inside,
+                               gather_across,   gather_back, gathered};
+  return kRow;
+}
+
+const Recipe& scatter_recipe() {
+  static constexpr Recipe kRow{Spreads::kNever, all_blocks,   scatter_inside,
+                               scatter_across,  scatter_back, nullptr};
+  return kRow;
+}
+
+}  // namespace weft::coll
