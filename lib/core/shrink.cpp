@@ -26,10 +26,11 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
     const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next);
     const Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
-    // A survivor that is lost now is left out by the next agreement.
-    if (deadline.expired(context.clock()) || !descent.lineage->any_lost(next.members)) return formed;
-    context.log().info(
-        cat("rank ", failed->rank(), ": shrink goes on without another rank: ", formed.text()));
+    // A survivor that is lost now is left out by the next agreement. Who gives up forming because of it closes
+    // its connections, which another one may see before the loss itself: that one agrees again as well.
+    const bool again = formed.code() == Code::kPeerFailed || descent.lineage->any_lost(next.members);
+    if (deadline.expired(context.clock()) || !again) return formed;
+    context.log().info(cat("rank ", failed->rank(), ": shrink begins anew: ", formed.text()));
   }
 }
 
