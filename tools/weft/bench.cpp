@@ -4,6 +4,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bench_faults.h"
 #include "commands.h"
 #include "launch.h"
 #include "machine.h"
@@ -84,7 +85,7 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
       "Before every timed call each rank writes its buffers anew and all meet in a barrier; the time is that "
       "of\n"
       "the slowest rank. Results are checked in the first and the last call; a wrong one is exit code 1.");
-  bench->add_option("OP", options->ops, "what to measure")->required();
+  bench->add_option("OP", options->ops, "what to measure");
   bench->add_option("-n,--ranks", options->ranks, "number of local processes, default 2")
       ->check(CLI::Range(1, 4096));
   bench->add_option("--backend", options->backend, "default: the best available");
@@ -113,7 +114,10 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->add_flag("--joined", options->joined,
                   "this process is a rank already (started by mpirun, srun, ...)");
   bench->add_option("--json", options->json, "also write the results to this file");
-  bench->callback([options, &words, exit_code] {
+  add_bench_faults(*bench, exit_code);
+  bench->callback([options, bench, &words, exit_code] {
+    if (bench->got_subcommand("faults")) return;
+    if (options->ops.empty()) throw CLI::RequiredError("OP");
     check_options(*options);
     *exit_code =
         options->joined ? bench_rank(*options, local_rank_from_environment()) : bench_launch(*options, words);

@@ -1,0 +1,107 @@
+// What happens in one run of `weft bench faults`: who does what, and which fault strikes whom, where and
+// when. Drawn from the seed and the run's number alone, so a run is repeated by naming both; the parent and
+// every rank draw the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace faults {
+
+// What the ranks are doing when the fault comes.
+enum class Phase : uint8_t {
+  kForming,  // weft_comm_create
+  kIdle,     // no call at all
+  kSmall,    // all_reduce of a few elements, over and over
+  kPrivate,  // large ones, in the program's own memory
+  kArena,    // large ones, in arena memory
+  kReducer,  // gradient steps
+  kLeaving,  // weft_comm_destroy
+  kShrink,   // a first rank is lost, the second one while the others shrink
+  kTwice,    // the second one right after the first
+};
+inline constexpr Phase kPhases[] = {Phase::kForming, Phase::kIdle,   Phase::kSmall,
+                                    Phase::kPrivate, Phase::kArena,  Phase::kReducer,
+                                    Phase::kLeaving, Phase::kShrink, Phase::kTwice};
+const char* name(Phase phase);
+// Throws std::invalid_argument.
+Phase parse_phase(const std::string& text);
+
+enum class Action : uint8_t {
+  kKill,   // SIGKILL
+  kExit,   // the program ends without a word to Weft
+  kLeave,  // it destroys its communicator while the others go on
+  kAbort,  // weft_comm_abort
+  kFail,   // an operation or a stage of a built-in hook fails
+  kHook,   // a stage of the program's own hook returns an error
+  kDelay,  // late by less than anybody may be condemned for: no fault
+};
+const char* name(Action action);
+
+// When and by whose hand.
+enum class Trigger : uint8_t {
+  kStarted,    // by a signal, after_us after the processes were started
+  kWorking,    // by a signal, after_us after all ranks have begun to work
+  kFailed,     // by a signal, after_us after the first rank has noticed the fault before this one
+  kRecovered,  // by a signal, after_us after the first rank went on with the survivors
+  kStopping,   // by a signal, after_us after the ranks were told to end
+  kFailpoint,  // by the library itself, at a place (lib/core/failpoints.h)
+  kIteration,  // by the rank itself, in this round of its work
+};
+
+struct Fault {
+  int victim = 0;
+  Action action = Action::kKill;
+  Trigger trigger = Trigger::kWorking;
+  uint64_t after_us = 0;
+  uint64_t iteration = 0;
+  uint64_t delay_ms = 0;  // kDelay
+  std::string failpoint;  // "operation@7=kill"
+
+  bool ends_process() const { return action == Action::kKill || action == Action::kExit; }
+  // The victim is no member of what comes after.
+  bool leaves() const { return ends_process() || action == Action::kLeave; }
+};
+
+// The choice that the user leaves to the draw.
+struct Range {
+  std::vector<std::string> backends;
+  std::vector<Phase> phases;
+  int least_ranks = 2;
+  int most_ranks = 8;
+};
+
+struct Draw {
+  uint64_t seed = 0;
+  uint64_t number = 0;
+  std::string backend;
+  int ranks = 2;
+  Phase phase = Phase::kSmall;
+  Phase work = Phase::kSmall;  // kIdle to kReducer: what goes on until then
+  bool caller_mode = false;    // WEFT_PROGRESS_CALLER
+  bool secret = false;
+  bool last_of_two = false;
+  bool keep_old = false;  // failed communicators are destroyed at the end, not at once
+  bool view_mode = false;
+  uint64_t count = 1;  // elements of an all_reduce, or of a gradient
+  int params = 1;
+  std::vector<Fault> faults;
+
+  // Whether the ranks end when they have noticed the fault, instead of going on without it.
+  bool ends_with_fault() const { return phase == Phase::kForming || phase == Phase::kLeaving; }
+  const Fault* of(int rank) const;
+  std::string text() const;  // one line
+};
+
+Draw draw(const Range& range, uint64_t seed, uint64_t number);
+
+// Limits that a run sets, in milliseconds. A call that takes longer by kSlackMs is a hang.
+inline constexpr int64_t kInitMs = 20'000;
+inline constexpr int64_t kFormingInitMs = 5'000;  // where a rank may die before it joined
+inline constexpr int64_t kOperationMs = 8'000;
+inline constexpr int64_t kShrinkMs = 10'000;
+inline constexpr int64_t kDestroyMs = 10'000;
+inline constexpr int64_t kSlackMs = 2'000;
+
+}  // namespace faults

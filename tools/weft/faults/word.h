@@ -1,0 +1,43 @@
+// What a rank of `weft bench faults` tells its parent through a pipe: where it is, and by when it says more.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+namespace faults {
+
+enum class Kind : int32_t {
+  kCalling,  // about to make the call that `text` names; it says more within due_ms
+  kWorking,  // in a communicator that works: members, bits
+  kFault,    // the fault that this rank makes by itself comes now
+  kRefused,  // weft_comm_create failed
+  kFailed,   // its communicator failed
+  kShrunk,   // weft_comm_shrink failed
+  kWrong,    // something that must never be, in `text`
+  kEnded,    // everything is destroyed
+};
+
+// Among ranks: one of a communicator whose members have not met, so that nobody can say who it was first.
+inline constexpr uint64_t kUnknownRank = uint64_t{1} << 63;
+
+struct Word {
+  Kind kind = Kind::kCalling;
+  int32_t generation = 0;  // how often this rank has shrunk
+  int32_t status = 0;      // weft_status
+  int32_t evidence = 0;    // WEFT_EVIDENCE_*
+  uint64_t at_ns = 0;      // CLOCK_MONOTONIC
+  uint64_t due_ms = 0;     // 0: no promise
+  uint64_t ranks = 0;      // kWorking: the members, else those at fault: a bit each, by first rank
+  uint64_t bits = 0;       // kWorking: hash of a reduction's result
+  char text[600] = {};
+};
+static_assert(sizeof(Word) <= 4096, "a pipe takes it whole or not at all (PIPE_BUF)");
+
+inline uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace faults

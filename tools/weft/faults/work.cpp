@@ -1,0 +1,314 @@
+#include "work.h"
+
+#include <poll.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace faults {
+namespace {
+
+// Small whole numbers: any order of summing is exact.
+float value(uint64_t element, uint64_t round, int first_rank) {
+  return static_cast<float>(element % 7 + round % 5 + static_cast<uint64_t>(first_rank) + 1);
+}
+
+void fill(float* data, uint64_t count, uint64_t round, int first_rank) {
+  for (uint64_t i = 0; i < count; i++) data[i] = value(i, round, first_rank);
+}
+
+// Whether data holds the sum over the members, divided by divisor.
+bool holds(const float* data, uint64_t count, uint64_t round, const std::vector<int>& members,
+           double divisor) {
+  float sums[7];
+  for (uint64_t i = 0; i < 7; i++) {
+    double sum = 0;
+    for (const int member : members) sum += static_cast<double>(value(i, round, member));
+    sums[i] = static_cast<float>(sum / divisor);
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    if (!(std::fabs(data[i] - sums[i % 7]) <= 1e-6f * sums[i % 7])) return false;
+  }
+  return true;
+}
+
+uint64_t hash(const float* data, uint64_t count) {  // FNV-1a, a word at a time
+  uint64_t h = 0xcbf29ce484222325u;
+  for (uint64_t i = 0; i < count; i++) {
+    uint32_t word = 0;
+    std::memcpy(&word, data + i, sizeof word);
+    h = (h ^ word) * 0x100000001b3u;
+  }
+  return h;
+}
+
+// The details of a call's failure: the communicator's.
+Outcome failed(weft_comm* comm, weft_status status) {
+  Outcome outcome;
+  outcome.status = status;
+  const weft_status kept = weft_comm_error(comm, &outcome.error);
+  if (kept != status) {
+    outcome.wrong = std::string("a call returned ") + weft_status_string(status) +
+                    ", and weft_comm_error says " + weft_status_string(kept) + ": " + outcome.error.text;
+  }
+  return outcome;
+}
+
+// One kind of work; each call of round() is one round of it.
+class Worker {
+ public:
+  Worker(const Draw& draw, const Crew& crew, int first_rank)
+      : draw_(draw), crew_(crew), first_rank_(first_rank) {}
+  virtual ~Worker() = default;
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  virtual Outcome begin() { return {}; }
+  virtual Outcome round(uint64_t number) = 0;
+  virtual void fail_next() {}  // the program's hook fails
+
+ protected:
+  Outcome fail(weft_status status) const { return failed(crew_.comm, status); }
+  Outcome wrong(const char* what, uint64_t number) const {
+    Outcome outcome;
+    outcome.wrong = std::string(what) + ": a wrong result in round " + std::to_string(number);
+    return outcome;
+  }
+  const Draw& draw_;
+  const Crew& crew_;
+  const int first_rank_;
+};
+
+class Idle final : public Worker {
+ public:
+  using Worker::Worker;
+  Outcome round(uint64_t /*number*/) override {
+    ::poll(nullptr, 0, 1);
+    const weft_status status = weft_comm_error(crew_.comm, nullptr);
+    return status == WEFT_OK ? Outcome() : fail(status);
+  }
+};
+
+class AllReduce final : public Worker {
+ public:
+  using Worker::Worker;
+  ~AllReduce() override {
+    if (draw_.work == Phase::kArena && data_ != nullptr) weft_comm_free(crew_.comm, data_);
+  }
+  Outcome begin() override {
+    if (draw_.work != Phase::kArena) {
+      memory_.resize(draw_.count);
+      data_ = memory_.data();
+      return {};
+    }
+    void* memory = nullptr;
+    const weft_status status = weft_comm_alloc(crew_.comm, draw_.count * sizeof(float), &memory);
+    data_ = static_cast<float*>(memory);
+    if (status == WEFT_OK || weft_comm_error(crew_.comm, nullptr) != WEFT_OK) {
+      return status == WEFT_OK ? Outcome() : fail(status);
+    }
+    Outcome outcome;
+    outcome.wrong = std::string("weft_comm_alloc: ") + weft_status_string(status);
+    return outcome;
+  }
+  Outcome round(uint64_t number) override {
+    fill(data_, draw_.count, number, first_rank_);
+    const weft_status status =
+        weft_all_reduce(crew_.comm, data_, data_, draw_.count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+    if (status != WEFT_OK) return fail(status);
+    return holds(data_, draw_.count, number, crew_.members, 1) ? Outcome() : wrong("all_reduce", number);
+  }
+
+ private:
+  std::vector<float> memory_;
+  float* data_ = nullptr;
+};
+
+// A hook of the program's own that does what `allreduce` does, until it fails.
+struct OwnHook {
+  bool fails =
+      false;  // read on the thread that runs stages, written before the step's first gradient is ready
+
+  static weft_status plan(void* /*self*/, const weft_bucket* bucket, weft_hook_plan* plan,
+                          char* /*message*/) {
+    plan->collective_count = 1;
+    plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+    plan->collectives[0].dtype = bucket->dtype;
+    plan->collectives[0].op = WEFT_OP_AVG;
+    plan->collectives[0].count = bucket->count;
+    return WEFT_OK;
+  }
+  static weft_status stage(void* self, const weft_bucket* /*bucket*/, weft_stage* /*stage*/, char* message) {
+    if (!static_cast<OwnHook*>(self)->fails) return WEFT_OK;
+    std::snprintf(message, 256, "the fault of this run");
+    return WEFT_ERR_HOOK;
+  }
+};
+
+// Gradient steps, a bucket a parameter.
+class Steps final : public Worker {
+ public:
+  using Worker::Worker;
+  ~Steps() override {
+    weft_reducer_destroy(&reducer_);
+    weft_hook_destroy(&hook_);
+  }
+  Outcome begin() override;
+  Outcome round(uint64_t number) override;
+  void fail_next() override { own_.fails = true; }
+
+ private:
+  Outcome fail_step(weft_status status) const {
+    Outcome outcome;
+    outcome.status = status;
+    weft_reducer_error(reducer_, &outcome.error);
+    return outcome;
+  }
+  OwnHook own_;
+  weft_hook* hook_ = nullptr;
+  weft_reducer* reducer_ = nullptr;
+  std::vector<std::vector<float>> memory_;
+  std::vector<float*> gradients_;
+};
+
+Outcome Steps::begin() {
+  const auto size = static_cast<size_t>(draw_.params);
+  const auto shape = static_cast<int64_t>(draw_.count);
+  std::vector<std::string> names;
+  std::vector<weft_param> params(size);
+  for (size_t i = 0; i < size; i++) names.push_back("p" + std::to_string(i));
+  for (size_t i = 0; i < size; i++) {
+    params[i].struct_size = sizeof(weft_param);
+    params[i].name = names[i].c_str();
+    params[i].dtype = WEFT_DTYPE_F32;
+    params[i].ndim = 1;
+    params[i].shape = &shape;
+  }
+  const uint64_t limit = 0;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = params.data();
+  options.param_count = params.size();
+  options.mode = draw_.view_mode ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+  options.bucket_limits = &limit;
+  options.bucket_limit_count = 1;
+  bool own = false;
+  for (const Fault& fault : draw_.faults) own |= fault.action == Action::kHook;
+  Outcome outcome;
+  if (own) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "own";
+    table.plan = OwnHook::plan;
+    table.stage = OwnHook::stage;
+    outcome.status = weft_hook_create_custom(crew_.context, &table, &own_, &hook_);
+    if (outcome.status != WEFT_OK) {
+      outcome.wrong = std::string("weft_hook_create_custom: ") + weft_status_string(outcome.status);
+      return outcome;
+    }
+    options.hook = hook_;
+  }
+  outcome.status = weft_reducer_create(crew_.comm, &options, &reducer_, &outcome.error);
+  if (outcome.status != WEFT_OK) return outcome;
+  for (size_t i = 0; i < size; i++) {
+    void* view = nullptr;
+    if (draw_.view_mode) {
+      weft_reducer_grad_view(reducer_, i, &view);
+    } else {
+      view = memory_.emplace_back(draw_.count).data();
+    }
+    gradients_.push_back(static_cast<float*>(view));
+  }
+  return {};
+}
+
+Outcome Steps::round(uint64_t number) {
+  weft_status status = weft_reducer_begin(reducer_, nullptr);
+  if (status != WEFT_OK) return fail_step(status);
+  for (size_t i = gradients_.size(); i-- > 0;) {
+    fill(gradients_[i], draw_.count, number + i, first_rank_);
+    status = weft_reducer_ready(reducer_, i, gradients_[i], nullptr);
+    if (status != WEFT_OK) return fail_step(status);
+  }
+  status = weft_reducer_finish(reducer_, nullptr);
+  if (status != WEFT_OK) return fail_step(status);
+  for (size_t i = 0; i < gradients_.size(); i++) {
+    if (!holds(gradients_[i], draw_.count, number + i, crew_.members,
+               static_cast<double>(crew_.members.size()))) {
+      return wrong("step", number);
+    }
+  }
+  return {};
+}
+
+// Whether every rank was told to end: one that was must still take part until all know it.
+Outcome all_told(const Crew& crew, bool mine, bool* all) {
+  int64_t told = mine ? 1 : 0;
+  const weft_status status =
+      weft_all_reduce(crew.comm, &told, &told, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
+  if (status != WEFT_OK) return failed(crew.comm, status);
+  *all = told == static_cast<int64_t>(crew.members.size());
+  return {};
+}
+
+}  // namespace
+
+Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits) {
+  int32_t size = 0;
+  weft_comm_size(crew->comm, &size);
+  weft_comm_rank(crew->comm, &crew->rank);
+  crew->members.assign(static_cast<size_t>(size), -1);
+  std::vector<int> members(crew->members);
+  const int32_t mine = first_rank;
+  weft_status status =
+      weft_all_gather(crew->comm, &mine, members.data(), 1, WEFT_DTYPE_I32, nullptr, nullptr);
+  if (status != WEFT_OK) return failed(crew->comm, status);
+  crew->members = members;
+  std::vector<float> data(count);
+  for (uint64_t i = 0; i < count; i++) {
+    data[i] = 1.0f / static_cast<float>(i + static_cast<uint64_t>(first_rank) * 31 + 3);
+  }
+  status = weft_all_reduce(crew->comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
+                           nullptr);
+  if (status != WEFT_OK) return failed(crew->comm, status);
+  *bits = hash(data.data(), count);
+  return {};
+}
+
+Outcome work(const Draw& draw, const Crew& crew, int first_rank, const WorkHooks& hooks) {
+  std::unique_ptr<Worker> worker;
+  if (draw.work == Phase::kIdle) {
+    worker = std::make_unique<Idle>(draw, crew, first_rank);
+  } else if (draw.work == Phase::kReducer) {
+    worker = std::make_unique<Steps>(draw, crew, first_rank);
+  } else {
+    worker = std::make_unique<AllReduce>(draw, crew, first_rank);
+  }
+  Outcome outcome = worker->begin();
+  const Fault* fault = crew.generation == 0 ? draw.of(first_rank) : nullptr;
+  if (fault != nullptr && fault->trigger != Trigger::kIteration) fault = nullptr;
+  for (uint64_t number = 0; outcome.status == WEFT_OK && outcome.wrong.empty(); number++) {
+    if (fault != nullptr && fault->iteration == number) {
+      hooks.fault_comes();
+      if (fault->action == Action::kExit) std::exit(0);
+      if (fault->action == Action::kLeave) {
+        outcome.left = true;
+        return outcome;
+      }
+      if (fault->action == Action::kAbort) weft_comm_abort(crew.comm, "the fault of this run");
+      if (fault->action == Action::kHook) worker->fail_next();
+    }
+    // Who idles takes part in nothing until it is told to end.
+    const bool told = hooks.told_to_end();
+    if (told || draw.work != Phase::kIdle) {
+      bool all = false;
+      outcome = all_told(crew, told, &all);
+      if (outcome.status != WEFT_OK || all) break;
+    }
+    outcome = worker->round(number);
+  }
+  return outcome;
+}
+
+}  // namespace faults
