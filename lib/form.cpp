@@ -1,6 +1,7 @@
 #include "form.h"
 
 #include <sched.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstring>
@@ -49,9 +50,16 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
 
 constexpr uint32_t kMaxAlgorithms = 1024;
 
-// What a rank has to offer: the backend, the algorithms and the simulated host that it was told to use (or
-// none), and the backends that work there.
+// Tells communicators apart that write into one folder; nothing rests on it.
+uint64_t random_number() {
+  uint64_t number = 0;
+  return ::getrandom(&number, sizeof number, GRND_NONBLOCK) < 0 ? 0 : number;
+}
+
+// What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms
+// and the simulated host that it was told to use (or none), and the backends that work there.
 struct Offer {
+  uint64_t id = 0;
   std::string wanted;
   std::string algorithms;
   int32_t host = -1;
@@ -60,6 +68,7 @@ struct Offer {
 
 Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
   ByteReader reader(bytes);
+  offer->id = reader.get<uint64_t>();
   offer->wanted = reader.get_string(64);
   offer->algorithms = reader.get_string(kMaxAlgorithms);
   offer->host = reader.get<int32_t>();
@@ -84,7 +93,10 @@ Status exchange_offers(Exchange& exchange, const Registry& registry, const CommO
   WEFT_TRY(agree_on(exchange, local, deadline));
 
   ByteWriter writer;
-  writer.put_string(wanted).put_string(options.algorithms).put(static_cast<int32_t>(options.host_label));
+  writer.put(random_number())
+      .put_string(wanted)
+      .put_string(options.algorithms)
+      .put(static_cast<int32_t>(options.host_label));
   std::vector<std::string> available;
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
@@ -195,6 +207,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
 
   std::vector<Offer> offers;
   WEFT_TRY(exchange_offers(exchange, registry, options, deadline, &offers));
+  options.id = offers[0].id;
   std::vector<int> labels;
   for (const Offer& offer : offers) labels.push_back(offer.host);
   LabelledHosts hosts(*mesh, labels, exchange.rank());
@@ -254,6 +267,8 @@ Status from_environment(Meeting* meeting, std::string* job, std::string* hosts) 
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
   WEFT_TRY(FailPoints::parse(environment.failpoints, &meeting->options.failpoints));
   if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
+  if (meeting->options.flight_path.empty()) meeting->options.flight_path = environment.flight;
+  meeting->options.job = *job;
   if (!asked) return {};
   meeting->rank = environment.rank;
   meeting->size = environment.size;
@@ -268,6 +283,7 @@ Status from_environment(Meeting* meeting, std::string* job, std::string* hosts) 
 Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,
             std::shared_ptr<Comm>* comm) {
   std::string job, hosts;
+  meeting.options.flight_path = context->options().flight_path;
   WEFT_TRY(from_environment(&meeting, &job, &hosts));
   WEFT_TRY(parse_hosts(hosts, meeting.rank, meeting.size, &meeting.options.host_label));
   const Deadline deadline = Deadline::after(context->clock(), meeting.options.init_timeout_ms, 60'000);

@@ -264,6 +264,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
+  environment->flight = variables.text_or_empty("WEFT_FLIGHT");
   environment->failpoints = variables.text_or_empty("WEFT_FAILPOINTS");
 }
 

@@ -17,6 +17,8 @@
 //                           use whatever the size; equal on all ranks
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number a rank: ranks share memory with ranks of
 //                           their number alone; equal on all ranks
+//   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
+//                           program names one
 //   WEFT_FAILPOINTS         "operation@7=kill": for tests of failure (lib/core/failpoints.h)
 #pragma once
 
@@ -48,6 +50,7 @@ struct Environment {
   std::string backend;     // empty: the best available
   std::string algorithms;  // empty: chosen by size
   std::string hosts;       // empty: the real ones
+  std::string flight;      // empty: no flight records are written
   std::string failpoints;  // empty: none
 };
 
@@ -70,7 +73,7 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for

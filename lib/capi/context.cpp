@@ -3,6 +3,7 @@
 
 #include "capi/handles.h"
 #include "kernels/host_ops.h"
+#include "trace/flight_file.h"
 #include "trace/recorder.h"
 
 namespace weft::capi {
@@ -43,6 +44,8 @@ Status context_options(const weft_context_options* given, ContextOptions* option
                                 const char* name) { start(user_data, name); };
   }
   if (read.module_path != nullptr) options->module_path = read.module_path;
+  if (read.flight_path != nullptr) options->flight_path = read.flight_path;
+  options->write_flight = write_flight;
   return {};
 }
 

@@ -1,4 +1,5 @@
-// weft_trace_*.
+// weft_trace_*, weft_flight_*.
+#include "trace/flight_file.h"
 #include "trace/recorder.h"
 
 #include "capi/handles.h"
@@ -31,6 +32,15 @@ weft_status weft_trace_write(weft_context* context, const char* path) {
     WEFT_TRY(usable(context));
     WEFT_NOT_NULL(path);
     return context->recorder->write(path);
+  });
+}
+
+weft_status weft_flight_write(weft_comm* comm, const char* folder) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_call(comm->rep->context()));
+    WEFT_NOT_NULL(folder);
+    return write_flight(comm->rep->flight(), folder);
   });
 }
 

@@ -167,16 +167,21 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
 }
 
 void Comm::fail(const Status& status, bool tell_others) {
+  std::shared_ptr<Comm> recorded;
   {
     const std::lock_guard lock(failure_mutex_);
     if (failed_.load(std::memory_order_relaxed)) return;
     failure_ = status;
+    const bool records = !options_.flight_path.empty() && context_->options().write_flight;
+    if (records && status.code() != Code::kCancelled) recorded = weak_from_this().lock();
+    if (recorded) dump_.announce(context_->clock());
     failed_.store(true, std::memory_order_release);
   }
   if (context_->log().enabled(LogLevel::kError) && status.code() != Code::kCancelled) {
     context_->log().error(cat("rank ", rank_, ": communicator failed: ", status.text()));
   }
   if (tell_others) tell(status);
+  if (recorded) dump_.start(std::move(recorded));
   context_->engine().notify();
 }
 
@@ -193,6 +198,7 @@ Status Comm::close() {
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
   if (failed()) tell(failure());
   fail(cancelled(), false);
+  dump_.close(context_->clock());
   std::vector<std::shared_ptr<Lane>> lanes;
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -212,6 +218,25 @@ Status Comm::close() {
   control_->stop();
   if (descent_.generation > 0) descent_.lineage->closed();
   return context_->callbacks().drain();
+}
+
+FlightRecord Comm::flight() {
+  FlightRecord record;
+  record.comm = options_.id;
+  record.job = options_.job;
+  record.rank = rank_;
+  record.size = size_;
+  record.generation = descent_.generation;
+  record.first_rank = descent_.members.empty() ? rank_ : descent_.members[static_cast<size_t>(rank_)];
+  record.backend = options_.backend;
+  record.operations = operations();
+  record.failure = failure();
+  const std::lock_guard lock(lanes_mutex_);
+  context_->engine().locked([&] {
+    record.now_ns = context_->clock().now_ns();
+    for (const auto& lane : lanes_) record.lanes.push_back(lane->flight());
+  });
+  return record;
 }
 
 bool Comm::quiet() {

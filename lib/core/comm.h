@@ -14,6 +14,8 @@
 #include "core/control.h"
 #include "core/control_exchange.h"
 #include "core/failpoints.h"
+#include "core/flight.h"
+#include "core/flight_dump.h"
 #include "core/lane.h"
 #include "core/lineage.h"
 
@@ -33,6 +35,9 @@ struct CommOptions {
   bool spans_hosts = false;    // ranks may be on several hosts
   std::string host;            // the address of this host that others reach, if known
   int host_label = -1;         // of this rank, where hosts are simulated (LabelledHosts)
+  std::string job;             // the name of the job, if it has one
+  std::string flight_path;     // where a failure's flight record goes; empty: nowhere
+  uint64_t id = 0;             // equal on all ranks, and of no other communicator; made by form
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
@@ -81,6 +86,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void fail(const Status& status, bool tell = true);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status failure() const;
+  // The failure's flight record is being written: who completes operations waits for it, briefly.
+  bool dumping() { return dump_.pending(context_->clock()); }
+  // What the lanes did last. Takes the drive lock.
+  FlightRecord flight();
   // Leave: outstanding operations complete with kCancelled, later ones as well. Idempotent; of several calls
   // at once all return when it is done. Not from a callback. kTimeout: the program's callbacks did not return
   // within the destroy timeout.
@@ -144,6 +153,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::atomic<uint64_t> operations_{0};
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_
+  FlightDump dump_;
   std::unique_ptr<std::atomic<bool>[]> departed_, gone_;
   std::atomic<bool> any_departed_{false};
 

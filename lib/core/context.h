@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,7 @@
 #include "core/callbacks.h"
 #include "core/device.h"
 #include "core/engine.h"
+#include "core/flight.h"
 #include "core/fork_guard.h"
 #include "core/trace_sink.h"
 
@@ -28,6 +30,9 @@ struct ContextOptions {
   LogLevel log_level = LogLevel::kOff;
   ThreadStart thread_start;
   std::string module_path;
+  std::string flight_path;  // of communicators; empty: as the environment says
+  // Writes a flight record into a folder. Any thread. Absent: nothing is written.
+  std::function<Status(const FlightRecord&, const std::string& folder)> write_flight;
   const DeviceOps* host = nullptr;  // required
   HostAllocator host_allocator;
   std::shared_ptr<Clock> clock;  // default: the machine's

@@ -20,7 +20,10 @@ constexpr int64_t kFenceMs = 1000;
 }  // namespace
 
 Lane::Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl)
-    : comm_(comm), key_(key), impl_(std::move(impl)) {}
+    : comm_(comm),
+      key_(key),
+      impl_(std::move(impl)),
+      flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {}
 
 void Lane::submit(Request* request) {
   request->next = nullptr;
@@ -47,7 +50,7 @@ Poll Lane::poll() {
   switch (impl_->poll()) {
     case Poll::kFinished:
       finish(impl_->result());
-      return queued_.load(std::memory_order_acquire) ? Poll::kAdvanced : Poll::kParked;
+      return idle() ? Poll::kParked : Poll::kAdvanced;
     case Poll::kAdvanced:
       fruitless_ = 0;
       departed_ = -1;
@@ -67,6 +70,7 @@ bool Lane::next() {
     queued_.store(head_ != nullptr, std::memory_order_relaxed);
   }
   current_->slot = slot_++;
+  flight_.started(current_->args, current_->slot);
   fruitless_ = 0;
   departed_ = -1;
   if (comm_.context().trace() != nullptr) current_->start_ns = comm_.context().clock().now_ns();
@@ -91,10 +95,15 @@ void Lane::finish(Status status) {
     event.bytes = request->args.count * dtype_size(request->args.dtype);
     trace->record(event);
   }
+  flight_.finished(request->slot, impl_->algorithm(), status.ok());
   if (status.ok()) {
     comm_.count_operation(impl_->algorithm());
   } else {
     comm_.fail(status);
+    if (comm_.dumping()) {
+      ended_ = request;
+      return;
+    }
     status = comm_.failure();
   }
   request->complete(std::move(status));
@@ -102,11 +111,14 @@ void Lane::finish(Status status) {
 
 Poll Lane::fail_all(const Status& failure) {
   if (current_ != nullptr && !abandoned_) {
+    waited_for_ = impl_->missing();
     impl_->abandon();
     abandoned_ = true;
     fence_ = Deadline::after(comm_.context().clock(), kFenceMs, 0);
   }
   if (current_ != nullptr && !fenced()) return Poll::kWaiting;
+  if (!idle() && comm_.dumping()) return Poll::kWaiting;
+  if (ended_ != nullptr) std::exchange(ended_, nullptr)->complete(failure);
   if (current_ != nullptr) std::exchange(current_, nullptr)->complete(failure);
   Request* request = nullptr;
   {
@@ -155,6 +167,7 @@ void Lane::watch() {
     }
   }
   if (fruitless_ % 256 != 0) return;
+  if (fruitless_ == 256) flight_.waiting(current_->slot, comm_.context().clock().now_ns());
   const Request* const late = expired();
   if (late == nullptr) return;
   const std::vector<int> missing = impl_->missing();
@@ -178,6 +191,23 @@ Request* Lane::expired() {
     if (request->deadline.expired(clock)) return request;
   }
   return nullptr;
+}
+
+FlightLane Lane::flight() {
+  FlightLane lane;
+  lane.key = key_;
+  lane.next_slot = slot_;
+  lane.operations = flight_.operations(slot_);
+  if (current_ != nullptr || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : impl_->missing();
+  {
+    const std::lock_guard lock(queue_mutex_);
+    for (const Request* request = head_; request != nullptr; request = request->next) lane.queued++;
+  }
+  if (const auto source = flight_source_.lock()) {
+    lane.has_step = true;
+    lane.step = source->flight_step();
+  }
+  return lane;
 }
 
 std::string Lane::text_of(const Request& request, uint64_t slot) const {

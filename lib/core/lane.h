@@ -6,9 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/collectives.h"
 #include "core/engine.h"
+#include "core/flight.h"
 #include "core/request.h"
 
 namespace weft {
@@ -27,9 +30,13 @@ class Lane final : public Task {
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
   void close();
   Poll poll() override;
-  bool idle() const { return current_ == nullptr && !queued_; }  // drive lock
+  bool idle() const { return current_ == nullptr && ended_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }
+
+  // Its part of the flight record. Under the drive lock, both.
+  FlightLane flight();
+  void set_flight_source(std::weak_ptr<const FlightSource> source) { flight_source_ = std::move(source); }
 
  private:
   bool next();  // start the next request, if any
@@ -51,7 +58,11 @@ class Lane final : public Task {
   std::atomic<bool> queued_{false};  // head_ != nullptr
   // Under the drive lock.
   Request* current_ = nullptr;
+  Request* ended_ = nullptr;  // by the failure that it found itself, whose flight record is being written
   uint64_t slot_ = 0;
+  FlightRing flight_;
+  std::vector<int> waited_for_;  // when it was abandoned
+  std::weak_ptr<const FlightSource> flight_source_;
   uint32_t fruitless_ = 0;
   int departed_ = -1;  // a rank that had left and was missing at the last fruitless poll
   bool abandoned_ = false;

@@ -166,7 +166,9 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
     : state_(std::move(state)), step_(std::make_shared<Step>(state_)), timeout_ms_(timeout_ms) {
   if (state_->copy) windows_.resize(state_->manifest.params.size());
   other_bytes_ = heap_bytes();
-  state_->comm->context().engine().add(step_);
+  Engine& engine = state_->comm->context().engine();
+  engine.locked([&] { state_->lane->set_flight_source(step_); });
+  engine.add(step_);
 }
 
 Reducer::~Reducer() {
@@ -204,7 +206,8 @@ uint64_t Reducer::heap_bytes() const {
       s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() + s.buckets->memory_bytes() +
       s.readiness->memory_bytes() + step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
       s.schedule.buckets.capacity() * sizeof(HookedBucket) + s.plan.bucket_of.capacity() * sizeof(uint32_t) +
-      s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket);
+      s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket) +
+      FlightRing::kCapacity * sizeof(FlightOperation);
   for (const PlannedBucket& b : s.plan.buckets) {
     bytes += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
   }

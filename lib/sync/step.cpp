@@ -90,6 +90,7 @@ Poll Step::give_up() {
   for (; collected_ < submitted_; collected_++) {
     if (!request(collected_).done()) return Poll::kWaiting;
   }
+  if (s_.comm->dumping()) return Poll::kWaiting;
   // What has its result gets it whole: no gradient is left half written.
   if (copy_back()) return Poll::kAdvanced;
   const Code code = s_.comm->failure().code();
@@ -316,6 +317,17 @@ std::string Step::where() const {
     return cat("gradients of ", s_.plan.text(s_.manifest, launched_), " are still being handed over");
   }
   return "results are being copied back";
+}
+
+FlightStep Step::flight_step() const {
+  FlightStep now;
+  now.buckets = bucket_count();
+  if (!active_) return now;
+  now.step = number_;
+  now.launched = launched_;
+  now.done = done_;
+  now.where = where();
+  return now;
 }
 
 Step::Times Step::times(uint32_t bucket) const {

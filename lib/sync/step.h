@@ -21,7 +21,7 @@
 
 namespace weft {
 
-class Step final : public Task {
+class Step final : public Task, public FlightSource {
  public:
   explicit Step(std::shared_ptr<ReducerState> state);
 
@@ -68,6 +68,7 @@ class Step final : public Task {
   uint64_t memory_bytes() const;
 
   Poll poll() override;
+  FlightStep flight_step() const override;
 
  private:
   // A bucket's progress in the current step.

@@ -1,17 +1,11 @@
 #include "trace/timeline.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/fd.h"
 #include "base/text.h"
+#include "trace/file.h"
 
 namespace weft {
 namespace {
@@ -113,16 +107,6 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-Status write_all(int fd, const std::string& text, const std::string& path) {
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t wrote = ::write(fd, text.data() + at, text.size() - at);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return Status::system(cat("writing the trace ", path), errno);
-    at += static_cast<size_t>(wrote);
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t lost) {
@@ -153,17 +137,7 @@ std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t los
 }
 
 Status write_timeline(const std::vector<RecordedEvent>& events, uint64_t lost, const std::string& path) {
-  const std::string text = timeline_text(events, lost);
-  // Not mkstemp: the file gets the permissions that the process gives to all its files.
-  const std::string temporary = cat(path, ".", ::getpid(), ".tmp");
-  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!file.valid()) return Status::system(cat("writing the trace ", path), errno);
-  Status status = write_all(file.get(), text, path);
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = Status::system(cat("writing the trace ", path), errno);
-  }
-  if (!status.ok()) ::unlink(temporary.c_str());
-  return status;
+  return write_whole(timeline_text(events, lost), path, "the trace");
 }
 
 }  // namespace weft

@@ -39,6 +39,7 @@ int main(void) {
   FIELD(weft_context_options, device_free);
   FIELD(weft_context_options, device_alloc_user_data);
   FIELD(weft_context_options, module_path);
+  FIELD(weft_context_options, flight_path);
   STRUCT(weft_backend_info);
   FIELD(weft_backend_info, struct_size);
   FIELD(weft_backend_info, name);

@@ -228,10 +228,14 @@ typedef struct weft_context_options {
   weft_free_fn device_free;
   void* device_alloc_user_data;
   const char* module_path; /* folder of backend modules; default: beside libweft.so */
+  const char* flight_path; /* folder into which each rank of a communicator that fails (other than by its own
+                              destroy) writes what it did last, for `weft trace explain`; made if absent; calls
+                              that fail return once it is written, or after 0.5 s. Default: WEFT_FLIGHT, else
+                              nothing is written */
 } weft_context_options;
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
-  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
@@ -816,6 +820,12 @@ WEFT_API weft_status weft_trace_stop(weft_context* context);
 /* Write what was recorded as a Chrome trace (JSON), which Perfetto opens. Returns WEFT_ERR_SYSTEM naming the
  * path. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
+
+/* Write now what this rank's lanes of operations did last, as a communicator that fails does by itself (see
+ * weft_context_options.flight_path): into folder, as weft-<communicator>-rank<rank>.json. For programs that
+ * seem to hang. Returns WEFT_ERR_SYSTEM if the file cannot be written. Threads: any thread, not from a
+ * callback. Since 1.0 */
+WEFT_API weft_status weft_flight_write(weft_comm* comm, const char* folder);
 
 #ifdef __cplusplus
 }

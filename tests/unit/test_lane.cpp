@@ -2,6 +2,7 @@
 #include "core/lane.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,12 +77,17 @@ class Silence final : public Control {
 
 // Rank 0 of 3, with one operation under way, whose communicator then fails.
 struct Failing {
-  Failing() {
+  using Writer = std::function<Status(const FlightRecord&, const std::string&)>;
+  explicit Failing(Writer write_flight = {}) {
     ContextOptions options;
+    options.write_flight = std::move(write_flight);
     options.mode = Engine::Mode::kCaller;
     options.host = &host_ops();
     REQUIRE(Context::create(std::move(options), &context).ok());
-    comm = Comm::create(context, 0, 3, {}, std::make_unique<Silence>(), std::make_unique<Backend>(world));
+    CommOptions comm_options;
+    comm_options.flight_path = "somewhere";
+    comm = Comm::create(context, 0, 3, std::move(comm_options), std::make_unique<Silence>(),
+                        std::make_unique<Backend>(world));
     REQUIRE(comm != nullptr);
     request.args.coll = Coll::kBarrier;
     std::shared_ptr<Lane> lane;
@@ -158,4 +164,86 @@ TEST_CASE("closing a communicator waits for writers as well") {
   CHECK(f.request.done());
   CHECK(f.request.result.code() == Code::kCancelled);
   CHECK(f.world.tainted);
+}
+
+TEST_CASE("a failed operation completes once its flight record is written, and the record says what it was") {
+  std::atomic<bool> begun{false}, may_end{false};
+  FlightRecord seen;
+  std::string folder;
+  Failing f([&](const FlightRecord& record, const std::string& where) {
+    seen = record;
+    folder = where;
+    begun = true;
+    SystemClock clock;
+    for (uint32_t round = 0; !may_end; round++) clock.relax(round);
+    return Status();
+  });
+  const auto drive_until = [&](const auto& done) {
+    const Deadline deadline = Deadline::after(f.context->clock(), 10'000, 0);
+    while (!done() && !deadline.expired(f.context->clock())) f.drive();
+    return done();
+  };
+  f.fail();
+  REQUIRE(drive_until([&] { return begun.load(); }));
+  f.drive();
+  CHECK(f.world.abandoned);
+  CHECK(!f.request.done());
+  may_end = true;
+  CHECK(drive_until([&] { return f.request.done(); }));
+  CHECK(f.request.result.code() == Code::kTimeout);
+  CHECK(folder == "somewhere");
+  CHECK(seen.size == 3);
+  CHECK(seen.failure.text() == "too late");
+  REQUIRE(seen.lanes.size() == 1);
+  CHECK(seen.lanes[0].next_slot == 1);
+  CHECK(seen.lanes[0].waits_for == std::vector<int>{1});
+  REQUIRE(seen.lanes[0].operations.size() == 1);
+  CHECK(seen.lanes[0].operations[0].call.text() == "barrier");
+  CHECK(seen.lanes[0].operations[0].state == FlightOperation::State::kRunning);
+}
+
+TEST_CASE("a file system that hangs holds neither the failed operation nor the end of the communicator") {
+  // What the writer uses outlives the test case: its thread is left to itself.
+  const auto may_end = std::make_shared<std::atomic<bool>>(false);
+  {
+    Failing f([may_end](const FlightRecord&, const std::string&) {
+      SystemClock clock;
+      for (uint32_t round = 0; !*may_end; round++) clock.relax(round);
+      return Status();
+    });
+    f.fail();
+    CHECK(f.completes(10'000));
+    CHECK(f.comm->close().ok());
+  }
+  *may_end = true;
+}
+
+TEST_CASE("a communicator that is destroyed writes no flight record") {
+  std::atomic<bool> written{false};
+  Failing f([&](const FlightRecord&, const std::string&) {
+    written = true;
+    return Status();
+  });
+  CHECK(f.comm->close().ok());
+  CHECK(f.request.done());
+  CHECK(!written);
+}
+
+TEST_CASE("a lane's ring keeps the last operations, oldest first") {
+  FlightRing ring(4);
+  CollectiveArgs args;
+  args.coll = Coll::kBarrier;
+  CHECK(ring.operations(0).empty());
+  for (uint64_t slot = 0; slot < 6; slot++) {
+    ring.started(args, slot);
+    if (slot < 5) ring.finished(slot, "tree", slot != 4);
+  }
+  ring.waiting(5, 77);
+  const std::vector<FlightOperation> last = ring.operations(6);
+  REQUIRE(last.size() == 4);
+  for (uint64_t i = 0; i < 4; i++) CHECK(last[i].slot == i + 2);
+  CHECK(last[1].state == FlightOperation::State::kFinished);
+  CHECK(last[2].state == FlightOperation::State::kFailed);
+  CHECK(last[3].state == FlightOperation::State::kRunning);
+  CHECK(last[3].waiting_since_ns == 77);
 }

@@ -1,0 +1,147 @@
+#include "trace/flight_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "trace/file.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What keeps a file below kMaxFlightBytes: an operation takes 300 bytes at most, a lane without its
+// operations 2 KiB.
+constexpr size_t kMaxOperations = 8192;
+constexpr size_t kMaxLanes = 512;
+constexpr size_t kMaxRanks = 64;
+constexpr size_t kMaxText = 2048;
+
+const char* state_name(FlightOperation::State state) {
+  static constexpr const char* kNames[] = {"running", "finished", "failed"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+const char* kind_name(LaneKey::Kind kind) {
+  static constexpr const char* kNames[] = {"collective", "send", "receive"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::string hex(uint64_t number) {
+  return cat(std::hex, std::setw(16), std::setfill('0'), number);
+}
+
+std::string shortened(const std::string& text, size_t most = kMaxText) {
+  return text.substr(0, most);
+}
+
+Json ranks_json(const std::vector<int>& ranks) {
+  Json list = Json::array();
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxRanks); i++) list.push_back(ranks[i]);
+  return list;
+}
+
+// Numbers of 64 bits that are no counts are hexadecimal texts: not every reader of JSON keeps all their bits.
+Json operation_json(const FlightOperation& operation, uint64_t now_ns) {
+  const Descriptor& call = operation.call;
+  Json json{{"slot", operation.slot}, {"coll", name(static_cast<Coll>(call.coll))}};
+  json["dtype"] = name(static_cast<Dtype>(call.dtype));
+  if (call.op != 0) json["op"] = name(static_cast<ReduceOp>(call.op));
+  if (call.root != 0) json["root"] = call.root;
+  json["count"] = call.count;
+  if (call.scale != 1.0) json["scale"] = call.scale;
+  if (call.tag != 0) json["tag"] = hex(call.tag);
+  json["state"] = state_name(operation.state);
+  if (operation.algorithm[0] != 0) json["algorithm"] = shortened(operation.algorithm, 64);
+  if (operation.state == FlightOperation::State::kRunning && operation.waiting_since_ns != 0) {
+    json["waiting_ms"] =
+        now_ns > operation.waiting_since_ns ? (now_ns - operation.waiting_since_ns) / 1'000'000 : 0;
+  }
+  return json;
+}
+
+Json lane_json(const FlightLane& lane, uint64_t now_ns, size_t* room) {
+  Json json{{"kind", kind_name(lane.key.kind)}, {"id", lane.key.id}};
+  if (lane.key.kind != LaneKey::Kind::kCollective) json["peer"] = lane.key.peer;
+  json["next_slot"] = lane.next_slot;
+  json["queued"] = lane.queued;
+  json["waits_for"] = ranks_json(lane.waits_for);
+  if (lane.has_step) {
+    Json& step = json["step"] = Json::object();
+    step["buckets"] = lane.step.buckets;
+    if (lane.step.step != kNoStep) {
+      step["number"] = lane.step.step;
+      step["launched"] = lane.step.launched;
+      step["done"] = lane.step.done;
+      step["where"] = shortened(lane.step.where, 1024);
+    }
+  }
+  Json& operations = json["operations"] = Json::array();
+  const size_t kept = std::min(lane.operations.size(), *room);
+  *room -= kept;
+  for (size_t i = lane.operations.size() - kept; i < lane.operations.size(); i++) {
+    operations.push_back(operation_json(lane.operations[i], now_ns));
+  }
+  return json;
+}
+
+Json failure_json(const ErrorInfo& info) {
+  Json json{{"code", static_cast<int>(info.code)}, {"evidence", static_cast<int>(info.evidence)}};
+  if (info.slot != kNoSlot) json["slot"] = info.slot;
+  if (info.step != kNoStep) json["step"] = info.step;
+  json["ranks"] = ranks_json(info.ranks);
+  json["text"] = shortened(info.text);
+  return json;
+}
+
+}  // namespace
+
+std::string flight_text(const FlightRecord& record) {
+  Json json{{"weft_flight", kFlightFormat}, {"comm", hex(record.comm)}};
+  if (!record.job.empty()) json["job"] = shortened(record.job, 256);
+  json["rank"] = record.rank;
+  json["size"] = record.size;
+  json["generation"] = record.generation;
+  if (record.generation > 0) json["first_rank"] = record.first_rank;
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) == 0) json["host"] = host.data();
+  json["pid"] = ::getpid();
+  json["backend"] = record.backend;
+  json["completed"] = record.operations;
+  if (!record.failure.ok()) json["failure"] = failure_json(record.failure.info());
+  // Where something is under way comes first.
+  std::vector<const FlightLane*> lanes;
+  lanes.reserve(record.lanes.size());
+  for (const FlightLane& lane : record.lanes) lanes.push_back(&lane);
+  std::stable_partition(lanes.begin(), lanes.end(), [](const FlightLane* lane) {
+    return !lane->waits_for.empty() || lane->step.step != kNoStep;
+  });
+  size_t room = kMaxOperations;
+  Json& list = json["lanes"] = Json::array();
+  for (size_t i = 0; i < std::min(lanes.size(), kMaxLanes); i++) {
+    list.push_back(lane_json(*lanes[i], record.now_ns, &room));
+  }
+  // Texts may hold any bytes.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string flight_name(const FlightRecord& record) {
+  return cat("weft-", hex(record.comm), "-rank", record.rank, ".json");
+}
+
+Status write_flight(const FlightRecord& record, const std::string& folder) {
+  // What is wrong with the folder shows when the file is written.
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    return Status::system(cat("making the folder ", folder), errno);
+  }
+  return write_whole(flight_text(record), cat(folder, "/", flight_name(record)), "the flight record");
+}
+
+}  // namespace weft

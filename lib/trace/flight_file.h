@@ -1,0 +1,23 @@
+// A flight record (core/flight.h) as a file: JSON, which `weft trace explain` reads (tools/weft/flight.h).
+// Threads: any thread.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "core/flight.h"
+
+namespace weft {
+
+inline constexpr int kFlightFormat = 1;
+// Files are smaller: of many lanes only the last operations are written.
+inline constexpr size_t kMaxFlightBytes = 4 << 20;
+
+std::string flight_text(const FlightRecord& record);
+// "weft-00c0ffee00c0ffee-rank3.json"
+std::string flight_name(const FlightRecord& record);
+
+// Into the folder, which is made if it is absent, under its name; a file of that name is replaced. kSystem.
+Status write_flight(const FlightRecord& record, const std::string& folder);
+
+}  // namespace weft
