@@ -63,8 +63,12 @@ BackendEntry load_module(const std::string& folder, const Module& wanted) {
   entry.is_module = true;
   const std::string path = cat(folder, "/libweft-", wanted.name, ".so");
   const BackendModule* module = nullptr;
-  const TemporaryEnvironment environment(wanted.environment);
-  entry.status = load_symbol(path, kBackendModuleSymbol, &module);
+  if (file_exists(path) && !is_loaded(path)) {
+    const TemporaryEnvironment environment(wanted.environment);
+    entry.status = load_symbol(path, kBackendModuleSymbol, &module);
+  } else {
+    entry.status = load_symbol(path, kBackendModuleSymbol, &module);
+  }
   if (!entry.status.ok()) return entry;
   if (module->abi != kBackendModuleAbi) {
     entry.status =

@@ -338,18 +338,33 @@ Status load_secret(Environment* environment) {
   return {};
 }
 
+namespace {
+
+// The environment is the process's: so is the lock of what this library does to it.
+std::mutex& environment_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
 void process_settings(Environment* environment) {
+  const std::lock_guard lock(environment_mutex());
   read_settings([](const char* variable) { return std::getenv(variable); }, environment);
 }
 
 Status process_environment(Environment* environment) {
   const ProcessFacts facts{::getuid(), ::getpid(), ::getppid()};
-  WEFT_TRY(read_environment([](const char* variable) { return std::getenv(variable); }, facts, environment));
+  {
+    const std::lock_guard lock(environment_mutex());
+    WEFT_TRY(
+        read_environment([](const char* variable) { return std::getenv(variable); }, facts, environment));
+  }
   return load_secret(environment);
 }
 
 TemporaryEnvironment::TemporaryEnvironment(std::vector<EnvironmentVariable> variables)
-    : set_(std::move(variables)) {
+    : lock_(environment_mutex()), set_(std::move(variables)) {
   const auto is_set = [](const EnvironmentVariable& v) { return std::getenv(v.name) != nullptr; };
   set_.erase(std::remove_if(set_.begin(), set_.end(), is_set), set_.end());
   for (const EnvironmentVariable& v : set_) ::setenv(v.name, v.value, 1);

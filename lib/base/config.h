@@ -25,6 +25,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -88,9 +89,9 @@ Status load_secret(Environment* environment);
 Status process_environment(Environment* environment);
 void process_settings(Environment* environment);
 
-// Variables for libraries that read their settings while they are loaded: set as long as this lives, unless
-// the program has set them itself. Changing the environment is not safe beside threads that read it, so it is
-// for a context's creation alone.
+// Variables for a library that reads its settings while it is loaded: set as long as this lives, unless the
+// program has set them itself. One at a time; this file's own reads wait. The program's own threads that read
+// the environment do not: it is for a process's first context alone.
 struct EnvironmentVariable {
   const char* name;
   const char* value;
@@ -103,6 +104,7 @@ class TemporaryEnvironment {
   TemporaryEnvironment& operator=(const TemporaryEnvironment&) = delete;
 
  private:
+  const std::lock_guard<std::mutex> lock_;
   std::vector<EnvironmentVariable> set_;
 };
 

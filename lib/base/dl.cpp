@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -49,6 +50,16 @@ Status load_symbol(const std::string& path, const char* symbol, void** address) 
   *address = dlsym(object, symbol);
   if (*address == nullptr) return Status::error(Code::kUnavailable, cat(path, " has no symbol ", symbol));
   return {};
+}
+
+bool is_loaded(const std::string& path) {
+  void* const object = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  if (object != nullptr) dlclose(object);  // the other handle keeps it
+  return object != nullptr;
+}
+
+bool file_exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
 }
 
 std::string folder_of_this_library() {

@@ -20,6 +20,10 @@ Status load_symbol(const std::string& path, const char* symbol, const T** addres
   return {};
 }
 
+// Whether the object is loaded already, and whether there is such a file.
+bool is_loaded(const std::string& path);
+bool file_exists(const std::string& path);
+
 // The folder that libweft.so (or the program it is linked into) was loaded from.
 std::string folder_of_this_library();
 

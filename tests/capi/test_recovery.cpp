@@ -1,0 +1,99 @@
+// Shrink, rebind and retry among ranks that are threads: what processes do in tests/fault, where the thread
+// sanitizer can see it.
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+using weft_test::Rank;
+
+namespace {
+
+constexpr int64_t kCount = 40'000;
+
+struct Findings {
+  std::atomic<int> wrong{0};
+  void expect(bool ok) {
+    if (!ok) wrong++;
+  }
+};
+
+weft_reducer* make_reducer(weft_comm* comm) {
+  const char* const names[] = {"a", "b"};
+  weft_param params[2] = {};
+  for (int p = 0; p < 2; p++) {
+    params[p] = {sizeof(weft_param), names[p], WEFT_DTYPE_F32, 1, &kCount, nullptr, 0, 0, 0};
+  }
+  const uint64_t limit = 0;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = params;
+  options.param_count = 2;
+  options.bucket_limits = &limit;
+  options.bucket_limit_count = 1;
+  options.flags = WEFT_REDUCER_RETAIN;
+  weft_reducer* reducer = nullptr;
+  weft_reducer_create(comm, &options, &reducer, nullptr);
+  return reducer;
+}
+
+weft_status step(weft_reducer* reducer, std::vector<std::vector<float>>& gradients, float value,
+                 std::atomic<int>* begun = nullptr) {
+  const weft_status status = weft_reducer_begin(reducer, nullptr);
+  if (status != WEFT_OK) return status;
+  if (begun != nullptr) (*begun)++;
+  for (uint64_t p = 0; p < 2; p++) {
+    gradients[p].assign(kCount, value);
+    weft_reducer_ready(reducer, p, gradients[p].data(), nullptr);
+  }
+  return weft_reducer_finish(reducer, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("threads go on without one that leaves in the middle of a step, and sum again what they kept") {
+  for (const char* const backend : {"shm", "loopback"}) {
+    for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
+      INFO(backend << ", progress " << progress);
+      Findings findings;
+      std::atomic<int> begun{0};  // by those who stay, the step that fails
+      const std::string error = weft_test::run(backend, 3, progress, [&](Rank& r) {
+        weft_reducer* reducer = make_reducer(r.comm);
+        findings.expect(reducer != nullptr);
+        if (reducer == nullptr) return;
+        std::vector<std::vector<float>> gradients(2, std::vector<float>(kCount));
+        const auto mine = static_cast<float>(1 << r.rank);  // powers of two: means of them are exact
+        for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine * 3) == WEFT_OK);
+        weft_barrier(r.comm, nullptr, nullptr);  // everybody knows that the third step is committed
+        if (r.rank == 1) {
+          weft_reducer_begin(reducer, nullptr);
+          while (begun != 2) std::this_thread::yield();
+          weft_reducer_ready(reducer, 0, gradients[0].data(), nullptr);
+          weft_reducer_destroy(&reducer);
+          return;
+        }
+        findings.expect(step(reducer, gradients, mine, &begun) != WEFT_OK);
+        weft_comm* next = nullptr;
+        weft_error details = WEFT_ERROR_INIT;
+        findings.expect(weft_comm_shrink(r.comm, nullptr, &next, &details) == WEFT_OK);
+        findings.expect(next != nullptr && weft_reducer_rebind(reducer, next, &details) == WEFT_OK);
+        if (next == nullptr) return;
+        weft_comm_destroy(&r.comm);
+        r.comm = next;
+        weft_verdict verdict{};
+        verdict.struct_size = sizeof verdict;
+        findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
+        findings.expect(verdict.last_committed_step == 2 && verdict.next_step == 3 && verdict.can_retry == 1);
+        findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK);
+        for (uint64_t p = 0; p < 2; p++) findings.expect(gradients[p] == std::vector<float>(kCount, 2.5f));
+        for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine) == WEFT_OK);
+        findings.expect(gradients[1] == std::vector<float>(kCount, 2.5f));
+        findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+      });
+      CHECK(error.empty());
+      CHECK(findings.wrong == 0);
+    }
+  }
+}
