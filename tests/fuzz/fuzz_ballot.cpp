@@ -1,0 +1,43 @@
+// Input: what rank 0 of five hears while survivors agree: for each event a byte that says what happens
+// (another rank's message with its length and bytes, a death, some time). Whatever members say, what is
+// decided is a set of members, once, and what is sent can be read.
+#include "core/ballot.h"
+#include "fuzz.h"
+
+using namespace weft;
+using fuzz::demand;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::Input input(data, size);
+  const std::vector<int> members = {0, 2, 3, 5, 8};
+  Ballot ballot(0, members);
+  Ballot reader(2, members);  // hears what rank 0 sends, over a network that loses and turns around
+  std::vector<int> decision;
+  uint64_t now_ns = 0;
+  ballot.join(false);
+  while (!input.empty()) {
+    const uint8_t event = input.byte();
+    const int who = members[event % members.size()];
+    const uint8_t what = static_cast<uint8_t>(event / members.size() % 8);
+    if (what == 0) {
+      ballot.lose(who);
+    } else if (what == 1) {
+      now_ns += 10'000'000 * (1 + event);
+      ballot.advance(now_ns);
+    } else {
+      ByteReader message(input.take(input.byte()));
+      ballot.on_message(who, message);
+    }
+    for (const auto& [to, bytes] : ballot.take_out()) {
+      demand(to != 0 && std::binary_search(members.begin(), members.end(), to));
+      ByteReader message(bytes);
+      reader.on_message(0, message);
+      demand(message.done());
+    }
+    if (!ballot.decided()) continue;
+    if (decision.empty()) decision = ballot.decision();
+    demand(!decision.empty() && decision == ballot.decision());
+    demand(std::includes(members.begin(), members.end(), decision.begin(), decision.end()));
+  }
+  return 0;
+}
