@@ -83,8 +83,15 @@ std::string Job::backend() const {
   check(weft_comm_query(comm_, &info), "weft_comm_query");
   const bool memory = info.bytes_shared + info.bytes_direct > 0;
   const bool transport = info.bytes_sent + info.bytes_received > 0;
-  if (memory && transport) return std::string("shm+") + info.backend;
-  return memory ? "shm" : transport ? info.backend : "none";
+  return transport ? info.backend : memory ? "shm" : "none";
+}
+
+int Job::ranks_added_first() const {
+  weft_comm_info info{};
+  info.struct_size = sizeof info;
+  check(weft_comm_query(comm_, &info), "weft_comm_query");
+  const bool by_host = std::string(info.backend).find('+') != std::string::npos;
+  return by_host && size_ % info.local_size == 0 ? info.local_size : size_;
 }
 
 GradientSync::GradientSync(Job& job, Model& model, const Options& options)

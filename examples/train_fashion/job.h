@@ -38,8 +38,11 @@ class Job {
   uint64_t sum(uint64_t mine);
   uint64_t from_rank_0(uint64_t value);
   void barrier();
-  // What moved this rank's bytes, by the counters: "shm", the transport's name, both, or "none".
+  // What moved this rank's bytes, by the counters: "shm", the backend's name, or "none".
   std::string backend() const;
+  // How many ranks' gradients Weft adds before others' sums come in: those of a host where sums travel
+  // between hosts, else all.
+  int ranks_added_first() const;
 
  private:
   weft_context* context_ = nullptr;

@@ -176,16 +176,17 @@ bool curve_matches(Job& job, const Options& options, const Dataset& data, const 
   if (job.rank() == 0) {
     const size_t steps = trainer.losses().size();
     std::printf("checking: one process trains on the same %d micro-batches a step\n", job.size());
-    const uint64_t hash = train_reference(options, data, job.size(), [&](uint32_t step, const float* losses) {
-      for (int rank = 0; rank < job.size() && equal; ++rank) {
-        const float& mine = all[static_cast<size_t>(rank) * steps + step];
-        equal = std::memcmp(&mine, &losses[rank], sizeof mine) == 0;
-        if (!equal) {
-          std::printf("step %u: rank %d had loss %.9g, the reference has %.9g\n", step, rank,
-                      static_cast<double>(mine), static_cast<double>(losses[rank]));
-        }
-      }
-    });
+    const uint64_t hash = train_reference(
+        options, data, job.size(), job.ranks_added_first(), [&](uint32_t step, const float* losses) {
+          for (int rank = 0; rank < job.size() && equal; ++rank) {
+            const float& mine = all[static_cast<size_t>(rank) * steps + step];
+            equal = std::memcmp(&mine, &losses[rank], sizeof mine) == 0;
+            if (!equal) {
+              std::printf("step %u: rank %d had loss %.9g, the reference has %.9g\n", step, rank,
+                          static_cast<double>(mine), static_cast<double>(losses[rank]));
+            }
+          }
+        });
     equal = equal && hash == trainer.parameter_hash();
   }
   return job.from_rank_0(equal) != 0;
@@ -195,7 +196,7 @@ int reference_main(const Options& options) {
   const Dataset data = load_fashion(options.data, "train", options.limit);
   std::vector<float> curve;
   const int ranks = options.reference_ranks;
-  const uint64_t hash = train_reference(options, data, ranks, [&](uint32_t, const float* losses) {
+  const uint64_t hash = train_reference(options, data, ranks, ranks, [&](uint32_t, const float* losses) {
     curve.insert(curve.end(), losses, losses + ranks);
   });
   if (!options.losses.empty()) write_lines(options.losses, curve);

@@ -7,17 +7,24 @@
 
 namespace {
 
-// The gradients of all parameters, added up in the order of calls.
+// The gradients of all parameters: those of a host added up in the order of calls, then the hosts' sums.
 class Sum {
  public:
-  explicit Sum(Model& model) : model_(model), sums_(make_floats(model.value_count())) {}
+  explicit Sum(Model& model)
+      : model_(model), host_(make_floats(model.value_count())), sums_(make_floats(model.value_count())) {}
 
-  void add(bool first) {
-    float* sum = sums_.get();
+  void add(bool first_of_host) {
+    float* sum = host_.get();
     for (const Param& param : model_.params()) {
       for (uint64_t i = 0; i < param.count; ++i, ++sum) {
-        *sum = first ? param.gradient[i] : *sum + param.gradient[i];
+        *sum = first_of_host ? param.gradient[i] : *sum + param.gradient[i];
       }
+    }
+  }
+
+  void add_host(bool first_host) {
+    for (uint64_t i = 0; i < model_.value_count(); ++i) {
+      sums_[i] = first_host ? host_[i] : sums_[i] + host_[i];
     }
   }
 
@@ -31,12 +38,12 @@ class Sum {
 
  private:
   Model& model_;
-  Floats sums_;
+  Floats host_, sums_;
 };
 
 }  // namespace
 
-uint64_t train_reference(const Options& options, const Dataset& data, int ranks,
+uint64_t train_reference(const Options& options, const Dataset& data, int ranks, int per_host,
                          const std::function<void(uint32_t step, const float* losses)>& losses) {
   const Schedule schedule(options, data.count, ranks);
   Model model(options.seed, schedule.batch);
@@ -52,7 +59,8 @@ uint64_t train_reference(const Options& options, const Dataset& data, int ranks,
       shard.batch(step % schedule.steps, schedule.batch, model.pixels(), model.labels());
       step_losses[static_cast<size_t>(rank)] = model.forward(schedule.batch).loss;
       model.backward(schedule.batch, [](uint64_t) {});
-      sum.add(rank == 0);
+      sum.add(rank % per_host == 0);
+      if ((rank + 1) % per_host == 0) sum.add_host(rank + 1 == per_host);
     }
     sum.write_mean(ranks);
     model.step(schedule.rate(step));
