@@ -42,7 +42,7 @@ failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot b
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, mount), and in the kernel
 namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
 
-Example: WEFT_BACKEND=ucx tools/two-hosts.sh --rate 200mbit -- build/examples/hello_allreduce
+Example: tools/two-hosts.sh --rate 200mbit -- build/examples/hello_allreduce
 TEXT
 }
 

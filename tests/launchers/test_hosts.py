@@ -118,27 +118,34 @@ def test_cable():
     expect(measured_us > 0.8 * fastest_us, "no faster than the rate", whole["results"])
 
 
-def demo(count):
+def demo(count, backend):
     if not DATA.is_dir():
         cases.skip(f"no {DATA} (apt-get install dataset-fashion-mnist)")
     result = hosts("--hosts", count, "--counters", "--prefix", "others", "--timeout", 200, EXAMPLES / "train_fashion",
-                   "--epochs", 1, "--limit", 2000, timeout=240)
+                   "--epochs", 1, "--limit", 2000, timeout=240, environment={"WEFT_BACKEND": backend})
     expect_equal(result.returncode, 0, result.stdout, result.stderr)
     last = result.stdout.strip().splitlines()[-1]
-    expect(f"ranks={2 * count} " in last and "replicas=identical curve=matches" in last, "the last line", result.stdout)
+    used = backend or "shm+ucx"
+    expect(f"ranks={2 * count} backend={used} " in last and "replicas=identical curve=matches" in last, "the last line", result.stdout)
     expect(all(min(pair) > 1 << 20 for pair in carried(result)) and len(carried(result)) == count, "gradients on cables", result)
 
 
 def test_demo():
-    """the demo trains on two hosts with two ranks each: the same bits as one process"""
+    """the demo trains on two hosts with two ranks each: shared memory in each, the same bits as one process"""
     need_hosts(modules=True)
-    demo(2)
+    demo(2, "")
+
+
+def test_demo_ucx():
+    """the demo trains on two hosts with two ranks each, over ucx alone: the same bits as one process"""
+    need_hosts(modules=True)
+    demo(2, "ucx")
 
 
 def test_demo_four_hosts():
     """the demo trains on four hosts with two ranks each: the same bits as one process"""
     need_hosts(modules=True)
-    demo(4)
+    demo(4, "")
 
 
 def test_exit_code():
