@@ -49,6 +49,10 @@ constexpr Setting kSettings[] = {
     {"WARN_INVALID_CONFIG", "n"},
 };
 
+// Unless the user chose transports: all but POSIX shared memory. It makes files in /dev/shm and unlinks them
+// a moment later, so a rank that is killed in between leaves one; System V's carries the same messages.
+constexpr Setting kTransports = {"TLS", "^posix"};
+
 // The output of a UCX function that prints.
 template <class Print>
 std::string printed(Print&& print) {
@@ -61,6 +65,12 @@ std::string printed(Print&& print) {
   std::string result(text, size);
   std::free(text);
   return result;
+}
+
+bool all_transports(const ucp_config_t* config) {
+  const std::string settings =
+      printed([&](FILE* to) { ucp_config_print(config, to, nullptr, UCS_CONFIG_PRINT_CONFIG); });
+  return settings.find("_TLS=all\n") != std::string::npos;
 }
 
 // Words like "tcp/eth0" in lines that begin with `head`.
@@ -115,6 +125,9 @@ Status open_context(int peers, ContextPtr* context) {
   if (status != UCS_OK) return failed("UCX's configuration is not readable", status);
   for (const Setting& setting : kSettings) {
     static_cast<void>(ucp_config_modify(config, setting.name, setting.value));
+  }
+  if (all_transports(config)) {
+    static_cast<void>(ucp_config_modify(config, kTransports.name, kTransports.value));
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;

@@ -22,15 +22,17 @@ def bench(environment, *words, ranks=2):
         return json.loads(path.read_text())
 
 
-def info():
-    result = cases.run([WEFT, "info"])
+def info(environment=None):
+    result = cases.run([WEFT, "info"], environment=environment)
     return next(line for line in result.stdout.splitlines() if line.split()[:1] == ["ucx"])
 
 
 def test_info():
-    """weft info says which UCX it found and which devices"""
+    """weft info says which UCX it found and which devices; POSIX shared memory only if it was chosen"""
     line = info()
-    expect("available: UCX 1." in line and "posix/" in line, "what it uses", line)
+    expect("available: UCX 1." in line and "sysv/" in line and "posix/" not in line, "what it uses", line)
+    line = info({"UCX_TLS": "posix,self"})
+    expect("posix/" in line and "sysv/" not in line, "what was chosen", line)
 
 
 def test_transports():
