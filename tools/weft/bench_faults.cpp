@@ -52,7 +52,7 @@ std::vector<std::string> available_backends() {
     weft_backend_info info{};
     info.struct_size = sizeof info;
     if (weft_backend_query(context, i, &info) != WEFT_OK || info.available == 0) continue;
-    for (const char* name : {"shm", "ucx"}) {
+    for (const char* name : {"shm", "ucx", "shm+ucx"}) {
       if (info.name == std::string(name)) found.emplace_back(name);
     }
   }
@@ -310,7 +310,7 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
   faults->add_option("--runs", options->runs, "how many, default 100");
   faults->add_option("--seed", options->seed, "what is drawn, default 1");
   faults->add_option("--only", options->only, "only the run of this number, as it is drawn among the others");
-  faults->add_option("--backends", options->range.backends, "default: shm and ucx, if available")
+  faults->add_option("--backends", options->range.backends, "default: shm, ucx and shm+ucx, if available")
       ->delimiter(',');
   faults
       ->add_option("--phases", options->phases,

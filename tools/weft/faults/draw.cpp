@@ -69,7 +69,7 @@ Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leav
       fault.action = Action::kExit;
       return fault;
     case 6:
-      if (idle && must_leave) return fault;  // who idles is not concerned until the end
+      if (idle) return fault;  // who idles is not concerned
       fault.trigger = Trigger::kIteration;
       fault.action = Action::kLeave;
       return fault;
@@ -208,6 +208,7 @@ std::string Draw::text() const {
     }
     if (fault.action == Action::kDelay) line += " for " + std::to_string(fault.delay_ms) + " ms";
   }
+  if (!hosts.empty()) line += ", hosts " + hosts;
   if (caller_mode) line += ", caller mode";
   if (last_of_two) line += ", last of two";
   if (keep_old) line += ", the old communicators kept";
@@ -227,6 +228,11 @@ Draw draw(const Range& range, uint64_t seed, uint64_t number) {
   drawn.ranks =
       static_cast<int>(random.between(static_cast<uint64_t>(least), static_cast<uint64_t>(range.most_ranks)));
   drawn.work = drawn.phase;
+  if (drawn.backend == "shm+ucx") {
+    const uint64_t hosts = random.between(1, 3);
+    for (int r = 0; r < drawn.ranks; r++)
+      drawn.hosts += (r > 0 ? "," : "") + std::to_string(random.below(hosts));
+  }
   if (drawn.phase == Phase::kForming || drawn.phase == Phase::kLeaving || two_faults) {
     drawn.work =
         random.one_of({Phase::kIdle, Phase::kSmall, Phase::kPrivate, Phase::kArena, Phase::kReducer});

@@ -76,6 +76,7 @@ struct Draw {
   uint64_t seed = 0;
   uint64_t number = 0;
   std::string backend;
+  std::string hosts;  // WEFT_HOSTS: which simulated host each rank is on; empty: all on one
   int ranks = 2;
   Phase phase = Phase::kSmall;
   Phase work = Phase::kSmall;  // kIdle to kReducer: what goes on until then

@@ -60,17 +60,19 @@ std::pair<Fd, Fd> make_pipe() {
 }
 
 // This process's environment, without what could decide for a rank.
-std::vector<std::string> rank_environment(const std::string& folder, const Fault* fault) {
+std::vector<std::string> rank_environment(const Draw& draw, int rank, const std::string& folder) {
   std::vector<std::string> result;
-  constexpr std::string_view kOurs[] = {"WEFT_RANK=",  "WEFT_SIZE=",       "WEFT_STORE",
-                                        "WEFT_SECRET", "WEFT_JOB=",        "WEFT_BACKEND=",
-                                        "WEFT_ALGO",   "WEFT_FAILPOINTS=", "TMPDIR="};
+  constexpr std::string_view kOurs[] = {"WEFT_RANK=",       "WEFT_SIZE=",    "WEFT_STORE", "WEFT_SECRET",
+                                        "WEFT_JOB=",        "WEFT_BACKEND=", "WEFT_ALGO",  "WEFT_HOSTS=",
+                                        "WEFT_FAILPOINTS=", "TMPDIR="};
   for (char** one = environ; *one != nullptr; one++) {
     const std::string_view text = *one;
     const auto decides = [&](std::string_view name) { return text.substr(0, name.size()) == name; };
     if (std::none_of(std::begin(kOurs), std::end(kOurs), decides)) result.emplace_back(text);
   }
   result.push_back("TMPDIR=" + folder);
+  if (!draw.hosts.empty()) result.push_back("WEFT_HOSTS=" + draw.hosts);
+  const Fault* fault = draw.of(rank);
   if (fault != nullptr && !fault->failpoint.empty()) result.push_back("WEFT_FAILPOINTS=" + fault->failpoint);
   return result;
 }
@@ -169,7 +171,7 @@ void Run::start(int rank, const std::string& store, int go) {
                                   "--store=" + store, "--parent=" + std::to_string(::getpid())}) {
     command.push_back(word);
   }
-  std::vector<std::string> environment = rank_environment(watch_.folder(), draw_.of(rank));
+  std::vector<std::string> environment = rank_environment(draw_, rank, watch_.folder());
 
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
