@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kStrangerMs = 5000;  // for whoever connects to become a peer
 constexpr int64_t kTryTcpMs = 3000;    // for one address of a rank
 constexpr int64_t kRetryMs = 50;       // before all of them are tried again
+constexpr int64_t kEchoMs = 200;       // for the reason why a rank closed its connection
+constexpr int64_t kAskMs = 5;          // before the exchange is asked for it again
 constexpr size_t kMaxStrangers = 128;
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 3;
@@ -183,12 +185,24 @@ Status Former::look_at_peers(size_t first) {
     bool closed = false;
     const Status status = peers_[rank].connection.read(&frames, &closed);
     if (status.ok() && !closed && frames.empty()) continue;
-    return Status::error(Code::kPeerFailed,
-                         cat("rank ", rank, " closed its connection while the communicator was being formed"),
-                         Evidence::kConnection)
-        .with_ranks({static_cast<int>(rank)});
+    return closed_by(static_cast<int>(rank));
   }
   return {};
+}
+
+// Who gives up because of another rank's failure closes its connections as well: what it learnt is about to
+// come over the exchange.
+Status Former::closed_by(int rank) {
+  const Deadline echo = options_.deadline.earlier(Deadline::after(clock_, kEchoMs, 0));
+  while (!echo.expired(clock_)) {
+    WEFT_TRY(exchange_.check());
+    pollfd told{exchange_.watch_fd(), POLLIN, 0};
+    ::poll(&told, 1, echo.earlier(Deadline::after(clock_, kAskMs, 0)).remaining_ms(clock_));
+  }
+  return Status::error(Code::kPeerFailed,
+                       cat("rank ", rank, " closed its connection while the communicator was being formed"),
+                       Evidence::kConnection)
+      .with_ranks({rank});
 }
 
 void Former::accept_from_all() {

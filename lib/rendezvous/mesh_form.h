@@ -58,6 +58,7 @@ class Former {
   void start_link(int rank);
   Status wait_for_events();
   Status look_at_peers(size_t first);
+  Status closed_by(int rank);
   void accept_from_all();
   bool displace(size_t most);
   void accept_links(const Fd& listener, bool unix_socket);

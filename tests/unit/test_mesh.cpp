@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 
 #include "mesh_rig.h"
@@ -18,6 +19,26 @@ namespace {
 void write_byte(int fd) {
   REQUIRE(::write(fd, "x", 1) == 1);
 }
+
+// An exchange that hears of rank 2's death late: a few looks after `over`.
+class LateNews final : public Exchange {
+ public:
+  LateNews(Exchange& exchange, const std::atomic<bool>& over) : exchange_(exchange), over_(over) {}
+  int rank() const override { return exchange_.rank(); }
+  int size() const override { return exchange_.size(); }
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
+    return exchange_.all_gather(mine, all, deadline);
+  }
+  Status check() override {
+    if (!over_ || ++looks_ < 4) return {};
+    return Status::error(Code::kPeerFailed, "rank 2 is gone", Evidence::kReport).with_ranks({2});
+  }
+
+ private:
+  Exchange& exchange_;
+  const std::atomic<bool>& over_;
+  int looks_ = 0;
+};
 
 }  // namespace
 
@@ -288,6 +309,46 @@ TEST_CASE("a rank that dies or gives up while the mesh forms fails the others, b
     CHECK(status.code() == Code::kPeerFailed);
     CHECK(status.info().ranks == std::vector<int>{2});
   }
+}
+
+TEST_CASE("a rank that gives up because another one died is not taken for the cause") {
+  const std::string store = unique_store();
+  std::atomic<bool> over{false};
+  Status result;
+  std::unique_ptr<StoreExchange> exchanges[3];
+  std::thread joins[3];
+  for (int rank = 0; rank < 3; rank++) {
+    joins[rank] = std::thread([&, rank] {
+      StoreExchange::make(store_options(store, rank, 3), system_clock, silent, in_ms(kPlenty),
+                          &exchanges[rank])
+          .ok();
+    });
+  }
+  for (std::thread& join : joins) join.join();
+  for (const auto& exchange : exchanges) REQUIRE(exchange != nullptr);
+  std::thread named([&] {
+    std::unique_ptr<SocketMesh> mesh;
+    LateNews exchange(*exchanges[1], over);
+    MeshOptions options;
+    options.deadline = in_ms(kPlenty);
+    result = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
+  });
+  std::thread gives_up([&] {
+    std::unique_ptr<SocketMesh> mesh;
+    MeshOptions options;
+    options.deadline = in_ms(300);
+    CHECK_FALSE(SocketMesh::make(*exchanges[0], options, system_clock, silent, &mesh).ok());
+    over = true;
+  });
+  mesh::Advertisement nowhere;
+  nowhere.unix_name = "weft-test-nobody-listens-here";
+  std::vector<Bytes> all;
+  CHECK(exchanges[2]->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
+  named.join();
+  gives_up.join();
+  INFO(result.text());
+  CHECK(result.code() == Code::kPeerFailed);
+  CHECK(result.info().ranks == std::vector<int>{2});
 }
 
 TEST_CASE("a rank that cannot be reached is named at the deadline, with the reason") {
