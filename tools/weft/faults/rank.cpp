@@ -209,6 +209,9 @@ int be_rank(const Draw& draw, int rank, const std::string& store, int parent) {
   const int threads = entries("/proc/self/task");
   Rank life(draw, rank, store);
   life.live();
+  // A thread that was joined is in the list for a moment more.
+  const uint64_t until = now_ns() + 1'000'000'000;
+  while (entries("/proc/self/task") > threads && now_ns() < until) ::poll(nullptr, 0, 1);
   life.say_ended(entries("/proc/self/fd") - descriptors, entries("/proc/self/task") - threads);
   return 0;
 }
