@@ -106,6 +106,9 @@ class CollectiveLane {
   virtual std::vector<int> writers() const { return {}; }
   // Ranks that the running operation waits for, as far as can be told. For error texts.
   virtual std::vector<int> missing() const = 0;
+  // For the error of a deadline: those of all ranks that have not come to it, where missing() may name one
+  // that waits for them as well.
+  virtual std::vector<int> absent() const { return missing(); }
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
 };

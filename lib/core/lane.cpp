@@ -170,7 +170,7 @@ void Lane::watch() {
   if (fruitless_ == 256) flight_.waiting(current_->slot, comm_.context().clock().now_ns());
   const Request* const late = expired();
   if (late == nullptr) return;
-  const std::vector<int> missing = impl_->missing();
+  const std::vector<int> missing = impl_->absent();
   const std::string behind =
       late == current_ ? "" : cat(" behind ", text_of(*current_, current_->slot), ", which is");
   comm_.fail(Status::error(Code::kTimeout,

@@ -23,6 +23,7 @@ class Hierarchical final : public Collectives {
         name_(cat(local->name(), "+", transport->name())),
         local_(std::move(local)),
         transport_(std::move(transport)),
+        roll_call_(*transport_, args.clock, grouping_.rank, grouping_.size()),
         everybody_{*transport_, args.host, grouping_.rank, grouping_.size(), forced},
         column_{*transport_, args.host,         grouping_.host(), grouping_.host_count(),
                 forced,      grouping_.column()} {}
@@ -33,8 +34,8 @@ class Hierarchical final : public Collectives {
     WEFT_TRY(local_->open_lane(key, &inside));
     std::unique_ptr<CollectiveLane> across;
     if (!column_.members.empty()) across = std::make_unique<TransportLane>(column_, key);
-    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, *local_->arena(), std::move(inside),
-                                               std::move(across));
+    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, local_->arena(), roll_call_, key.id,
+                                               std::move(inside), std::move(across));
     return {};
   }
   bool progress() override { return transport_->progress(); }
@@ -70,6 +71,7 @@ class Hierarchical final : public Collectives {
   const std::string name_;
   const std::unique_ptr<Collectives> local_;
   const std::unique_ptr<Transport> transport_;
+  RollCall roll_call_;
   const LaneContext everybody_;
   const LaneContext column_;
 };

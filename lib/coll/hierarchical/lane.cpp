@@ -19,10 +19,12 @@ uint64_t line_elements(uint64_t element) {
 
 }  // namespace
 
-HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& host, Arena& arena,
+HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& host,
+                                   std::shared_ptr<Arena> arena, RollCall& roll_call, uint32_t id,
                                    std::unique_ptr<CollectiveLane> local,
                                    std::unique_ptr<CollectiveLane> across)
-    : grouping_(grouping), host_(host), arena_(arena) {
+    : grouping_(grouping), host_(host), arena_(std::move(arena)), roll_call_(roll_call) {
+  wait_.lane = id;
   local_.lane = std::move(local);
   across_.lane = std::move(across);
 }
@@ -35,7 +37,7 @@ HierarchicalLane::~HierarchicalLane() {
 void HierarchicalLane::release() {
   if (scratch_ == nullptr) return;
   if (scratch_in_arena_) {
-    (void)arena_.free(scratch_).ok();
+    (void)arena_->free(scratch_).ok();
   } else {
     std::free(scratch_);
   }
@@ -48,7 +50,7 @@ void HierarchicalLane::release() {
 Status HierarchicalLane::reserve(uint64_t bytes) {
   if (bytes <= scratch_bytes_) return {};
   release();
-  scratch_in_arena_ = arena_.allocate(kInFlight * bytes, &scratch_).ok();
+  scratch_in_arena_ = arena_->allocate(kInFlight * bytes, &scratch_).ok();
   if (!scratch_in_arena_) scratch_ = static_cast<std::byte*>(std::aligned_alloc(64, kInFlight * bytes));
   if (scratch_ == nullptr) {
     return Status::error(Code::kNoMemory,
@@ -61,6 +63,8 @@ Status HierarchicalLane::reserve(uint64_t bytes) {
 void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
   whole_ = {Descriptor::of(args), slot};
+  wait_ = {wait_.lane, slot, whole_.descriptor};
+  roll_call_.begins();
   recipe_ = &recipe_of(args);
   result_ = {};
   running_ = true;
@@ -115,7 +119,12 @@ Poll HierarchicalLane::poll() {
   const bool local = advance_local();
   const bool across = running_ && advance_across();
   if (!running_) return Poll::kFinished;
-  return local || across ? Poll::kAdvanced : Poll::kWaiting;
+  if (!local && !across) {
+    roll_call_.waits(&wait_);
+    return Poll::kWaiting;
+  }
+  roll_call_.goes_on(&wait_);
+  return Poll::kAdvanced;
 }
 
 // On the local lane: the first stage of piece 0, then in turn the first stage of piece k + 1 (if there is
@@ -209,6 +218,16 @@ std::vector<int> HierarchicalLane::missing() const {
   // While a host's ranks wait for the exchange, only those that take part in it know for whom.
   if (across_.running) return across_.lane->missing();
   return local_.running ? local_.lane->missing() : std::vector<int>();
+}
+
+// Before it has seen that all came, this rank asks itself first whether those that it waits for are there.
+std::vector<int> HierarchicalLane::absent() const {
+  const std::vector<int> waited_for = missing();
+  if (back_ > 0 || (across_.lane != nullptr && grouping_.is_leader() && exchanged_ > 0)) return waited_for;
+  for (const std::vector<int>& silent : {roll_call_.silent(wait_, waited_for), roll_call_.silent(wait_)}) {
+    if (!silent.empty()) return silent;
+  }
+  return waited_for;
 }
 
 }  // namespace weft::coll

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/roll_call.h"
 #include "core/arena.h"
 
 namespace weft::coll {
@@ -15,8 +16,9 @@ namespace weft::coll {
 class HierarchicalLane final : public CollectiveLane {
  public:
   // across: null on ranks that have no part in it. All borrowed things outlive the lane.
-  HierarchicalLane(const Grouping& grouping, const DeviceOps& host, Arena& arena,
-                   std::unique_ptr<CollectiveLane> local, std::unique_ptr<CollectiveLane> across);
+  HierarchicalLane(const Grouping& grouping, const DeviceOps& host, std::shared_ptr<Arena> arena,
+                   RollCall& roll_call, uint32_t id, std::unique_ptr<CollectiveLane> local,
+                   std::unique_ptr<CollectiveLane> across);
   ~HierarchicalLane() override;
 
   void start(const CollectiveArgs& args, uint64_t slot) override;
@@ -25,6 +27,7 @@ class HierarchicalLane final : public CollectiveLane {
   void abandon() override;
   std::vector<int> writers() const override { return local_.lane->writers(); }
   std::vector<int> missing() const override;
+  std::vector<int> absent() const override;
   const char* algorithm() const override { return algorithm_; }
 
  private:
@@ -54,13 +57,16 @@ class HierarchicalLane final : public CollectiveLane {
 
   const Grouping& grouping_;
   const DeviceOps& host_;
-  Arena& arena_;
+  const std::shared_ptr<Arena> arena_;
+  RollCall& roll_call_;
+
   Below local_;
   Below across_;
 
   // The running operation. Pieces are numbered; of each stage, how many pieces have begun it and ended it.
   CollectiveArgs args_;
   WholeCall whole_;
+  RollCall::Wait wait_;
   const Recipe* recipe_ = nullptr;
   bool running_ = false;
   Status result_;

@@ -1,0 +1,102 @@
+#include "coll/hierarchical/roll_call.h"
+
+#include <numeric>
+
+namespace weft::coll {
+namespace {
+
+constexpr uint64_t kPatienceNs = 50'000'000;
+// Fruitless polls between two looks at the clock; operations between two at what came, when none waits.
+constexpr uint32_t kLookRounds = 64;
+// In the transport's numbering of lanes: collective lanes count from 0, messages have the last number.
+constexpr uint32_t kWireLane = UINT32_MAX - 1;
+// Of one rank: what it says about more lanes is dropped.
+constexpr size_t kMostLanes = 1024;
+
+}  // namespace
+
+RollCall::RollCall(Transport& transport, Clock& clock, int rank, int size)
+    : transport_(transport), clock_(clock), rank_(rank), lines_(static_cast<size_t>(size)) {}
+
+RollCall::~RollCall() {
+  for (int r = 0; r < static_cast<int>(lines_.size()); r++) {
+    Line& line = lines_[static_cast<size_t>(r)];
+    if (r == rank_) continue;
+    if (listens_ && !line.receive.done) transport_.cancel(&line.receive);
+    if (line.sent > 0 && !line.send.done) transport_.cancel(&line.send);
+  }
+}
+
+void RollCall::listen(int peer) {
+  if (peer == rank_) return;
+  Line& line = lines_[static_cast<size_t>(peer)];
+  line.receive = Message();
+  transport_.receive(peer, {line.received, kWireLane, 0}, reinterpret_cast<std::byte*>(&line.room),
+                     sizeof line.room, &line.receive);
+}
+
+void RollCall::begins() {
+  if (!listens_) {
+    listens_ = true;
+    for (int r = 0; r < static_cast<int>(lines_.size()); r++) listen(r);
+  }
+  // What others say while this rank is never the one who waits must be taken too.
+  if (begun_++ % kLookRounds == 0) hear();
+}
+
+void RollCall::waits(Wait* wait) {
+  if (wait->fruitless++ == 0) wait->since_ns = 0;
+  if (wait->fruitless % kLookRounds != 0) return;
+  const uint64_t now = clock_.now_ns();
+  if (wait->since_ns == 0) wait->since_ns = now;
+  if (now - wait->since_ns < kPatienceNs) return;
+  transport_.progress();
+  hear();
+  say(wait);
+}
+
+void RollCall::hear() {
+  for (int r = 0; r < static_cast<int>(lines_.size()); r++) {
+    Line& line = lines_[static_cast<size_t>(r)];
+    // Who is lost says nothing more; the control channel tells.
+    while (r != rank_ && line.receive.done && line.receive.status.ok()) {
+      const bool known = line.arrived.contains(line.room.lane) || line.arrived.size() < kMostLanes;
+      if (line.receive.received_bytes == sizeof line.room && known) {
+        line.arrived[line.room.lane] = line.room.arrived;
+      }
+      line.received++;
+      listen(r);
+    }
+  }
+}
+
+void RollCall::say(Wait* wait) {
+  for (; wait->told < static_cast<int>(lines_.size()); wait->told++) {
+    Line& line = lines_[static_cast<size_t>(wait->told)];
+    if (wait->told == rank_) continue;
+    if (line.sent > 0 && !line.send.done) return;  // it has not taken the last one yet
+    line.said = {wait->lane, wait->slot + 1};
+    line.send = Message();
+    transport_.send(wait->told, {line.sent++, kWireLane, 0}, wait->descriptor,
+                    reinterpret_cast<const std::byte*>(&line.said), sizeof line.said, &line.send);
+  }
+}
+
+std::vector<int> RollCall::silent(const Wait& wait, const std::vector<int>& ranks) const {
+  std::vector<int> found;
+  for (const int r : ranks) {
+    if (r == rank_) continue;
+    const auto& arrived = lines_[static_cast<size_t>(r)].arrived;
+    const auto said = arrived.find(wait.lane);
+    if (said == arrived.end() || said->second <= wait.slot) found.push_back(r);
+  }
+  return found;
+}
+
+std::vector<int> RollCall::silent(const Wait& wait) const {
+  std::vector<int> all(lines_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return silent(wait, all);
+}
+
+}  // namespace weft::coll

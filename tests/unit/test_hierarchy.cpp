@@ -1,0 +1,109 @@
+// lib/coll/hierarchical: who shares a host, and all-gathers among the ranks of one.
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/config.h"
+#include "coll/hierarchical/grouping.h"
+#include "coll/hierarchical/local_exchange.h"
+#include "support/catch.h"
+#include "support/thread_group.h"
+
+using namespace weft;
+using namespace weft::coll;
+using namespace weft::test;
+
+namespace {
+
+std::vector<std::vector<uint8_t>> near_of(const std::vector<int>& hosts) {
+  std::vector<std::vector<uint8_t>> near;
+  for (const int mine : hosts) {
+    near.emplace_back();
+    for (const int other : hosts) near.back().push_back(mine == other ? 1 : 0);
+  }
+  return near;
+}
+
+Grouping grouping_of(int rank, const std::vector<int>& hosts) {
+  Grouping grouping;
+  REQUIRE(group_ranks(rank, near_of(hosts), &grouping).ok());
+  return grouping;
+}
+
+}  // namespace
+
+TEST_CASE("ranks are grouped by host however they are placed") {
+  const Grouping turns = grouping_of(3, {7, 4, 7, 4});
+  CHECK(turns.hosts == std::vector<std::vector<int>>{{0, 2}, {1, 3}});
+  CHECK(turns.even);
+  CHECK(turns.host() == 1);
+  CHECK(turns.index() == 1);
+  CHECK(turns.column() == std::vector<int>{2, 3});
+  CHECK(turns.shares_host(1));
+  CHECK_FALSE(turns.shares_host(2));
+}
+
+TEST_CASE("on uneven hosts the leaders alone communicate across") {
+  const std::vector<int> hosts = {0, 1, 0, 2, 0};
+  const Grouping leader = grouping_of(0, hosts);
+  CHECK_FALSE(leader.even);
+  CHECK(leader.widest == 3);
+  CHECK(leader.column() == std::vector<int>{0, 1, 3});
+  CHECK(grouping_of(2, hosts).column().empty());
+}
+
+TEST_CASE("ranks that do not see the same neighbours are named") {
+  std::vector<std::vector<uint8_t>> near = near_of({0, 0, 1});
+  near[0][2] = 1;
+  Grouping grouping;
+  const Status one_way = group_ranks(1, near, &grouping);
+  CHECK(one_way.code() == Code::kUnavailable);
+  CHECK(one_way.info().ranks == std::vector<int>{0, 1});
+  near[2][0] = 1;  // 0 is near both, and they are not near each other
+  CHECK_FALSE(group_ranks(1, near, &grouping).ok());
+}
+
+TEST_CASE("hosts that need another number of all-gathers finish together, and a failure is told inside") {
+  SystemClock clock;
+  clock.set_crowded(true);
+  ThreadGroup group(4, clock);
+  std::vector<Status> seen(4);
+  std::vector<size_t> gathered(4);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 4; r++) {
+    threads.emplace_back([&, r] {
+      const auto at = static_cast<size_t>(r);
+      const std::vector<int> members = r % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
+      const std::unique_ptr<Exchange> all = group.exchange(r);
+      LocalExchange local(*all, members);
+      const Deadline deadline = Deadline::after(clock, 10'000, 0);
+      // Ranks 0 and 2 need three, rank 1 as well, rank 3 gives up after one.
+      const int rounds = r == 3 ? 1 : 3;
+      for (int i = 0; i < rounds && seen[at].ok(); i++) {
+        std::vector<Bytes> answers;
+        seen[at] = local.all_gather(Bytes(3, std::byte{1}), &answers, deadline);
+        gathered[at] += answers.size();
+      }
+      const Status together = local.finish_together(deadline);
+      if (seen[at].ok()) seen[at] = together;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(seen[0].ok());
+  CHECK(seen[2].ok());
+  CHECK(seen[3].ok());
+  CHECK(gathered[0] == 6);
+  CHECK(seen[1].info().ranks == std::vector<int>{3});
+}
+
+TEST_CASE("WEFT_HOSTS has a number for every rank") {
+  int label = 0;
+  CHECK(parse_hosts("", 1, 2, &label).ok());
+  CHECK(label == -1);
+  CHECK(parse_hosts("4,0,4", 2, 3, &label).ok());
+  CHECK(label == 4);
+  for (const char* wrong : {"1", "1,2,3", "1,", ",1", "a,b", "1,-2", "1,99999", "1 ,2"}) {
+    INFO(wrong);
+    CHECK(parse_hosts(wrong, 0, 2, &label).code() == Code::kArg);
+  }
+}
