@@ -16,7 +16,7 @@ struct BackendRow {
   std::vector<std::string> (*run)(int size, const RankBody& body, const RanksOptions& options);
   bool processes = false;  // ranks share no memory but the backend's
   bool simulated = false;  // one rank at a time: bodies start no threads
-  // Simulated hosts, by rank: in turns of this many ranks each, or round and round between this many.
+  // The number of each rank's simulated host; null: all are where they are.
   std::vector<int> (*hosts)(int size) = nullptr;
   bool adds_partial_sums = false;  // sums have the reference's bits where they are exact alone
 };
@@ -24,7 +24,8 @@ struct BackendRow {
 // All backends, with the modules of the build folder, or of the one that WEFT_TEST_MODULES names.
 const Registry& registry();
 
-// The rows that can run here (of those whose name contains WEFT_TEST_ROWS, if it is set); unavailable ones are left out, with a warning that says why.
+// The rows that can run here (of those whose name contains WEFT_TEST_ROWS, if it is set); unavailable ones
+// are left out, with a warning that says why.
 std::vector<BackendRow> backend_rows();
 
 // Backends of the library that the suite would miss.

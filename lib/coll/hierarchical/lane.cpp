@@ -220,10 +220,9 @@ std::vector<int> HierarchicalLane::missing() const {
   return local_.running ? local_.lane->missing() : std::vector<int>();
 }
 
-// Before it has seen that all came, this rank asks itself first whether those that it waits for are there.
+// Those that this rank waits for, unless they said that they wait themselves: then whoever did not.
 std::vector<int> HierarchicalLane::absent() const {
   const std::vector<int> waited_for = missing();
-  if (back_ > 0 || (across_.lane != nullptr && grouping_.is_leader() && exchanged_ > 0)) return waited_for;
   for (const std::vector<int>& silent : {roll_call_.silent(wait_, waited_for), roll_call_.silent(wait_)}) {
     if (!silent.empty()) return silent;
   }
