@@ -221,6 +221,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = deadline;
   args.arena = std::move(arena);
+  args.failpoints = options.failpoints;
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;

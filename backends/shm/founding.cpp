@@ -120,7 +120,8 @@ class Founding {
   // Make the own segment and say what others need to recognise it.
   Status make_own() {
     uint64_t nonce = 0;
-    Status status = random_nonce(&nonce);
+    Status status = reach(args_, FailPlace::kSystem, 0);
+    if (status.ok()) status = random_nonce(&nonce);
     // From here on the mapping counts every rank of this process as its user; should one fail before it takes
     // its part, the mapping outlives them all rather than one of them.
     if (status.ok()) {

@@ -219,6 +219,7 @@ weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory)
     WEFT_TRY(usable(comm));
     if (size_bytes == 0) return Status::error(Code::kArg, "size_bytes is 0");
     std::byte* block = nullptr;
+    WEFT_TRY(comm->rep->reach(FailPlace::kMemory, 0));
     WEFT_TRY(comm->rep->collectives().arena()->allocate(size_bytes, &block));
     *memory = block;
     return {};

@@ -15,6 +15,7 @@
 #include "core/control.h"
 #include "core/device.h"
 #include "core/exchange.h"
+#include "core/failpoints.h"
 #include "core/fd_channel.h"
 #include "core/transport.h"
 
@@ -30,11 +31,17 @@ struct BackendArgs {
   Deadline deadline = Deadline::never();
   FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
   HostAllocator allocator;   // for memory that is not shared
+  FailPointsPtr failpoints;  // of tests; null: none
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
   std::vector<int> names;  // ranks of the communicator, by rank of exchange; empty: the same
 };
+
+// A test may make this rank fail here.
+inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
+  return args.failpoints == nullptr ? Status() : args.failpoints->reach(place, number, 0, args.clock);
+}
 
 struct Backend {
   const char* name;

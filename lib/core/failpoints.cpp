@@ -37,10 +37,9 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   const std::string_view place = take_until('@', &number);
   stage = number;
   number = take_until('.', &stage);
-  constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {{"forming", FailPlace::kForming},
-                                                                {"operation", FailPlace::kOperation},
-                                                                {"stage", FailPlace::kStage},
-                                                                {"leaving", FailPlace::kLeaving}};
+  constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
+      {"forming", FailPlace::kForming}, {"operation", FailPlace::kOperation}, {"stage", FailPlace::kStage},
+      {"leaving", FailPlace::kLeaving}, {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem}};
   bool known = false;
   for (const auto& [name, value] : kPlaces) {
     if (name != place) continue;
@@ -99,7 +98,8 @@ Status FailPoints::reach(FailPlace place, uint64_t number, uint64_t stage, Clock
         break;
       }
       case Action::kFail:
-        return Status::error(Code::kSystem, cat("failpoint ", point.text), Evidence::kLocal);
+        return Status::error(place == FailPlace::kMemory ? Code::kNoMemory : Code::kSystem,
+                             cat("failpoint ", point.text), Evidence::kLocal);
     }
   }
   return {};

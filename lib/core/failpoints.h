@@ -19,17 +19,19 @@ enum class FailPlace : uint8_t {
   kOperation,  // before an operation of any lane starts; number: its slot
   kStage,      // before a hook's stage; number: the bucket, stage: the stage
   kLeaving,    // before the farewell; cannot fail
+  kMemory,  // before memory is taken: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
+  kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)
 };
 
 // Immutable. Threads: any thread.
 class FailPoints {
  public:
-  // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage and leaving, and the
-  // actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number every visit counts. Null for
-  // an empty text; kArg quotes what is wrong.
+  // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory and
+  // system, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number every visit
+  // counts. Null for an empty text; kArg quotes what is wrong.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
-  // This rank is there: do what is set, if anything. An error for `fail`.
+  // This rank is there: do what is set, if anything. An error for `fail`: kNoMemory at memory, else kSystem.
   Status reach(FailPlace place, uint64_t number, uint64_t stage, Clock& clock) const;
 
  private:

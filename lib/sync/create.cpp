@@ -98,9 +98,11 @@ Status furnish_local(ReducerState* s) {
       [&] { return make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule); }));
   const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
   if (!s->buckets) {
+    WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
     WEFT_TRY(
         Buckets::make(s->manifest, s->plan, arena, s->retain, context.options().host_allocator, &s->buckets));
   }
+  WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {

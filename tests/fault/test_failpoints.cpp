@@ -46,7 +46,7 @@ void live(const char* backend, int rank, const std::string& store, Reporter& rep
       if (status == WEFT_OK) status = weft_reducer_finish(reducer, nullptr);
     }
     if (status == WEFT_OK) status = weft_barrier(joined.comm, nullptr, nullptr);
-    if (status != WEFT_OK) weft_comm_error(joined.comm, &error);
+    if (status != WEFT_OK && error.code == 0) weft_comm_error(joined.comm, &error);
   }
   weft_reducer_destroy(&reducer);
   weft_comm_destroy(&joined.comm);
@@ -110,6 +110,34 @@ TEST_CASE("a rank that dies while it leaves keeps nobody waiting") {
         CHECK(
             (word.status == WEFT_OK || (word.status == WEFT_ERR_PEER_FAILED && word.failed_rank == victim)));
         CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that gets no memory or no system call keeps nobody waiting, and is named") {
+  for (const std::string& backend : weft_test::backends()) {
+    const std::string system = backend == "ucx" ? "system@1" : "system@0";
+    for (const std::string& place : {system, std::string("memory@1"), std::string("memory@2")}) {
+      for (const int victim : {0, 2}) {
+        INFO(backend << ", rank " << victim << " at " << place);
+        const std::string store = weft_test::store_name();
+        Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+          if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=fail").c_str(), 1);
+          live(backend.c_str(), rank, store, reporter);
+        });
+        for (int r = 0; r < kRanks; r++) {
+          INFO("rank " << r);
+          Word word;
+          REQUIRE(ranks.last_word(r, kBoundMs, &word));
+          INFO(word.text);
+          CHECK(word.status != WEFT_OK);
+          const std::string text = word.text;
+          CHECK(text.find("failpoint " + place) != std::string::npos);  // also on the others
+          if (r != victim) CHECK(text.find("rank " + std::to_string(victim)) != std::string::npos);
+          if (r == victim && place != system) CHECK(word.status == WEFT_ERR_NOMEM);
+          CHECK(ranks.exited_cleanly(r, kBoundMs));
+        }
       }
     }
   }

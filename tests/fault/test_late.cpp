@@ -80,3 +80,71 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
     }
   }
 }
+
+TEST_CASE("what a stopped rank writes after the others have shrunk reaches none of their memory") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    for (int round = 0; round < 4; round++) {
+      const std::string store = weft_test::store_name();
+      int go[2];
+      REQUIRE(pipe(go) == 0);
+      {
+        Processes ranks(3, [&](int rank, Reporter& reporter) {
+          weft_test::Terms terms;
+          terms.heartbeat_timeout_ms = 500;
+          Joined joined(backend.c_str(), rank, 3, store, terms);
+          if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+          constexpr uint64_t kCount = 4'000'000;
+          void* memory = nullptr;
+          weft_error error = WEFT_ERROR_INIT;
+          if (weft_comm_alloc(joined.comm, kCount * sizeof(float), &memory) != WEFT_OK) _exit(96);
+          auto* const data = static_cast<float*>(memory);
+          std::fill(data, data + kCount, 1.0f);
+          weft_status status = WEFT_OK;
+          for (int i = 1; status == WEFT_OK; i++) {
+            if (i == 5) reporter.mark(1);
+            status = weft_all_reduce(joined.comm, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_MAX, nullptr,
+                                     nullptr);
+          }
+          weft_comm_error(joined.comm, &error);
+          if (rank == kStopped) {
+            weft_comm* none = nullptr;
+            const weft_status out = weft_comm_shrink(joined.comm, nullptr, &none, &error);
+            return reporter.end(out, error);
+          }
+          weft_comm* next = nullptr;
+          if (weft_comm_shrink(joined.comm, nullptr, &next, &error) != WEFT_OK)
+            return reporter.end(-2, error);
+          std::fill(data, data + kCount, 3.5f);
+          status = weft_all_reduce(next, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+          reporter.mark(kBuffersAreMine);
+          char word = 0;
+          if (::read(go[0], &word, 1) != 1) _exit(97);
+          const bool untouched = std::all_of(data, data + kCount, [](float x) { return x == 7.0f; });
+          weft_comm_destroy(&next);
+          weft_comm_destroy(&joined.comm);
+          weft_context_destroy(&joined.context);
+          reporter.end(untouched ? status : kLate, error);
+        });
+        REQUIRE(ranks.wait_for_mark(kStopped, 1, kSetupMs));
+        poll(nullptr, 0, round * 2);  // somewhere in the middle of one of the calls
+        ranks.kill(kStopped, SIGSTOP);
+        for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
+        ranks.kill(kStopped, SIGCONT);
+        Word word;
+        REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
+        CHECK(word.status == WEFT_ERR_MINORITY);
+        REQUIRE(::write(go[1], "ab", 2) == 2);
+        for (const int r : {0, 1}) {
+          REQUIRE(ranks.last_word(r, kBoundMs, &word));
+          INFO(word.text);
+          CHECK(word.status == WEFT_OK);
+          CHECK(word.failed_rank == kStopped);
+          CHECK(ranks.exited_cleanly(r, kBoundMs));
+        }
+      }
+      ::close(go[0]);
+      ::close(go[1]);
+    }
+  }
+}

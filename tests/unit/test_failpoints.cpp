@@ -27,7 +27,8 @@ TEST_CASE("nothing is set by an empty text") {
 }
 
 TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
-  const FailPointsPtr points = parsed("operation@7=fail, stage@3.1=fail, forming=fail, leaving@0=delay:0");
+  const FailPointsPtr points =
+      parsed("operation@7=fail, stage@3.1=fail, forming=fail, leaving@0=delay:0, memory@1=fail");
   CHECK(fails(points, FailPlace::kOperation, 7));
   CHECK(!fails(points, FailPlace::kOperation, 8));
   CHECK(fails(points, FailPlace::kStage, 3, 1));
@@ -36,7 +37,10 @@ TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
   CHECK(fails(points, FailPlace::kForming, 0));
   CHECK(fails(points, FailPlace::kForming, 5));
   CHECK(!fails(points, FailPlace::kLeaving, 0));
+  CHECK(fails(points, FailPlace::kMemory, 1));
+  CHECK(!fails(points, FailPlace::kSystem, 1));
   SystemClock clock;
+  CHECK(points->reach(FailPlace::kMemory, 1, 0, clock).code() == Code::kNoMemory);
   CHECK(points->reach(FailPlace::kOperation, 7, 0, clock).text() == "failpoint operation@7=fail");
 }
 

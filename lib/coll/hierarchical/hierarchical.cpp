@@ -82,6 +82,7 @@ Status make_local(const Backend& backend, const BackendArgs& args, const std::ve
   std::unique_ptr<LocalFds> fds;
   if (args.fds != nullptr) fds = std::make_unique<LocalFds>(*args.fds, members);
   BackendArgs local_args{exchange, args.clock, args.log, args.host};
+  local_args.failpoints = args.failpoints;
   local_args.arena_limit_bytes = args.arena_limit_bytes;
   local_args.deadline = args.deadline;
   local_args.fds = fds.get();
