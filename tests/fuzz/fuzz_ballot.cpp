@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (what == 0) {
       ballot.lose(who);
     } else if (what == 1) {
-      now_ns += 10'000'000 * (1 + event);
+      now_ns += uint64_t{10'000'000} * (1 + event);
       ballot.advance(now_ns);
     } else {
       ByteReader message(input.take(input.byte()));
