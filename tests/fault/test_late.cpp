@@ -113,8 +113,8 @@ TEST_CASE("what a stopped rank writes after the others have shrunk reaches none 
             return reporter.end(out, error);
           }
           weft_comm* next = nullptr;
-          if (weft_comm_shrink(joined.comm, nullptr, &next, &error) != WEFT_OK)
-            return reporter.end(-2, error);
+          weft_error why = WEFT_ERROR_INIT;
+          if (weft_comm_shrink(joined.comm, nullptr, &next, &why) != WEFT_OK) return reporter.end(-2, why);
           std::fill(data, data + kCount, 3.5f);
           status = weft_all_reduce(next, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
           reporter.mark(kBuffersAreMine);
