@@ -1,4 +1,4 @@
-// The weft command: start ranks, serve a store, describe the machine, measure.
+// The weft command: start ranks, serve a store, describe the machine, measure, explain failures.
 #include <weft/weft.h>
 
 #include <algorithm>
@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   add_bench(app, words, &exit_code);
 #endif
   add_info(app, &exit_code);
+  add_trace(app, &exit_code);
   add_store(app, &exit_code);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it wants

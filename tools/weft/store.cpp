@@ -1,4 +1,4 @@
-// weft store: the place where ranks meet, as a program of its own. The only part of the command that uses the
+// weft store: the place where ranks meet, as a program of its own. Like trace.cpp it uses the
 // library's internals.
 #include <signal.h>
 

@@ -1,0 +1,35 @@
+// Input: a flight record, as `weft trace explain` finds it in a folder. Whatever it says, reading it ends in
+// an error with a text or in a record that keeps its bounds, and that can be judged and written again.
+#include <string>
+
+#include "fuzz.h"
+#include "trace/flight_file.h"
+#include "weft/flight.h"
+#include "weft/verdict.h"
+
+using weft::fuzz::demand;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FlightFile file, again;
+  const weft::Status status = parse_flight(std::string(reinterpret_cast<const char*>(data), size), &file);
+  if (!status.ok()) {
+    demand(!status.text().empty());
+    return 0;
+  }
+  const weft::FlightRecord& record = file.record;
+  demand(record.rank >= 0 && record.rank < record.size);
+  for (const weft::FlightLane& lane : record.lanes) {
+    demand(lane.operations.size() <= weft::FlightRing::kCapacity);
+    for (const weft::FlightOperation& operation : lane.operations) demand(operation.slot < lane.next_slot);
+  }
+  // A second rank that says the same with another number.
+  FlightFile other = file;
+  other.record.rank = (record.rank + 1) % record.size;
+  std::vector<FlightFile> files{file};
+  if (other.record.rank > record.rank) files.push_back(other);
+  const Verdict verdict = judge(files);
+  demand(!verdict.text.empty());
+  for (const int rank : verdict.ranks) demand(rank >= 0 && rank < record.size);
+  demand(parse_flight(flight_text(record), &again).ok());
+  return 0;
+}

@@ -1,0 +1,184 @@
+// Flight records: what is written is read again, what is wrong is refused, and who is at fault.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "trace/flight_file.h"
+#include "weft/flight.h"
+#include "weft/verdict.h"
+
+using namespace weft;
+
+namespace {
+
+CollectiveArgs all_reduce(uint64_t count) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = Dtype::kF32;
+  args.op = ReduceOp::kSum;
+  args.count = count;
+  return args;
+}
+
+// A lane that has run `finished` operations, and is in another one if it waits for somebody.
+FlightLane lane(uint32_t id, uint64_t finished, std::vector<int> waits_for = {}, uint64_t count = 8) {
+  FlightLane lane;
+  lane.key.id = id;
+  lane.waits_for = std::move(waits_for);
+  lane.next_slot = finished + (lane.waits_for.empty() ? 0 : 1);
+  FlightRing ring(FlightRing::kCapacity);
+  for (uint64_t slot = 0; slot < lane.next_slot; slot++) {
+    ring.started(all_reduce(slot == finished ? count : 8), slot);
+    if (slot < finished) ring.finished(slot, "ring", true);
+  }
+  lane.operations = ring.operations(lane.next_slot);
+  return lane;
+}
+
+FlightFile file(int rank, int size, std::vector<FlightLane> lanes, Status failure = {}) {
+  FlightFile file;
+  file.record.comm = 0xabcdef0123456789u;
+  file.record.backend = "shm";
+  file.record.rank = rank;
+  file.record.size = size;
+  file.record.failure = std::move(failure);
+  file.record.lanes = std::move(lanes);
+  return file;
+}
+
+Status failure(Code code, Evidence evidence, std::vector<int> ranks) {
+  return Status::error(code, "told so", evidence).with_ranks(std::move(ranks));
+}
+
+std::string why(const std::string& text) {
+  FlightFile file;
+  return parse_flight(text, &file).text();
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a flight record that is written is read as it was") {
+  FlightRecord record =
+      file(2, 3, {lane(0, 300, {0, 1}), lane(1, 2)}, failure(Code::kTimeout, Evidence::kDeadline, {0}))
+          .record;
+  record.job = "job \x01 \xff";
+  record.now_ns = 5'000'000'000;
+  record.lanes[0].operations.back().waiting_since_ns = 2'000'000'000;
+  record.lanes[1].has_step = true;
+  record.lanes[1].step = {7, 4, 3, 1, "gradients"};
+  FlightFile read;
+  REQUIRE(parse_flight(flight_text(record), &read).text() == "");
+  CHECK(read.record.comm == record.comm);
+  CHECK(read.record.rank == 2);
+  CHECK(says(read.record.job, "job ? "));
+  CHECK(read.record.failure.info().ranks == std::vector<int>{0});
+  CHECK(read.record.failure.info().evidence == Evidence::kDeadline);
+  REQUIRE(read.record.lanes.size() == 2);
+  CHECK(read.record.lanes[0].waits_for == std::vector<int>{0, 1});
+  REQUIRE(read.record.lanes[0].operations.size() == FlightRing::kCapacity);
+  const FlightOperation& last = read.record.lanes[0].operations.back();
+  CHECK(last.call == Descriptor::of(all_reduce(8)));
+  CHECK(last.slot == 300);
+  CHECK(read.record.now_ns - last.waiting_since_ns == 3'000'000'000);
+  CHECK(read.record.lanes[1].step.where == "gradients");
+  CHECK(read.record.lanes[1].step.launched == 3);
+}
+
+TEST_CASE("the record of very many lanes stays below its bound, and is read") {
+  FlightRecord record = file(0, 65536, {}).record;
+  record.failure = failure(Code::kTimeout, Evidence::kDeadline, std::vector<int>(5000, 65535));
+  FlightLane full = lane(0, 1000, std::vector<int>(60000, 65535));
+  full.has_step = true;
+  full.step = {UINT64_MAX - 1, 1, 1, 1, std::string(100'000, '"')};
+  for (FlightOperation& operation : full.operations) operation.call.count = operation.call.tag = UINT64_MAX;
+  record.lanes.assign(2000, full);
+  const std::string text = flight_text(record);
+  CHECK(text.size() < kMaxFlightBytes);
+  CHECK(why(text) == "");
+}
+
+TEST_CASE("what is no flight record, or is inconsistent, is refused by name") {
+  const std::string good =
+      flight_text(file(1, 3, {lane(0, 2, {0})}, failure(Code::kTimeout, Evidence::kDeadline, {0})).record);
+  REQUIRE(why(good) == "");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    REQUIRE(text.find(from) != std::string::npos);
+    return why(text.replace(text.find(from), from.size(), to));
+  };
+  CHECK(says(why(""), "no JSON"));
+  CHECK(says(why("3"), "no flight record"));
+  CHECK(says(why("{}"), "no flight record"));
+  CHECK(says(why(good.substr(0, good.size() / 2)), "cut off"));
+  CHECK(says(why(std::string(1000, '[')), "too deeply"));
+  CHECK(says(why(std::string(kMaxFlightBytes + 1, ' ')), "too long"));
+  CHECK(says(with("\"weft_flight\":1", "\"weft_flight\":9"), "format 9"));
+  CHECK(says(with("\"rank\":1", "\"rank\":3"), "rank"));
+  CHECK(says(with("\"rank\":1", "\"rank\":-1"), "rank"));
+  CHECK(says(with("\"size\":3", "\"size\":0"), "size"));
+  CHECK(says(with("\"waits_for\":[0]", "\"waits_for\":[3]"), "waits_for"));
+  CHECK(says(with("\"next_slot\":3", "\"next_slot\":2"), "ascend"));
+  CHECK(says(with("all_reduce", "all_lower"), "coll"));
+  CHECK(says(with("\"code\":6", "\"code\":0"), "failure"));
+  CHECK(says(with("\"code\":6", "\"code\":99"), "code"));
+  CHECK(says(with("\"comm\":\"a", "\"comm\":\"g"), "hexadecimal"));
+  CHECK(says(with("\"lanes\":[", "\"lanes\":7,\"more\":["), "lanes"));
+}
+
+TEST_CASE("a rank without a record that others saw dying is at fault") {
+  const Status dead = failure(Code::kPeerFailed, Evidence::kProcess, {1});
+  const Verdict verdict =
+      judge({file(0, 3, {lane(0, 4, {1})}, dead), file(2, 3, {lane(0, 4, {0, 1})}, dead)});
+  CHECK(verdict.cause == Verdict::Cause::kDied);
+  CHECK(verdict.ranks == std::vector<int>{1});
+  CHECK(verdict.slot == 4);
+}
+
+TEST_CASE("the cause of a departure is believed before the departure") {
+  const Verdict verdict =
+      judge({file(0, 2, {lane(0, 4, {1})}, failure(Code::kPeerFailed, Evidence::kConnection, {1})),
+             file(1, 2, {lane(0, 4)}, failure(Code::kHook, Evidence::kLocal, {1}))});
+  CHECK(verdict.cause == Verdict::Cause::kFailed);
+  CHECK(verdict.ranks == std::vector<int>{1});
+}
+
+TEST_CASE("a minority that calls something else is at fault, of two both are") {
+  const Status differ = failure(Code::kMismatch, Evidence::kDescriptor, {2});
+  const Verdict three = judge({file(0, 3, {lane(0, 4, {1})}, differ), file(1, 3, {lane(0, 4, {0})}, differ),
+                               file(2, 3, {lane(0, 4, {0}, 9)}, differ)});
+  CHECK(three.cause == Verdict::Cause::kMismatch);
+  CHECK(three.ranks == std::vector<int>{2});
+  CHECK(three.operation == "all_reduce sum f32 x 8");
+  CHECK(says(three.text, "rank 2 calls all_reduce sum f32 x 9"));
+  const Verdict two =
+      judge({file(0, 2, {lane(0, 4, {1})}, differ), file(1, 2, {lane(0, 4, {0}, 9)}, differ)});
+  CHECK(two.ranks == std::vector<int>{0, 1});
+}
+
+TEST_CASE("who waits is followed to the one that never came") {
+  const Verdict verdict =
+      judge({file(0, 4, {lane(0, 4, {3})}, failure(Code::kTimeout, Evidence::kDeadline, {3})),
+             file(1, 4, {lane(0, 3)}), file(2, 4, {lane(0, 4, {1})}), file(3, 4, {lane(0, 4, {2})})});
+  CHECK(verdict.cause == Verdict::Cause::kAbsent);
+  CHECK(verdict.ranks == std::vector<int>{1});
+  CHECK(verdict.slot == 4);
+  CHECK(says(verdict.text, "never called it"));
+}
+
+TEST_CASE("ranks that make their calls in different orders are told so") {
+  const Verdict verdict =
+      judge({file(0, 2, {lane(0, 4, {1}), lane(1, 2)}), file(1, 2, {lane(0, 4), lane(1, 2, {0})})});
+  CHECK(verdict.cause == Verdict::Cause::kDeadlock);
+  CHECK(verdict.ranks == std::vector<int>{0, 1});
+}
+
+TEST_CASE("records of a communicator that works name nobody") {
+  const Verdict verdict = judge({file(0, 2, {lane(0, 4)}), file(1, 2, {lane(0, 3)})});
+  CHECK(verdict.ranks.empty());
+  CHECK(!verdict.text.empty());
+}

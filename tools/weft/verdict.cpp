@@ -1,0 +1,378 @@
+#include "verdict.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "base/text.h"
+
+namespace {
+
+using weft::cat;
+using weft::ErrorInfo;
+using weft::Evidence;
+using weft::FlightLane;
+using weft::FlightOperation;
+using weft::list_text;
+using Kind = weft::LaneKey::Kind;
+using Cause = Verdict::Cause;
+
+// The records by rank.
+class Ranks {
+ public:
+  explicit Ranks(const std::vector<FlightFile>& files) : files_(files) {
+    for (const FlightFile& file : files) by_rank_[file.record.rank] = &file;
+  }
+  const std::vector<FlightFile>& files() const { return files_; }
+  const FlightFile* of(int rank) const {
+    const auto found = by_rank_.find(rank);
+    return found == by_rank_.end() ? nullptr : found->second;
+  }
+  bool all_have(const std::vector<int>& ranks) const {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return of(rank) != nullptr; });
+  }
+
+ private:
+  const std::vector<FlightFile>& files_;
+  std::map<int, const FlightFile*> by_rank_;
+};
+
+std::string named(const std::vector<int>& ranks) {
+  return cat(ranks.size() == 1 ? "rank " : "ranks ", list_text(ranks));
+}
+
+std::string upper(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+// Some rank's operation under way that waits for `rank`, or for anybody.
+struct Wait {
+  const FlightFile* file = nullptr;
+  const FlightLane* lane = nullptr;
+  const FlightOperation* operation = nullptr;
+};
+
+bool waits_for(const FlightLane& lane, int rank) {
+  return std::find(lane.waits_for.begin(), lane.waits_for.end(), rank) != lane.waits_for.end();
+}
+
+Wait wait_of(const FlightFile& file, int rank = -1) {
+  for (const FlightLane& lane : file.record.lanes) {
+    const FlightOperation* operation = running(lane);
+    if (operation != nullptr && !lane.waits_for.empty() && (rank < 0 || waits_for(lane, rank)))
+      return {&file, &lane, operation};
+  }
+  return {};
+}
+
+Wait wait_for(const Ranks& ranks, int rank) {
+  for (const FlightFile& file : ranks.files()) {
+    if (file.record.rank == rank) continue;
+    if (const Wait wait = wait_of(file, rank); wait.operation != nullptr) return wait;
+  }
+  return {};
+}
+
+void set_operation(const Wait& wait, Verdict* verdict) {
+  if (wait.operation == nullptr) return;
+  verdict->has_operation = true;
+  verdict->lane = wait.lane->key;
+  verdict->slot = wait.operation->slot;
+  verdict->operation = wait.operation->call.text();
+}
+
+// The same order of operations, as another rank sees it.
+const FlightLane* lane_on(const FlightFile& file, const FlightFile& other, const FlightLane& lane) {
+  for (const FlightLane& its : file.record.lanes) {
+    if (lane.key.kind == Kind::kCollective) {
+      if (its.key.kind == Kind::kCollective && its.key.id == lane.key.id) return &its;
+    } else if (its.key.kind != Kind::kCollective && its.key.kind != lane.key.kind &&
+               its.key.peer == other.record.rank && lane.key.peer == file.record.rank) {
+      return &its;
+    }
+  }
+  return nullptr;
+}
+
+// ---- what each cause looks like
+
+// A slot in which ranks called different things: the first one of any lane.
+bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
+  struct Side {
+    std::string call;
+    std::vector<int> callers;
+  };
+  std::map<std::pair<uint64_t, uint32_t>, std::map<uint64_t, Side>> places;
+  for (const FlightFile& file : ranks.files()) {
+    for (const FlightLane& lane : file.record.lanes) {
+      if (lane.key.kind != Kind::kCollective) continue;
+      for (const FlightOperation& operation : lane.operations) {
+        Side& side = places[{operation.slot, lane.key.id}][operation.call.hash()];
+        if (side.callers.empty()) side.call = operation.call.text();
+        side.callers.push_back(file.record.rank);
+      }
+    }
+  }
+  const auto differs = [](const auto& place) { return place.second.size() > 1; };
+  const auto found = std::find_if(places.begin(), places.end(), differs);
+  if (found == places.end()) return false;
+  std::vector<Side> sides;
+  for (const auto& [hash, side] : found->second) sides.push_back(side);
+  std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    return a.callers.size() != b.callers.size() ? a.callers.size() > b.callers.size() : a.callers < b.callers;
+  });
+  // Without a majority nobody can say who is wrong.
+  const bool tie = sides[0].callers.size() == sides[1].callers.size();
+  std::string text;
+  for (const Side& side : sides) {
+    const std::vector<int>& callers = side.callers;
+    text +=
+        cat(text.empty() ? "" : ", ", named(callers), callers.size() == 1 ? " calls " : " call ", side.call);
+    if (tie || &side != &sides[0])
+      verdict->ranks.insert(verdict->ranks.end(), callers.begin(), callers.end());
+  }
+  std::sort(verdict->ranks.begin(), verdict->ranks.end());
+  verdict->cause = Cause::kMismatch;
+  verdict->has_operation = true;
+  verdict->operation = sides[0].call;
+  verdict->slot = found->first.first;
+  verdict->lane.id = found->first.second;
+  verdict->text = cat(upper(named(verdict->ranks)),
+                      tie                          ? " disagree"
+                      : verdict->ranks.size() == 1 ? " differs from the others"
+                                                   : " differ from the others",
+                      " in ", place_text(verdict->lane, verdict->slot, ""), ": ", text,
+                      ". Every rank must make the same calls in the same order.");
+  return true;
+}
+
+// What a rank that is waited for was doing instead.
+std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& wait) {
+  const int rank = file.record.rank;
+  if (lane != nullptr && lane->next_slot > wait.operation->slot)
+    return cat("Rank ", rank, " had called it as well, and was not heard of any more.");
+  std::string text = cat("Rank ", rank, " never called it");
+  if (lane == nullptr || lane->next_slot == 0) {
+    text += cat(": it had called nothing in this order.");
+  } else {
+    text += cat(": its last call in this order was slot ", lane->next_slot - 1);
+    if (!lane->operations.empty()) text += cat(" (", lane->operations.back().call.text(), ")");
+    text += lane->queued > 0 ? cat(", ", lane->queued, " more were queued.") : ".";
+  }
+  if (lane != nullptr && lane->has_step) {
+    const weft::FlightStep& step = lane->step;
+    text += step.step == weft::kNoStep ? " Its reducer had begun no step: the program was elsewhere."
+                                       : cat(" Its reducer was in step ", step.step, ", ", step.done, " of ",
+                                             step.buckets, " buckets done: ", step.where, ".");
+  } else {
+    text += " Its program was elsewhere.";
+  }
+  return text;
+}
+
+// Follow who waits for whom to one that waits for nobody, or in a circle.
+void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Verdict* verdict) {
+  constexpr size_t kTold = 6;
+  std::vector<Wait> seen;
+  std::string chain;
+  for (;;) {
+    set_operation(wait, verdict);
+    const std::string place = place_text(verdict->lane, verdict->slot, verdict->operation);
+    if (seen.size() < kTold) {
+      chain += cat(chain.empty() ? "" : " ", "Rank ", wait.file->record.rank, " waited for ", named(accused),
+                   " in ", place, ".");
+    }
+    verdict->cause = Cause::kAbsent;
+    verdict->ranks = accused;
+    seen.push_back(wait);
+    if (!ranks.all_have(accused)) {
+      std::vector<int> without;
+      std::copy_if(accused.begin(), accused.end(), std::back_inserter(without),
+                   [&](int rank) { return ranks.of(rank) == nullptr; });
+      verdict->ranks = without;
+      verdict->text =
+          cat(upper(named(without)), " left no flight record: killed, crashed, or stopped. ", chain);
+      return;
+    }
+    // Who waits for nobody comes first: the others may only wait for them.
+    std::vector<int> idle;
+    std::copy_if(accused.begin(), accused.end(), std::back_inserter(idle),
+                 [&](int rank) { return wait_of(*ranks.of(rank)).operation == nullptr; });
+    if (!idle.empty()) verdict->ranks = accused = idle;
+    const FlightFile& next = *ranks.of(accused.front());
+    const FlightLane* lane = lane_on(next, *wait.file, *wait.lane);
+    const Wait onward = wait_of(next);
+    if (onward.operation == nullptr) {
+      verdict->text = cat(upper(named(accused)), " did not come. ", chain, " ", instead(next, lane, wait));
+      return;
+    }
+    const std::vector<int>& further = onward.lane->waits_for;
+    const auto first = std::find_if(seen.begin(), seen.end(), [&](const Wait& w) { return w.file == &next; });
+    if (first != seen.end()) {
+      verdict->ranks.clear();
+      bool one_place = true;
+      for (auto it = first; it != seen.end(); ++it) {
+        verdict->ranks.push_back(it->file->record.rank);
+        one_place &=
+            it->operation->slot == first->operation->slot &&
+            (it->lane->key.kind == Kind::kCollective) == (first->lane->key.kind == Kind::kCollective) &&
+            it->lane->key.id == first->lane->key.id;
+      }
+      std::sort(verdict->ranks.begin(), verdict->ranks.end());
+      verdict->cause = one_place ? Cause::kSilent : Cause::kDeadlock;
+      verdict->text = cat(upper(named(verdict->ranks)), " wait for each other",
+                          one_place ? " in one operation: what one sent did not reach the other. "
+                                    : ": they make their calls in different orders. ",
+                          chain);
+      return;
+    }
+    wait = onward;
+    accused = further;
+  }
+}
+
+// Whom most of these failures accuse.
+std::vector<int> most_accused(const std::vector<const FlightFile*>& files) {
+  std::map<int, size_t> votes;
+  size_t most = 0;
+  for (const FlightFile* file : files) {
+    for (const int rank : file->record.failure.info().ranks) most = std::max(most, ++votes[rank]);
+  }
+  std::vector<int> ranks;
+  for (const auto& [rank, count] : votes) {
+    if (count == most) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string quoted(const FlightFile& file) {
+  return cat("Rank ", file.record.rank, ": \"", file.record.failure.text(), "\".");
+}
+
+// First-hand failures of one kind, and what they say of whom they accuse.
+void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses, Cause cause,
+            const char* what, Verdict* verdict) {
+  verdict->cause = cause;
+  verdict->ranks = most_accused(witnesses);
+  if (verdict->ranks.empty()) return;
+  const int rank = verdict->ranks.front();
+  set_operation(wait_for(ranks, rank), verdict);
+  verdict->text = cat(upper(named(verdict->ranks)), what, " ", quoted(*witnesses.front()));
+  if (verdict->has_operation) {
+    verdict->text +=
+        cat(" Others waited for it in ", place_text(verdict->lane, verdict->slot, verdict->operation), ".");
+  }
+  if (ranks.of(rank) == nullptr) verdict->text += " It left no flight record.";
+}
+
+// Who says what at first hand.
+struct Testimony {
+  std::vector<const FlightFile*> deaths, mismatches, own, silences, deadlines, departures, reports;
+};
+
+Testimony hear(const Ranks& ranks) {
+  Testimony heard;
+  for (const FlightFile& file : ranks.files()) {
+    if (file.record.failure.ok()) continue;
+    const ErrorInfo& info = file.record.failure.info();
+    switch (info.evidence) {
+      case Evidence::kReport:
+        heard.reports.push_back(&file);
+        break;
+      case Evidence::kConnection:
+      case Evidence::kProcess:
+        (info.ranks.empty() || ranks.all_have(info.ranks) ? heard.departures : heard.deaths).push_back(&file);
+        break;
+      case Evidence::kDescriptor:
+        heard.mismatches.push_back(&file);
+        break;
+      case Evidence::kHeartbeat:
+        heard.silences.push_back(&file);
+        break;
+      case Evidence::kDeadline:
+        heard.deadlines.push_back(&file);
+        break;
+      default:
+        heard.own.push_back(&file);
+    }
+  }
+  return heard;
+}
+
+void judge_own(const Ranks& ranks, const std::vector<const FlightFile*>& own, Verdict* verdict) {
+  verdict->cause = Cause::kFailed;
+  for (const FlightFile* file : own) verdict->ranks.push_back(file->record.rank);
+  set_operation(wait_for(ranks, verdict->ranks.front()), verdict);
+  verdict->text = cat(upper(named(verdict->ranks)), " failed by itself. ", quoted(*own.front()));
+}
+
+void judge_deadline(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses, Verdict* verdict) {
+  for (const FlightFile* file : witnesses) {
+    const ErrorInfo& info = file->record.failure.info();
+    if (info.ranks == std::vector<int>{file->record.rank}) return judge_own(ranks, {file}, verdict);
+    const Wait wait = info.ranks.empty() ? wait_of(*file) : wait_of(*file, info.ranks.front());
+    if (wait.operation != nullptr)
+      return follow(ranks, wait, info.ranks.empty() ? wait.lane->waits_for : info.ranks, verdict);
+  }
+  accuse(ranks, witnesses, Cause::kAbsent, " did not come.", verdict);
+}
+
+}  // namespace
+
+const char* name(Verdict::Cause cause) {
+  static constexpr const char* kNames[] = {"unknown", "died",   "mismatch", "failed",
+                                           "silent",  "absent", "deadlock", "left"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+std::string place_text(const weft::LaneKey& lane, uint64_t slot, const std::string& operation) {
+  const char* const kinds[] = {"lane ", "sends to rank ", "receives from rank "};
+  const std::string number =
+      lane.kind == Kind::kCollective ? std::to_string(lane.id) : std::to_string(lane.peer);
+  return cat(kinds[static_cast<size_t>(lane.kind)], number, ", slot ", slot,
+             operation.empty() ? "" : cat(" (", operation, ")"));
+}
+
+const FlightOperation* running(const FlightLane& lane) {
+  if (lane.operations.empty() || lane.operations.back().state != FlightOperation::State::kRunning)
+    return nullptr;
+  return &lane.operations.back();
+}
+
+Verdict judge(const std::vector<FlightFile>& files) {
+  const Ranks ranks(files);
+  Verdict verdict;
+  const Testimony heard = hear(ranks);
+  if (!heard.deaths.empty()) {
+    accuse(ranks, heard.deaths, Cause::kDied, " died or was killed.", &verdict);
+  } else if (find_mismatch(ranks, &verdict)) {
+    // says all there is to say
+  } else if (!heard.mismatches.empty()) {
+    accuse(ranks, heard.mismatches, Cause::kMismatch, " differs from the others.", &verdict);
+    verdict.slot = heard.mismatches.front()->record.failure.info().slot;
+  } else if (!heard.own.empty()) {
+    judge_own(ranks, heard.own, &verdict);
+  } else if (!heard.silences.empty()) {
+    accuse(ranks, heard.silences, Cause::kSilent, " was stopped, or could not be reached.", &verdict);
+  } else if (!heard.deadlines.empty()) {
+    judge_deadline(ranks, heard.deadlines, &verdict);
+  } else if (!heard.departures.empty()) {
+    accuse(ranks, heard.departures, Cause::kLeft, " left.", &verdict);
+  } else if (!heard.reports.empty()) {
+    accuse(ranks, heard.reports, Cause::kFailed, " is what the others were told of.", &verdict);
+  } else {
+    // Nothing has failed: the program asked, perhaps because it hangs.
+    for (const FlightFile& file : files) {
+      const Wait wait = wait_of(file);
+      if (wait.operation == nullptr) continue;
+      follow(ranks, wait, wait.lane->waits_for, &verdict);
+      break;
+    }
+  }
+  if (verdict.ranks.empty()) {
+    verdict.cause = Cause::kNone;
+    verdict.text = "These records name nobody: no rank waited for another one, and none says who failed.";
+  }
+  return verdict;
+}

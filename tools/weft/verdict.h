@@ -1,0 +1,29 @@
+// From the flight records of one communicator's ranks: which rank is at fault, in which operation, and why.
+// Called by `weft trace explain`. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "flight.h"
+
+struct Verdict {
+  // What the ranks at fault did. In the order in which they are believed.
+  enum class Cause { kNone, kDied, kMismatch, kFailed, kSilent, kAbsent, kDeadlock, kLeft };
+  Cause cause = Cause::kNone;
+  std::vector<int> ranks;  // at fault, ascending; empty: nobody could be named
+  bool has_operation = false;
+  weft::LaneKey lane;  // of the operation
+  uint64_t slot = weft::kNoSlot;
+  std::string operation;  // "all_reduce sum f32 x 4096"
+  std::string text;       // one paragraph
+};
+const char* name(Verdict::Cause cause);  // "died"
+
+// files: of one communicator, one a rank, ascending by rank; at least one.
+Verdict judge(const std::vector<FlightFile>& files);
+
+// "lane 2, slot 7 (all_reduce sum f32 x 4096)"
+std::string place_text(const weft::LaneKey& lane, uint64_t slot, const std::string& operation);
+// The operation that was under way on a lane; null if none was.
+const weft::FlightOperation* running(const weft::FlightLane& lane);
