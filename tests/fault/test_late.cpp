@@ -133,7 +133,7 @@ TEST_CASE("what a stopped rank writes after the others have shrunk reaches none 
         ranks.kill(kStopped, SIGCONT);
         Word word;
         REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
-        CHECK(word.status == WEFT_ERR_MINORITY);
+        CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
         REQUIRE(::write(go[1], "ab", 2) == 2);
         for (const int r : {0, 1}) {
           REQUIRE(ranks.last_word(r, kBoundMs, &word));
