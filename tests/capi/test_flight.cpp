@@ -1,0 +1,89 @@
+// The flight record through the public header: at a failure into the folder of the context, and when asked.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+namespace {
+
+// A context that writes into a folder that goes away, and a communicator of one rank.
+struct Alone {
+  Alone() {
+    std::string name = (std::filesystem::temp_directory_path() / "weft-flight-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    parent = name;
+    folder = parent / "made";
+    const std::string path = folder.string();
+    weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
+    options.flight_path = path.c_str();
+    REQUIRE(weft_context_create(&options, &context, nullptr) == WEFT_OK);
+    weft_comm_options comm_options = WEFT_COMM_OPTIONS_INIT;
+    comm_options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+    comm_options.size = 1;
+    comm_options.all_gather = weft_test::gather;
+    comm_options.all_gather_user_data = &member;
+    REQUIRE(weft_comm_create(context, &comm_options, &comm, nullptr) == WEFT_OK);
+  }
+  ~Alone() {
+    weft_comm_destroy(&comm);
+    weft_context_destroy(&context);
+    std::filesystem::remove_all(parent);
+  }
+  // The one file there; empty if there is none.
+  std::string record() const {
+    std::ostringstream text;
+    if (!std::filesystem::exists(folder)) return {};
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      text << entry.path().filename().string() << ": " << std::ifstream(entry.path()).rdbuf();
+    }
+    return text.str();
+  }
+  weft_test::Gathering gathering{1};
+  weft_test::Member member{&gathering, 0};
+  std::filesystem::path parent, folder;
+  weft_context* context = nullptr;
+  weft_comm* comm = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("the first failure of a communicator is written into the context's folder, which is made") {
+  Alone alone;
+  CHECK(weft_barrier(alone.comm, nullptr, nullptr) == WEFT_OK);
+  CHECK(alone.record().empty());
+  CHECK(weft_comm_abort(alone.comm, "enough") == WEFT_OK);
+  CHECK(weft_barrier(alone.comm, nullptr, nullptr) == WEFT_ERR_ABORTED);
+  const std::string record = alone.record();
+  INFO(record);
+  CHECK(record.find("-rank0.json: ") != std::string::npos);
+  CHECK(record.find("enough") != std::string::npos);
+  CHECK(record.find("\"coll\":\"barrier\"") != std::string::npos);
+  CHECK(record.find(".tmp") == std::string::npos);
+}
+
+TEST_CASE("a communicator that is only destroyed leaves no record") {
+  Alone alone;
+  CHECK(weft_barrier(alone.comm, nullptr, nullptr) == WEFT_OK);
+  CHECK(weft_comm_destroy(&alone.comm) == WEFT_OK);
+  CHECK(alone.record().empty());
+}
+
+TEST_CASE("a program can write its record at any time, and again") {
+  Alone alone;
+  for (int i = 0; i < 2; i++) {
+    CHECK(weft_barrier(alone.comm, nullptr, nullptr) == WEFT_OK);
+    CHECK(weft_flight_write(alone.comm, alone.folder.string().c_str()) == WEFT_OK);
+  }
+  const std::string record = alone.record();
+  INFO(record);
+  CHECK(record.find("\"completed\":2") != std::string::npos);
+  CHECK(record.find("\"failure\"") == std::string::npos);
+  CHECK(weft_flight_write(alone.comm, (alone.parent / "not" / "there").string().c_str()) == WEFT_ERR_SYSTEM);
+  CHECK(weft_flight_write(alone.comm, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_flight_write(nullptr, "/tmp") == WEFT_ERR_ARG);
+}
