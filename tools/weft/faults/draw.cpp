@@ -57,7 +57,8 @@ Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leav
   fault.iteration = random.between(1, 60);
   fault.delay_ms = random.between(1, 300);
   const bool idle = draw.work == Phase::kIdle;
-  switch (random.below(must_leave ? 8 : 14)) {
+  fault.wakes = random.one_in(2);
+  switch (random.below(must_leave ? 10 : 16)) {
     case 0:
     case 1:
     case 2:
@@ -80,16 +81,22 @@ Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leav
       fault.failpoint = place_in_work(random, draw) + "=kill";
       return fault;
     case 9:
+      fault.action = Action::kStop;
+      if (idle || random.one_in(2)) return fault;  // by a signal
+      fault.trigger = Trigger::kFailpoint;
+      fault.failpoint = place_in_work(random, draw) + "=stop";
+      return fault;
+    case 10:
       fault.trigger = Trigger::kIteration;
       fault.action = Action::kAbort;
       return fault;
-    case 10:
+    case 11:
       if (idle) return fault;
       fault.trigger = Trigger::kFailpoint;
       fault.action = Action::kFail;
       fault.failpoint = place_in_work(random, draw) + "=fail";
       return fault;
-    case 11:
+    case 12:
       if (draw.work != Phase::kReducer) return fault;
       fault.trigger = Trigger::kIteration;
       fault.action = Action::kHook;
@@ -108,18 +115,27 @@ Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leav
 Fault fault_while_forming(Random& random, int victim) {
   Fault fault;
   fault.victim = victim;
-  switch (random.below(6)) {
+  fault.wakes = random.one_in(2);
+  switch (random.below(12)) {
     case 0:
     case 1:
+    case 2:
+    case 3:
       fault.trigger = Trigger::kFailpoint;
       fault.failpoint = "forming=kill";
       break;
-    case 2:
+    case 4:
+    case 5:
       fault.trigger = Trigger::kFailpoint;
       fault.action = Action::kFail;
       fault.failpoint = "forming=fail";
       break;
-    case 3:
+    case 6:
+      fault.trigger = Trigger::kFailpoint;
+      fault.action = Action::kStop;
+      fault.failpoint = "forming=stop";
+      break;
+    case 7:
       fault.trigger = Trigger::kFailpoint;
       fault.action = Action::kDelay;
       fault.delay_ms = random.between(1, 500);
@@ -135,9 +151,11 @@ Fault fault_while_forming(Random& random, int victim) {
 Fault fault_while_leaving(Random& random, int victim) {
   Fault fault;
   fault.victim = victim;
+  fault.wakes = random.one_in(2);
+  if (random.one_in(4)) fault.action = Action::kStop;
   if (random.one_in(2)) {
     fault.trigger = Trigger::kFailpoint;
-    fault.failpoint = "leaving=kill";
+    fault.failpoint = fault.action == Action::kStop ? "leaving=stop" : "leaving=kill";
   } else {
     fault.trigger = Trigger::kStopping;
     fault.after_us = log_uniform(random, 10'000);
@@ -179,7 +197,7 @@ Phase parse_phase(const std::string& text) {
 }
 
 const char* name(Action action) {
-  constexpr const char* kNames[] = {"kill", "exit", "leave", "abort", "fail", "hook", "delay"};
+  constexpr const char* kNames[] = {"kill", "exit", "leave", "abort", "fail", "hook", "stop", "delay"};
   return kNames[static_cast<size_t>(action)];
 }
 
@@ -206,6 +224,7 @@ std::string Draw::text() const {
     } else {
       line += " " + std::to_string(fault.after_us) + " us after " + kWhen[static_cast<size_t>(fault.trigger)];
     }
+    if (fault.wakes && fault.action == Action::kStop) line += ", which wakes up";
     if (fault.action == Action::kDelay) line += " for " + std::to_string(fault.delay_ms) + " ms";
   }
   if (!hosts.empty()) line += ", hosts " + hosts;
@@ -237,6 +256,7 @@ Draw draw(const Range& range, uint64_t seed, uint64_t number) {
     drawn.work =
         random.one_of({Phase::kIdle, Phase::kSmall, Phase::kPrivate, Phase::kArena, Phase::kReducer});
   }
+  drawn.heartbeat_ms = static_cast<int64_t>(random.between(1000, 2500));
   drawn.caller_mode = random.one_in(4);
   drawn.secret = random.one_in(2);
   drawn.last_of_two = random.one_in(2);

@@ -35,6 +35,7 @@ enum class Action : uint8_t {
   kAbort,  // weft_comm_abort
   kFail,   // an operation or a stage of a built-in hook fails
   kHook,   // a stage of the program's own hook returns an error
+  kStop,   // SIGSTOP, until the others have noticed; then it is killed, or goes on and finds itself left out
   kDelay,  // late by less than anybody may be condemned for: no fault
 };
 const char* name(Action action);
@@ -57,11 +58,12 @@ struct Fault {
   uint64_t after_us = 0;
   uint64_t iteration = 0;
   uint64_t delay_ms = 0;  // kDelay
+  bool wakes = false;     // kStop: it goes on
   std::string failpoint;  // "operation@7=kill"
 
   bool ends_process() const { return action == Action::kKill || action == Action::kExit; }
   // The victim is no member of what comes after.
-  bool leaves() const { return ends_process() || action == Action::kLeave; }
+  bool leaves() const { return ends_process() || action == Action::kLeave || action == Action::kStop; }
 };
 
 // The choice that the user leaves to the draw.
@@ -80,7 +82,8 @@ struct Draw {
   int ranks = 2;
   Phase phase = Phase::kSmall;
   Phase work = Phase::kSmall;  // kIdle to kReducer: what goes on until then
-  bool caller_mode = false;    // WEFT_PROGRESS_CALLER
+  int64_t heartbeat_ms = 0;
+  bool caller_mode = false;  // WEFT_PROGRESS_CALLER
   bool secret = false;
   bool last_of_two = false;
   bool keep_old = false;  // failed communicators are destroyed at the end, not at once

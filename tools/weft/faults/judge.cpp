@@ -34,6 +34,7 @@ class Judge {
   void check_end(size_t rank);
   void check_failure(size_t rank, const Word& word);
   void check_outcome();
+  void check_woken(size_t rank);
   void check_equal();
   void measure();
 
@@ -71,8 +72,9 @@ void Judge::check_failure(size_t rank, const Word& word) {
   if (!death_) return disagree(rank, "failed without a fault", said);
   // Who dies before it has joined is missed at the deadline only; and who joins when rank 0 has given up
   // because of it finds no store any more, and misses rank 0.
-  const bool never_came = word.kind == Kind::kRefused && word.status == WEFT_ERR_TIMEOUT &&
-                          draw_.faults[0].trigger == Trigger::kStarted;
+  const bool never_came =
+      word.kind == Kind::kRefused && word.status == WEFT_ERR_TIMEOUT &&
+      (draw_.faults[0].trigger == Trigger::kStarted || draw_.faults[0].action == Action::kStop);
   const uint64_t right = at_fault_ | kUnknownRank | (never_came ? 1u : 0u);
   bool status = word.status == WEFT_ERR_PEER_FAILED || never_came;
   for (const Fault& fault : draw_.faults) {
@@ -102,6 +104,16 @@ void Judge::check_end(size_t rank) {
     disagree(rank, "crashed by signal ", std::to_string(one.exit_code - 128));
   } else if (one.exit_code != 0 || one.words.empty() || one.words.back().kind != Kind::kEnded) {
     disagree(rank, "ended early, exit code ", std::to_string(one.exit_code));
+  }
+}
+
+// Who was stopped and wakes up ends by itself, and goes on with nobody; of two ranks either may go on alone.
+void Judge::check_woken(size_t rank) {
+  for (const Word& word : trace_.ranks[rank].words) {
+    const bool alone = draw_.ranks == 2 && draw_.last_of_two && word.ranks == uint64_t{1} << rank;
+    if (word.kind == Kind::kWorking && word.generation > 0 && !alone) {
+      disagree(rank, "woke up and went on with ", set_text(word.ranks));
+    }
   }
 }
 
@@ -171,7 +183,11 @@ void Judge::measure() {
   const auto ms = [](uint64_t from, uint64_t to) {
     return to > from ? static_cast<double>(to - from) / 1e6 : 0.0;
   };
-  if (death_ && detected > 0) verdict_.detect_ms = ms(first_ns_, last_seen);
+  // When a rank stops itself, or kills itself, is seen from outside later than it happens.
+  const bool exact = std::none_of(draw_.faults.begin(), draw_.faults.end(), [](const Fault& fault) {
+    return fault.trigger == Trigger::kFailpoint && (fault.ends_process() || fault.action == Action::kStop);
+  });
+  if (death_ && detected > 0 && exact) verdict_.detect_ms = ms(first_ns_, last_seen);
   if (went_on > 0) verdict_.recover_ms = ms(std::max(first_seen, last_ns_), went_on);
 }
 
@@ -187,7 +203,10 @@ Verdict Judge::verdict() {
       if (word.kind == Kind::kEnded && word.text[0] != 0)
         verdict_.leftovers.push_back(who + ": " + word.text);
     }
-    if (survives(rank)) check_end(rank);
+    const Fault* fault = draw_.of(static_cast<int>(rank));
+    const bool woken = fault != nullptr && fault->action == Action::kStop && fault->wakes && !survives(rank);
+    if (survives(rank) || woken) check_end(rank);
+    if (woken) check_woken(rank);
   }
   for (const std::string& left : trace_.leftovers) verdict_.leftovers.push_back(left);
   check_equal();

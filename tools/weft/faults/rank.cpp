@@ -117,6 +117,7 @@ bool Rank::join() {
   options.backend = draw_.backend.c_str();
   options.init_timeout_ms = draw_.phase == Phase::kForming ? kFormingInitMs : kInitMs;
   options.op_timeout_ms = kOperationMs;
+  options.heartbeat_timeout_ms = draw_.heartbeat_ms;
   options.arena_limit_bytes = uint64_t{1} << 30;
   if (draw_.secret) {
     options.secret = secret.data();

@@ -28,6 +28,7 @@ constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kIdleMs = 30'000;      // a rank that works and to which nothing happens
 constexpr uint64_t kSettleMs = 100;       // after a delay: whoever is condemned wrongly is condemned by then
+constexpr uint64_t kLookMs = 10;          // between two looks whether a rank has stopped itself
 constexpr uint64_t kUnreachedMs = 5'000;  // a place that is never reached
 
 class Fd {
@@ -98,6 +99,7 @@ class Run {
     Fd pidfd, words;
     bool running = true;
     bool working = false;  // its last word
+    bool noticed = false;  // that its communicator failed, or it has ended
     uint64_t due_ns = kNever;
     std::string call;  // what it does until then
     size_t have = 0;   // bytes of the next word
@@ -107,6 +109,7 @@ class Run {
     uint64_t at_ns = kNever;
     uint64_t continue_ns = kNever;  // of a stopped victim
     bool over = false;
+    bool stopped = false;  // until the others have noticed
   };
 
   void start(int rank, const std::string& store, int go);
@@ -117,6 +120,8 @@ class Run {
   void arm(Trigger trigger);
   void strike();
   void struck(size_t fault);
+  void stopped(size_t fault);
+  void look_at_stopped();
   void hurry();
   void end_if_over();
   void look_for_hangs();
@@ -220,9 +225,11 @@ void Run::strike() {
         continue;
       }
       const bool delay = fault.action == Action::kDelay;
+      const bool stop = fault.action == Action::kStop;
       trace_.struck_ns[i] = now_ns();
-      ::kill(victim.pid, delay ? SIGSTOP : SIGKILL);
+      ::kill(victim.pid, delay || stop ? SIGSTOP : SIGKILL);
       if (delay) strike.continue_ns = now + fault.delay_ms * kMs;
+      if (stop) stopped(i);
       if (!delay) hurry();
     }
     if (strike.continue_ns <= now) {
@@ -230,6 +237,38 @@ void Run::strike() {
       strike.continue_ns = kNever;
       strike.over = true;
     }
+  }
+}
+
+// The victim of fault does nothing until the others have noticed.
+void Run::stopped(size_t fault) {
+  strikes_[fault].stopped = true;
+  Process& victim = processes_[static_cast<size_t>(draw_.faults[fault].victim)];
+  victim.working = false;
+  victim.due_ns = kNever;
+  victim.noticed = true;
+}
+
+// What becomes of those who were stopped.
+void Run::look_at_stopped() {
+  for (size_t i = 0; i < strikes_.size(); i++) {
+    const Fault& fault = draw_.faults[i];
+    Strike& strike = strikes_[i];
+    Process& victim = processes_[static_cast<size_t>(fault.victim)];
+    if (fault.action != Action::kStop || strike.over || !victim.running) continue;
+    siginfo_t info{};
+    const bool looks = fault.trigger == Trigger::kFailpoint && trace_.struck_ns[i] == 0;
+    if (looks && ::waitid(P_PID, static_cast<id_t>(victim.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == victim.pid) {
+      struck(i);
+      stopped(i);
+    }
+    const bool all_noticed =
+        std::all_of(processes_.begin(), processes_.end(), [](const Process& one) { return one.noticed; });
+    if (!strike.stopped || !all_noticed) continue;
+    strike.over = true;
+    victim.due_ns = now_ns() + static_cast<uint64_t>(kDestroyMs + kSlackMs) * kMs;
+    ::kill(victim.pid, fault.wakes ? SIGCONT : SIGKILL);
   }
 }
 
@@ -260,6 +299,7 @@ void Run::hear(size_t rank, const Word& word) {
     if (fault.victim != static_cast<int>(rank) || fault.leaves()) continue;
     const bool failed = word.kind == Kind::kFailed || word.kind == Kind::kRefused;
     if (failed && fault.trigger == Trigger::kFailpoint) struck(i);
+    if (failed && trace_.struck_ns[i] > word.at_ns) trace_.struck_ns[i] = word.at_ns;
     if (failed && fault.action != Action::kDelay) strikes_[i].over = true;
   }
   if (word.kind == Kind::kFault) {
@@ -267,6 +307,7 @@ void Run::hear(size_t rank, const Word& word) {
       if (draw_.faults[i].victim == static_cast<int>(rank)) trace_.struck_ns[i] = word.at_ns;
     }
   }
+  process.noticed |= word.kind == Kind::kFailed || word.kind == Kind::kRefused;
   if (word.kind == Kind::kFailed || word.kind == Kind::kFault) hurry();
   if (word.kind == Kind::kFailed) arm(Trigger::kFailed);
   if (process.working && word.generation > 0) arm(Trigger::kRecovered);
@@ -310,6 +351,7 @@ void Run::reap(size_t rank) {
   ::waitpid(process.pid, nullptr, 0);
   process.running = false;
   process.working = false;
+  process.noticed = true;
   process.due_ns = kNever;
   trace_.ranks[rank].exit_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
   for (size_t i = 0; i < draw_.faults.size(); i++) {
@@ -367,6 +409,9 @@ void Run::wait() {
   uint64_t next = std::min(end_at_ns_, unreached_ns_);
   if (told_to_end_ns_ != 0) next = kNever;
   for (size_t i = 0; i < strikes_.size(); i++) {
+    const bool unseen =
+        draw_.faults[i].action == Action::kStop && draw_.faults[i].trigger == Trigger::kFailpoint;
+    if (trace_.struck_ns[i] == 0 && unseen) next = std::min(next, now_ns() + kLookMs * kMs);
     if (trace_.struck_ns[i] == 0 && !strikes_[i].over) next = std::min(next, strikes_[i].at_ns);
     next = std::min(next, strikes_[i].continue_ns);
   }
@@ -390,6 +435,7 @@ RunTrace Run::watch() {
       if (processes_[rank].words.get() >= 0) read_words(rank);
       if (processes_[rank].running) reap(rank);
     }
+    look_at_stopped();
     end_if_over();
     look_for_hangs();
     if (*options_.stop) {
