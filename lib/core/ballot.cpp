@@ -42,14 +42,21 @@ std::vector<int> Ballot::awaited() const {
 
 // Those who joined, without any that cannot be reached by one with a lower rank.
 std::vector<int> Ballot::connected() const {
-  std::vector<int> ranks;
+  std::vector<std::pair<size_t, int>> order;  // the least accused first
   for (const auto& [rank, its_lost] : joined_) {
-    if (lost_.contains(rank)) continue;
-    const auto apart = [&, &its = its_lost, r = rank](int other) {
-      return its.contains(other) || joined_.at(other).contains(r);
+    const auto accuses = [r = rank](const auto& accusing) { return accusing.second.contains(r); };
+    const auto count = std::count_if(accused_.begin(), accused_.end(), accuses);
+    if (!lost_.contains(rank)) order.emplace_back(count, rank);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int> ranks;
+  for (const auto& [count, rank] : order) {
+    const auto apart = [&, r = rank](int other) {
+      return joined_.at(r).contains(other) || joined_.at(other).contains(r);
     };
     if (std::none_of(ranks.begin(), ranks.end(), apart)) ranks.push_back(rank);
   }
+  std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 
@@ -59,22 +66,28 @@ bool Ballot::read(ByteReader& reader, Message* message) const {
   message->kind = reader.get<Kind>();
   message->number = reader.get<uint64_t>();
   message->accepted_number = reader.get<uint64_t>();
+  return read_ranks(reader, &message->ranks) && read_ranks(reader, &message->accused) && reader.done();
+}
+
+bool Ballot::read_ranks(ByteReader& reader, std::vector<int>* ranks) const {
   const auto count = reader.get<uint32_t>();
   if (count > members_.size()) return false;
   for (uint32_t i = 0; i < count; i++) {
     const auto rank = reader.get<int32_t>();
-    if (!is_member(rank) || (i > 0 && rank <= message->ranks.back())) return false;
-    message->ranks.push_back(rank);
+    if (!is_member(rank) || (i > 0 && rank <= ranks->back())) return false;
+    ranks->push_back(rank);
   }
-  return reader.done();
+  return reader.ok();
 }
 
 void Ballot::send(int to, const Message& message) {
   if (to == self_) return receive(self_, message);
   ByteWriter writer;
   writer.put(message.kind).put(message.number).put(message.accepted_number);
-  writer.put(static_cast<uint32_t>(message.ranks.size()));
-  for (const int rank : message.ranks) writer.put(static_cast<int32_t>(rank));
+  for (const std::vector<int>* ranks : {&message.ranks, &message.accused}) {
+    writer.put(static_cast<uint32_t>(ranks->size()));
+    for (const int rank : *ranks) writer.put(static_cast<int32_t>(rank));
+  }
   out_.emplace_back(to, writer.take());
 }
 
@@ -103,6 +116,7 @@ void Ballot::receive(int from, const Message& message) {
   switch (message.kind) {
     case Kind::kJoin:
       joined_[from] = std::set<int>(message.ranks.begin(), message.ranks.end());
+      accused_[from] = std::set<int>(message.accused.begin(), message.accused.end());
       return;
     case Kind::kPrepare:
       return on_prepare(from, message);
@@ -122,15 +136,23 @@ void Ballot::receive(int from, const Message& message) {
 
 // ---- deciding ------------------------------------------------------------------------------------------
 
-void Ballot::join(bool last_of_two) {
+void Ballot::join(bool last_of_two, const std::set<int>& accused) {
   last_of_two_ = last_of_two;
-  send_all({Kind::kJoin, 0, 0, {lost_.begin(), lost_.end()}});
+  for (const int rank : accused) {
+    if (is_member(rank)) accused_[self_].insert(rank);
+  }
+  send_join();
+}
+
+void Ballot::send_join() {
+  const std::set<int>& accused = accused_[self_];
+  send_all({Kind::kJoin, 0, 0, {lost_.begin(), lost_.end()}, {accused.begin(), accused.end()}});
 }
 
 void Ballot::lose(int rank) {
   if (!is_member(rank) || rank == self_ || !lost_.insert(rank).second) return;
   // What was said before may be out of date: who is lost matters to who may go on.
-  if (joined_.contains(self_) && !decided_) send_all({Kind::kJoin, 0, 0, {lost_.begin(), lost_.end()}});
+  if (joined_.contains(self_) && !decided_) send_join();
 }
 
 // Whether somebody who goes on has lost somebody whom this rank has not.

@@ -24,8 +24,10 @@ class Ballot {
   // members: ascending, self among them.
   Ballot(int self, std::vector<int> members) : self_(self), members_(std::move(members)) {}
 
-  // The program of this rank wants to go on. last_of_two: of two members one may go on alone.
-  void join(bool last_of_two);
+  // The program of this rank wants to go on. last_of_two: of two members one may go on alone. accused: whom
+  // the failure names; where two cannot reach each other and either could go on, the one that fewer accuse
+  // does.
+  void join(bool last_of_two, const std::set<int>& accused = {});
   // A member is gone: it will send nothing any more, or nothing that reaches this rank.
   void lose(int rank);
   // Propose, if it is this rank's turn. Called again and again while waiting.
@@ -51,9 +53,12 @@ class Ballot {
     uint64_t number = 0;           // of the proposal
     uint64_t accepted_number = 0;  // kPromise
     std::vector<int> ranks;        // kJoin: the lost; kPromise: the accepted; kAccept, kDecided: the proposed
+    std::vector<int> accused;      // kJoin
   };
 
   bool read(ByteReader& reader, Message* message) const;
+  bool read_ranks(ByteReader& reader, std::vector<int>* ranks) const;
+  void send_join();
   void send(int to, const Message& message);
   void send_all(const Message& message);
   void receive(int from, const Message& message);
@@ -71,7 +76,8 @@ class Ballot {
   const int self_;
   const std::vector<int> members_;
   std::set<int> lost_;
-  std::map<int, std::set<int>> joined_;  // and whom each of them has lost
+  std::map<int, std::set<int>> joined_;   // and whom each of them has lost
+  std::map<int, std::set<int>> accused_;  // whom each of them accuses
   bool last_of_two_ = false;
   bool decided_ = false;
   std::vector<int> decision_;

@@ -111,7 +111,8 @@ auto Lineage::with_ballots(Work&& work) {
   return result;
 }
 
-Status Lineage::agree(uint32_t parent, bool last_of_two, Deadline deadline, Descent* next) {
+Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& accused, Deadline deadline,
+                      Descent* next) {
   Ballot* vote = nullptr;
   uint32_t generation = 0;
   const Status begun = with_ballots([&]() -> Status {
@@ -122,7 +123,7 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, Deadline deadline, Desc
     // The first that is not decided: one that was decided and could not be formed is followed by the next.
     for (generation = parent + 1; (vote = ballot(generation)) != nullptr && vote->decided();) generation++;
     if (vote == nullptr) return Status::error(Code::kPeerFailed, "the other ranks went on without this one");
-    vote->join(last_of_two);
+    vote->join(last_of_two, accused);
     return {};
   });
   WEFT_TRY(begun);

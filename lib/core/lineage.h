@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -44,8 +45,10 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
 
   // Agree with the other members of generation `parent` (or of a later one that could not be formed) on who
   // goes on. kMinority, kTimeout naming who did not come, kPeerFailed if the others go on without this rank,
-  // kState if this rank has a later generation already.
-  Status agree(uint32_t parent, bool last_of_two, Deadline deadline, Descent* next);
+  // kState if this rank has a later generation already. accused: whom the failure names, by rank in the first
+  // generation.
+  Status agree(uint32_t parent, bool last_of_two, const std::set<int>& accused, Deadline deadline,
+               Descent* next);
   // Among the members of a generation. Fails when one of them is lost.
   std::unique_ptr<Exchange> exchange(const Descent& descent);
   bool any_lost(const std::vector<int>& members);

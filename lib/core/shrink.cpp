@@ -1,5 +1,7 @@
 #include "core/shrink.h"
 
+#include <set>
+
 #include "base/text.h"
 #include "core/context.h"
 
@@ -20,14 +22,18 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
     return Status::error(Code::kTimeout, "shrink: operations of the failed communicator did not end in time",
                          Evidence::kDeadline);
   }
+  std::set<int> accused;
+  const Status failure = failed->failure();
+  for (const int rank : failure.info().ranks) accused.insert(descent.members[static_cast<size_t>(rank)]);
   for (;;) {
     Descent next;
-    WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, deadline, &next));
+    WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, accused, deadline, &next));
     const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next);
     const Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
-    // A survivor that is lost now is left out by the next agreement. Who gives up forming because of it closes
-    // its connections, which another one may see before the loss itself: that one agrees again as well.
+    // A survivor that is lost now is left out by the next agreement. Who gives up forming because of it
+    // closes its connections, which another one may see before the loss itself: that one agrees again as
+    // well.
     const bool again = formed.code() == Code::kPeerFailed || descent.lineage->any_lost(next.members);
     if (deadline.expired(context.clock()) || !again) return formed;
     context.log().info(cat("rank ", failed->rank(), ": shrink begins anew: ", formed.text()));

@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   demand(!met.ok() || all.size() == 2);
   comm->fail(Status::error(Code::kCancelled, "the test is over"), false);
   Descent next;
-  const Status agreed = comm->descent().lineage->agree(0, false, Deadline::at(0), &next);
+  const Status agreed = comm->descent().lineage->agree(0, false, {}, Deadline::at(0), &next);
   demand(!agreed.ok() || (!next.members.empty() && next.members.size() <= kRanks));
   demand(comm->close().ok());
   return 0;

@@ -158,6 +158,17 @@ TEST_CASE("two ranks that cannot reach each other do not both go on") {
   CHECK(net.at(0).decision() == std::vector<int>{0, 1, 2, 3});
 }
 
+TEST_CASE("of two ranks that cannot reach each other the one that the failure names is left out") {
+  for (const int stopped : {1, 2}) {
+    Network net(3, 3);
+    net.at(1).lose(2);
+    net.at(2).lose(1);
+    for (int r = 0; r < 3; r++) net.at(r).join(false, {r == stopped ? 3 - stopped : stopped});
+    for (int s = 0; s < 20'000; s++) net.step();
+    CHECK(net.at(0).decision() == std::vector<int>{0, 3 - stopped});
+  }
+}
+
 TEST_CASE("of two members one decides alone only where that is allowed") {
   for (const bool allowed : {false, true}) {
     Network net(4, 2);
