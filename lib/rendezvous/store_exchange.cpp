@@ -38,7 +38,7 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
                            std::unique_ptr<StoreExchange>* exchange) {
   WEFT_TRY(init_crypto());
   WEFT_TRY(check_options(options));
-  std::unique_ptr<StoreExchange> made(new StoreExchange(options, clock, log));
+  std::unique_ptr<StoreExchange> made(new StoreExchange(options, clock, log, deadline));
   if (options.size > 1) {
     WEFT_TRY(parse_address(options.store, &made->address_));
     WEFT_TRY(check_reach(made->address_, options.key.secret));
@@ -59,7 +59,12 @@ StoreExchange::~StoreExchange() {
     connection_.flush();
   }
   connection_.close();
-  if (server_) server_->stop(Deadline::after(clock_, kDrainMs, 0));
+  if (!server_) return;
+  // A rank that is stopped takes nothing: it costs its host no more than the deadline that all had, and a
+  // moment.
+  const Deadline moment = Deadline::after(clock_, kGoodbyeMs, 0);
+  const Deadline bound = Deadline::at(std::max(deadline_.ns(), moment.ns()));
+  server_->stop(bound.earlier(Deadline::after(clock_, kDrainMs, 0)));
 }
 
 Status StoreExchange::host(Deadline deadline) {

@@ -32,10 +32,11 @@ class StoreExchange final : public Exchange {
  public:
   // Host the store where that is this rank's part, connect, and join; waits until the store is there. kArg,
   // kAuth, kVersion, kMismatch (another size, a rank twice), kTimeout when the store never appears, kSystem.
-  // clock and log outlive the exchange.
+  // clock and log outlive the exchange. deadline: of forming as a whole.
   static Status make(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline,
                      std::unique_ptr<StoreExchange>* exchange);
-  // Leaves. A host first lets the others finish, for at most kDrainMs.
+  // Leaves. A host first lets the others finish, for at most kDrainMs, and kGoodbyeMs once the deadline of
+  // make has passed.
   ~StoreExchange() override;
 
   int rank() const override { return options_.rank; }
@@ -52,10 +53,11 @@ class StoreExchange final : public Exchange {
   std::string reachable_host() const;
 
   static constexpr int64_t kDrainMs = 2000;
+  static constexpr int64_t kGoodbyeMs = 200;
 
  private:
-  StoreExchange(const StoreOptions& options, Clock& clock, Log& log)
-      : options_(options), clock_(clock), log_(log) {}
+  StoreExchange(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline)
+      : options_(options), clock_(clock), log_(log), deadline_(deadline) {}
 
   Status host(Deadline deadline);
   Status join(Deadline deadline);
@@ -72,6 +74,7 @@ class StoreExchange final : public Exchange {
   const StoreOptions options_;
   Clock& clock_;
   Log& log_;
+  const Deadline deadline_;
   Address address_;                      // of the store
   Address target_;                       // where this rank connects: a host connects to itself over loopback
   std::unique_ptr<StoreServer> server_;  // rank 0's
