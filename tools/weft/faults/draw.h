@@ -106,6 +106,6 @@ inline constexpr int64_t kFormingInitMs = 5'000;  // where a rank may die before
 inline constexpr int64_t kOperationMs = 8'000;
 inline constexpr int64_t kShrinkMs = 10'000;
 inline constexpr int64_t kDestroyMs = 10'000;
-inline constexpr int64_t kSlackMs = 2'000;
+inline constexpr int64_t kSlackMs = 1'500;
 
 }  // namespace faults
