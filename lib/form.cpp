@@ -209,6 +209,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   WEFT_TRY(exchange_offers(exchange, registry, options, deadline, &offers));
   options.id = offers[0].id;
   std::vector<int> labels;
+  labels.reserve(offers.size());
   for (const Offer& offer : offers) labels.push_back(offer.host);
   LabelledHosts hosts(*mesh, labels, exchange.rank());
   if (options.host_label >= 0) {

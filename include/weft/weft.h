@@ -229,9 +229,9 @@ typedef struct weft_context_options {
   void* device_alloc_user_data;
   const char* module_path; /* folder of backend modules; default: beside libweft.so */
   const char* flight_path; /* folder into which each rank of a communicator that fails (other than by its own
-                              destroy) writes what it did last, for `weft trace explain`; made if absent; calls
-                              that fail return once it is written, or after 0.5 s. Default: WEFT_FLIGHT, else
-                              nothing is written */
+                              destroy) writes what it did last, for `weft trace explain`; made if absent;
+                              calls that fail return once it is written, or after 0.5 s. Default: WEFT_FLIGHT,
+                              else nothing is written */
 } weft_context_options;
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \

@@ -138,14 +138,13 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
   const std::lock_guard lock(mutex_);
   const std::vector<int>& members = vote->members();
   if (!vote->decided() && vote->minority()) {
+    std::vector<int> lost;
+    lost.reserve(lost_.size());
+    for (const auto& [rank, why] : lost_) lost.push_back(rank);
     return Status::error(Code::kMinority, cat("of ", members.size(),
                                               " ranks too few are left to go on: a majority is needed, so "
                                               "that two parts never go on separately"))
-        .with_ranks([&] {
-          std::vector<int> ranks;
-          for (const auto& [rank, why] : lost_) ranks.push_back(rank);
-          return ranks;
-        }());
+        .with_ranks(lost);
   }
   if (!vote->decided()) {
     const std::vector<int> awaited = vote->awaited();

@@ -29,7 +29,7 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
     Descent next;
     WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, accused, deadline, &next));
     const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next);
-    const Status formed = form(*exchange, next, deadline, survivors);
+    Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
     // A survivor that is lost now is left out by the next agreement. Who gives up forming because of it
     // closes its connections, which another one may see before the loss itself: that one agrees again as

@@ -36,6 +36,7 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, std::shared_ptr
   std::shared_ptr<Buckets> made(new Buckets);
   made->arena_ = std::move(arena);
   std::vector<uint64_t> sizes;
+  sizes.reserve(plan.buckets.size());
   // A bucket of empty parameters has an address of its own all the same.
   for (const PlannedBucket& b : plan.buckets) sizes.push_back(std::max<uint64_t>(b.bytes(), 1));
   WEFT_TRY(take(*made->arena_, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_,
@@ -68,6 +69,7 @@ Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
   std::unique_ptr<HookScratch> made(new HookScratch);
   made->arena_ = std::move(arena);
   std::vector<uint64_t> sizes;
+  sizes.reserve(schedule.buckets.size());
   for (const HookedBucket& b : schedule.buckets) sizes.push_back(b.scratch_bytes);
   WEFT_TRY(take(*made->arena_, sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->bytes_,
                 &made->parts_));

@@ -140,7 +140,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->plan = make_plan(state->manifest, {.limits = proposal.limits, .order = {}});
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
   state->wanted = wanted;
-  const Status furnished = furnish(state.get(), deadline);
+  Status furnished = furnish(state.get(), deadline);
   if (!furnished.ok()) {
     comm->close_lane(state->lane);
     return furnished;

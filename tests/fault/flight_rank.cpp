@@ -61,7 +61,8 @@ int steps(weft_comm* comm, const std::string& scenario, bool victim) {
   std::vector<float> gradients(2 * kElements, 1.0f);
   weft_status status = WEFT_OK;
   for (int step = 0; status == WEFT_OK && step < 1000; step++) {
-    weft_reducer_begin(reducer, nullptr);
+    status = weft_reducer_begin(reducer, nullptr);
+    if (status != WEFT_OK) break;
     weft_reducer_ready(reducer, 1, gradients.data() + kElements, nullptr);
     if (victim && step == kWhere && scenario == "backward") absent(comm);
     weft_reducer_ready(reducer, 0, gradients.data(), nullptr);
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", error.text);
     return 2;
   }
-  if (scenario == "hook" || scenario == "backward") return steps(comm, scenario, victim);
-  return all_reduces(comm, scenario, victim);
+  const bool trains = scenario == "hook" || scenario == "backward";
+  const int result = trains ? steps(comm, scenario, victim) : all_reduces(comm, scenario, victim);
+  weft_comm_destroy(&comm);  // also waits for the record
+  weft_context_destroy(&context);
+  return result;
 }

@@ -49,7 +49,8 @@ TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on")
     self.expect(reducer.error().code() == Code::kState, "error() remembers");
     self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
-    expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnsupported, "device streams");
+    expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnsupported,
+                 "device streams");
     self.expect(reducer.finish({}), "finish");
     self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
     expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kState, "outside a step");

@@ -222,7 +222,7 @@ std::vector<int> HierarchicalLane::missing() const {
 
 // Those that this rank waits for, unless they said that they wait themselves: then whoever did not.
 std::vector<int> HierarchicalLane::absent() const {
-  const std::vector<int> waited_for = missing();
+  std::vector<int> waited_for = missing();
   for (const std::vector<int>& silent : {roll_call_.silent(wait_, waited_for), roll_call_.silent(wait_)}) {
     if (!silent.empty()) return silent;
   }
