@@ -40,21 +40,32 @@ std::vector<int> Ballot::awaited() const {
   return ranks;
 }
 
-// Those who joined, without any that cannot be reached by one with a lower rank.
+bool Ballot::apart(int a, int b) const {
+  return joined_.at(a).contains(b) || joined_.at(b).contains(a);
+}
+
+// Those who joined and can reach each other. Of two who cannot, the one that more accuse is left out; then
+// the one that more cannot reach, so that one with bad links does not keep the many from going on; then the
+// higher.
 std::vector<int> Ballot::connected() const {
-  std::vector<std::pair<size_t, int>> order;  // the least accused first
+  struct Standing {
+    size_t accusers, apart;
+    int rank;
+    auto operator<=>(const Standing&) const = default;
+  };
+  std::vector<Standing> order;
   for (const auto& [rank, its_lost] : joined_) {
-    const auto accuses = [r = rank](const auto& accusing) { return accusing.second.contains(r); };
-    const auto count = std::count_if(accused_.begin(), accused_.end(), accuses);
-    if (!lost_.contains(rank)) order.emplace_back(count, rank);
+    if (lost_.contains(rank)) continue;
+    Standing standing{0, 0, rank};
+    for (const auto& [other, accused] : accused_) standing.accusers += accused.contains(rank);
+    for (const auto& [other, lost] : joined_) standing.apart += !lost_.contains(other) && apart(rank, other);
+    order.push_back(standing);
   }
   std::sort(order.begin(), order.end());
   std::vector<int> ranks;
-  for (const auto& [count, rank] : order) {
-    const auto apart = [&, r = rank](int other) {
-      return joined_.at(r).contains(other) || joined_.at(other).contains(r);
-    };
-    if (std::none_of(ranks.begin(), ranks.end(), apart)) ranks.push_back(rank);
+  for (const Standing& next : order) {
+    const auto unreachable = [&](int other) { return apart(next.rank, other); };
+    if (std::none_of(ranks.begin(), ranks.end(), unreachable)) ranks.push_back(next.rank);
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -174,6 +185,10 @@ void Ballot::advance(uint64_t now_ns) {
     return;
   }
   candidates_ = connected();
+  if (candidates_.size() < quorum()) {
+    not_before_ns_ = now_ns + kBackoffNs;  // others may join, or lose those who are in the way
+    return;
+  }
   not_before_ns_ = now_ns + ++attempts_ * kBackoffNs;
   phase_ = Phase::kPreparing;
   number_ = ((highest_ >> kRankBits) + 1) << kRankBits | static_cast<uint64_t>(self_);

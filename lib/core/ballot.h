@@ -4,7 +4,8 @@
 //
 // One rank's part, without threads, clock or connections: what it wants to send is taken with take_out. The
 // lowest member that is not known to be lost proposes, once every other such member has joined. It proposes
-// those who joined and can reach each other. Messages may be lost with their sender, and overtake each other.
+// those who joined and can reach each other, if they are a majority. Messages may be lost with their sender,
+// and overtake each other.
 //
 // Threads: the caller's lock (lineage.h).
 #pragma once
@@ -70,6 +71,7 @@ class Ballot {
   bool is_member(int rank) const;
   size_t quorum() const;
   size_t left() const { return members_.size() - lost_.size(); }
+  bool apart(int a, int b) const;
   std::vector<int> connected() const;
   bool views_differ() const;
 

@@ -169,6 +169,27 @@ TEST_CASE("of two ranks that cannot reach each other the one that the failure na
   }
 }
 
+TEST_CASE("who has lost many is left out, not the many") {
+  Network net(3, 5);
+  for (const int r : {2, 3, 4}) {
+    net.at(1).lose(r);
+    net.at(r).lose(1);
+  }
+  for (int r = 0; r < 5; r++) net.at(r).join(false);
+  for (int s = 0; s < 20'000; s++) net.step();
+  CHECK(net.at(0).decision() == std::vector<int>{0, 2, 3, 4});
+}
+
+TEST_CASE("fewer than a majority who reach each other do not go on") {
+  Network net(3, 5);
+  for (int r = 1; r < 5; r++) {
+    for (int other = 1; other < 5; other++) net.at(r).lose(other);
+  }
+  for (int r = 0; r < 5; r++) net.at(r).join(false);
+  for (int s = 0; s < 20'000; s++) net.step();
+  for (int r = 0; r < 5; r++) CHECK(!net.at(r).decided());
+}
+
 TEST_CASE("of two members one decides alone only where that is allowed") {
   for (const bool allowed : {false, true}) {
     Network net(4, 2);
