@@ -136,18 +136,17 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
   };
   engine_.wait(over, deadline);
   const std::lock_guard lock(mutex_);
-  const std::vector<int>& members = vote->members();
   if (!vote->decided() && vote->minority()) {
     std::vector<int> lost;
     lost.reserve(lost_.size());
     for (const auto& [rank, why] : lost_) lost.push_back(rank);
-    return Status::error(Code::kMinority, cat("of ", members.size(),
+    return Status::error(Code::kMinority, cat("of ", vote->members().size(),
                                               " ranks too few are left to go on: a majority is needed, so "
                                               "that two parts never go on separately"))
-        .with_ranks(lost);
+        .with_ranks(ranks_in(parent, lost));
   }
   if (!vote->decided()) {
-    const std::vector<int> awaited = vote->awaited();
+    const std::vector<int> awaited = ranks_in(parent, vote->awaited());
     return Status::error(Code::kTimeout,
                          awaited.empty()
                              ? std::string("shrink: the ranks did not agree in time on who goes on")
@@ -159,6 +158,16 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
   if (std::binary_search(next->members.begin(), next->members.end(), rank_)) return {};
   return Status::error(Code::kPeerFailed,
                        "the other ranks went on without this one: they took it for failed");
+}
+
+std::vector<int> Lineage::ranks_in(uint32_t generation, const std::vector<int>& founders) const {
+  const std::vector<int>& members = generation == 0 ? founders_ : ballots_[generation - 1]->decision();
+  std::vector<int> ranks;
+  for (const int founder : founders) {
+    const auto at = std::lower_bound(members.begin(), members.end(), founder);
+    if (at != members.end() && *at == founder) ranks.push_back(static_cast<int>(at - members.begin()));
+  }
+  return ranks;
 }
 
 std::unique_ptr<Exchange> Lineage::exchange(const Descent& descent) {

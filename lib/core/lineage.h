@@ -77,6 +77,8 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   Ballot* ballot(uint32_t generation);
   void replay_early();
   Status broken(const std::vector<int>& members);
+  // What the communicator of a generation calls those of its members. With mutex_ held.
+  std::vector<int> ranks_in(uint32_t generation, const std::vector<int>& founders) const;
   // Change ballots with the mutex held, then send what came of it.
   template <class Work>
   auto with_ballots(Work&& work);

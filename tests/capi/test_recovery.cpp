@@ -97,3 +97,35 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
     }
   }
 }
+
+TEST_CASE("who does not call shrink is named by its rank in the communicator that is shrunk") {
+  Findings findings;
+  std::atomic<int> told{0};
+  const std::string error = weft_test::run("loopback", 4, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const auto fail = [&] {
+      if (r.rank == 1) weft_comm_abort(r.comm, nullptr);
+      while (weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK) continue;
+    };
+    if (r.rank == 0) return;
+    fail();
+    weft_comm* next = nullptr;
+    findings.expect(weft_comm_shrink(r.comm, nullptr, &next, nullptr) == WEFT_OK);
+    if (next == nullptr) return;
+    weft_comm_destroy(&r.comm);
+    r.comm = next;
+    fail();
+    if (r.rank == 3) {
+      while (told != 2) std::this_thread::yield();
+      return;
+    }
+    weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
+    options.timeout_ms = 200;
+    weft_error details = WEFT_ERROR_INIT;
+    findings.expect(weft_comm_shrink(r.comm, &options, &next, &details) == WEFT_ERR_TIMEOUT);
+    findings.expect(details.failed_count == 1 && details.failed_ranks[0] == 2);
+    findings.expect(std::string(details.text).find("rank 2 did not call it") != std::string::npos);
+    told++;
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
