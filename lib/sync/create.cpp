@@ -165,9 +165,14 @@ Status Reducer::furnish(ReducerState* state, Deadline deadline) {
 }
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
-    : state_(std::move(state)), step_(std::make_shared<Step>(state_)), timeout_ms_(timeout_ms) {
+    : state_(std::move(state)), timeout_ms_(timeout_ms) {
   if (state_->copy) windows_.resize(state_->manifest.params.size());
+  make_step();
   other_bytes_ = heap_bytes();
+}
+
+void Reducer::make_step() {
+  step_ = std::make_shared<Step>(state_);
   Engine& engine = state_->comm->context().engine();
   engine.locked([&] { state_->lane->set_flight_source(step_); });
   engine.add(step_);

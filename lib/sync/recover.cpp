@@ -105,9 +105,8 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   context.engine().remove(step_.get());
   old.comm->close_lane(old.lane);
   state_ = std::move(next);
-  step_ = std::make_shared<Step>(state_);
+  make_step();
   step_->commit(committed);
-  context.engine().add(step_);
   if (++window_ == 0) window_ = 1;
   return {};
 }

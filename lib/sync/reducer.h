@@ -52,6 +52,7 @@ class Reducer {
   // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
   // them. Collective.
   static Status furnish(ReducerState* state, Deadline deadline);
+  void make_step();  // for the state, driven by the engine
   Status check_begin(const weft_begin_options& options) const;
   Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;

@@ -87,3 +87,22 @@ TEST_CASE("a program can write its record at any time, and again") {
   CHECK(weft_flight_write(alone.comm, nullptr) == WEFT_ERR_ARG);
   CHECK(weft_flight_write(nullptr, "/tmp") == WEFT_ERR_ARG);
 }
+
+TEST_CASE("the record tells of a reducer's step, also after it was bound to another communicator") {
+  Alone alone;
+  const int64_t count = 7;
+  const weft_param param = {sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &count, nullptr, 0, 0, 0};
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  weft_reducer* reducer = nullptr;
+  REQUIRE(weft_reducer_create(alone.comm, &options, &reducer, nullptr) == WEFT_OK);
+  for (int i = 0; i < 2; i++) {
+    CHECK(weft_flight_write(alone.comm, alone.folder.string().c_str()) == WEFT_OK);
+    const std::string record = alone.record();
+    INFO(record);
+    CHECK(record.find("\"buckets\":1") != std::string::npos);
+    CHECK(weft_reducer_rebind(reducer, alone.comm, nullptr) == WEFT_OK);
+  }
+  CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+}
