@@ -17,6 +17,8 @@
 namespace weft::shm {
 namespace {
 
+constexpr int64_t kLookMs = 20;  // between looks at whether a rank is lost that is waited for
+
 struct Identity {
   uint64_t pid = 0;
   uint64_t pid_namespace = 0;  // processes are the same if both agree
@@ -181,9 +183,19 @@ class Founding {
     return {};
   }
 
+  // A rank that is stopped gives nothing and closes nothing: the exchange learns that it is lost.
+  Status receive(int r, Fd* fd) {
+    for (;;) {
+      const Deadline look = Deadline::after(args_.clock, kLookMs, 0).earlier(args_.deadline);
+      Status status = args_.fds->receive_fd(r, fd, look);
+      if (status.code() != Code::kTimeout || args_.deadline.expired(args_.clock)) return status;
+      WEFT_TRY(args_.exchange.check());
+    }
+  }
+
   Status attach(int r, uint64_t nonce) {
     Fd fd;
-    WEFT_TRY(args_.fds->receive_fd(r, &fd, args_.deadline));
+    WEFT_TRY(receive(r, &fd));
     WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, &peer(r).mapping));
     peer(r).base = peer(r).mapping->base();
     peer(r).arena_base = peer(r).mapping->arena_base();

@@ -95,6 +95,29 @@ Status against(int ranks_are_processes, uint64_t count,
   return failed.empty() ? seen : Status::error(Code::kInternal, failed);
 }
 
+// The links of rank 0, which learns in another way that rank 1 is lost; and those of rank 1, which gives its
+// memory to nobody.
+class BrokenLinks final : public Exchange, public FdChannel {
+ public:
+  explicit BrokenLinks(SocketLinks& links) : links_(links) {}
+  int rank() const override { return links_.rank(); }
+  int size() const override { return links_.size(); }
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
+    return links_.all_gather(mine, all, deadline);
+  }
+  Status check() override {
+    return Status::error(Code::kPeerFailed, "rank 1 was stopped", Evidence::kHeartbeat).with_ranks({1});
+  }
+  bool same_host(int rank) const override { return links_.same_host(rank); }
+  Status send_fd(int rank, int fd) override { return rank == 0 ? Status() : links_.send_fd(rank, fd); }
+  Status receive_fd(int rank, Fd* fd, Deadline deadline) override {
+    return links_.receive_fd(rank, fd, deadline);
+  }
+
+ private:
+  SocketLinks& links_;
+};
+
 }  // namespace
 
 TEST_CASE("ranks that call something else learn both sides before data moves") {
@@ -288,4 +311,22 @@ TEST_CASE("ranks whose peer is killed in the middle name it and get away") {
     CHECK(results[1] == "died");
     CHECK(results[2] == "");
   }
+}
+
+TEST_CASE("a rank that is lost before it gives its memory is not waited for until the deadline") {
+  const LinkedBody body = [](SocketLinks& links) {
+    SystemClock clock;
+    Log log;
+    BrokenLinks broken(links);
+    BackendArgs args{broken, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 3'000, 0), &broken};
+    std::shared_ptr<Group> group;
+    const Status status = Group::make(args, &group);
+    WEFT_EXPECT(!status.ok());
+    if (links.rank() == 0) {
+      WEFT_EXPECT(status.code() == Code::kPeerFailed);
+      WEFT_EXPECT(status.info().evidence == Evidence::kHeartbeat);
+      WEFT_EXPECT(status.info().ranks == std::vector<int>{1});
+    }
+  };
+  for (const std::string& failure : run_linked_processes(2, body)) CHECK(failure.empty());
 }
