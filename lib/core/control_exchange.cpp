@@ -39,14 +39,19 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
     {
       control_.poll();
       const std::lock_guard lock(postbox_.mutex_);
-      if (postbox_.inbox_[key].size() + 1 >= options_.members.size()) return true;
+      const std::map<int, Bytes>& received = postbox_.inbox_[key];
+      const auto came = [&](int r) { return r == options_.self || received.contains(r); };
+      if (std::all_of(options_.members.begin(), options_.members.end(), came)) return true;
     }
     broken = options_.broken();
     return !broken.ok();
   };
   const bool complete = engine_.wait(arrived, deadline);
-  if (!broken.ok()) return broken;
   const std::lock_guard lock(postbox_.mutex_);
+  if (!broken.ok()) {
+    postbox_.inbox_.erase(key);
+    return broken;
+  }
   std::map<int, Bytes>& received = postbox_.inbox_[key];
   all->clear();
   std::vector<int> absent;
