@@ -64,6 +64,14 @@ class Readiness {
     return out;
   }
 
+  // All gradients are in their buckets.
+  bool full() const {
+    for (uint32_t b = 0; b < plan_.buckets.size(); b++) {
+      if (!full(b)) return false;
+    }
+    return true;
+  }
+
   // ---- any thread
   StepWord step() const { return StepWord(step_.load(std::memory_order_acquire)); }
   // False if the parameter was claimed in this step before: of several callers one gets it. Also for a call

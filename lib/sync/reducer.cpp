@@ -154,10 +154,8 @@ Status Reducer::finish(const weft_finish_options& options) {
   WEFT_TRY(note(check_finish(options)));
   if (step.local()) return finish_local();
   if (!s.comm->failed()) {
-    bool full = true;
-    for (uint32_t b = 0; b < bucket_count() && full; b++) full = s.readiness->full(b);
     // Claimed but not arrived: another thread is copying it right now.
-    if (!full) {
+    if (!s.readiness->full()) {
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
   }
@@ -181,6 +179,8 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it) {
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }
+  // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
+  if (s.readiness->missing().empty()) context.engine().wait([&] { return s.readiness->full(); }, give_up);
   WEFT_TRY(close_step(entered_ns));
   return commit_it ? commit(deadline) : Status();
 }
@@ -231,7 +231,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
   }
   const std::string text = done == bucket_count() ? std::string() : step_text();
   s.readiness->close();
-  if (s.retain && over && s.readiness->missing().empty()) {
+  if (s.retain && over && s.readiness->full()) {
     kept_step_ = stats_.steps;
     kept_buckets_ = step_->launched();
   }

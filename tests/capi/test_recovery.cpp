@@ -1,6 +1,7 @@
 // Shrink, rebind and retry among ranks that are threads: what processes do in tests/fault, where the thread
 // sanitizer can see it.
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -125,6 +126,48 @@ TEST_CASE("who does not call shrink is named by its rank in the communicator tha
     findings.expect(details.failed_count == 1 && details.failed_ranks[0] == 2);
     findings.expect(std::string(details.text).find("rank 2 did not call it") != std::string::npos);
     told++;
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
+
+TEST_CASE("a step that fails while a gradient is being copied keeps all of it or nothing") {
+  constexpr int64_t kMany = 32 << 20;
+  Findings findings;
+  const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const weft_param param = {sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &kMany, nullptr, 0, 0, 0};
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    options.flags = WEFT_REDUCER_RETAIN;
+    weft_reducer* reducer = nullptr;
+    findings.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK);
+    std::vector<float> gradient(kMany, 3.0f);
+    findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    findings.expect(weft_comm_abort(r.comm, nullptr) == WEFT_OK);
+    std::atomic<bool> started{false};
+    std::thread other([&] {
+      started = true;
+      weft_reducer_ready(reducer, 0, gradient.data(), nullptr);
+    });
+    // As a rule the copy has begun by then and not ended; what is right does not depend on it.
+    while (!started) std::this_thread::yield();
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+    while (std::chrono::steady_clock::now() < soon) std::this_thread::yield();
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_ABORTED);
+    weft_verdict verdict{};
+    verdict.struct_size = sizeof verdict;
+    findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
+    if (verdict.can_retry == 1) {
+      weft_comm* next = nullptr;
+      findings.expect(weft_comm_shrink(r.comm, nullptr, &next, nullptr) == WEFT_OK);
+      findings.expect(weft_reducer_rebind(reducer, next, nullptr) == WEFT_OK);
+      findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK);
+      findings.expect(gradient == std::vector<float>(kMany, 3.0f));
+      weft_comm_destroy(&next);
+    }
+    other.join();
+    findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
   });
   CHECK(error.empty());
   CHECK(findings.wrong == 0);
