@@ -804,7 +804,8 @@ WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm,
  * ranks of the communicator, and finish. For the other ranks it is a step as any other: each calls either
  * this, or begin, ready and finish. options as for weft_reducer_finish. Returns WEFT_ERR_STATE if nothing is
  * kept (see weft_verdict.can_retry): without WEFT_REDUCER_RETAIN, or if not all gradients had become ready.
- * With it gradients may become ready after the communicator has failed, until finish. Otherwise as
+ * With it gradients may become ready after the communicator has failed, until finish. In copy mode results go
+ * where the gradients of that step were, which are lent until the retry returns. Otherwise as
  * weft_reducer_finish. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options);
 
