@@ -24,7 +24,9 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
   }
   std::set<int> accused;
   const Status failure = failed->failure();
-  for (const int rank : failure.info().ranks) accused.insert(descent.members[static_cast<size_t>(rank)]);
+  for (const int rank : failure.info().ranks) {
+    if (rank >= 0 && rank < failed->size()) accused.insert(descent.members[static_cast<size_t>(rank)]);
+  }
   for (;;) {
     Descent next;
     WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, accused, deadline, &next));

@@ -797,7 +797,7 @@ WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* v
  * dropped. Returns WEFT_ERR_ARG for a communicator of another context; WEFT_ERR_STATE inside a step, or if a
  * stage of its hook has not returned; WEFT_ERR_MISMATCH if the ranks bring different reducers; the
  * communicator's failure, after which the reducer can be bound to a further one. error may be NULL. Threads:
- * one thread at a time per reducer and communicator. Since 1.0 */
+ * one thread at a time per communicator, and no other call on the reducer may be running. Since 1.0 */
 WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error);
 
 /* Do the step that failed again without computing it again: sum what the ranks contributed, now over the

@@ -1,4 +1,5 @@
 // Ranks that are absent, leave, are destroyed or fail: everybody's calls return and name them.
+#include <algorithm>
 #include <thread>
 
 #include "backends.h"
@@ -19,7 +20,10 @@ TEST_CASE("a rank that does not call is named by the deadline's error") {
             std::vector<int32_t> data(10);
             const Status status = self.rank == absent ? wait_for_failure(self) : self.run(all_reduce(data));
             self.expect(status.code() == Code::kTimeout, "code: " + status.text());
-            self.expect(status.info().ranks == std::vector<int>{absent}, "ranks: " + status.text());
+            // On a busy machine another one may not have come by then either.
+            const std::vector<int>& named = status.info().ranks;
+            self.expect(std::find(named.begin(), named.end(), absent) != named.end(),
+                        "ranks: " + status.text());
           },
           options);
     }
