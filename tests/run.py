@@ -205,6 +205,10 @@ def select(arguments):
 
 def main():
     arguments = parse_arguments()
+    # Who runs this in the background has it ignore signals that tests send to their programs.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     arguments.logs.mkdir(parents=True, exist_ok=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # tests that kill processes leave no core files
     tests = select(arguments)
