@@ -60,8 +60,8 @@ void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uin
   });
 }
 
-// UCX 1.13 now and then aborts the process (ucp_ep.inl, remote_ep_id) where connections end while others of the
-// process begin, as in hundreds of communicators one after the other: it gets one odd rank.
+// UCX 1.13 now and then aborts the process (ucp_ep.inl, remote_ep_id) where connections end while others of
+// the process begin, as in hundreds of communicators one after the other: it gets one odd rank.
 bool tried(const BackendRow& row, int odd) {
   return std::string(row.name).find("ucx") == std::string::npos || odd == 0;
 }
