@@ -118,10 +118,13 @@ class Findings {
   };
   void complain(const Draw& draw, const char* what, const std::vector<std::string>& texts);
   void say(const std::string& line);
+  void print_words(const faults::RunTrace& trace);
+  std::string counts() const;
 
   const Options& options_;
   const bool terminal_;
   std::mutex mutex_;  // guards all below
+  uint64_t shown_ = 0;
   uint64_t runs_ = 0, hangs_ = 0, disagreements_ = 0, leftovers_ = 0, minorities_ = 0, unreached_ = 0;
   Times all_;
   std::map<std::string, Times> by_backend_, by_phase_;
@@ -133,6 +136,25 @@ void Findings::say(const std::string& line) {
   if (terminal_) std::fprintf(stderr, "\r\033[K");
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// What the ranks said, in milliseconds since the first word.
+void Findings::print_words(const faults::RunTrace& trace) {
+  std::vector<std::pair<faults::Word, size_t>> all;
+  for (size_t rank = 0; rank < trace.ranks.size(); rank++) {
+    for (const faults::Word& word : trace.ranks[rank].words) all.emplace_back(word, rank);
+  }
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.first.at_ns < b.first.at_ns; });
+  for (const auto& [word, rank] : all) {
+    char line[800];
+    std::snprintf(line, sizeof line,
+                  "  %9.3f rank %zu, generation %d: %s, status %d, ranks %llx, bits %llx: %s",
+                  static_cast<double>(word.at_ns - all.front().first.at_ns) / 1e6, rank, word.generation,
+                  name(word.kind), word.status, static_cast<unsigned long long>(word.ranks),
+                  static_cast<unsigned long long>(word.bits), word.text);
+    say(line);
+  }
 }
 
 void Findings::complain(const Draw& draw, const char* what, const std::vector<std::string>& texts) {
@@ -182,19 +204,27 @@ void Findings::add(const Draw& draw, const faults::RunTrace& trace, const Verdic
   complain(draw, "disagreement", verdict.disagreements);
   complain(draw, "leftover", verdict.leftovers);
   if (verdict.good()) return;
+  if (options_.verbose) print_words(trace);
   if (!trace.errors.empty()) say("  standard error:\n" + trace.errors);
   say("  again: weft bench faults " + CLI::detail::join(drawing(options_), " ") +
       " --only=" + std::to_string(draw.number));
 }
 
+// On a terminal one line that is written anew, else a line now and then.
 void Findings::show_progress(uint64_t of) {
+  constexpr uint64_t kRunsALine = 100;
   const std::scoped_lock lock(mutex_);
-  if (!terminal_) return;
-  std::fprintf(stderr, "\r\033[K%llu of %llu runs, %llu hangs, %llu disagreements, %llu leftovers",
-               static_cast<unsigned long long>(runs_), static_cast<unsigned long long>(of),
-               static_cast<unsigned long long>(hangs_), static_cast<unsigned long long>(disagreements_),
-               static_cast<unsigned long long>(leftovers_));
+  if (!terminal_ && runs_ < shown_ + kRunsALine) return;
+  shown_ = runs_;
+  const std::string line = std::to_string(runs_) + " of " + std::to_string(of) + " runs, " + counts();
+  std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
   std::fflush(stderr);
+}
+
+// With mutex_ held.
+std::string Findings::counts() const {
+  return std::to_string(hangs_) + " hangs, " + std::to_string(disagreements_) + " disagreements, " +
+         std::to_string(leftovers_) + " leftovers";
 }
 
 void Findings::print_distribution() {
@@ -219,12 +249,9 @@ void Findings::print_distribution() {
 
 int Findings::conclude() {
   const std::scoped_lock lock(mutex_);
-  std::printf(
-      "faults: %llu runs, %llu hangs, %llu disagreements, %llu leftovers, detect p99=%.0f ms, recover "
-      "p99=%.0f ms\n",
-      static_cast<unsigned long long>(runs_), static_cast<unsigned long long>(hangs_),
-      static_cast<unsigned long long>(disagreements_), static_cast<unsigned long long>(leftovers_),
-      percentile(all_.detect, 0.99), percentile(all_.recover, 0.99));
+  std::printf("faults: %llu runs, %s, detect p99=%.0f ms, recover p99=%.0f ms\n",
+              static_cast<unsigned long long>(runs_), counts().c_str(), percentile(all_.detect, 0.99),
+              percentile(all_.recover, 0.99));
   return hangs_ + disagreements_ + leftovers_ == 0 ? 0 : 1;
 }
 
@@ -319,7 +346,8 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
   faults->add_option("--ranks", options->ranks, "processes of a run: a number or a range, default 2-8");
   faults->add_option("--jobs", options->jobs, "runs at a time, default 1")->check(CLI::Range(1, 64));
   faults->add_option("--json", options->json, "also write every run's result to this file");
-  faults->add_flag("--verbose", options->verbose, "a line for every run");
+  faults->add_flag("--verbose", options->verbose,
+                   "a line for every run, and all that the ranks of a failing one said");
   faults->add_option("--rank", options->rank)->group("");
   faults->add_option("--store", options->store)->group("");
   faults->add_option("--parent", options->parent)->group("");

@@ -228,6 +228,10 @@ std::string Draw::text() const {
     if (fault.action == Action::kDelay) line += " for " + std::to_string(fault.delay_ms) + " ms";
   }
   if (!hosts.empty()) line += ", hosts " + hosts;
+  if (work == Phase::kReducer) {
+    line += std::string(view_mode ? ", view" : ", copy") + (rebind ? ", rebound" : "") +
+            (retain ? ", retained" : "") + (commit ? ", committed" : "");
+  }
   if (caller_mode) line += ", caller mode";
   if (last_of_two) line += ", last of two";
   if (keep_old) line += ", the old communicators kept";
@@ -262,6 +266,9 @@ Draw draw(const Range& range, uint64_t seed, uint64_t number) {
   drawn.last_of_two = random.one_in(2);
   drawn.keep_old = random.one_in(2);
   drawn.view_mode = random.one_in(2);
+  drawn.rebind = !random.one_in(4);
+  drawn.retain = random.one_in(2);
+  drawn.commit = random.one_in(2);
   drawn.params = static_cast<int>(random.between(1, 6));
   const bool small = drawn.work == Phase::kSmall || drawn.work == Phase::kIdle;
   drawn.count = small ? random.between(1, 2000) : random.between(20'000, 2'000'000);
@@ -278,6 +285,8 @@ Draw draw(const Range& range, uint64_t seed, uint64_t number) {
     default:
       drawn.faults.push_back(fault_in_work(random, drawn, first, two_faults));
   }
+  // A stage that fails in every step would fail in every retry.
+  if (drawn.faults[0].failpoint.ends_with("=fail")) drawn.retain = false;
   if (two_faults) {
     const uint64_t step = random.between(1, static_cast<uint64_t>(drawn.ranks) - 1);
     const int second =

@@ -88,7 +88,10 @@ struct Draw {
   bool last_of_two = false;
   bool keep_old = false;  // failed communicators are destroyed at the end, not at once
   bool view_mode = false;
-  uint64_t count = 1;  // elements of an all_reduce, or of a gradient
+  bool rebind = false;  // one reducer for all communicators, else a new one for each
+  bool retain = false;  // steps that failed are summed again (WEFT_REDUCER_RETAIN)
+  bool commit = false;  // WEFT_FINISH_COMMIT
+  uint64_t count = 1;   // elements of an all_reduce, or of a gradient
   int params = 1;
   std::vector<Fault> faults;
 

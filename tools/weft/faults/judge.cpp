@@ -35,6 +35,7 @@ class Judge {
   void check_failure(size_t rank, const Word& word);
   void check_outcome();
   void check_woken(size_t rank);
+  const Word* last_state(size_t rank) const;
   void check_equal();
   void measure();
 
@@ -42,6 +43,8 @@ class Judge {
   const RunTrace& trace_;
   Verdict verdict_;
   uint64_t survivors_ = 0;  // who lives on
+  uint64_t woken_ = 0;      // who was stopped and goes on
+  uint64_t went_on_ = 0;    // members of the survivors' last communicator
   uint64_t at_fault_ = 0;   // whom a fault struck
   bool death_ = false;      // a fault struck that must be noticed
   uint64_t first_ns_ = 0, last_ns_ = 0;
@@ -60,6 +63,7 @@ void Judge::find_survivors() {
     death_ = true;
     at_fault_ |= uint64_t{1} << fault.victim;
     if (fault.leaves()) survivors_ &= ~(uint64_t{1} << fault.victim);
+    if (fault.action == Action::kStop && fault.wakes) woken_ |= uint64_t{1} << fault.victim;
     if (first_ns_ == 0) first_ns_ = trace_.struck_ns[i];
     last_ns_ = std::max(last_ns_, trace_.struck_ns[i]);
   }
@@ -107,14 +111,21 @@ void Judge::check_end(size_t rank) {
   }
 }
 
-// Who was stopped and wakes up ends by itself, and goes on with nobody; of two ranks either may go on alone.
+// Who was stopped and wakes up ends by itself. It goes on with nobody but the survivors: with them if it woke
+// up before they had agreed; of two ranks either may go on alone.
 void Judge::check_woken(size_t rank) {
+  const Word* last = last_state(rank);
+  if (last == nullptr || last->kind != Kind::kWorking || last->generation == 0) return;
+  const bool alone = draw_.ranks == 2 && draw_.last_of_two && last->ranks == uint64_t{1} << rank;
+  if (!alone && last->ranks != went_on_) disagree(rank, "woke up and went on with ", set_text(last->ranks));
+}
+
+const Word* Judge::last_state(size_t rank) const {
+  const Word* last = nullptr;
   for (const Word& word : trace_.ranks[rank].words) {
-    const bool alone = draw_.ranks == 2 && draw_.last_of_two && word.ranks == uint64_t{1} << rank;
-    if (word.kind == Kind::kWorking && word.generation > 0 && !alone) {
-      disagree(rank, "woke up and went on with ", set_text(word.ranks));
-    }
+    if (word.kind == Kind::kWorking || word.kind == Kind::kFailed || word.kind == Kind::kShrunk) last = &word;
   }
+  return last;
 }
 
 // The survivors of a fault all go on, with each other, or all are too few.
@@ -124,16 +135,13 @@ void Judge::check_outcome() {
   int few = 0, went_on = 0;
   for (size_t rank = 0; rank < trace_.ranks.size(); rank++) {
     if (!survives(rank)) continue;
-    const Word* last = nullptr;
-    for (const Word& word : trace_.ranks[rank].words) {
-      if (word.kind == Kind::kWorking || word.kind == Kind::kFailed || word.kind == Kind::kShrunk)
-        last = &word;
-    }
+    const Word* last = last_state(rank);
     if (last == nullptr) {
       disagree(rank, "it never worked");
     } else if (last->kind == Kind::kWorking) {
       went_on++;
-      if (last->ranks != survivors_) {
+      if (went_on_ == 0) went_on_ = last->ranks;
+      if ((last->ranks & ~woken_) != survivors_ || last->ranks != went_on_) {
         disagree(rank, "ends among ", set_text(last->ranks), ", alive are ", set_text(survivors_));
       }
     } else if (last->kind == Kind::kShrunk && last->status == WEFT_ERR_MINORITY && may_be_few) {
@@ -146,15 +154,19 @@ void Judge::check_outcome() {
   verdict_.minority = few > 0;
 }
 
-// Ranks of one communicator see the same members and the same bits.
+// Ranks of one communicator see the same members, the same bits and the same step.
 void Judge::check_equal() {
-  std::map<uint64_t, std::pair<size_t, uint64_t>> bits;  // by members: who said it first, and what
+  // By kind and members: who said it first, and what.
+  std::map<std::pair<Kind, uint64_t>, std::pair<size_t, uint64_t>> said;
   for (size_t rank = 0; rank < trace_.ranks.size(); rank++) {
     for (const Word& word : trace_.ranks[rank].words) {
-      if (word.kind != Kind::kWorking) continue;
-      const auto [it, is_new] = bits.try_emplace(word.ranks, rank, word.bits);
+      if (word.kind != Kind::kWorking && word.kind != Kind::kBound) continue;
+      const auto [it, is_new] = said.try_emplace({word.kind, word.ranks}, rank, word.bits);
       if (!is_new && it->second.second != word.bits) {
-        disagree(rank, "has other bits than rank ", std::to_string(it->second.first));
+        disagree(
+            rank,
+            word.kind == Kind::kBound ? "goes on with another step than rank " : "has other bits than rank ",
+            std::to_string(it->second.first));
       }
       if ((word.ranks >> rank & 1) == 0) disagree(rank, "is no member of ", set_text(word.ranks));
     }
@@ -203,15 +215,15 @@ Verdict Judge::verdict() {
       if (word.kind == Kind::kEnded && word.text[0] != 0)
         verdict_.leftovers.push_back(who + ": " + word.text);
     }
-    const Fault* fault = draw_.of(static_cast<int>(rank));
-    const bool woken = fault != nullptr && fault->action == Action::kStop && fault->wakes && !survives(rank);
-    if (survives(rank) || woken) check_end(rank);
-    if (woken) check_woken(rank);
+    if (survives(rank) || (woken_ >> rank & 1) != 0) check_end(rank);
   }
   for (const std::string& left : trace_.leftovers) verdict_.leftovers.push_back(left);
   check_equal();
   if (verdict_.hangs.empty()) {
     if (!draw_.ends_with_fault()) check_outcome();
+    for (size_t rank = 0; rank < trace_.ranks.size(); rank++) {
+      if ((woken_ >> rank & 1) != 0) check_woken(rank);
+    }
     if (draw_.phase == Phase::kForming && death_) {
       for (size_t rank = 0; rank < trace_.ranks.size(); rank++) {
         const auto failed = [](const Word& word) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <numeric>
 
 #include "word.h"
@@ -29,7 +30,8 @@ void set_text(Word* word, const std::string& text) {
 
 class Rank {
  public:
-  Rank(const Draw& draw, int rank, const std::string& store) : draw_(draw), rank_(rank), store_(store) {
+  Rank(const Draw& draw, int rank, const std::string& store)
+      : draw_(draw), rank_(rank), store_(store), work_(std::make_unique<Work>(draw, crew_, rank)) {
     crew_.members.resize(static_cast<size_t>(draw.ranks));
     std::iota(crew_.members.begin(), crew_.members.end(), 0);
   }
@@ -60,6 +62,7 @@ class Rank {
   const int rank_;
   const std::string store_;
   Crew crew_;
+  std::unique_ptr<Work> work_;
   std::vector<weft_comm*> old_;  // failed ones, kept to the end
 };
 
@@ -148,7 +151,14 @@ bool Rank::one_generation() {
       fault.due_ms = static_cast<uint64_t>(kOperationMs + kSlackMs);
       say(fault);
     };
-    outcome = work(draw_, crew_, rank_, hooks);
+    hooks.bound = [this, members = working.ranks](uint64_t next_step) {
+      Word bound;
+      bound.kind = Kind::kBound;
+      bound.ranks = members;
+      bound.bits = next_step;
+      say(bound);
+    };
+    outcome = work_->run(hooks);
   }
   if (!outcome.wrong.empty()) say_wrong(outcome.wrong);
   if (outcome.status == WEFT_OK) return false;
@@ -179,6 +189,8 @@ bool Rank::shrink() {
 }
 
 void Rank::leave() {
+  calling("weft_reducer_destroy", kDestroyMs);
+  work_.reset();
   if (crew_.comm != nullptr) end("weft_comm_destroy", weft_comm_destroy, &crew_.comm);
   for (weft_comm*& old : old_) end("weft_comm_destroy of an old one", weft_comm_destroy, &old);
   if (crew_.context != nullptr) end("weft_context_destroy", weft_context_destroy, &crew_.context);

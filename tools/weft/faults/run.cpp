@@ -27,6 +27,7 @@ namespace {
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kIdleMs = 30'000;      // a rank that works and to which nothing happens
+constexpr uint64_t kRunMs = 120'000;      // a run as a whole: every call may return, and yet it may not end
 constexpr uint64_t kSettleMs = 100;       // after a delay: whoever is condemned wrongly is condemned by then
 constexpr uint64_t kLookMs = 10;          // between two looks whether a rank has stopped itself
 constexpr uint64_t kUnreachedMs = 5'000;  // a place that is never reached
@@ -139,6 +140,7 @@ class Run {
   Fd errors_, go_;
   std::vector<Process> processes_;
   std::vector<Strike> strikes_;
+  const uint64_t begun_ns_ = now_ns();
   uint64_t told_to_end_ns_ = 0;
   uint64_t end_at_ns_ = kNever;
   uint64_t unreached_ns_ = kNever;
@@ -289,7 +291,7 @@ void Run::hurry() {
 void Run::hear(size_t rank, const Word& word) {
   Process& process = processes_[rank];
   trace_.ranks[rank].words.push_back(word);
-  process.working = word.kind == Kind::kWorking;
+  process.working = word.kind == Kind::kWorking || word.kind == Kind::kBound;
   process.due_ns = now_ns() + (word.due_ms != 0 ? word.due_ms : kIdleMs) * kMs;
   if (word.kind == Kind::kCalling) process.call = word.text;
   if (process.working) process.call = "its work";
@@ -382,8 +384,10 @@ void Run::end_if_over() {
 void Run::look_for_hangs() {
   const uint64_t now = now_ns();
   for (size_t rank = 0; rank < processes_.size(); rank++) {
-    if (now < processes_[rank].due_ns) continue;
-    trace_.ranks[rank].hang = processes_[rank].call;
+    const Process& process = processes_[rank];
+    if (now >= process.due_ns) trace_.ranks[rank].hang = process.call;
+    if (process.running && now >= begun_ns_ + kRunMs * kMs)
+      trace_.ranks[rank].hang = "a run without end, in " + process.call;
   }
   const auto hung = [](const RankTrace& one) { return !one.hang.empty(); };
   if (std::any_of(trace_.ranks.begin(), trace_.ranks.end(), hung)) kill_all();

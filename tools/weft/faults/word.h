@@ -10,6 +10,7 @@ namespace faults {
 enum class Kind : int32_t {
   kCalling,  // about to make the call that `text` names; it says more within due_ms
   kWorking,  // in a communicator that works: members, bits
+  kBound,    // its reducer goes on in a communicator with step `bits`
   kFault,    // the fault that this rank makes by itself comes now
   kRefused,  // weft_comm_create failed
   kFailed,   // its communicator failed
@@ -17,6 +18,12 @@ enum class Kind : int32_t {
   kWrong,    // something that must never be, in `text`
   kEnded,    // everything is destroyed
 };
+
+inline const char* name(Kind kind) {
+  constexpr const char* kNames[] = {"calling", "working", "bound", "fault", "refused",
+                                    "failed",  "shrunk",  "wrong", "ended"};
+  return kNames[static_cast<int>(kind)];
+}
 
 // Among ranks: one of a communicator whose members have not met, so that nobody can say who it was first.
 inline constexpr uint64_t kUnknownRank = uint64_t{1} << 63;
@@ -28,7 +35,7 @@ struct Word {
   int32_t evidence = 0;    // WEFT_EVIDENCE_*
   uint64_t at_ns = 0;      // CLOCK_MONOTONIC
   uint64_t due_ms = 0;     // 0: no promise
-  uint64_t ranks = 0;      // kWorking: the members, else those at fault: a bit each, by first rank
+  uint64_t ranks = 0;      // kWorking, kBound: the members, else those at fault: a bit each, by first rank
   uint64_t bits = 0;       // kWorking: hash of a reduction's result
   char text[600] = {};
 };

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,8 @@ Outcome failed(weft_comm* comm, weft_status status) {
   return outcome;
 }
 
+}  // namespace
+
 // One kind of work; each call of round() is one round of it.
 class Worker {
  public:
@@ -66,20 +69,24 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   virtual Outcome begin() { return {}; }
+  // In the next communicator, with what begin made.
+  virtual Outcome go_on(const WorkHooks& /*hooks*/) { return {}; }
   virtual Outcome round(uint64_t number) = 0;
   virtual void fail_next() {}  // the program's hook fails
 
  protected:
   Outcome fail(weft_status status) const { return failed(crew_.comm, status); }
-  Outcome wrong(const char* what, uint64_t number) const {
+  static Outcome wrong(const std::string& what, uint64_t number) {
     Outcome outcome;
-    outcome.wrong = std::string(what) + ": a wrong result in round " + std::to_string(number);
+    outcome.wrong = what + " in round " + std::to_string(number);
     return outcome;
   }
   const Draw& draw_;
   const Crew& crew_;
   const int first_rank_;
 };
+
+namespace {
 
 class Idle final : public Worker {
  public:
@@ -118,7 +125,8 @@ class AllReduce final : public Worker {
     const weft_status status =
         weft_all_reduce(crew_.comm, data_, data_, draw_.count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
     if (status != WEFT_OK) return fail(status);
-    return holds(data_, draw_.count, number, crew_.members, 1) ? Outcome() : wrong("all_reduce", number);
+    return holds(data_, draw_.count, number, crew_.members, 1) ? Outcome()
+                                                               : wrong("all_reduce: a wrong result", number);
   }
 
  private:
@@ -147,7 +155,8 @@ struct OwnHook {
   }
 };
 
-// Gradient steps, a bucket a parameter.
+// Gradient steps, a bucket a parameter. Values are those of the step's number, which goes on where the
+// verdict after a rebind says.
 class Steps final : public Worker {
  public:
   using Worker::Worker;
@@ -156,22 +165,48 @@ class Steps final : public Worker {
     weft_hook_destroy(&hook_);
   }
   Outcome begin() override;
+  Outcome go_on(const WorkHooks& hooks) override;
   Outcome round(uint64_t number) override;
   void fail_next() override { own_.fails = true; }
 
  private:
+  weft_status make_hook(weft_reducer_options* options);
+  weft_status step();
+  // A step that is done holds the mean over its members, and is counted.
+  Outcome done();
   Outcome fail_step(weft_status status) const {
     Outcome outcome;
     outcome.status = status;
     weft_reducer_error(reducer_, &outcome.error);
     return outcome;
   }
+  weft_finish_options finish_options() const {
+    weft_finish_options options = WEFT_FINISH_OPTIONS_INIT;
+    if (draw_.commit) options.flags = WEFT_FINISH_COMMIT;
+    return options;
+  }
+
   OwnHook own_;
   weft_hook* hook_ = nullptr;
   weft_reducer* reducer_ = nullptr;
   std::vector<std::vector<float>> memory_;
   std::vector<float*> gradients_;
+  uint64_t step_ = 0;
+  std::vector<int> members_;  // of the step
 };
+
+weft_status Steps::make_hook(weft_reducer_options* options) {
+  const auto own = [](const Fault& fault) { return fault.action == Action::kHook; };
+  if (std::none_of(draw_.faults.begin(), draw_.faults.end(), own)) return WEFT_OK;
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "own";
+  table.plan = OwnHook::plan;
+  table.stage = OwnHook::stage;
+  const weft_status status = weft_hook_create_custom(crew_.context, &table, &own_, &hook_);
+  options->hook = hook_;
+  return status;
+}
 
 Outcome Steps::begin() {
   const auto size = static_cast<size_t>(draw_.params);
@@ -193,21 +228,11 @@ Outcome Steps::begin() {
   options.mode = draw_.view_mode ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
-  bool own = false;
-  for (const Fault& fault : draw_.faults) own |= fault.action == Action::kHook;
+  if (draw_.retain) options.flags = WEFT_REDUCER_RETAIN;
   Outcome outcome;
-  if (own) {
-    weft_hook_table table{};
-    table.struct_size = sizeof table;
-    table.name = "own";
-    table.plan = OwnHook::plan;
-    table.stage = OwnHook::stage;
-    outcome.status = weft_hook_create_custom(crew_.context, &table, &own_, &hook_);
-    if (outcome.status != WEFT_OK) {
-      outcome.wrong = std::string("weft_hook_create_custom: ") + weft_status_string(outcome.status);
-      return outcome;
-    }
-    options.hook = hook_;
+  if (const weft_status status = make_hook(&options); status != WEFT_OK) {
+    outcome.wrong = std::string("weft_hook_create_custom: ") + weft_status_string(status);
+    return outcome;
   }
   outcome.status = weft_reducer_create(crew_.comm, &options, &reducer_, &outcome.error);
   if (outcome.status != WEFT_OK) return outcome;
@@ -223,23 +248,63 @@ Outcome Steps::begin() {
   return {};
 }
 
-Outcome Steps::round(uint64_t number) {
-  weft_status status = weft_reducer_begin(reducer_, nullptr);
-  if (status != WEFT_OK) return fail_step(status);
+weft_status Steps::step() {
+  const weft_status status = weft_reducer_begin(reducer_, nullptr);
+  if (status != WEFT_OK) return status;
   for (size_t i = gradients_.size(); i-- > 0;) {
-    fill(gradients_[i], draw_.count, number + i, first_rank_);
-    status = weft_reducer_ready(reducer_, i, gradients_[i], nullptr);
-    if (status != WEFT_OK) return fail_step(status);
+    fill(gradients_[i], draw_.count, step_ + i, first_rank_);
+    weft_reducer_ready(reducer_, i, gradients_[i], nullptr);  // a failure shows in finish
   }
-  status = weft_reducer_finish(reducer_, nullptr);
-  if (status != WEFT_OK) return fail_step(status);
+  const weft_finish_options options = finish_options();
+  return weft_reducer_finish(reducer_, &options);
+}
+
+Outcome Steps::done() {
   for (size_t i = 0; i < gradients_.size(); i++) {
-    if (!holds(gradients_[i], draw_.count, number + i, crew_.members,
-               static_cast<double>(crew_.members.size()))) {
-      return wrong("step", number);
+    const auto size = static_cast<double>(members_.size());
+    if (!holds(gradients_[i], draw_.count, step_ + i, members_, size)) {
+      return wrong("step " + std::to_string(step_) + ": a wrong gradient " + std::to_string(i), step_);
     }
   }
+  step_++;
   return {};
+}
+
+Outcome Steps::round(uint64_t /*number*/) {
+  members_ = crew_.members;
+  const weft_status status = step();
+  return status == WEFT_OK ? done() : fail_step(status);
+}
+
+Outcome Steps::go_on(const WorkHooks& hooks) {
+  Outcome outcome;
+  own_.fails = false;
+  outcome.status = weft_reducer_rebind(reducer_, crew_.comm, &outcome.error);
+  if (outcome.status != WEFT_OK) return outcome;
+  weft_verdict verdict{};
+  verdict.struct_size = sizeof verdict;
+  weft_reducer_verdict(reducer_, &verdict);
+  hooks.bound(verdict.next_step);
+  const auto told = [&](const char* what) {
+    return wrong(std::string(what) + ": next_step " + std::to_string(verdict.next_step) + " after a rebind",
+                 step_);
+  };
+  if (verdict.last_committed_step + 1 != verdict.next_step) return told("the last committed step is another");
+  // Steps that finish has committed stay so; without that the last one may be taken back.
+  const uint64_t least = step_ - (draw_.commit || draw_.retain || step_ == 0 ? 0 : 1);
+  if (verdict.next_step < least) return told("a committed step was taken back");
+  if (verdict.next_step > step_ + 1) return told("steps that this rank has not made");
+  if (verdict.next_step == step_ + 1) {  // committed, although finish could not say so any more
+    outcome = done();
+    if (!outcome.wrong.empty()) return outcome;
+  }
+  step_ = verdict.next_step;
+  if (!draw_.retain) return verdict.can_retry == 0 ? Outcome() : told("nothing was to be retained");
+  // Whoever kept its part of the step sums it again, at once; the others compute theirs.
+  members_ = crew_.members;
+  const weft_finish_options options = finish_options();
+  const weft_status status = verdict.can_retry != 0 ? weft_reducer_retry(reducer_, &options) : step();
+  return status == WEFT_OK ? done() : fail_step(status);
 }
 
 // Whether every rank was told to end: one that was must still take part until all know it.
@@ -276,17 +341,30 @@ Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits) {
   return {};
 }
 
-Outcome work(const Draw& draw, const Crew& crew, int first_rank, const WorkHooks& hooks) {
-  std::unique_ptr<Worker> worker;
-  if (draw.work == Phase::kIdle) {
-    worker = std::make_unique<Idle>(draw, crew, first_rank);
-  } else if (draw.work == Phase::kReducer) {
-    worker = std::make_unique<Steps>(draw, crew, first_rank);
-  } else {
-    worker = std::make_unique<AllReduce>(draw, crew, first_rank);
-  }
-  Outcome outcome = worker->begin();
-  const Fault* fault = crew.generation == 0 ? draw.of(first_rank) : nullptr;
+Work::Work(const Draw& draw, const Crew& crew, int first_rank)
+    : draw_(draw), crew_(crew), first_rank_(first_rank) {}
+
+Work::~Work() = default;
+
+std::unique_ptr<Worker> Work::make() const {
+  if (draw_.work == Phase::kIdle) return std::make_unique<Idle>(draw_, crew_, first_rank_);
+  if (draw_.work == Phase::kReducer) return std::make_unique<Steps>(draw_, crew_, first_rank_);
+  return std::make_unique<AllReduce>(draw_, crew_, first_rank_);
+}
+
+Outcome Work::run(const WorkHooks& hooks) {
+  const bool goes_on = worker_ != nullptr;
+  if (!goes_on) worker_ = make();
+  Outcome outcome = goes_on ? worker_->go_on(hooks) : worker_->begin();
+  const bool begun = goes_on || (outcome.status == WEFT_OK && outcome.wrong.empty());
+  if (outcome.status == WEFT_OK && outcome.wrong.empty()) outcome = rounds(hooks);
+  if (!begun || draw_.work != Phase::kReducer || !draw_.rebind) worker_.reset();
+  return outcome;
+}
+
+Outcome Work::rounds(const WorkHooks& hooks) {
+  Outcome outcome;
+  const Fault* fault = crew_.generation == 0 ? draw_.of(first_rank_) : nullptr;
   if (fault != nullptr && fault->trigger != Trigger::kIteration) fault = nullptr;
   for (uint64_t number = 0; outcome.status == WEFT_OK && outcome.wrong.empty(); number++) {
     if (fault != nullptr && fault->iteration == number) {
@@ -296,17 +374,17 @@ Outcome work(const Draw& draw, const Crew& crew, int first_rank, const WorkHooks
         outcome.left = true;
         return outcome;
       }
-      if (fault->action == Action::kAbort) weft_comm_abort(crew.comm, "the fault of this run");
-      if (fault->action == Action::kHook) worker->fail_next();
+      if (fault->action == Action::kAbort) weft_comm_abort(crew_.comm, "the fault of this run");
+      if (fault->action == Action::kHook) worker_->fail_next();
     }
     // Who idles takes part in nothing until it is told to end.
     const bool told = hooks.told_to_end();
-    if (told || draw.work != Phase::kIdle) {
+    if (told || draw_.work != Phase::kIdle) {
       bool all = false;
-      outcome = all_told(crew, told, &all);
+      outcome = all_told(crew_, told, &all);
       if (outcome.status != WEFT_OK || all) break;
     }
-    outcome = worker->round(number);
+    outcome = worker_->round(number);
   }
   return outcome;
 }

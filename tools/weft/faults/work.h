@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,12 +32,31 @@ struct Outcome {
 
 struct WorkHooks {
   std::function<bool()> told_to_end;
-  std::function<void()> fault_comes;  // before the rank's own fault
+  std::function<void()> fault_comes;              // before the rank's own fault
+  std::function<void(uint64_t next_step)> bound;  // the reducer goes on
 };
 
 // Who is there: learnt from the ranks themselves. bits: hash of a sum in which order and rounding show.
 Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits);
 
-Outcome work(const Draw& draw, const Crew& crew, int first_rank, const WorkHooks& hooks);
+class Worker;
+
+class Work {
+ public:
+  // crew is that of the first communicator, and later of those that are shrunk from it.
+  Work(const Draw& draw, const Crew& crew, int first_rank);
+  ~Work();
+  // In the crew's communicator.
+  Outcome run(const WorkHooks& hooks);
+
+ private:
+  std::unique_ptr<Worker> make() const;
+  Outcome rounds(const WorkHooks& hooks);
+
+  const Draw& draw_;
+  const Crew& crew_;
+  const int first_rank_;
+  std::unique_ptr<Worker> worker_;
+};
 
 }  // namespace faults
