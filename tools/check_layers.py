@@ -3,7 +3,7 @@
 
 The rules are those of docs/design.md: a layer sees the ones below it and never its neighbours, and what STYLE
 promises (no printing, no exit, one reader of the environment, one user of spdlog, one place that catches, one
-place that looks at the time) is kept in the one file that may.
+place that looks at the time, few that wait) is kept in the files that may.
 """
 import re
 import sys
@@ -38,6 +38,13 @@ FORBIDDEN = [
     ("looks at the time or sleeps beside base/clock",
      r"\bclock_gettime\s*\(|\bgettimeofday\s*\(|_clock::now\s*\(|\b(?:u|nano)sleep\s*\(|\bsleep_(?:for|until)\s*\("
      r"|\bclock_nanosleep\s*\(", ["lib/base/clock.cpp"]),
+    # Functions of ours are called poll, and have an object or no arguments, and select.
+    ("waits for descriptors", r"(?<!void )(?<![\w>.:])(?:(?:::)?p?poll|::p?select)\s*\(\s*[^)\s]|\bepoll_p?wait2?\s*\(",
+     ["lib/rendezvous/"]),
+    ("waits for a condition", r"\bstd::(?:condition_variable|future|promise|latch|barrier|(?:counting|binary)_semaphore)"
+                              r"|\b(?:pthread_cond|sem)_\w*wait\w*\s*\(", ["lib/core/callbacks."]),
+    ("waits or yields beside base/clock", r"\b(?:SYS|__NR)_futex\b|\bsched_yield\s*\(|\bthis_thread::yield\s*\(",
+     ["lib/base/clock.cpp"]),
 ]
 FORBIDDEN_INCLUDES = [
     ("spdlog", r"<spdlog/|<fmt/", ["lib/base/log.cpp"]),
