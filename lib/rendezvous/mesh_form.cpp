@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/socket.h"
 
 namespace weft::mesh {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int64_t kStrangerMs = 5000;  // for whoever connects to become a peer
 constexpr int64_t kTryTcpMs = 3000;    // for one address of a rank
+constexpr int64_t kResolveMs = 500;    // for its name, which all others here wait for
 constexpr int64_t kRetryMs = 50;       // before all of them are tried again
 constexpr int64_t kEchoMs = 200;       // for the reason why a rank closed its connection
 constexpr int64_t kAskMs = 5;          // before the exchange is asked for it again
@@ -128,13 +130,19 @@ void Former::start_links() {
 
 void Former::start_link(int rank) {
   Route& route = routes_[static_cast<size_t>(rank)];
-  const Address& address = route.candidates[route.next];
+  Address address = route.candidates[route.next];
   route.next = (route.next + 1) % route.candidates.size();
   if (route.next == 0) route.not_before = Deadline::after(clock_, kRetryMs, 0);
 
   Fd fd;
   int error_number = 0;
-  if (Status status = connect_to(address, &fd, &error_number); !status.ok()) {
+  Status status;
+  if (address.kind == Address::Kind::kTcp) {
+    const Deadline soon = options_.deadline.earlier(Deadline::after(clock_, kResolveMs, 0));
+    status = resolve(std::string(address.host), clock_, soon, options_.on_thread_start, &address.host);
+  }
+  if (status.ok()) status = connect_to(address, &fd, &error_number);
+  if (!status.ok()) {
     route.why_not = status.text();
     return;
   }

@@ -42,32 +42,38 @@ SocketAddress unix_address(const std::string& name) {
   return address;
 }
 
-Status resolve(const Address& address, bool passive, SocketAddress* result) {
+using Found = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Status ask_system(const std::string& host, uint16_t port, int flags, Found* found) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* first = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), cat(port).c_str(), &hints, &first);
+  found->reset(first);
+  if (error == 0) return {};
+  return Status::error(Code::kSystem, cat("host ", host, ": ", ::gai_strerror(error)));
+}
+
+// IPv4 first: "localhost" often has both, and rank 0 must choose the one that the others choose.
+const addrinfo& chosen(const Found& found) {
+  for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+    if (each->ai_family == AF_INET) return *each;
+  }
+  return *found;
+}
+
+// flags: of getaddrinfo, for TCP.
+Status socket_address(const Address& address, int flags, SocketAddress* result) {
   if (address.kind == Address::Kind::kUnix) {
     *result = unix_address(address.name);
     return {};
   }
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
-  addrinfo* found = nullptr;
-  const std::string port = cat(address.port);
-  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  if (error != 0) {
-    return Status::error(Code::kSystem, cat("host ", address.host, ": ", ::gai_strerror(error)));
-  }
-  // IPv4 first: "localhost" often has both, and rank 0 must choose the one that the others choose.
-  const addrinfo* chosen = found;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    if (each->ai_family == AF_INET) {
-      chosen = each;
-      break;
-    }
-  }
-  std::memcpy(&result->storage, chosen->ai_addr, chosen->ai_addrlen);
-  result->size = chosen->ai_addrlen;
+  Found found(nullptr, &::freeaddrinfo);
+  WEFT_TRY(ask_system(address.host, address.port, flags, &found));
+  std::memcpy(&result->storage, chosen(found).ai_addr, chosen(found).ai_addrlen);
+  result->size = chosen(found).ai_addrlen;
   return {};
 }
 
@@ -133,7 +139,7 @@ Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
 
 Status listen_on_host(const Address& address, Fd* listener, int* error_number) {
   SocketAddress target;
-  WEFT_TRY(resolve(address, true, &target));
+  WEFT_TRY(socket_address(address, AI_PASSIVE, &target));  // of this host: no name server is asked
   WEFT_TRY(open_socket(target.family(), listener, error_number));
   if (address.kind == Address::Kind::kTcp) set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(listener->get(), target.get(), target.size) == 0) return {};
@@ -170,7 +176,7 @@ Status listen_at(const Address& address, bool everywhere, Fd* listener, Address*
 Status connect_to(const Address& address, Fd* fd, int* error_number) {
   *error_number = 0;
   SocketAddress target;
-  if (Status status = resolve(address, false, &target); !status.ok()) {
+  if (Status status = socket_address(address, AI_NUMERICHOST, &target); !status.ok()) {
     *error_number = EHOSTUNREACH;
     return status;
   }
@@ -181,6 +187,13 @@ Status connect_to(const Address& address, Fd* fd, int* error_number) {
     fd->reset();
     return Status::system(cat("connecting to ", address.text()), *error_number);
   }
+  return {};
+}
+
+Status first_address(const std::string& host, bool numeric_only, std::string* numeric) {
+  Found found(nullptr, &::freeaddrinfo);
+  WEFT_TRY(ask_system(host, 0, numeric_only ? AI_NUMERICHOST : 0, &found));
+  *numeric = host_text(chosen(found).ai_addr);
   return {};
 }
 

@@ -20,10 +20,13 @@ namespace weft {
 Status listen_at(const Address& address, bool everywhere, Fd* listener, Address* actual, bool* in_use);
 
 // Begin to connect. Not yet connected: poll for POLLOUT, then finish_connect. *error_number says why not, for
-// callers that try again. Resolving a host's name may block for as long as the system's resolver takes.
+// callers that try again. A TCP host is an address, no name (resolve.h): this never blocks.
 Status connect_to(const Address& address, Fd* fd, int* error_number);
 // 0, or the errno of a connection attempt that has ended.
 int finish_connect(int fd);
+// The address of a host. Of a name (unless `numeric_only`) it may block for as long as the system's resolver
+// takes: call it through resolve().
+Status first_address(const std::string& host, bool numeric_only, std::string* numeric);
 
 // The next connection that waits, or none. kSystem only for what should not happen; *exhausted: this process
 // has no descriptors left, try later.

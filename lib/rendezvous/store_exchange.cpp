@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/text.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/socket.h"
 
 namespace weft {
@@ -108,7 +109,12 @@ Status StoreExchange::join(Deadline deadline) {
 Status StoreExchange::try_join(Deadline deadline, bool* joined, std::string* why_not) {
   Fd fd;
   int error_number = 0;
-  Status status = connect_to(target_, &fd, &error_number);
+  Address there = target_;
+  Status status;
+  if (there.kind == Address::Kind::kTcp) {
+    status = resolve(target_.host, clock_, deadline, options_.on_thread_start, &there.host);
+  }
+  if (status.ok()) status = connect_to(there, &fd, &error_number);
   if (status.ok()) {
     if (!wait_for(fd.get(), POLLOUT, clock_, deadline)) return {};
     error_number = finish_connect(fd.get());

@@ -1,0 +1,103 @@
+// lib/rendezvous/resolve: names become addresses, and a name server that says nothing costs no more than the
+// deadline.
+#include "rendezvous/resolve.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "base/fd.h"
+#include "rendezvous/store_exchange.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+SystemClock system_clock;
+Log silent;
+
+constexpr int kSkip = 77;
+constexpr const char* kResolver = "/etc/resolv.conf";
+
+// A network of its own, in which the one name server takes questions and answers none. Only in a process of
+// its own. False where that may not be made.
+bool enter_silence() {
+  if (::unshare(CLONE_NEWNS | CLONE_NEWNET) != 0) return false;
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  if (::mount("none", "/tmp", "tmpfs", 0, nullptr) != 0) return false;
+  const Fd file(::open("/tmp/resolv.conf", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  constexpr std::string_view kText = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n";
+  if (::write(file.get(), kText.data(), kText.size()) != static_cast<ssize_t>(kText.size())) return false;
+  if (::mount("/tmp/resolv.conf", kResolver, nullptr, MS_BIND, nullptr) != 0) return false;
+  const int server = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (::ioctl(server, SIOCSIFFLAGS, &loopback) != 0) return false;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(53);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ::bind(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+int join_a_name_in_silence() {
+  if (!enter_silence()) return kSkip;
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.store = "tcp://weft-demo-0.weft.example:7087";
+  options.key = AuthKey::from_secret(std::as_bytes(std::span("a secret of the job", 19)));
+  std::unique_ptr<StoreExchange> exchange;
+  const Status status =
+      StoreExchange::make(options, system_clock, silent, Deadline::after(system_clock, 300, 0), &exchange);
+  const bool named = status.text().find("weft-demo-0.weft.example: no name server") != std::string::npos;
+  return status.code() == Code::kTimeout && named ? 0 : 1;
+}
+
+}  // namespace
+
+TEST_CASE("a name server that does not answer costs a rank no more than its deadline") {
+  const uint64_t begun = system_clock.now_ns();
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(10);
+    ::_exit(join_a_name_in_silence());
+  }
+  int how = 0;
+  REQUIRE(::waitpid(child, &how, 0) == child);
+  REQUIRE(WIFEXITED(how));  // else the alarm ended it
+  if (WEXITSTATUS(how) == kSkip) {
+    WARN("skipped: namespaces may not be made here");
+    return;
+  }
+  CHECK(WEXITSTATUS(how) == 0);
+  CHECK(system_clock.now_ns() - begun < 10'000'000'000u);
+}
+
+TEST_CASE("an address is its own answer, and a name that nobody knows is an error") {
+  std::string numeric;
+  for (const std::string address : {"10.87.0.1", "::1", "fe80::1%1"}) {
+    // Also after the deadline: nothing is asked.
+    CHECK(resolve(address, system_clock, Deadline::at(0), {}, &numeric).ok());
+    CHECK(numeric == address);
+  }
+  const Deadline soon = Deadline::after(system_clock, 10'000, 0);
+  CHECK(resolve("localhost", system_clock, soon, {}, &numeric).ok());
+  CHECK(numeric == "127.0.0.1");
+  CHECK(resolve("localhost", system_clock, Deadline::at(0), {}, &numeric).code() == Code::kTimeout);
+  const Status nobody = resolve("no such host", system_clock, soon, {}, &numeric);
+  CHECK(nobody.code() == Code::kSystem);
+  CHECK(nobody.text().find("no such host") != std::string::npos);
+}
