@@ -151,6 +151,20 @@ const HookFactory* Registry::find_hook(const std::string& name) {
   return nullptr;
 }
 
+Status Registry::make_hook(const std::string& name, std::string_view options, std::shared_ptr<Hook> inner,
+                           const DeviceOps& host, std::shared_ptr<Hook>* hook) {
+  const HookFactory* const factory = find_hook(name);
+  if (factory == nullptr) {
+    return Status::error(Code::kArg,
+                         cat("there is no hook \"", name.substr(0, 64), "\"; there are ", hook_names()));
+  }
+  if (!factory->wraps && inner != nullptr) {
+    return Status::error(Code::kArg, cat("hook '", name, "' is not around another hook"));
+  }
+  if (factory->wraps && inner == nullptr) WEFT_TRY(make_hook("allreduce", {}, nullptr, host, &inner));
+  return factory->make({options, std::move(inner), host}, hook);
+}
+
 std::string Registry::hook_names() {
   std::vector<std::string> names;
   for (const auto& make : kHooks) names.emplace_back(make().name);

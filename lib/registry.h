@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/backend.h"
@@ -32,6 +33,9 @@ class Registry {
   std::string names() const;  // "loopback, shm": for error texts
 
   static const HookFactory* find_hook(const std::string& name);
+  // A built-in hook; around `inner` if it wraps, by default around allreduce. kArg naming what is wrong.
+  static Status make_hook(const std::string& name, std::string_view options, std::shared_ptr<Hook> inner,
+                          const DeviceOps& host, std::shared_ptr<Hook>* hook);
   static std::string hook_names();
 
  private:

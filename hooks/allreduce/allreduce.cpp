@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "common/options.h"
 #include "core/hook.h"
 
 namespace weft::hook_allreduce {
@@ -24,8 +25,8 @@ class AllReduce final : public Hook {
   Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
 };
 
-Status make(const void* params, const DeviceOps& /*host*/, std::shared_ptr<Hook>* hook) {
-  if (params != nullptr) return Status::error(Code::kArg, "hook 'allreduce' has no parameters");
+Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  WEFT_TRY(Options("allreduce", args.options).done(nullptr));
   *hook = std::make_shared<AllReduce>();
   return {};
 }
@@ -34,7 +35,7 @@ Status make(const void* params, const DeviceOps& /*host*/, std::shared_ptr<Hook>
 
 const HookFactory& factory();
 const HookFactory& factory() {
-  static constexpr HookFactory kFactory = {"allreduce", "one averaged all-reduce a bucket", make};
+  static constexpr HookFactory kFactory = {"allreduce", "one averaged all-reduce a bucket", false, make};
   return kFactory;
 }
 

@@ -530,6 +530,8 @@ typedef struct weft_bucket {
 
 /* count is a largest count; the stage sets the real one */
 #define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
+/* runs in some steps only: the stage before it sets dynamic_count, 0 to leave it out, on all ranks alike */
+#define WEFT_HOOK_COLLECTIVE_OPTIONAL UINT64_C(2)
 
 /* One collective that a hook declares; stage k runs before collective k, stage n after the last. Lies in an
  * array without a size of its elements: it never grows beyond its reserved fields. */
@@ -571,7 +573,7 @@ typedef struct weft_stage {
   uint32_t index;  /* 0 .. collective_count */
   uint8_t pending; /* out: set to 1 to complete later */
   uint8_t reserved[3];
-  uint64_t dynamic_count; /* out: the real count of a DYNAMIC collective that follows */
+  uint64_t dynamic_count; /* out: the real count of a DYNAMIC or OPTIONAL collective that follows */
   weft_stage_token token;
 } weft_stage;
 
@@ -597,9 +599,20 @@ typedef struct weft_hook_table {
   void (*free_user_data)(void* user_data); /* once, after the last call */
 } weft_hook_table;
 
-/* Make a built-in hook by name ("allreduce"). params is the hook's parameter struct, or NULL for defaults;
- * allreduce has none. Returns WEFT_ERR_ARG for unknown names or parameters. Ownership: the caller destroys
- * *hook; reducers keep what they use. Threads: any thread. Since 1.0 */
+/* How a built-in hook is made. */
+typedef struct weft_hook_params {
+  size_t struct_size;
+  const char* options; /* "rank=4 start=100", by the hook's names (docs/hooks.md); default all defaults */
+  weft_hook* inner;    /* of hooks around another one (fp16, bf16): that one; default allreduce */
+  weft_error* error;   /* out: what is wrong with name or options; may be NULL */
+} weft_hook_params;
+#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0}
+WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
+
+/* Make a built-in hook by name: allreduce, noop, fp16, bf16; docs/hooks.md says what each does. params is a
+ * weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer is created.
+ * Returns WEFT_ERR_ARG for unknown names, options or values. Ownership: the caller destroys *hook; reducers
+ * keep what they use, hooks the one they are around. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, const void* params,
                                       weft_hook** hook);
 /* Make a hook from a function table; the table is copied. On failure user_data is not freed. Otherwise as

@@ -97,4 +97,9 @@ weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size
   return init_struct(options, size, defaults);
 }
 
+weft_status weft_hook_params_init(weft_hook_params* params, size_t size) {
+  const weft_hook_params defaults = WEFT_HOOK_PARAMS_INIT;
+  return init_struct(params, size, defaults);
+}
+
 }  // extern "C"

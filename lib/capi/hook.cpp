@@ -9,6 +9,8 @@ using namespace weft::capi;
 
 namespace {
 
+constexpr size_t kMaxHookOptions = 1024;
+
 template <class Make>
 Status make_hook(weft_context* context, weft_hook** hook, Make&& make) {
   WEFT_NOT_NULL(hook);
@@ -27,17 +29,19 @@ Status make_hook(weft_context* context, weft_hook** hook, Make&& make) {
 extern "C" {
 
 weft_status weft_hook_create(weft_context* context, const char* name, const void* params, weft_hook** hook) {
-  return plain([&] {
+  weft_hook_params read{};
+  const Status status = guarded([&] {
     return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
       WEFT_NOT_NULL(name);
-      const HookFactory* factory = Registry::find_hook(name);
-      if (factory == nullptr) {
-        return Status::error(Code::kArg, cat("there is no hook \"", std::string_view(name).substr(0, 64),
-                                             "\"; there are ", Registry::hook_names()));
-      }
-      return factory->make(params, context->rep->host(), made);
+      WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
+      const std::string_view options = read.options == nullptr ? "" : read.options;
+      if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
+      return Registry::make_hook(name, options, read.inner == nullptr ? nullptr : read.inner->rep,
+                                 context->rep->host(), made);
     });
   });
+  fill_error(status, read.error);
+  return code_of(status);
 }
 
 weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table* table, void* user_data,

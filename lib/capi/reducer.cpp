@@ -58,7 +58,7 @@ Status read_options(const weft_reducer_options* given, const Context& context, w
     *hook = options->hook->rep;
     return {};
   }
-  return Registry::find_hook("allreduce")->make(nullptr, context.host(), hook);
+  return Registry::make_hook("allreduce", {}, nullptr, context.host(), hook);
 }
 
 // What is wrong here is told to the other ranks, who are waiting for this one.

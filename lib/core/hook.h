@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -35,18 +36,25 @@ class Hook {
   virtual Status load(ByteView /*state*/) { return {}; }
 
   // Where a stage that set `pending` is completed, with the generation of its token.
-  StageGate& gate() { return gate_; }
+  virtual StageGate& gate() { return gate_; }
 
  private:
   StageGate gate_;
+};
+
+// What a built-in hook is made of.
+struct HookArgs {
+  std::string_view options;     // weft_hook_params.options
+  std::shared_ptr<Hook> inner;  // of a hook around another one, else null
+  const DeviceOps& host;        // outlives the hook
 };
 
 // A built-in hook's entry in the table of lib/registry.cpp.
 struct HookFactory {
   const char* name;
   const char* summary;
-  // params: the hook's parameter struct or null.
-  Status (*make)(const void* params, const DeviceOps& host, std::shared_ptr<Hook>* hook);
+  bool wraps;  // it is around another hook
+  Status (*make)(const HookArgs& args, std::shared_ptr<Hook>* hook);
 };
 
 }  // namespace weft

@@ -48,7 +48,8 @@ class Checker {
     if (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) {
       return bad("dynamic counts are not supported in this version", Code::kUnsupported);
     }
-    if (c.flags != 0) return bad(cat("unknown flags ", c.flags));
+    if (c.flags & ~WEFT_HOOK_COLLECTIVE_OPTIONAL) return bad(cat("unknown flags ", c.flags));
+    slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
     for (const uint64_t reserved : c.reserved) {
       if (reserved != 0) return bad("a reserved field is set");
     }
@@ -243,7 +244,7 @@ void Schedule::write(ByteWriter* writer) const {
   // Slots and not buckets: their order is agreed on too.
   writer->put(static_cast<uint32_t>(slots.size()));
   for (const Slot& slot : slots) {
-    writer->put(slot.bucket).put(slot.index).put(slot.average);
+    writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
   }
@@ -270,15 +271,18 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
                                 int other_rank, ByteView theirs) {
   struct Read {
     uint32_t bucket, index;
-    bool average;
+    bool average, optional;
     Descriptor what;
-    std::string text() const { return cat(what.text(), average ? " (averaged)" : ""); }
+    std::string text() const {
+      return cat(what.text(), average ? " (averaged)" : "", optional ? " (optional)" : "");
+    }
   };
   const auto read = [](ByteReader& from) {
     Read out{};
     out.bucket = from.get<uint32_t>();
     out.index = from.get<uint32_t>();
     out.average = from.get<uint8_t>() != 0;
+    out.optional = from.get<uint8_t>() != 0;
     out.what.coll = from.get<uint8_t>();
     out.what.dtype = from.get<uint8_t>();
     out.what.op = from.get<uint8_t>();
@@ -297,7 +301,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     const Read x = i < count_a ? read(a) : Read{};
     const Read y = i < count_b ? read(b) : Read{};
     if (i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index && x.average == y.average &&
-        x.what == y.what) {
+        x.optional == y.optional && x.what == y.what) {
       continue;
     }
     // The order is by bucket and index: where they differ, one rank has a collective that the other lacks.

@@ -44,6 +44,7 @@ struct Slot {
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives
   bool average = false;            // postscale is 1 / divisor of the step
+  bool optional = false;           // the stage before says whether it runs
   std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
   std::array<uint64_t, 2> offset{};
   CollectiveArgs args;  // but src and dst, set by bind, and postscale

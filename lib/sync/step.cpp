@@ -128,9 +128,10 @@ bool Step::collect() {
   const Slot& slot = s_.schedule.slots[collected_];
   const uint32_t bucket = slot.bucket;
   const bool ok = request(collected_).result.ok();
+  const bool left_out = slot.optional && running_[bucket].left_out;
   collected_++;
   // Who starts a step has finished the one before.
-  if (ok && needs_all(slot.args.coll)) commit(number_);
+  if (ok && !left_out && needs_all(slot.args.coll)) commit(number_);
   if (ok) run_stage(bucket);  // otherwise the communicator has failed
   return true;
 }
@@ -175,7 +176,12 @@ bool Step::submit() {
     next.args = slot.args;
     next.args.postscale = slot.average ? 1.0 / divisor_ : 1.0;
     next.deadline = Deadline::at(applied_deadline_ns_);
-    s_.lane->submit(&next);
+    if (slot.optional) next.args.tag += number_;  // a rank that left it out meets nobody one step later
+    if (slot.optional && running_[slot.bucket].left_out) {
+      next.complete({});
+    } else {
+      s_.lane->submit(&next);
+    }
     submitted_++;
   }
   return submitted_ != before;
@@ -254,6 +260,7 @@ void Step::run_stage(uint32_t bucket) {
   running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
   Status status = s_.comm->reach(FailPlace::kStage, bucket, stage.index);
   if (status.ok()) status = s_.hook->stage(s_.views->bucket(bucket), &stage);
+  running.left_out = stage.dynamic_count == 0;
   if (status.ok() && stage.pending != 0) {
     pending_.push_back(bucket);
     return;

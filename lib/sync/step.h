@@ -81,6 +81,7 @@ class Step final : public Task, public FlightSource {
     uint64_t generation = 0;      // of the stage that is pending
     uint64_t stage_began_ns = 0;  // if a trace runs
     uint32_t stages = 0;          // completed
+    bool left_out = false;        // the stage wants no optional collective after it
   };
 
   void start(uint32_t stamp);

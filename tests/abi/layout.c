@@ -149,6 +149,11 @@ int main(void) {
   FIELD(weft_stage, reserved);
   FIELD(weft_stage, dynamic_count);
   FIELD(weft_stage, token);
+  STRUCT(weft_hook_params);
+  FIELD(weft_hook_params, struct_size);
+  FIELD(weft_hook_params, options);
+  FIELD(weft_hook_params, inner);
+  FIELD(weft_hook_params, error);
   STRUCT(weft_hook_table);
   FIELD(weft_hook_table, struct_size);
   FIELD(weft_hook_table, name);

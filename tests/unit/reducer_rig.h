@@ -31,7 +31,7 @@ namespace weft::test {
 // Null if it cannot be made, which creating a reducer then reports.
 inline std::shared_ptr<Hook> allreduce_hook() {
   std::shared_ptr<Hook> hook;
-  static_cast<void>(hook_allreduce::factory().make(nullptr, host_ops(), &hook));
+  static_cast<void>(hook_allreduce::factory().make({{}, nullptr, host_ops()}, &hook));
   return hook;
 }
 

@@ -1,0 +1,204 @@
+// fp16 and bf16: another hook, by default allreduce, works on the bucket cast to 16 bits; its result is cast
+// back. Listed in the registry; calls are serialised by the engine's drive lock.
+//
+// Scaled before it is cast, so that neither the cast nor a sum overflows where the mean does not; the hook
+// inside then sees a divisor of 1, and its averages are sums. order=ddp casts first and divides in 16 bits,
+// as DistributedDataParallel's hooks do.
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "common/options.h"
+#include "core/hook.h"
+
+namespace weft::hook_cast {
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kMostScratch = uint64_t{1} << 40;
+
+struct Settings {
+  Dtype dtype = Dtype::kF16;
+  bool ddp_order = false;
+  std::string name;
+};
+
+class Cast final : public Hook {
+ public:
+  Cast(Settings settings, std::shared_ptr<Hook> inner, const DeviceOps& host)
+      : settings_(std::move(settings)), inner_(std::move(inner)), host_(host) {}
+
+  std::string name() const override { return cat(settings_.name, "[", inner_->name(), "]"); }
+
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    const weft_bucket narrow = narrowed(bucket);
+    weft_hook_plan inside{};
+    inside.struct_size = sizeof inside;
+    WEFT_TRY(inner_->plan(narrow, &inside));
+    if (inside.scratch_bytes > kMostScratch || inside.collective_count > WEFT_HOOK_COLLECTIVES) {
+      return wrong("too much scratch or too many collectives");
+    }
+    const uint64_t before = narrow_bytes(bucket);
+    const uint64_t room[] = {bucket.count * 2, inside.scratch_bytes};
+    plan->scratch_bytes = before + inside.scratch_bytes;
+    plan->collective_count = inside.collective_count;
+    for (uint32_t k = 0; k < inside.collective_count; k++) {
+      weft_hook_collective& c = plan->collectives[k];
+      c = inside.collectives[k];
+      const auto ranks = static_cast<uint64_t>(bucket.size);
+      const bool wide_src = c.coll == WEFT_COLL_REDUCE_SCATTER || c.coll == WEFT_COLL_ALL_TO_ALL;
+      const bool wide_dst = c.coll == WEFT_COLL_ALL_GATHER || c.coll == WEFT_COLL_ALL_TO_ALL;
+      WEFT_TRY(move(room, before, wide_src ? ranks : 1, c, &c.src_space, &c.src_offset_bytes));
+      WEFT_TRY(move(room, before, wide_dst ? ranks : 1, c, &c.dst_space, &c.dst_offset_bytes));
+      if (c.op == WEFT_OP_AVG) c.op = WEFT_OP_SUM;  // what is cast is scaled already
+    }
+    weft_hook_collective result{};
+    result.dtype = static_cast<int32_t>(settings_.dtype);
+    result.count = bucket.count;
+    result.src_space = inside.result_space;
+    result.src_offset_bytes = inside.result_offset_bytes;
+    WEFT_TRY(move(room, before, 1, result, &result.src_space, &result.src_offset_bytes));
+    placed_[bucket.params] = {result.src_offset_bytes, inside.collective_count};
+    return {};
+  }
+
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    const Placed& placed = placed_[bucket.params];
+    if (stage->index == 0) cast_down(bucket);
+    weft_bucket narrow = narrowed(bucket);
+    WEFT_TRY(inner_->stage(narrow, stage));
+    if (stage->index < placed.collectives) return {};
+    if (stage->pending != 0) {
+      return Status::error(Code::kUnsupported,
+                           "the last stage of a hook inside fp16 or bf16 cannot complete later");
+    }
+    convert(scratch(bucket) + placed.result, settings_.dtype, static_cast<std::byte*>(bucket.buffer),
+            dtype_of(bucket), bucket.count, 1.0);
+    return {};
+  }
+
+  Status replan(uint64_t buckets) override { return inner_->replan(buckets); }
+  Status join(const weft_bucket& bucket) override { return inner_->join(narrowed(bucket)); }
+  Status rebind(int rank, int size) override { return inner_->rebind(rank, size); }
+  Status save(Bytes* state) override { return inner_->save(state); }
+  Status load(ByteView state) override { return inner_->load(state); }
+  StageGate& gate() override { return inner_->gate(); }
+
+ private:
+  // Of a bucket: where the inner hook leaves its result in the scratch, and its collectives.
+  struct Placed {
+    uint64_t result = 0;
+    uint32_t collectives = 0;
+  };
+
+  static Dtype dtype_of(const weft_bucket& bucket) { return static_cast<Dtype>(bucket.dtype); }
+  static std::byte* scratch(const weft_bucket& bucket) { return static_cast<std::byte*>(bucket.scratch); }
+  static uint64_t narrow_bytes(const weft_bucket& bucket) {
+    return (bucket.count * 2 + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  Status wrong(const std::string& what) const {
+    return Status::error(Code::kArg,
+                         cat("hook '", inner_->name(), "' inside '", settings_.name, "': ", what));
+  }
+
+  // The bucket as the inner hook sees it: it lies where the scratch begins, and its own scratch after it.
+  weft_bucket narrowed(const weft_bucket& bucket) {
+    weft_bucket narrow = bucket;
+    narrow.struct_size = sizeof narrow;
+    narrow.dtype = static_cast<int32_t>(settings_.dtype);
+    narrow.divisor = 1;
+    if (bucket.scratch != nullptr) {
+      narrow.buffer = bucket.scratch;
+      narrow.scratch = scratch(bucket) + narrow_bytes(bucket);
+      narrow.scratch_bytes = bucket.scratch_bytes - narrow_bytes(bucket);
+    }
+    params_.assign(bucket.params, bucket.params + bucket.param_count);
+    for (weft_bucket_param& param : params_) param.dtype = narrow.dtype;
+    narrow.params = params_.data();
+    return narrow;
+  }
+
+  // A side of a collective of the inner hook, as one of this hook's scratch.
+  Status move(const uint64_t (&room)[2], uint64_t before, uint64_t ranks, const weft_hook_collective& c,
+              int32_t* space, uint64_t* offset) const {
+    if (*space != WEFT_SPACE_BUCKET && *space != WEFT_SPACE_SCRATCH) return wrong("a space is unknown");
+    if (c.dtype < 1 || c.dtype > kDtypeCount) return wrong("a dtype is unknown");
+    uint64_t bytes = 0;
+    uint64_t end = 0;
+    if (__builtin_mul_overflow(c.count, ranks * dtype_size(static_cast<Dtype>(c.dtype)), &bytes) ||
+        __builtin_add_overflow(bytes, *offset, &end) || end > room[*space]) {
+      return wrong("a collective or the result lies beyond the bucket or the scratch");
+    }
+    if (*space == WEFT_SPACE_SCRATCH) *offset += before;
+    *space = WEFT_SPACE_SCRATCH;
+    return {};
+  }
+
+  void cast_down(const weft_bucket& bucket) const {
+    const double scale = 1.0 / bucket.divisor;
+    convert(static_cast<const std::byte*>(bucket.buffer), dtype_of(bucket), scratch(bucket), settings_.dtype,
+            bucket.count, settings_.ddp_order ? 1.0 : scale);
+    if (!settings_.ddp_order) return;
+    convert(scratch(bucket), settings_.dtype, scratch(bucket), settings_.dtype, bucket.count, scale);
+  }
+
+  void convert(const std::byte* src, Dtype src_dtype, std::byte* dst, Dtype dst_dtype, uint64_t count,
+               double scale) const {
+    CopyArgs args;
+    args.src = src;
+    args.dst = dst;
+    args.count = count;
+    args.src_dtype = src_dtype;
+    args.dst_dtype = dst_dtype;
+    args.scale = scale;
+    host_.copy(args);
+  }
+
+  const Settings settings_;
+  const std::shared_ptr<Hook> inner_;
+  const DeviceOps& host_;
+  std::map<const weft_bucket_param*, Placed> placed_;  // by bucket of any reducer
+  std::vector<weft_bucket_param> params_;              // of the bucket that is being looked at
+};
+
+Status make(Dtype dtype, const char* name, const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  Settings settings;
+  settings.dtype = dtype;
+  int order = 0;
+  WEFT_TRY(Options(name, args.options).choice("order", &order, {"scale_first", "ddp"}).done(&settings.name));
+  settings.ddp_order = order == 1;
+  *hook = std::make_shared<Cast>(std::move(settings), args.inner, args.host);
+  return {};
+}
+
+}  // namespace
+
+static Status make_fp16(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  return make(Dtype::kF16, "fp16", args, hook);
+}
+static Status make_bf16(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  return make(Dtype::kBf16, "bf16", args, hook);
+}
+
+}  // namespace weft::hook_cast
+
+namespace weft::hook_fp16 {
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"fp16", "a hook on gradients cast to f16", true,
+                                           hook_cast::make_fp16};
+  return kFactory;
+}
+}  // namespace weft::hook_fp16
+
+namespace weft::hook_bf16 {
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"bf16", "a hook on gradients cast to bf16", true,
+                                           hook_cast::make_bf16};
+  return kFactory;
+}
+}  // namespace weft::hook_bf16

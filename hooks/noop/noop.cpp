@@ -1,0 +1,34 @@
+// Sends nothing: every rank keeps its own gradients. For measuring what communication costs a training
+// program at most. Listed in the registry; calls are serialised by the engine's drive lock.
+#include <memory>
+#include <string>
+
+#include "common/options.h"
+#include "core/hook.h"
+
+namespace weft::hook_noop {
+namespace {
+
+class NoOp final : public Hook {
+ public:
+  std::string name() const override { return "noop"; }
+  Status plan(const weft_bucket& /*bucket*/, weft_hook_plan* /*plan*/) override { return {}; }
+  Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
+};
+
+Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  WEFT_TRY(Options("noop", args.options).done(nullptr));
+  *hook = std::make_shared<NoOp>();
+  return {};
+}
+
+}  // namespace
+
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"noop", "sends nothing: what could be gained at most", false,
+                                           make};
+  return kFactory;
+}
+
+}  // namespace weft::hook_noop

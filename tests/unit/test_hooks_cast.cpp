@@ -1,0 +1,203 @@
+// Hooks without state: noop, fp16 and bf16, alone and around others; options; optional collectives.
+#include "hooks_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+MakeHook made(const std::string& name, const std::string& options = "") {
+  return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
+}
+
+MakeHook around(const std::string& name, const std::string& inner) {
+  return [=](std::shared_ptr<Hook>* hook) {
+    std::shared_ptr<Hook> inside;
+    WEFT_TRY(built_in(inner, "", &inside));
+    return built_in(name, "", hook, std::move(inside));
+  };
+}
+
+}  // namespace
+
+TEST_CASE("casts give the mean to their precision, the same bits on every rank") {
+  const Model model(layers());
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const auto& [name, unit] : {std::pair{"fp16", 0x1p-11}, {"bf16", 0x1p-8}}) {
+      for (const char* const options : {"", "order=ddp"}) {
+        INFO(name << " " << options << ", " << ranks << " ranks");
+        Training training;
+        training.ranks = ranks;
+        training.steps = 2;
+        const Results results = train(model, made(name, options), training);
+        CHECK(replicas_identical(results));
+        for (uint64_t step = 0; step < 2; step++) {
+          CHECK(largest_error(training, results, step) < 3 * unit);
+          CHECK(largest_error(training, results, step) > 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a cast around all-reduce is the cast itself, and casts keep every dtype") {
+  const Model model(mixed_params());
+  Training training;
+  training.ranks = 3;
+  training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
+    return value(step, rank, param, element);
+  };
+  for (const char* const name : {"fp16", "bf16"}) {
+    const Results plain = train(model, made(name), training);
+    CHECK(same_results(plain, train(model, around(name, "allreduce"), training)));
+    CHECK(largest_error(training, plain, 0) < 0.04);
+    CHECK_FALSE(same_results(plain, train(model, made("allreduce"), training)));
+    // What is cast to bf16 inside fp16 has the precision of bf16, and is still the mean.
+    CHECK(largest_error(training, train(model, around(name, "bf16"), training), 0) < 0.08);
+  }
+}
+
+TEST_CASE("a gradient that only its mean fits into f16 does not overflow, unless DDP's order is wished") {
+  const Model model({{"a", {100}}});
+  Training training;
+  training.ranks = 4;
+  training.value = [](uint64_t, int, size_t, uint64_t element) { return element % 2 ? 65504.0 : 60000.0; };
+  const Results results = train(model, made("fp16"), training);
+  CHECK(largest_error(training, results, 0) < 33);
+  training.value = [](uint64_t, int rank, size_t, uint64_t) { return rank == 0 ? 100000.0 : 0.0; };
+  CHECK(largest_error(training, train(model, made("fp16"), training), 0) < 33);
+  CHECK(std::isinf(train(model, made("fp16", "order=ddp"), training)[0][0][0][0]));
+}
+
+TEST_CASE("infinities and NaN arrive through casts") {
+  const Model model({{"a", {70}}, {"b", {5}}});
+  const double inf = std::numeric_limits<double>::infinity();
+  Training training;
+  training.value = [=](uint64_t, int rank, size_t param, uint64_t element) {
+    if (param == 0 && element == 3 && rank == 1) return std::nan("");
+    if (param == 0 && element == 4) return rank == 1 ? -inf : 1.0;
+    if (param == 0 && element == 5) return rank == 1 ? -inf : inf;
+    return 1.0;
+  };
+  for (const char* const name : {"allreduce", "fp16", "bf16"}) {
+    const auto got = train(model, made(name), training)[0][1];
+    CHECK(std::isnan(got[0][3]));
+    CHECK(got[0][4] == -inf);
+    CHECK(std::isnan(got[0][5]));
+    CHECK(got[0][6] == 1.0);
+    CHECK(got[1][0] == 1.0);
+  }
+}
+
+TEST_CASE("noop leaves every rank its own gradients") {
+  const Model model(layers());
+  Training training;
+  training.ranks = 3;
+  training.steps = 2;
+  const Results results = train(model, made("noop"), training);
+  for (uint64_t step = 0; step < 2; step++) {
+    for (int rank = 0; rank < 3; rank++) {
+      const auto& got = results[step][static_cast<size_t>(rank)];
+      for (size_t i = 0; i < got.size(); i++) {
+        for (uint64_t k = 0; k < got[i].size(); k++) {
+          REQUIRE(got[i][k] == static_cast<double>(static_cast<float>(noise(step, rank, i, k))));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what is wrong with a hook's name or options is said") {
+  std::shared_ptr<Hook> hook, inner;
+  CHECK(has(built_in("fp17", "", &hook).text(), "there is no hook \"fp17\"; there are "));
+  CHECK(has(built_in("fp16", "order=up", &hook).text(),
+            "hook 'fp16': option order is 'up', must be one of scale_first, ddp"));
+  CHECK(has(built_in("fp16", "ordr=ddp", &hook).text(), "hook 'fp16' has no option 'ordr'; it has order"));
+  CHECK(has(built_in("fp16", "order=ddp order=ddp", &hook).text(), "option order is given twice"));
+  CHECK(has(built_in("fp16", "order", &hook).text(), "option 'order' has no value"));
+  CHECK(has(built_in("allreduce", "a=1", &hook).text(), "hook 'allreduce' has no option 'a'; it has none"));
+  REQUIRE(built_in("bf16", "order=ddp", &inner).ok());
+  CHECK(has(built_in("noop", "", &hook, inner).text(), "hook 'noop' is not around another hook"));
+  REQUIRE(built_in("fp16", "", &hook, inner).ok());
+  CHECK(hook->name() == "fp16(order=scale_first)[bf16(order=ddp)[allreduce]]");
+}
+
+TEST_CASE("ranks that want different options of a hook learn both") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    std::shared_ptr<Hook> hook;
+    self.expect(built_in("fp16", self.rank == 0 ? "" : "order=ddp", &hook), "hook");
+    std::unique_ptr<Reducer> reducer;
+    const Status status = make_reducer(self.comm, model, hook, &reducer);
+    self.expect(status.code() == Code::kMismatch, "code");
+    self.expect(has(status.text(), "'fp16(order=scale_first)[allreduce]' on rank 0") &&
+                    has(status.text(), "'fp16(order=ddp)[allreduce]' on rank 1"),
+                status.text());
+  });
+  check(failures);
+}
+
+namespace {
+
+// In even steps the first of two all-reduces runs, in odd ones the second; `stubborn` never leaves one out.
+class Alternating final : public Hook {
+ public:
+  explicit Alternating(bool stubborn) : stubborn_(stubborn) {}
+  std::string name() const override { return "alternating"; }
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    plan->collective_count = 2;
+    for (int k = 0; k < 2; k++) {
+      weft_hook_collective& c = plan->collectives[k];
+      c.coll = WEFT_COLL_ALL_REDUCE;
+      c.dtype = bucket.dtype;
+      c.op = k == 0 ? WEFT_OP_SUM : WEFT_OP_AVG;
+      c.count = bucket.count;
+      c.flags = WEFT_HOOK_COLLECTIVE_OPTIONAL;
+    }
+    return {};
+  }
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    if (stubborn_ || stage->index == bucket.step % 2) stage->dynamic_count = bucket.count;
+    return {};
+  }
+
+ private:
+  const bool stubborn_;
+};
+
+}  // namespace
+
+TEST_CASE("an optional collective runs in the steps in which its stage wants it") {
+  const Model model(layers());
+  Training training;
+  training.ranks = 3;
+  training.steps = 4;
+  training.value = [](uint64_t, int, size_t, uint64_t) { return 1.0; };
+  const Results results = train(
+      model,
+      [](std::shared_ptr<Hook>* hook) {
+        *hook = std::make_shared<Alternating>(false);
+        return Status();
+      },
+      training);
+  for (uint64_t step = 0; step < 4; step++) CHECK(results[step][1][0][0] == (step % 2 == 0 ? 3.0 : 1.0));
+}
+
+TEST_CASE("a rank that leaves out what the others run fails the step by name") {
+  const Model model({{"a", {10}}, {"b", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    const auto hook = std::make_shared<Alternating>(self.rank == 1);
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = 10'000}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    Status status;
+    for (uint64_t step = 0; step < 2 && status.ok(); step++) {
+      status = reducer->begin(nullptr);
+      if (status.ok()) status = ready_all(*reducer, pointers(gradients), step);
+      if (status.ok()) status = reducer->finish({});
+    }
+    self.expect(status.code() == Code::kMismatch, status.text());
+  });
+  check(failures);
+}
