@@ -68,6 +68,7 @@ class Processes {
       int ends[2];
       if (pipe(ends) != 0) _exit(98);
       const pid_t pid = fork();
+      if (pid < 0) _exit(98);  // kill(-1) would be everybody
       if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         ::close(ends[0]);

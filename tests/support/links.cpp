@@ -192,6 +192,7 @@ std::vector<std::string> run_linked_processes(int ranks, const LinkedBody& body,
     int ends[2];
     if (::pipe(ends) != 0) throw std::runtime_error("pipe");
     children[r] = ::fork();
+    if (children[r] < 0) throw std::runtime_error("fork");  // kill(-1) would be everybody
     if (children[r] == 0) {
       SocketLinks mine = std::move(links[r]);
       links.clear();  // a peer's death must be seen by all

@@ -40,7 +40,8 @@ class Child {
     REQUIRE(::pipe(told_) == 0);
     REQUIRE(::pipe(held_) == 0);
     pid_ = ::fork();
-    if (pid_ != 0) return;
+    REQUIRE(pid_ >= 0);
+    if (pid_ > 0) return;
     ::close(held_[1]);
     std::unique_ptr<SocketMesh> mesh;
     Witness witness;

@@ -212,6 +212,7 @@ TEST_CASE("a killed process is known at once, with its process or connection as 
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
+  REQUIRE(child >= 0);
   if (child == 0) {
     std::unique_ptr<SocketMesh> mesh;
     Witness witness;
@@ -253,6 +254,7 @@ TEST_CASE("a process whose forked child keeps the connection open is known by it
   REQUIRE(::pipe(ready) == 0);
   REQUIRE(::pipe(release) == 0);
   const pid_t child = ::fork();
+  REQUIRE(child >= 0);
   if (child == 0) {
     std::unique_ptr<SocketMesh> mesh;
     if (form(store, 1, 2, {}, &mesh).ok()) {

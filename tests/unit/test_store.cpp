@@ -447,6 +447,7 @@ TEST_CASE("a process killed while the job forms fails the others at once, by nam
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
+  REQUIRE(child >= 0);
   if (child == 0) {
     Meeting exchange;
     std::vector<Bytes> all;
@@ -515,6 +516,7 @@ TEST_CASE("processes of other users do not meet at a unix address") {
   StoreOptions options = store.member(0, 2);
   options.key = AuthKey::open();
   const pid_t child = ::fork();
+  REQUIRE(child >= 0);
   if (child == 0) {
     const bool other = ::setuid(65534) == 0;
     Meeting exchange;
