@@ -14,7 +14,9 @@
 #include <new>
 #include <string_view>
 
-#include "rendezvous/auth.h"
+#include "rendezvous/secure_stream.h"
+#include "rendezvous/store_protocol.h"
+#include "support/catch.h"
 
 namespace weft::test {
 namespace {
@@ -144,6 +146,23 @@ class Attacker {
 
 }  // namespace
 
+Bytes good_traffic(const AuthKey& secret) {
+  SecureStream client(Role::kClient, secret), server(Role::kServer, secret);
+  Bytes all;
+  client.send(store::encode(store::Join{"job", 0, 1, 2}));
+  client.send(store::encode(store::Give{0, Bytes(100)}));
+  client.send(store::encode_plain(store::Type::kLeave));
+  for (int i = 0; i < 3; i++) {
+    std::vector<Bytes> frames;
+    all.insert(all.end(), client.out().begin(), client.out().end());
+    REQUIRE(server.receive(client.out(), &frames).ok());
+    client.out().clear();
+    REQUIRE(client.receive(server.out(), &frames).ok());
+    server.out().clear();
+  }
+  return all;
+}
+
 Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded) {
   void* const page =
       ::mmap(nullptr, sizeof *count_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -154,7 +173,8 @@ Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded) {
   const Bytes hello_bytes = encode_hello(hello);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ != 0) return;
+  REQUIRE(pid_ >= 0);
+  if (pid_ > 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::syscall(SYS_close_range, 3, ~0u, 0);  // the other side's sockets are not to live on here

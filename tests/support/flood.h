@@ -1,5 +1,5 @@
 // Hostile connections by the thousand, for tests of ports that strangers reach. Used by
-// unit/test_strangers.cpp.
+// unit/test_strangers.cpp and tools/test_store_flood.cpp.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "rendezvous/auth.h"
 
 namespace weft::test {
+
+// What a good client of the store says, from its hello to its leaving. Asserts.
+Bytes good_traffic(const AuthKey& secret);
 
 // A process that connects to ports of 127.0.0.1 in turn, as fast as it can, until this is destroyed. Its
 // connections take turns to say garbage, an HTTP request, a TLS hello, a good hello and then far too much,

@@ -37,24 +37,6 @@ Deadline in_ms(int64_t ms) {
 }
 const AuthKey kSecret = AuthKey::from_secret(std::as_bytes(std::span("a secret of the job")));
 
-// What a good client of the store sends, from its hello to its leaving.
-Bytes good_traffic() {
-  SecureStream client(Role::kClient, kSecret), server(Role::kServer, kSecret);
-  Bytes all;
-  client.send(store::encode(store::Join{"job", 0, 1, 2}));
-  client.send(store::encode(store::Give{0, Bytes(100)}));
-  client.send(store::encode_plain(store::Type::kLeave));
-  for (int i = 0; i < 3; i++) {
-    std::vector<Bytes> frames;
-    all.insert(all.end(), client.out().begin(), client.out().end());
-    REQUIRE(server.receive(client.out(), &frames).ok());
-    client.out().clear();
-    REQUIRE(client.receive(server.out(), &frames).ok());
-    server.out().clear();
-  }
-  return all;
-}
-
 StoreOptions member(const std::string& store, int rank, int size, const std::string& job, bool external) {
   StoreOptions options;
   options.rank = rank;
@@ -141,7 +123,7 @@ struct Store {
 TEST_CASE("jobs form, one after the other, while 10,000 hostile connections reach their store") {
   const Store store;
   const size_t before = open_descriptors();
-  const Flood flood({store.server->address().port}, good_traffic());
+  const Flood flood({store.server->address().port}, test::good_traffic(kSecret));
   for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
     const auto options = [&](int rank) {
       return member(store.server->address().text(), rank, 4, cat("job ", job), true);
@@ -153,7 +135,7 @@ TEST_CASE("jobs form, one after the other, while 10,000 hostile connections reac
 
 TEST_CASE("a job whose rank 0 serves the store forms while its port is flooded, which then is closed") {
   const uint16_t port = free_port();
-  const Flood flood({port}, good_traffic());
+  const Flood flood({port}, test::good_traffic(kSecret));
   for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
     const std::string store = cat("tcp://127.0.0.1:", port);
     REQUIRE(as_ranks(4, [&](int rank) { return meet(member(store, rank, 4, cat(job), false)); }) == kNone);
@@ -201,6 +183,7 @@ TEST_CASE("a store that runs out of descriptors makes room, and serves who belon
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   const Fd read_end(ends[0]), write_end(ends[1]);
   const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const Store store;
@@ -228,7 +211,7 @@ TEST_CASE("a store that runs out of descriptors makes room, and serves who belon
               .ok());
   }
   {
-    const Flood flood({port}, good_traffic());
+    const Flood flood({port}, test::good_traffic(kSecret));
     for (int job = 0; job < 5 || flood.connections() < kConnections; job++) {
       const auto failures =
           as_ranks(2, [&](int rank) { return meet(member(store, rank, 2, cat(job), true)); });
@@ -263,7 +246,7 @@ class Elsewhere final : public Exchange {
     }
     if (rank() != 2 || ports.empty()) return {};
     *attacked_ = ports;
-    *flood_ = std::make_unique<Flood>(ports, good_traffic());
+    *flood_ = std::make_unique<Flood>(ports, test::good_traffic(kSecret));
     while ((*flood_)->connections() < kConnections) {
       if (deadline.expired(system_clock)) return Status::error(Code::kTimeout, "the flood is slow");
       std::this_thread::yield();
