@@ -12,12 +12,12 @@ what=${1:-build}
 clang_format=19.1.7
 clang_tidy=19.1.0.1
 
-debian="g++ meson ninja-build pkg-config python3 libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
+debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
   catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev iproute2"
-fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
+fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
   json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
-arch="gcc meson ninja pkgconf python spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
-conda="cxx-compiler meson ninja pkg-config python spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
+arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
+conda="cxx-compiler meson ninja pkg-config python numpy spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
 if [ "$what" = lint ]; then
   debian="$debian clang libclang-rt-dev python3-venv"
   fedora="$fedora clang compiler-rt"
@@ -30,7 +30,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 
 # Whether what the build asks for is here, whoever installed it.
 tools_present() {
-  { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 &&
+  { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
     pkg-config --exists spdlog libsodium libhwy hwloc zlib nlohmann_json eigen3 CLI11 &&
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
     { [ "$what" != lint ] || has clang; }

@@ -1,0 +1,25 @@
+"""Weft from Python: collectives and gradient synchronisation on NumPy arrays and anything with __dlpack__ or a buffer.
+
+    import numpy as np, weft
+
+    with weft.Comm() as comm:        # rank, size and meeting point come from `weft run`, mpirun, torchrun or srun
+        x = np.ones(3, np.float32)
+        comm.all_reduce(x)           # in place; every rank receives the same bits
+
+The package calls libweft.so through ctypes and needs NumPy alone. It looks for the library in WEFT_LIBRARY, beside
+itself, in the folder build of the source tree, and where the system has libraries. include/weft/weft.h is the contract
+of what is not said here. A WeftError says what failed, and which ranks. Calls into the library do not hold the
+interpreter's lock.
+"""
+from .comm import Comm, CommInfo
+from .constants import (Coll, DeviceKind, DType, Evidence, GradientMode, LogLevel, Op, Progress, Status)
+from .context import BackendInfo, Context, version
+from .errors import WeftError
+from .hook import Hook
+from .reducer import BucketInfo, Param, Reducer, Stats, Verdict
+from .request import Request
+from .threads import Gathering, run_threads
+
+__all__ = ["BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Evidence",
+           "Gathering", "GradientMode", "Hook", "LogLevel", "Op", "Param", "Progress", "Reducer", "Request", "Stats",
+           "Status", "Verdict", "WeftError", "run_threads", "version"]

@@ -1,0 +1,162 @@
+"""The collectives of Comm, on arrays.
+
+Common to all: arrays are what weft._memory takes, row-major, used where they lie. Each call is made by every rank, in
+the same order. With wait=False it returns a Request, and the arrays are lent to it until that is complete; otherwise
+it returns when the operation is complete. timeout is the operation's deadline in seconds. A failure is a WeftError.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Optional, Union
+
+from . import _abi
+from ._handle import milliseconds
+from ._library import lib
+from ._memory import Region, region
+from .constants import Op
+from .request import Request
+
+Operation = Union[Op, str]
+
+
+def _op(op: Operation) -> Op:
+    return Op[op.upper()] if isinstance(op, str) else op
+
+
+class Collectives:
+    """What Comm can do with arrays."""
+
+    rank: int
+    size: int
+    _handle: ctypes.c_void_p
+    _outstanding: list[Request]
+
+    def all_reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, factor: float = 0.0,
+                   timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """dst = op over ranks of src, on every rank, the same bits on all. dst None: in place.
+
+        factor is that of Op.PREMUL_SUM.
+        """
+        src, dst = _pair(src, dst, 1, 1)
+        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op),
+                         options=_options(timeout, factor), wait=wait)
+
+    def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
+               timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """As all_reduce, on root alone; dst is not touched elsewhere."""
+        src, dst = _pair(src, dst, 1, 1, result=self.rank == root)
+        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op), root,
+                         options=_options(timeout, factor), wait=wait)
+
+    def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
+                  wait: bool = True) -> Optional[Request]:
+        """array of root to all."""
+        part = _array(array, writes=self.rank != root)
+        return self._run(lib.broadcast, [part], part.address, part.count, part.dtype, root, options=_options(timeout),
+                         wait=wait)
+
+    def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """src of every rank, in rank order, to all; dst has size times its elements."""
+        src, dst = _pair(src, dst, 1, self.size)
+        return self._run(lib.all_gather, [src, dst], src.address, dst.address, src.count, src.dtype,
+                         options=_options(timeout), wait=wait)
+
+    def reduce_scatter(self, src: Any, dst: Any, op: Operation = Op.SUM, *, factor: float = 0.0,
+                       timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """dst = the reduction of block `rank` of src, which has size times its elements."""
+        src, dst = _pair(src, dst, self.size, 1)
+        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype, _op(op),
+                         options=_options(timeout, factor), wait=wait)
+
+    def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
+               wait: bool = True) -> Optional[Request]:
+        """src of every rank to root's dst, in rank order; dst may be None elsewhere."""
+        src = _array(src, writes=False)
+        dst = _optional(dst, src, self.rank == root, src.count * self.size, "dst")
+        return self._run(lib.gather, [src, dst], src.address, dst.address if dst else None, src.count, src.dtype, root,
+                         options=_options(timeout), wait=wait)
+
+    def scatter(self, src: Any, dst: Any, root: int = 0, *, timeout: Optional[float] = None,
+                wait: bool = True) -> Optional[Request]:
+        """Block r of root's src to rank r's dst; src may be None elsewhere."""
+        dst = _array(dst, writes=True)
+        src = _optional(src, dst, self.rank == root, dst.count * self.size, "src")
+        return self._run(lib.scatter, [src, dst], src.address if src else None, dst.address, dst.count, dst.dtype, root,
+                         options=_options(timeout), wait=wait)
+
+    def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """Block r of src to rank r; block r of dst from rank r. Not in place."""
+        src, dst = _pair(src, dst, 1, 1)
+        if src.count % self.size:
+            raise ValueError(f"{src.count} elements are not {self.size} equal blocks")
+        return self._run(lib.all_to_all, [src, dst], src.address, dst.address, src.count // self.size, src.dtype,
+                         options=_options(timeout), wait=wait)
+
+    def barrier(self, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """Complete when all ranks have called it."""
+        return self._run(lib.barrier, [], options=_options(timeout), wait=wait)
+
+    def send(self, src: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """src to one rank, which receives it; matched in order per pair of ranks."""
+        part = _array(src, writes=False)
+        return self._run(lib.send, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
+                         wait=wait)
+
+    def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """dst from one rank, which sends it."""
+        part = _array(dst, writes=True)
+        return self._run(lib.recv, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
+                         wait=wait)
+
+    def _raise(self, code: int) -> None:
+        raise NotImplementedError
+
+    def _run(self, call: Any, lent: list[Any], *arguments: Any, options: Optional[_abi.CollOptions],
+             wait: bool) -> Optional[Request]:
+        if wait:
+            self._raise(call(self._handle, *arguments, options, None))
+            return None
+        handle = ctypes.c_void_p()
+        self._raise(call(self._handle, *arguments, options, handle))
+        request = Request(handle, lent)
+        self._outstanding = [one for one in self._outstanding if not one.over()]
+        self._outstanding.append(request)
+        return request
+
+
+def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.CollOptions]:
+    if timeout is None and not factor:
+        return None
+    return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor)
+
+
+def _array(array: Any, writes: bool) -> Region:
+    part = region(array)
+    if not part.row_major:
+        raise ValueError("collectives take row-major arrays; this one is strided (make a copy, or reshape it)")
+    if writes and not part.writable:
+        raise ValueError("the array is read-only")
+    return part
+
+
+def _pair(src: Any, dst: Any, src_blocks: int, dst_blocks: int, result: bool = True) -> tuple[Region, Region]:
+    """Where src and dst are, after a look that they fit: src_blocks of the one are dst_blocks of the other."""
+    source = _array(src, writes=dst is None and result)
+    target = source if dst is None else _array(dst, writes=result)
+    if source.dtype != target.dtype:
+        raise ValueError(f"src is {source.dtype.name}, dst is {target.dtype.name}")
+    if source.count * dst_blocks != target.count * src_blocks:
+        raise ValueError(f"src has {source.count} elements, dst {target.count}: the blocks do not fit")
+    return source, target
+
+
+def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> Optional[Region]:
+    """The larger array of gather and scatter, which root alone needs."""
+    if not needed:
+        return None
+    if array is None:
+        raise ValueError(f"root needs {name}")
+    part = _array(array, writes=name == "dst")
+    if part.dtype != like.dtype or part.count != count:
+        raise ValueError(f"{name} has {part.count} elements of {part.dtype.name}, needed are {count} of {like.dtype.name}")
+    return part

@@ -1,0 +1,84 @@
+"""Finds libweft.so and calls it. Every module of the package calls the library through `lib` and `check`.
+
+The library is loaded with the first call, so that importing the package needs none. Calls release the interpreter's
+lock while they run. Threads: any.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from . import _abi
+from .constants import VERSION_MAJOR
+from .errors import WeftError
+
+_FILE = "libweft.so.1"
+
+
+def candidates() -> list[str]:
+    """Where libweft.so is looked for, in this order."""
+    named = os.environ.get("WEFT_LIBRARY")
+    if named:
+        return [named]
+    here = Path(__file__).resolve().parent
+    folders = [here, here.parent.parent / "build"]
+    return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
+
+
+def _load() -> ctypes.CDLL:
+    problems = []
+    for path in candidates():
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            problems.append(str(error))
+            continue
+        for name, (result, *parameters) in _abi.PROTOTYPES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, parameters
+        version = library.weft_version()
+        if version // 10000 != VERSION_MAJOR:
+            raise ImportError(f"{path} is version {version} of Weft; this package is for {VERSION_MAJOR}.x")
+        return library
+    raise ImportError("libweft.so.1 is not found; name it in WEFT_LIBRARY: " + "; ".join(problems))
+
+
+class _Library:
+    """The library's functions as attributes, without the prefix weft_."""
+
+    _loaded: Optional[ctypes.CDLL] = None
+
+    def __getattr__(self, name: str) -> Any:
+        if _Library._loaded is None:
+            _Library._loaded = _load()
+        function = getattr(_Library._loaded, "weft_" + name)
+        setattr(self, name, function)
+        return function
+
+
+lib = _Library()
+
+
+def status_string(code: int) -> str:
+    return str(lib.status_string(code).decode())
+
+
+def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
+    """Raise WeftError unless code is OK; describe fills in the details of the object that failed, if it has any."""
+    if code == 0:
+        return
+    error = _abi.Error()
+    if describe is not None:
+        describe(error)
+    if error.code != code:  # of an earlier failure, or none
+        error = _abi.Error()
+    raise_error(code, error)
+
+
+def raise_error(code: int, error: _abi.Error) -> None:
+    """Raise WeftError with the details that a call has filled in."""
+    text = error.text.decode("utf-8", "replace") or status_string(code)
+    ranks = tuple(error.failed_ranks[:min(error.failed_count, len(error.failed_ranks))])
+    raise WeftError(code, text, ranks=ranks, evidence=error.evidence, slot=error.slot, step=error.step)

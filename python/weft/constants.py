@@ -1,0 +1,160 @@
+"""The numbers of weft.h, as enumerations. tests/python/test_abi.py compares each of them with the header."""
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """What a call returns; OK is the only success."""
+
+    OK = 0
+    ERR_ARG = 1
+    ERR_STATE = 2
+    ERR_NOMEM = 3
+    ERR_UNSUPPORTED = 4
+    ERR_UNAVAILABLE = 5
+    ERR_TIMEOUT = 6
+    ERR_NOT_DONE = 7
+    ERR_MISMATCH = 8
+    ERR_PEER_FAILED = 9
+    ERR_ABORTED = 10
+    ERR_CANCELLED = 11
+    ERR_AUTH = 12
+    ERR_VERSION = 13
+    ERR_SYSTEM = 14
+    ERR_FORKED = 15
+    ERR_HOOK = 16
+    ERR_MINORITY = 17
+    ERR_INTERNAL = 18
+
+
+class Evidence(enum.IntEnum):
+    """What an error rests on."""
+
+    NONE = 0
+    LOCAL = 1
+    CONNECTION = 2
+    PROCESS = 3
+    HEARTBEAT = 4
+    DEADLINE = 5
+    DESCRIPTOR = 6
+    REPORT = 7
+
+
+class DType(enum.IntEnum):
+    """Types of elements."""
+
+    U8 = 1
+    I8 = 2
+    U16 = 3
+    I16 = 4
+    U32 = 5
+    I32 = 6
+    U64 = 7
+    I64 = 8
+    F16 = 9
+    BF16 = 10
+    F32 = 11
+    F64 = 12
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return 2 if self is DType.BF16 else int(self.name[1:]) // 8
+
+
+class Op(enum.IntEnum):
+    """Reductions."""
+
+    SUM = 1
+    AVG = 2
+    PROD = 3
+    MIN = 4
+    MAX = 5
+    BAND = 6
+    BOR = 7
+    BXOR = 8
+    PREMUL_SUM = 9
+
+
+class Coll(enum.IntEnum):
+    """Collectives, as Context.supports asks for them."""
+
+    ALL_REDUCE = 1
+    REDUCE = 2
+    BROADCAST = 3
+    ALL_GATHER = 4
+    REDUCE_SCATTER = 5
+    GATHER = 6
+    SCATTER = 7
+    ALL_TO_ALL = 8
+    BARRIER = 9
+    SEND = 10
+    RECV = 11
+
+
+class DeviceKind(enum.IntEnum):
+    HOST = 0
+    CUDA = 1
+
+
+class LogLevel(enum.IntEnum):
+    OFF = 0
+    ERROR = 1
+    WARN = 2
+    INFO = 3
+    DEBUG = 4
+
+
+class Progress(enum.IntEnum):
+    """Who drives operations: a thread of the context, or the program's own threads inside their Weft calls."""
+
+    THREAD = 1
+    CALLER = 2
+
+
+class Bootstrap(enum.IntEnum):
+    ENV = 0
+    STORE = 1
+    CALLBACK = 2
+
+
+class GradientMode(enum.IntEnum):
+    """Where gradients live: in the program's memory, or in the reducer's views."""
+
+    COPY = 1
+    VIEW = 2
+
+
+class CommFlag(enum.IntFlag):
+    STORE_EXTERNAL = 1
+
+
+class ShrinkFlag(enum.IntFlag):
+    LAST_OF_TWO = 1
+
+
+class ReducerFlag(enum.IntFlag):
+    RETAIN = 1
+
+
+class BeginFlag(enum.IntFlag):
+    LOCAL = 1
+    NO_DATA = 2
+
+
+class FinishFlag(enum.IntFlag):
+    COMMIT = 1
+
+
+VERSION_MAJOR = 1
+VERSION_MINOR = 0
+VERSION_PATCH = 0
+VERSION_NUMBER = VERSION_MAJOR * 10000 + VERSION_MINOR * 100 + VERSION_PATCH
+ERROR_RANKS = 64
+ERROR_TEXT = 1024
+NO_SLOT = 2**64 - 1
+NO_STEP = 2**64 - 1
+TIMEOUT_INFINITE = -1
+TIMEOUT_POLL = -2
+COLOR_NONE = -(2**31)

@@ -1,0 +1,269 @@
+"""Reducer: gradient synchronisation for one list of parameters."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _abi
+from ._handle import Handle, milliseconds
+from ._library import check, lib, raise_error
+from ._memory import dtype_of, memory_array, region, row_major, same_strides
+from .comm import Comm
+from .constants import NO_STEP, BeginFlag, DType, FinishFlag, GradientMode, ReducerFlag, Status
+from .errors import WeftError
+from .hook import Hook
+
+
+class Param:
+    """One parameter of the model, equal on all ranks. strides are in elements; None is row-major."""
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
+                 strides: Optional[Sequence[int]] = None) -> None:
+        self.name = name
+        self.shape = tuple(shape)
+        self.dtype = dtype_of(dtype)
+        self.strides = row_major(self.shape) if strides is None else tuple(strides)
+
+    def __repr__(self) -> str:
+        return f"Param({self.name!r}, {self.shape}, {self.dtype.name}, {self.strides})"
+
+    @classmethod
+    def like(cls, name: str, array: Any) -> Param:
+        """A parameter of array's shape, type and strides."""
+        part = region(array)
+        return cls(name, part.shape, part.dtype, part.strides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Counters, memory, and times of the last synchronised step in nanoseconds (weft_reducer_stats)."""
+
+    steps: int
+    local_steps: int
+    failed_steps: int
+    bytes_reduced: int
+    bucket_bytes: int
+    scratch_bytes: int
+    other_bytes: int
+    step_ns: int
+    exposed_ns: int
+    communication_ns: int
+    retained_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketInfo:
+    """A bucket, in order of launch; times are of the last synchronised step, in nanoseconds since its begin."""
+
+    index: int
+    dtype: DType
+    params: tuple[int, ...]
+    count: int
+    bytes: int
+    limit_bytes: int
+    ready_ns: int
+    launch_ns: int
+    done_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How far the synchronised steps have come (weft_verdict); None where there is none."""
+
+    last_finished_step: Optional[int]
+    last_committed_step: Optional[int]
+    next_step: int
+    can_retry: bool
+    rolled_back: bool
+
+
+class Reducer(Handle):
+    """Averages gradients over the ranks of comm. Creating one is collective: all ranks give the same parameters.
+
+    mode           "copy": ready takes the gradient's array, where the result is written; "view": gradients are
+                   computed in the arrays of `views`
+    bucket_limits  bytes; the last repeats, 0 is one parameter a bucket; default 1 MiB, then 25 MiB
+    on_bucket      receives (step, bucket, Status) when a bucket's result is in the gradients, or will not be; on any
+                   thread
+    timeout        of a step from its finish on, in seconds; default: the communicator's
+    retain         keep what each rank contributes, for `retry`
+
+    Threads: one at a time; ready: any, different parameters concurrently.
+    """
+
+    _destructor = "reducer_destroy"
+
+    def __init__(self, comm: Comm, params: Sequence[Param], *, mode: Union[GradientMode, str] = GradientMode.COPY,
+                 bucket_limits: Optional[Sequence[int]] = None, hook: Optional[Hook] = None,
+                 on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
+                 retain: bool = False) -> None:
+        self.comm = comm
+        self.params = list(params)
+        self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
+        self._index = {param.name: index for index, param in enumerate(self.params)}
+        self._lent: dict[int, Any] = {}
+        self._on_bucket = None
+        list_, self._keep = _param_list(self.params)
+        options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
+                                      mode=self.mode, timeout_ms=milliseconds(timeout))
+        if bucket_limits is not None:
+            options.bucket_limits = (ctypes.c_uint64 * len(bucket_limits))(*bucket_limits)
+            options.bucket_limit_count = len(bucket_limits)
+        if hook is not None:
+            options.hook = hook._handle
+        if on_bucket is not None:
+            tell = on_bucket  # the callback lives as long as this object
+            self._on_bucket = _abi.bucket_fn(lambda _, step, bucket, code: tell(step, bucket, Status(code)))
+            options.on_bucket = self._on_bucket
+        if retain:
+            options.flags |= ReducerFlag.RETAIN
+        handle, error = ctypes.c_void_p(), _abi.Error()
+        code = lib.reducer_create(comm._handle, options, handle, error)
+        if code:
+            raise_error(code, error)
+        super().__init__(handle)
+
+    def view(self, param: Union[int, str]) -> np.ndarray[Any, Any]:
+        """Where a gradient lives in view mode; BF16 elements appear as uint16. Not to be used after close."""
+        index, memory = self.index(param), ctypes.c_void_p()
+        self._check(lib.reducer_grad_view(self._handle, index, memory))
+        what = self.params[index]
+        strides = what.strides if _dense(what.shape, what.strides) else None
+        return memory_array(memory.value or 0, what.dtype, what.shape, strides, self)
+
+    @property
+    def views(self) -> list[np.ndarray[Any, Any]]:
+        return [self.view(index) for index in range(len(self.params))]
+
+    def index(self, param: Union[int, str]) -> int:
+        """The number of a parameter."""
+        return self._index[param] if isinstance(param, str) else param
+
+    def begin(self, *, local: bool = False, micro_batches: int = 1) -> None:
+        """Begin a step. local: gradients are only added up here, for the next synchronised step.
+
+        micro_batches: the result is divided by so many, too.
+        """
+        options = _abi.BeginOptions(flags=BeginFlag.LOCAL if local else 0, micro_batches=micro_batches)
+        self._check(lib.reducer_begin(self._handle, options))
+
+    def ready(self, param: Union[int, str], gradient: Any = None) -> None:
+        """A gradient is complete. In copy mode its array is lent until its bucket is done, at the latest by finish.
+
+        gradient may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode it may be None.
+        Threads: any.
+        """
+        index = self._index[param] if isinstance(param, str) else param
+        if gradient is not None and not isinstance(gradient, int):
+            gradient = self._address(index, gradient)
+        self._check(lib.reducer_ready(self._handle, index, gradient, None))
+
+    def finish(self, *, commit: bool = False) -> None:
+        """Wait until every result is in the gradients, and end the step. commit: until every rank has them.
+
+        Raises WeftError ERR_STATE, which names every parameter that never became ready; the step stays open then.
+        """
+        self._end(lib.reducer_finish, commit)
+
+    @contextlib.contextmanager
+    def step(self, *, local: bool = False, micro_batches: int = 1, commit: bool = False) -> Iterator[Reducer]:
+        """begin, the block, and finish. A block that raises leaves the step open: abort the communicator."""
+        self.begin(local=local, micro_batches=micro_batches)
+        yield self
+        self.finish(commit=commit)
+
+    def retry(self, *, commit: bool = False) -> None:
+        """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
+        self._end(lib.reducer_retry, commit)
+
+    def rebind(self, comm: Comm) -> None:
+        """Go on over another communicator, as a rule the one that Comm.shrink made. Collective over its ranks."""
+        error = _abi.Error()
+        code = lib.reducer_rebind(self._handle, comm._handle, error)
+        if code:
+            raise_error(code, error)
+        self.comm = comm
+
+    def verdict(self) -> Verdict:
+        """How far the steps have come."""
+        verdict = _abi.Verdict()
+        self._check(lib.reducer_verdict(self._handle, verdict))
+        finished, committed = (None if step == NO_STEP else int(step)
+                               for step in (verdict.last_finished_step, verdict.last_committed_step))
+        return Verdict(finished, committed, verdict.next_step, bool(verdict.can_retry), bool(verdict.rolled_back))
+
+    def stats(self) -> Stats:
+        """Counters, memory and times. Threads: any."""
+        stats = _abi.ReducerStats()
+        self._check(lib.reducer_query(self._handle, stats))
+        return Stats(*(getattr(stats, field.name) for field in dataclasses.fields(Stats)))
+
+    def buckets(self) -> list[BucketInfo]:
+        """The buckets in order of launch. Between steps."""
+        count, found = ctypes.c_uint32(), []
+        self._check(lib.reducer_bucket_count(self._handle, count))
+        members = (ctypes.c_uint64 * len(self.params))()
+        for index in range(count.value):
+            info = _abi.BucketInfo()
+            self._check(lib.reducer_bucket(self._handle, index, info, members, len(members)))
+            found.append(BucketInfo(info.index, DType(info.dtype), tuple(members[:info.param_count]), info.count,
+                                    info.bytes, info.limit_bytes, info.ready_ns, info.launch_ns, info.done_ns))
+        return found
+
+    def error(self) -> Optional[WeftError]:
+        """Its last error, or None."""
+        try:
+            self._check(lib.reducer_error(self._handle, _abi.Error()))
+        except WeftError as failure:
+            return failure
+        return None
+
+    def _end(self, call: Any, commit: bool) -> None:
+        code = call(self._handle, _abi.FinishOptions(flags=FinishFlag.COMMIT if commit else 0))
+        if code == Status.OK:
+            self._lent.clear()
+        self._check(code)
+
+    def _address(self, index: int, gradient: Any) -> int:
+        if not 0 <= index < len(self.params):
+            return 0  # the library has the text for it
+        part, what = region(gradient), self.params[index]
+        if part.dtype != what.dtype or part.shape != what.shape:
+            raise ValueError(f"{what.name} is {what.dtype.name} {what.shape}, its gradient {part.dtype.name} {part.shape}")
+        if part.count and not same_strides(part.shape, part.strides, what.strides):
+            raise ValueError(f"{what.name} has strides {what.strides}, its gradient {part.strides}")
+        if not part.writable:
+            raise ValueError(f"the gradient of {what.name} is read-only, and the result goes there")
+        self._lent[index] = part.owner
+        return part.address
+
+    def _check(self, code: int) -> None:
+        if code:
+            check(code, lambda error: lib.reducer_error(self._handle, error))
+
+
+def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
+    """The C array of params, and what it points to."""
+    array, keep = (_abi.Param * len(params))(), []
+    for place, param in zip(array, params):
+        extents = ctypes.c_int64 * len(param.shape)
+        shape, strides = extents(*param.shape), extents(*param.strides)
+        keep += [shape, strides]
+        place.struct_size = ctypes.sizeof(_abi.Param)
+        place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
+        place.shape, place.strides = shape, strides
+    return array, keep
+
+
+def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill consecutive places, in whatever order of dimensions."""
+    expected = 1
+    for step, extent in sorted((step, extent) for step, extent in zip(strides, shape) if extent != 1):
+        if step != expected:
+            return False
+        expected *= extent
+    return True

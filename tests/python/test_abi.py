@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""python/weft/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
+import ctypes
+import enum
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "python")]
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+from weft import _abi, constants  # noqa: E402
+
+HEADER = re.sub(r"/\*.*?\*/", "", (ROOT / "include/weft/weft.h").read_text(), flags=re.S)
+HEADER = re.sub(r"/\* clang-format o\w+ \*/", "", HEADER)
+# Not for Python: fields of hooks in C, and what a macro says by its name alone.
+PREFIXES = {"": "Status", "EVIDENCE": "Evidence", "DTYPE": "DType", "OP": "Op", "COLL": "Coll", "DEVICE": "DeviceKind",
+            "LOG": "LogLevel", "PROGRESS": "Progress", "BOOTSTRAP": "Bootstrap", "GRADIENT": "GradientMode",
+            "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
+            "BEGIN": "BeginFlag", "FINISH": "FinishFlag"}
+HOOKS_IN_C = re.compile(r"WEFT_(SPACE|HOOK|DEFAULT)_\w+|WEFT_API|WEFT_WEFT_H|\w+_INIT")
+
+
+def struct_name(cls):
+    return "weft" + re.sub(r"[A-Z]", lambda letter: "_" + letter.group().lower(), cls.__name__)
+
+
+def structs():
+    return {struct_name(cls): cls for cls in vars(_abi).values()
+            if isinstance(cls, type) and issubclass(cls, ctypes.Structure) and hasattr(cls, "_fields_")}
+
+
+def test_layout():
+    """every struct of weft.h has the size and the offsets of the ABI's golden file"""
+    if ctypes.sizeof(ctypes.c_void_p) != 8:
+        cases.skip("layout-lp64.txt is for 64-bit machines")
+    lines = []
+    for name, cls in structs().items():
+        lines.append(f"{name} size {ctypes.sizeof(cls)}")
+        for field, *_ in cls._fields_:
+            place = getattr(cls, field)
+            lines.append(f"{name}.{field} at {place.offset}, {place.size} bytes")
+    golden = (ROOT / "tests/abi/layout-lp64.txt").read_text().splitlines()
+    expect_equal(set(golden) - set(lines), set())
+    # Names of reserved fields are not in the golden file everywhere.
+    expect_equal({line for line in set(lines) - set(golden) if ".reserved" not in line}, set())
+
+
+def constant(name):
+    """What the package calls WEFT_name; None if it has no such number."""
+    for prefix, enumeration in sorted(PREFIXES.items(), reverse=True):
+        member = name[len(prefix) + 1:] if prefix and name.startswith(prefix + "_") else name
+        kind = getattr(constants, enumeration, None)
+        if (not prefix or member != name) and isinstance(kind, enum.EnumMeta) and member in kind.__members__:
+            return int(kind[member])
+    return getattr(constants, name, None)
+
+
+def test_constants():
+    """every number of weft.h is the package's"""
+    limits = {"UINT64_MAX": 2**64 - 1, "INT32_MIN": -2**31}
+    for name, value in re.findall(r"^#define (WEFT_\w+) (\S+(?: ?\S+)*)$", HEADER, re.M):
+        if HOOKS_IN_C.fullmatch(name) or name == "WEFT_VERSION_NUMBER":
+            continue
+        value = re.sub(r"U?INT\d+_C\((-?\d+)\)", r"\1", value.strip())
+        expect_equal(constant(name[5:]), limits[value] if value in limits else int(value, 0), name)
+
+
+def c_type(text, name):
+    """The ctypes type of a parameter or result of weft.h."""
+    pointers, base = text.count("*"), re.sub(r"\bconst\b|\*", " ", text).split()[0]
+    scalars = {"int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
+               "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "double": ctypes.c_double,
+               "uint8_t": ctypes.c_uint8, "weft_status": ctypes.c_int32}
+    if base in scalars:
+        kind = scalars[base]
+    elif base in ("char", "void"):
+        kind, pointers = (ctypes.c_char_p if base == "char" else ctypes.c_void_p), pointers - 1
+    elif base.endswith("_fn"):
+        kind = getattr(_abi, base[len("weft_"):])
+    elif base in structs():
+        kind = structs()[base]
+    else:
+        expect(re.search(rf"typedef struct {base} {base};", HEADER), f"{name}: what is {base}?")
+        kind, pointers = ctypes.c_void_p, pointers - 1  # a handle
+    for _ in range(pointers):
+        kind = ctypes.POINTER(kind)
+    return kind
+
+
+def test_prototypes():
+    """every function of weft.h has its prototype, with the types of its parameters"""
+    declared = {}
+    for result, name, parameters in re.findall(r"WEFT_API ([\w\s*]*?)\b(weft_\w+)\((.*?)\);", HEADER, re.S):
+        words = [] if parameters.strip() == "void" else parameters.split(",")
+        # Without the parameter's name.
+        types = [re.sub(r"\w+$", "", " ".join(word.split())) for word in words]
+        declared[name] = tuple(c_type(text, name) for text in [result] + types)
+    expect(len(declared) > 50, "functions of weft.h", declared)
+    expect_equal(set(_abi.PROTOTYPES), set(declared))
+    for name, types in declared.items():
+        expect_equal(_abi.PROTOTYPES[name], types, name)
+
+
+def test_old_python():
+    """the package has no syntax that Python 3.9 lacks"""
+    import ast
+    for path in (ROOT / "python/weft").glob("*.py"):
+        ast.parse(path.read_text(), str(path), feature_version=(3, 9))
+
+
+if __name__ == "__main__":
+    cases.main(globals())

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""The package weft on a built library: communicators and collectives. Ranks are threads. Usage: test_package.py WEFT"""
+import array
+import gc
+import sys
+import weakref
+
+from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
+
+
+def test_collectives():
+    """every collective gives what NumPy computes of all ranks' arrays"""
+    every = [np.arange(6, dtype=np.float64) * (rank + 1) for rank in range(SIZE)]
+    total = sum(every)
+
+    def body(comm):
+        mine, out = every[comm.rank], np.zeros(6)
+        comm.all_reduce(mine, out, "avg")
+        expect(np.allclose(out, total / SIZE), "all_reduce", out)
+        comm.all_reduce(mine.copy(), out, weft.Op.PREMUL_SUM, factor=2.0)
+        expect(np.allclose(out, 2 * total), "premul_sum", out)
+        comm.reduce(mine, out, "max", root=1)
+        expect(comm.rank != 1 or np.array_equal(out, every[2]), "reduce", out)
+        copy = mine.copy()
+        comm.broadcast(copy, 2)
+        expect(np.array_equal(copy, every[2]), "broadcast", copy)
+        wide = np.zeros((SIZE, 6))
+        comm.all_gather(mine, wide)
+        expect(np.array_equal(wide, every), "all_gather", wide)
+        part = np.zeros(2)
+        comm.reduce_scatter(mine, part)
+        expect(np.array_equal(part, total.reshape(SIZE, 2)[comm.rank]), "reduce_scatter", part)
+        wide[:] = 0
+        comm.gather(mine, wide if comm.rank == 0 else None)
+        expect(comm.rank != 0 or np.array_equal(wide, every), "gather", wide)
+        comm.scatter(every[1] if comm.rank == 1 else None, part, 1)
+        expect(np.array_equal(part, every[1].reshape(SIZE, 2)[comm.rank]), "scatter", part)
+        comm.all_to_all(mine, out)
+        expect(np.array_equal(out.reshape(SIZE, 2), [one.reshape(SIZE, 2)[comm.rank] for one in every]), "all_to_all")
+        to, of = (comm.rank + 1) % SIZE, (comm.rank - 1) % SIZE
+        sent = comm.send(mine, to, wait=False)
+        comm.recv(out, of)
+        sent.wait()
+        expect(np.array_equal(out, every[of]), "send and recv", out)
+        comm.barrier()
+
+    ranks(body)
+
+
+def test_backends():
+    """the backends of one host do the same, with the library's own arena memory"""
+    def body(comm):
+        memory = comm.alloc((4, 5), "f32")
+        expect(not memory.any(), "zeroed")
+        memory += comm.rank
+        comm.all_reduce(memory)
+        value = memory[3, 4]
+        comm.free(memory)
+        return comm.query().backend, float(value)
+
+    for backend in ("loopback", "shm"):
+        expect_equal(ranks(body, backend=backend), [(backend, 3.0)] * SIZE)
+
+
+def test_types():
+    """arrays of NumPy, of the buffer protocol and of DLPack are used where they lie, in every type"""
+    class Tensor:  # all that a framework's tensor shows
+        def __init__(self, values):
+            self.values = values
+
+        def __dlpack__(self):
+            return self.values.__dlpack__()
+
+    def body(comm):
+        for name in ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "f32", "f64"):
+            values = np.ones(5, {"u": "uint", "i": "int", "f": "float"}[name[0]] + str(8 * weft.DType[name.upper()].size))
+            comm.all_reduce(values)
+            expect_equal(values.tolist(), [SIZE] * 5, name)
+        values = array.array("d", [1, 2])
+        comm.all_reduce(values)
+        expect_equal(values.tolist(), [SIZE, 2 * SIZE])
+        tensor = Tensor(np.ones((2, 3), np.float32))
+        comm.all_reduce(tensor)
+        expect_equal(tensor.values.tolist(), [[SIZE] * 3] * 2)
+        comm.all_reduce(memoryview(tensor.values[1]))
+        expect_equal(tensor.values.tolist(), [[SIZE] * 3, [SIZE * SIZE] * 3])
+        comm.all_reduce(np.zeros(0, np.float32))
+        for bad in ([1.0], "text", np.ones(2, bool), np.ones(2, complex), np.ones(2, ">f4")):
+            expect_raises(TypeError, "", comm.all_reduce, bad)
+        expect_raises(ValueError, "strided", comm.all_reduce, np.ones((3, 3))[:, 1])
+        constant = np.ones(3)
+        constant.flags.writeable = False
+        expect_raises(ValueError, "read-only", comm.all_reduce, constant)
+        expect_raises(ValueError, "do not fit", comm.all_gather, np.ones(2), np.ones(3))
+
+    ranks(body)
+
+
+def test_requests():
+    """a request keeps its arrays until it is complete, also when the program has dropped both"""
+    def body(comm):
+        values = np.full(1000, comm.rank, np.float32)
+        request = comm.all_reduce(values, wait=False)
+        request.wait(timeout=20)
+        expect(request.done() and values[0] == 3, "the sum", values)
+        if comm.rank == 0:
+            inbox = np.zeros(4, np.float32)
+            alive = weakref.ref(inbox)
+            comm.recv(inbox, 1, wait=False)
+            del inbox
+            gc.collect()
+            expect(alive() is not None, "lent until complete")
+            pending = comm.recv(np.zeros(4, np.float32), 2, wait=False)
+            error = expect_raises(weft.WeftError, "", pending.wait, timeout=0)
+            expect_equal(error.code, weft.Status.ERR_NOT_DONE)
+        comm.barrier()
+        if comm.rank != 0:
+            comm.send(np.ones(4, np.float32), 0)
+        else:
+            pending.wait(timeout=20)
+
+    ranks(body)
+
+
+def test_mismatch():
+    """ranks that disagree get an exception that names them"""
+    def body(comm):
+        error = expect_raises(weft.WeftError, "rank", comm.all_reduce, np.ones(5 - (comm.rank == 2)))
+        return error.code, comm.error().code
+
+    for codes in ranks(body):
+        expect_equal(codes, (weft.Status.ERR_MISMATCH,) * 2)
+
+
+def test_absent_rank():
+    """a rank that does not come is named when the deadline passes"""
+    def body(comm):
+        if comm.rank == 1:
+            cases.wait_until(lambda: comm.error() is not None, "the others give up")
+            return comm.error().ranks
+        error = expect_raises(weft.WeftError, "", comm.barrier, timeout=0.2)
+        expect(error.code in (weft.Status.ERR_TIMEOUT, weft.Status.ERR_PEER_FAILED), "the code", error)
+        return error.ranks
+
+    expect_equal(ranks(body), [(1,)] * SIZE)
+
+
+def test_wrong_arguments():
+    """arguments that do not fit are refused, with a reason"""
+    expect_raises(ValueError, "rank and size", weft.Comm, store="unix:@nobody")
+    error = expect_raises(weft.WeftError, "other", weft.Comm, rank=0, size=1, store="unix:@weft-python-other",
+                          backend="other")
+    expect(error.code in (weft.Status.ERR_ARG, weft.Status.ERR_UNAVAILABLE), "the code", error)
+
+    def fail(comm):
+        if comm.rank == 1:
+            raise ValueError("of a rank")
+        comm.barrier()
+
+    expect_raises(ValueError, "of a rank", ranks, fail)
+
+
+def test_context():
+    """a context knows its backends, logs to a function of the program's, and takes a hook by name"""
+    lines = []
+    with weft.Context(log=lambda level, line: lines.append((level, line)), log_level=weft.LogLevel.DEBUG) as context:
+        names = {backend.name: backend for backend in context.backends()}
+        expect(names["shm"].available and names["loopback"].available, "backends", names)
+        expect(context.supports("shm", weft.Coll.ALL_REDUCE, "bf16", weft.Op.SUM), "shm sums bf16")
+        expect(not context.supports("shm", weft.Coll.ALL_REDUCE, "f32", weft.Op.BXOR), "no bits of floats")
+        with weft.Hook(context, "allreduce") as hook, weft.Comm(context, rank=0, size=1,
+                                                                store="unix:@weft-python-one") as comm:
+            weft.Reducer(comm, [weft.Param("w", (1,))], hook=hook).close()
+        expect_raises(weft.WeftError, "", weft.Hook, context, "none of these")
+    expect(lines and all(isinstance(line, str) for _, line in lines), "lines of log", lines)
+    expect(context.closed and weft.version() >= 10000, "closed")
+
+
+def test_split():
+    """a communicator splits by color"""
+    def body(comm):
+        part = comm.split(None if comm.rank == 0 else 1, key=-comm.rank)
+        if part is None:
+            return None
+        with part:
+            value = np.full(1, comm.rank)
+            part.all_reduce(value)
+            return part.rank, part.size, int(value[0])
+
+    expect_equal(ranks(body), [None, (1, 2, 3), (0, 2, 3)])
+
+
+def test_processes():
+    """processes under `weft run` find each other by the environment; what they leave open is destroyed at exit"""
+    program = "import numpy as np, weft; c = weft.Comm(); x = np.ones(2); c.all_reduce(x); r = weft.Reducer(c, " \
+              "[weft.Param('w', (2,), 'f64')]); r.begin(); r.ready(0, x); r.finish(); print(x, c.rank, c.size)"
+    result = cases.run([sys.argv[1], "run", "-n", "2", "--", sys.executable, "-c", program],
+                       environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal(result.returncode, 0, result.stdout, result.stderr)
+    for rank in range(2):
+        expect(f"[2. 2.] {rank} 2" in result.stdout, f"rank {rank}", result.stdout, result.stderr)
+
+
+def test_library_missing():
+    """a library that cannot be loaded is an ImportError that says where it was looked for"""
+    result = cases.run([sys.executable, "-c", "import weft; weft.version()"],
+                       environment={"PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": "/nowhere/libweft.so"})
+    expect("ImportError" in result.stderr and "/nowhere/libweft.so" in result.stderr, "the error", result.stderr)
+
+
+if __name__ == "__main__":
+    cases.main(globals())

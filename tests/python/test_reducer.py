@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""weft.Reducer on a built library. Ranks are threads."""
+import threading
+
+from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
+
+
+def test_modes():
+    """a reducer averages gradients in copy mode and in view mode, whatever their strides"""
+    def body(comm):
+        results = []
+        for mode in ("copy", "view"):
+            params = [weft.Param("w", (4, 3)), weft.Param("t", (4, 3), "f32", (1, 4)), weft.Param("b", (), "f64")]
+            done = []
+            with weft.Reducer(comm, params, mode=mode, bucket_limits=[0],
+                              on_bucket=lambda step, bucket, status: done.append((step, bucket, status))) as reducer:
+                grads = reducer.views if mode == "view" else [
+                    np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32).T, np.zeros(())]
+                expect_equal(grads[1].strides, (4, 16))
+                for grad in grads:
+                    grad[...] = comm.rank + np.arange(grad.size).reshape(grad.shape)
+                with reducer.step():
+                    reducer.ready("b", None if mode == "view" else grads[2])
+                    reducer.ready(1, grads[1])
+                    reducer.ready(0, grads[0])
+                expect_equal([bucket.params for bucket in reducer.buckets()], [(2,), (1,), (0,)])
+                expect_equal(reducer.stats().steps, 1)
+                results.append([grad.tolist() for grad in grads])
+                cases.wait_until(lambda: len(done) == 3, "every bucket is told")
+                del grads
+            expect_equal(sorted(done), [(0, bucket, weft.Status.OK) for bucket in range(3)])
+        expect_equal(results[0], results[1])
+        return results[0]
+
+    wanted = (1 + np.arange(12.0).reshape(4, 3)).tolist()
+    for result in ranks(body):
+        expect_equal(result, [wanted, wanted, 1.0])
+
+
+def test_accumulation():
+    """local steps add up, the synchronised step averages the sum and divides it by the micro-batches"""
+    def body(comm):
+        with weft.Reducer(comm, [weft.Param("w", (3,))]) as reducer:
+            for batch in range(3):
+                grad = np.full(3, comm.rank + batch, np.float32)
+                with reducer.step(local=batch < 2, micro_batches=3 if batch == 2 else 1):
+                    reducer.ready(0, grad)
+            return grad.tolist()
+
+    expect_equal(ranks(body), [[2.0] * 3] * SIZE)
+
+
+def test_misuse():
+    """misuse of a reducer is an error that names the parameter"""
+    def body(comm):
+        with weft.Reducer(comm, [weft.Param("w", (2, 3)), weft.Param("b", (3,))]) as reducer:
+            grad, bias = np.ones((2, 3), np.float32), np.ones(3, np.float32)
+            expect_raises(weft.WeftError, "", reducer.ready, 0, grad)
+            reducer.begin()
+            expect_raises(ValueError, "w is F32 (2, 3)", reducer.ready, "w", bias)
+            expect_raises(ValueError, "strides", reducer.ready, "w", np.ones((3, 2), np.float32).T)
+            expect_raises(weft.WeftError, "", reducer.ready, 7, grad)
+            reducer.ready("w", grad)
+            expect_raises(weft.WeftError, "'w'", reducer.ready, "w", grad)
+            error = expect_raises(weft.WeftError, "'b'", reducer.finish)
+            expect_equal((error.code, reducer.error().code), (weft.Status.ERR_STATE,) * 2)
+            reducer.ready("b", bias)
+            reducer.finish()
+        other = [weft.Param("w", (2, 3 + (comm.rank == 1)))]
+        return str(expect_raises(weft.WeftError, "'w'", weft.Reducer, comm, other))
+
+    texts = ranks(body)
+    expect(all("4" in text and "3" in text for text in texts), "both sides are named on every rank", *texts)
+
+
+def test_recovery():
+    """survivors shrink, rebind and retry the step that failed"""
+    def body(comm):
+        grad = np.full(4, comm.rank + 1.0, np.float32)
+        reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True)
+        with reducer.step():
+            reducer.ready(0, grad)
+        if comm.rank == 2:
+            comm.close()
+            return None
+        grad[:] = comm.rank + 1
+        reducer.begin()
+        reducer.ready(0, grad)
+        expect_raises(weft.WeftError, "", reducer.finish)
+        survivors = comm.shrink()
+        reducer.rebind(survivors)
+        verdict = reducer.verdict()
+        expect_equal((verdict.last_committed_step, verdict.can_retry), (0, True))
+        reducer.retry()
+        reducer.close()
+        survivors.barrier()
+        survivors.close()
+        return grad.tolist()
+
+    expect_equal(ranks(body), [[1.5] * 4, [1.5] * 4, None])
+
+
+def test_threads():
+    """ready may be called from several threads at once"""
+    count = 64
+
+    def body(comm):
+        grads = [np.full(10, comm.rank, np.float32) for _ in range(count)]
+        with weft.Reducer(comm, [weft.Param(f"p{i}", (10,)) for i in range(count)], bucket_limits=[100]) as reducer:
+            for _ in range(3):
+                reducer.begin()
+                workers = [threading.Thread(target=lambda part: [reducer.ready(i, grads[i]) for i in part],
+                                            args=(range(first, count, 4),)) for first in range(4)]
+                for worker in workers:
+                    worker.start()
+                for worker in workers:
+                    worker.join()
+                reducer.finish()
+        return sorted({float(value) for grad in grads for value in grad})
+
+    expect_equal(ranks(body), [[1.0]] * SIZE)
+
+
+if __name__ == "__main__":
+    cases.main(globals())
