@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""README's programs, as printed there: compiled against weft.h and libweft.so alone, and run by `weft run` with 2 ranks.
+"""README's programs, as printed there, run by `weft run` with 2 ranks: those in C compiled against weft.h and libweft.so
+alone, those in Python by this interpreter.
 
 Usage: test_readme.py CC BUILD WEFT
 """
+import os
 import re
 import subprocess
 import sys
@@ -10,24 +12,31 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": ""}
+EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": "", "sync_gradients.py": "1.5"}
+
+
+def compile_c(compiler, build, source):
+    """The command that runs a program in C."""
+    program = source.with_suffix("")
+    subprocess.run([compiler, "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(program),
+                    f"-I{ROOT / 'include'}", f"-L{build}", "-lweft", f"-Wl,-rpath,{build}"], check=True, timeout=60)
+    return [str(program)]
 
 
 def main():
     compiler, build, weft = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    programs = dict(re.findall(r"<!-- test: (\S+) -->\n```c\n(.*?)```", (ROOT / "README.md").read_text(), re.S))
+    programs = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.S))
     if set(programs) != set(EXPECTED):
         sys.exit(f"README has the programs {sorted(programs)}, expected {sorted(EXPECTED)}")
     with tempfile.TemporaryDirectory() as folder:
         for name, text in programs.items():
             source = Path(folder) / name
             source.write_text(text)
-            program = source.with_suffix("")
-            subprocess.run([compiler, "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", str(source), "-o",
-                            str(program), f"-I{ROOT / 'include'}", f"-L{build}", "-lweft", f"-Wl,-rpath,{build}"],
-                           check=True, timeout=60)
-            result = subprocess.run([weft, "run", "-n", "2", "--", str(program)], capture_output=True, text=True,
-                                    timeout=60)
+            in_c = source.suffix == ".c"
+            command = compile_c(compiler, build, source) if in_c else [sys.executable, str(source)]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": str(build / "libweft.so.1")}
+            result = subprocess.run([weft, "run", "-n", "2", "--", *command], capture_output=True, text=True,
+                                    timeout=60, env=environment)
             print(result.stdout, result.stderr)
             if result.returncode != 0:
                 sys.exit(f"{name}: exit code {result.returncode}")
