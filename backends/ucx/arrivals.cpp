@@ -96,8 +96,8 @@ ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_
     return UCS_OK;
   }
   peer->received++;
-  if (peer->endpoint == nullptr ||
-      transport.arrived(*peer, frame, ByteView(static_cast<std::byte*>(data), size))) {
+  const bool closed = peer->endpoint == nullptr && peer->broken;
+  if (closed || transport.arrived(*peer, frame, ByteView(static_cast<std::byte*>(data), size))) {
     return UCS_OK;
   }
   transport.lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),

@@ -78,25 +78,36 @@ Status agree(const BackendArgs& args, const Status& mine) {
   return {};
 }
 
-Status add_endpoints(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
-  for (size_t r = 0; r < cards.size(); r++) {
-    if (static_cast<int>(r) == rank) continue;
-    transport.peer(static_cast<int>(r)).token_out = cards[r].tokens[static_cast<size_t>(rank)];
+// Of two ranks the lower one calls. The other one makes its endpoint when it has heard the call, and UCX
+// makes it of what the call brought. If both called, UCX would settle later which call counts, by endpoints
+// that may have been closed by then: UCX 1.13 ends the process over that (docs/design.md).
+Status call(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
+  for (size_t r = static_cast<size_t>(rank) + 1; r < cards.size(); r++) {
     WEFT_TRY(transport.add_endpoint(static_cast<int>(r), cards[r].address));
+    transport.tell(transport.peer(static_cast<int>(r)), NoteKind::kHello);
   }
   return {};
 }
 
-// Tell everybody, and wait until everybody has told: of the others' kHello, then of their kReady.
-Status await(UcxTransport& transport, const BackendArgs& args, NoteKind kind, bool Peer::* heard) {
+Status answer(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
+  for (int r = 0; r < rank; r++) {
+    Peer& peer = transport.peer(r);
+    if (!peer.hello || peer.endpoint != nullptr || peer.broken) continue;
+    WEFT_TRY(transport.add_endpoint(r, cards[static_cast<size_t>(r)].address));
+    transport.tell(peer, NoteKind::kHello);
+  }
+  return {};
+}
+
+// Until everybody is `heard`. `step` is done in every round.
+template <class Step>
+Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* heard, Step&& step) {
   const int rank = args.exchange.rank();
   const int size = args.exchange.size();
-  for (int r = 0; r < size; r++) {
-    if (r != rank) transport.tell(transport.peer(r), kind);
-  }
   std::vector<int> silent;
   for (uint32_t round = 0;; round++) {
     const bool advanced = transport.progress();
+    WEFT_TRY(step());
     silent.clear();
     for (int r = 0; r < size; r++) {
       const Peer& peer = transport.peer(r);
@@ -115,6 +126,24 @@ Status await(UcxTransport& transport, const BackendArgs& args, NoteKind kind, bo
   return Status::error(Code::kTimeout, cat("rank ", list_text(silent), " did not answer over UCX"),
                        Evidence::kDeadline)
       .with_ranks(silent);
+}
+
+// Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
+Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
+  const int rank = args.exchange.rank();
+  WEFT_TRY(agree(args, call(transport, rank, cards)));
+  WEFT_TRY(await(transport, args, &Peer::hello, [&] { return answer(transport, rank, cards); }));
+  for (int r = 0; r < args.exchange.size(); r++) {
+    if (r != rank) transport.tell(transport.peer(r), NoteKind::kReady);
+  }
+  WEFT_TRY(await(transport, args, &Peer::ready, [] { return Status(); }));
+  for (uint32_t round = 0; !transport.settled(); round++) {
+    if (args.deadline.expired(args.clock)) {
+      return Status::error(Code::kTimeout, "UCX does not send", Evidence::kDeadline);
+    }
+    args.clock.relax(round);
+  }
+  return {};
 }
 
 }  // namespace
@@ -143,9 +172,10 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
           .with_ranks({other});
     }
   }
-  WEFT_TRY(agree(args, add_endpoints(*made, rank, cards)));
-  WEFT_TRY(await(*made, args, NoteKind::kHello, &Peer::hello));
-  WEFT_TRY(await(*made, args, NoteKind::kReady, &Peer::ready));
+  for (int r = 0; r < size; r++) {
+    made->peer(r).token_out = cards[static_cast<size_t>(r)].tokens[static_cast<size_t>(rank)];
+  }
+  WEFT_TRY(meet(*made, args, cards));
   int local = 0;
   for (int r = 0; r < size; r++) local += r == rank || (args.fds != nullptr && args.fds->same_host(r));
   made->set_local_size(local);

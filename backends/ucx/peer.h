@@ -66,6 +66,7 @@ struct Told {
 
 struct Peer {
   int rank = 0;
+  // None before the ranks meet (connect.cpp), and none after it was closed (then the peer is broken).
   ucp_ep_h endpoint = nullptr;
   uint64_t piece_bytes = 0;  // what its endpoint takes in one piece
   uint64_t eager_bytes = 0;  // up to here messages are sent without asking
