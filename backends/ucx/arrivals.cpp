@@ -80,30 +80,35 @@ bool UcxTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* desc
   return false;
 }
 
-// A frame from a rank that shows what only that rank was told; anything else is thrown away.
 template <class Frame>
 ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_size, void* data, size_t size,
                                     const ucp_am_recv_param_t* param) {
-  auto& transport = *static_cast<UcxTransport*>(self);
+  // A rendezvous of UCX's, which no member begins, brings no data.
+  const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
+  static_cast<UcxTransport*>(self)->hear<Frame>(
+      ByteView(static_cast<const std::byte*>(bytes), whole ? bytes_size : 0),
+      ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
+  return UCS_OK;
+}
+
+// A frame from a rank that shows what only that rank was told; anything else is thrown away.
+template <class Frame>
+void UcxTransport::hear(ByteView bytes, ByteView data) {
   Frame frame;
-  const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 &&
-                     parse(bytes, bytes_size, &frame) && frame.from < transport.peers_.size();
-  Peer* const peer = whole ? &transport.peers_[frame.from] : nullptr;
+  const bool known = parse(bytes, &frame) && frame.from < peers_.size();
+  Peer* const peer = known ? &peers_[frame.from] : nullptr;
   if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
-    if (!std::exchange(transport.strangers_, true)) {
-      transport.log_.warn("ucx: a message from outside of the communicator was thrown away");
+    if (!std::exchange(strangers_, true)) {
+      log_.warn("ucx: a message from outside of the communicator was thrown away");
     }
-    return UCS_OK;
+    return;
   }
   peer->received++;
   const bool closed = peer->endpoint == nullptr && peer->broken;
-  if (closed || transport.arrived(*peer, frame, ByteView(static_cast<std::byte*>(data), size))) {
-    return UCS_OK;
-  }
-  transport.lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
-                                      Evidence::kConnection)
-                            .with_ranks({peer->rank}));
-  return UCS_OK;
+  if (closed || arrived(*peer, frame, data)) return;
+  lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
+                            Evidence::kConnection)
+                  .with_ranks({peer->rank}));
 }
 
 bool UcxTransport::arrived(Peer& peer, const Header& header, ByteView data) {
@@ -184,5 +189,8 @@ template ucs_status_t UcxTransport::on_frame<Fragment>(void*, const void*, size_
                                                        const ucp_am_recv_param_t*);
 template ucs_status_t UcxTransport::on_frame<Note>(void*, const void*, size_t, void*, size_t,
                                                    const ucp_am_recv_param_t*);
+template void UcxTransport::hear<Header>(ByteView, ByteView);
+template void UcxTransport::hear<Fragment>(ByteView, ByteView);
+template void UcxTransport::hear<Note>(ByteView, ByteView);
 
 }  // namespace weft::ucx

@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "base/text.h"
+#include "card.h"
 #include "transport.h"
 
 namespace weft::ucx {
 namespace {
-
-// Of one rank's address, far above what UCX makes for a machine with many devices.
-constexpr uint32_t kMostAddressBytes = 64 * 1024;
 
 // A number that a stranger cannot guess, never 0.
 Status make_token(uint64_t* token) {
@@ -22,30 +20,6 @@ Status make_token(uint64_t* token) {
     }
   } while (*token == 0);
   return {};
-}
-
-// What a rank tells the others of itself: its address, and for each of them the token that it shall show. Or
-// why it has none.
-struct Card {
-  std::string problem;
-  Bytes address;
-  std::vector<uint64_t> tokens;
-};
-
-Bytes encode(const Card& card) {
-  ByteWriter writer;
-  writer.put_string(card.problem).put_bytes(card.address);
-  for (const uint64_t token : card.tokens) writer.put(token);
-  return writer.take();
-}
-
-bool decode(const Bytes& bytes, int ranks, Card* card) {
-  ByteReader reader(bytes);
-  card->problem = reader.get_string(1024);
-  const ByteView address = reader.get_bytes(kMostAddressBytes);
-  card->address.assign(address.begin(), address.end());
-  for (int r = 0; r < ranks; r++) card->tokens.push_back(reader.get<uint64_t>());
-  return reader.done() && (card->problem.empty() != card->address.empty());
 }
 
 Status make_card(UcxTransport& transport, int ranks, Card* card) {
@@ -64,13 +38,13 @@ Status make_card(UcxTransport& transport, int ranks, Card* card) {
 // All fail if one does, with the first one's words.
 Status agree(const BackendArgs& args, const Status& mine) {
   ByteWriter writer;
-  writer.put_string(std::string_view(mine.text()).substr(0, 1024));
+  writer.put_string(std::string_view(mine.text()).substr(0, kMostProblemBytes));
   std::vector<Bytes> all;
   WEFT_TRY(args.exchange.all_gather(writer.bytes(), &all, args.deadline));
   WEFT_TRY(mine);
   for (size_t r = 0; r < all.size(); r++) {
     ByteReader reader(all[r]);
-    const std::string text = reader.get_string(1024);
+    const std::string text = reader.get_string(kMostProblemBytes);
     if (reader.done() && text.empty()) continue;
     return Status::error(Code::kUnavailable, cat("rank ", r, ": ", text), Evidence::kReport)
         .with_ranks({static_cast<int>(r)});
@@ -156,7 +130,7 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   Status opened = reach(args, FailPlace::kSystem, 1);
   if (opened.ok()) opened = make_card(*made, size, &mine);
   if (!opened.ok())
-    mine = {opened.text().substr(0, 1024), {}, std::vector<uint64_t>(static_cast<size_t>(size))};
+    mine = {opened.text().substr(0, kMostProblemBytes), {}, std::vector<uint64_t>(static_cast<size_t>(size))};
   std::vector<Bytes> all;
   WEFT_TRY(args.exchange.all_gather(encode(mine), &all, args.deadline));
   WEFT_TRY(opened);

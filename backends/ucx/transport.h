@@ -67,6 +67,11 @@ class UcxTransport final : public Transport {
   void set_local_size(int size) { local_size_ = size; }
   void note_transports();  // when the endpoints are connected
 
+  // What another process sent: a Header, Fragment or Note, as bytes, and the data behind it. For on_frame and
+  // tests/fuzz.
+  template <class Frame>
+  void hear(ByteView frame, ByteView data);
+
  private:
   template <class Frame>
   static ucs_status_t on_frame(void* self, const void* header, size_t header_size, void* data, size_t size,

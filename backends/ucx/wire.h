@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/buffer.h"
 #include "core/transport.h"
 
 namespace weft::ucx {
@@ -59,9 +60,9 @@ static_assert(sizeof(Note) == 32);
 
 // Copy what another process sent; false when its length is not that of a T.
 template <class T>
-bool parse(const void* bytes, size_t size, T* value) {
-  if (bytes == nullptr || size != sizeof(T)) return false;
-  std::memcpy(value, bytes, sizeof(T));
+bool parse(ByteView bytes, T* value) {
+  if (bytes.size() != sizeof(T)) return false;
+  std::memcpy(value, bytes.data(), sizeof(T));
   return true;
 }
 
