@@ -1,11 +1,19 @@
 // The ucx transport alone: two or three ranks in one thread, each progressed in turn.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "support/catch.h"
+#include "support/flood.h"
 #include "support/seed.h"
 #include "support/simulation.h"
 #include "ucx/library.h"
@@ -153,6 +161,67 @@ class Stranger {
   ucp_ep_h endpoint_ = nullptr;
 };
 
+// While one exists, UCX's workers are given TCP on 127.0.0.1 and nothing else.
+struct OnlyTcp {
+  OnlyTcp() {
+    setenv("WEFT_UCX_TLS", "tcp", 1);
+    setenv("WEFT_UCX_NET_DEVICES", "lo", 1);
+  }
+  ~OnlyTcp() {
+    unsetenv("WEFT_UCX_TLS");
+    unsetenv("WEFT_UCX_NET_DEVICES");
+  }
+};
+
+// On which this process listens: UCX's, in this test.
+std::vector<uint16_t> listening_ports() {
+  std::vector<uint16_t> ports;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    sockaddr_in address{};
+    socklen_t address_size = sizeof address;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) != 0) continue;
+    if (address.sin_family == AF_INET) ports.push_back(ntohs(address.sin_port));
+  }
+  return ports;
+}
+
+// While one exists, what the process prints goes to a file instead.
+class Printed {
+ public:
+  Printed() : file_(std::tmpfile()), output_(::dup(1)), errors_(::dup(2)) {
+    std::fflush(nullptr);
+    ::dup2(::fileno(file_), 1);
+    ::dup2(::fileno(file_), 2);
+  }
+  ~Printed() {
+    std::fflush(nullptr);
+    ::dup2(output_, 1);
+    ::dup2(errors_, 2);
+    ::close(output_);
+    ::close(errors_);
+    std::fclose(file_);
+  }
+  Printed(const Printed&) = delete;
+  Printed& operator=(const Printed&) = delete;
+  int64_t bytes() const {
+    std::fflush(nullptr);
+    return ::lseek(::fileno(file_), 0, SEEK_END);
+  }
+
+ private:
+  std::FILE* const file_;
+  const int output_, errors_;
+};
+
+size_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
 }  // namespace
 
 // UCX 1.13 ended the process where both ranks of a pair called, and one closed its endpoint before it had
@@ -296,10 +365,6 @@ TEST_CASE("a send that is taken back in the middle lets go of its buffer") {
 
 TEST_CASE("a rank that goes is named by what waits for it, after a while") {
   // Over shared memory UCX does not notice; the control channel does.
-  struct OnlyTcp {
-    OnlyTcp() { setenv("WEFT_UCX_TLS", "tcp", 1); }
-    ~OnlyTcp() { unsetenv("WEFT_UCX_TLS"); }
-  };
   auto only_tcp = std::make_unique<OnlyTcp>();
   Ranks ranks(3);
   only_tcp.reset();
@@ -352,6 +417,41 @@ TEST_CASE("who does not know the token is not heard") {
   ranks.until([&] { return in.done; });
   CHECK(in.status.ok());
   CHECK(room == sent);
+}
+
+TEST_CASE("messages arrive while 10,000 hostile connections reach UCX's own ports") {
+  auto only_tcp = std::make_unique<OnlyTcp>();
+  Ranks ranks(2);
+  only_tcp.reset();
+  const std::vector<uint16_t> ports = listening_ports();
+  REQUIRE(ports.size() == 2);
+  const size_t files = open_files();
+  const Bytes small = pattern(100, 1), large = pattern(700'000, 2);
+  uint64_t slot = 0;
+  const auto exchange = [&] {
+    for (const Bytes* sent : {&small, &large}) {
+      Bytes got(sent->size());
+      Message out, in;
+      ranks.at(0).send(1, tag(slot), descriptor(slot), sent->data(), sent->size(), &out);
+      ranks.at(1).receive(0, tag(slot), got.data(), got.size(), &in);
+      ranks.until([&] { return out.done && in.done; });
+      REQUIRE(out.status.ok());
+      REQUIRE(in.status.ok());
+      REQUIRE(got == *sent);
+      slot++;
+    }
+  };
+  {
+    const Bytes recorded = test::good_traffic(AuthKey::from_secret(small));
+    auto printed = std::make_unique<Printed>();
+    const test::Flood flood(ports, recorded);
+    while (flood.connections() < 10'000) exchange();
+    const int64_t bytes = printed->bytes();
+    printed.reset();
+    CHECK(bytes == 0);  // nor can they fill the program's output
+  }
+  exchange();
+  ranks.until([&] { return open_files() <= files; });  // UCX keeps nothing of theirs
 }
 
 TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into its receives") {
