@@ -23,8 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
 MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
-TORCH = "torch==2.13.0"
 TIMEOUT_S = 900
+sys.path.insert(0, str(ROOT / "tools"))
+import torch_venv  # noqa: E402
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # Open MPI allocates a buffer for every call; glibc must not give its pages back each time.
@@ -146,20 +147,14 @@ class Torch:
 
     def __init__(self, arguments):
         self.arguments = arguments
-        self.venv = arguments.build / "peers" / "venv"
-        self.python = self.venv / "bin" / "python"
+        self.python = None
         self.version = ""
 
     def prepare(self):
-        done = self.venv / TORCH
-        if not done.exists():
-            say(f"installing {TORCH} into {self.venv}")
-            try:
-                run([sys.executable, "-m", "venv", "--clear", self.venv])
-                run([self.python, "-m", "pip", "install", "--quiet", TORCH])
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                return f"PyTorch could not be installed (python3-venv, a package index): {error}"
-            done.touch()
+        try:
+            self.python = torch_venv.prepare(self.arguments.build, say)
+        except RuntimeError as error:
+            return str(error)
         self.version = "PyTorch " + run([self.python, "-W", "ignore", "-c", "import torch; print(torch.__version__)"]).strip()
         return ""
 
