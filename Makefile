@@ -2,6 +2,7 @@
 #
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make test [SUITE=unit] [FILTER=text]
+#   make test-parity
 
 BUILD ?= build
 RANKS ?= 2
@@ -17,7 +18,7 @@ MESON_OPTIONS ?=
 WEFT := $(BUILD)/tools/weft
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test bench bench-peers lint install clean help
+.PHONY: setup build demo test test-parity bench bench-peers lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +45,9 @@ demo: build ## train on Fashion-MNIST with RANKS local processes
 
 test: build ## run all tests; the last line counts test cases
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
+
+test-parity: build ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
+	@python3 tests/parity/run.py $(BUILD)
 
 bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))

@@ -1,0 +1,75 @@
+"""A PyTorch module over a Weft reducer: what DistributedDataParallel is to PyTorch's own, in a hundred lines.
+
+Autograd's hook of a parameter calls reducer.ready as soon as its gradient is there. Threads: the one that trains.
+"""
+import torch
+
+import weft
+
+TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+
+
+class Synchronised:
+    """module, whose gradients are averaged over comm's ranks by `step`."""
+
+    def __init__(self, module, comm, **options):
+        self.module, self.comm = module, comm
+        self.view = options.get("mode") == "view"
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self.parameters = [parameter for _, parameter in named]
+        # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
+        params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride())
+                  for name, parameter in named]
+        self.reducer = weft.Reducer(comm, params, **options)
+        self.open = False  # a step is
+        self.ready = set()
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            if self.view:
+                parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
+
+    def broadcast_state(self, root=0):
+        """Parameters and buffers of root, to all."""
+        with torch.no_grad():
+            for tensor in [*self.module.parameters(), *self.module.buffers()]:
+                flat = tensor.contiguous()
+                if tensor.numel():
+                    self.comm.broadcast(flat, root)
+                    tensor.copy_(flat)
+
+    def backward(self, loss, **begin):
+        """One step of the reducer around a backward pass."""
+        self.reducer.begin(**begin)
+        self.open, self.ready = True, set()
+        try:
+            loss.backward()
+        finally:
+            self.open = False
+        self.reducer.finish()
+
+    def zero_grad(self):
+        """Gradients are zeroed where they are in view mode, dropped in copy mode."""
+        for parameter in self.parameters:
+            if self.view:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
+
+    def close(self):
+        if self.view:
+            for parameter in self.parameters:  # the views end with the reducer
+                parameter.grad = None
+        self.reducer.close()
+
+    def _hook(self, index):
+        def hook(parameter):
+            if self.open:
+                self.ready.add(index)
+                self.reducer.ready(index, parameter.grad.data_ptr() or None)
+        return hook
+
+
+def as_tensor(array, dtype):
+    """A tensor over the same memory; NumPy has no bf16, so its elements come as their bits."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(dtype) if dtype == torch.bfloat16 else tensor

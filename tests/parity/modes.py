@@ -1,0 +1,108 @@
+"""The ways to synchronise that are compared: each is one small class, which does the same step through both.
+
+`ddp` is DistributedDataParallel's wrapper, `synced` binding.Synchronised, both over equal modules. A step leaves its
+result in the gradients. `batches` are those of one rank and one step, as many as micro_batches.
+"""
+LIMIT_BYTES = 4096  # of a bucket: several buckets in every model
+
+
+class Mode:
+    """Copy mode: gradients are the framework's own."""
+
+    micro_batches = 1
+    ddp_options = {}
+    reducer_options = {}
+
+    def excluded(self, model):
+        """Why a model is not run in this mode, or nothing."""
+        if model.sparse:
+            return "open: the reducer has no sparse gradients yet"
+        if not model.uses_all:
+            return "open: the reducer has no absent parameters yet"
+        return ""
+
+    def wrap(self, ddp_class, module):
+        return ddp_class(module, bucket_cap_mb=LIMIT_BYTES / 2**20, **self.ddp_options)
+
+    def bind(self, synced_class, module, comm):
+        return synced_class(module, comm, bucket_limits=[LIMIT_BYTES], **self.reducer_options)
+
+    def clear(self, ddp):
+        ddp.zero_grad(set_to_none=True)
+
+    def step_ddp(self, ddp, batches):
+        ddp(batches[0]).backward()
+
+    def step_weft(self, synced, batches):
+        synced.backward(synced.module.loss(batches[0]))
+
+    def finish(self, ddp, synced):
+        """What else must be equal after the last step; raises AssertionError."""
+
+
+class Copy(Mode):
+    pass
+
+
+class View(Mode):
+    """The gradients live in the buckets of both."""
+
+    ddp_options = {"gradient_as_bucket_view": True}
+    reducer_options = {"mode": "view"}
+
+    def clear(self, ddp):
+        ddp.zero_grad(set_to_none=False)
+
+
+class Accumulate(Mode):
+    """The framework adds up in its own gradients, and synchronises the sum (no_sync)."""
+
+    micro_batches = 3
+
+    def step_ddp(self, ddp, batches):
+        for batch in batches[:-1]:
+            with ddp.no_sync():
+                ddp(batch).backward()
+        ddp(batches[-1]).backward()
+
+    def step_weft(self, synced, batches):
+        for batch in batches[:-1]:
+            synced.module.loss(batch).backward()
+        synced.backward(synced.module.loss(batches[-1]))
+
+
+class AccumulateView(Accumulate, View):
+    """The same in the views."""
+
+    def step_weft(self, synced, batches):
+        for batch in batches:
+            synced.backward(synced.module.loss(batch), local=batch is not batches[-1])
+
+
+class AccumulateLocal(Accumulate):
+    """The reducer adds up: every micro-batch hands over a gradient of its own."""
+
+    def step_weft(self, synced, batches):
+        for batch in batches:
+            synced.zero_grad()
+            synced.backward(synced.module.loss(batch), local=batch is not batches[-1])
+
+
+class OneBucket(Mode):
+    """One bucket a type: what DDP does in its first step."""
+
+    def wrap(self, ddp_class, module):
+        return ddp_class(module, bucket_cap_mb=1000)
+
+    def bind(self, synced_class, module, comm):
+        return synced_class(module, comm, bucket_limits=[10**9])
+
+
+class Retained(Mode):
+    """With what recovery keeps."""
+
+    reducer_options = {"retain": True}
+
+
+MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
+         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained}

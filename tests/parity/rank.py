@@ -1,0 +1,153 @@
+"""One rank of a parity job: trains every model in every mode through DistributedDataParallel on Gloo and through Weft.
+
+run.py starts it with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Usage: rank.py BACKENDS MODELS MODES STORE, each a list
+with commas. Rank 0 prints a line a case: outcome, name, detail, divided by tabs.
+"""
+import copy
+import hashlib
+import os
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import weft
+from binding import Synchronised
+from compare import bounds, other_bits, outside
+from models import MODELS
+from modes import MODES
+
+STEPS = 4
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Loss(torch.nn.Module):
+    """DDP synchronises what forward computes, so forward is the loss."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch):
+        return self.model.loss(batch)
+
+
+class Case:
+    """One model in one mode over one backend."""
+
+    def __init__(self, model, mode, comm):
+        self.mode, self.comm, self.problems = mode, comm, []
+        torch.manual_seed(1234)
+        ours = MODELS[model]()
+        theirs, self.local = copy.deepcopy(ours), copy.deepcopy(ours)
+        self.ddp = mode.wrap(DistributedDataParallel, Loss(theirs))
+        self.synced = mode.bind(Synchronised, ours, comm)
+        self.theirs, self.ours = theirs, ours
+
+    def run(self):
+        for step in range(STEPS):
+            for model in (self.theirs, self.ours, self.local):
+                model.rank, model.size, model.step = RANK, SIZE, step
+            generator = torch.Generator().manual_seed(1000 * step + RANK)
+            batches = [self.ours.batch(generator) for _ in range(self.mode.micro_batches)]
+            contributions = self.contribute(batches)
+            self.mode.clear(self.ddp)
+            self.synced.zero_grad()
+            self.mode.step_ddp(self.ddp, batches)
+            self.mode.step_weft(self.synced, batches)
+            self.compare(step, contributions)
+            self.update()
+        self.mode.finish(self.ddp, self.synced)
+        self.synced.close()
+        return self.problems
+
+    def contribute(self, batches):
+        """What each rank adds to the step: per parameter a list with each rank's gradient, or None without one."""
+        self.local.load_state_dict(self.theirs.state_dict())
+        self.local.zero_grad()
+        for batch in batches:
+            self.local.loss(batch).backward()
+        everything = [None] * SIZE
+        dist.all_gather_object(everything, [parameter.grad for parameter in self.local.parameters()])
+        return list(zip(*everything))
+
+    def compare(self, step, contributions):
+        names = [name for name, _ in self.ours.named_parameters()]
+        for name, ours, theirs, parts in zip(names, self.ours.parameters(), self.theirs.parameters(), contributions):
+            problem = self.difference(ours.grad, theirs.grad, parts)
+            if problem:
+                self.problems.append(f"step {step}: {name}: {problem}")
+        bits = hashlib.sha256()
+        for parameter in self.ours.parameters():
+            if parameter.grad is not None:
+                bits.update(parameter.grad.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        everything = [None] * SIZE
+        dist.all_gather_object(everything, bits.hexdigest())
+        if len(set(everything)) != 1:
+            self.problems.append(f"step {step}: the ranks have different gradients")
+
+    def difference(self, ours, theirs, parts):
+        if ours is None or theirs is None:
+            return "" if ours is theirs else f"ours {'is' if ours is None else 'is not'} None, theirs is the opposite"
+        if ours.stride() != theirs.stride() and ours.numel() > 1:
+            return f"strides {ours.stride()}, theirs {theirs.stride()}"
+        present = [part if part is not None else torch.zeros_like(ours) for part in parts]
+        mean, their_bound, our_bound = bounds(present, self.divisor())
+        problems = {"ours is": outside(ours, mean, our_bound), "DDP's is": outside(theirs, mean, their_bound)}
+        if SIZE == 2:
+            problems["against DDP's"] = other_bits(ours, theirs, present)
+        return ", ".join(f"{who} {problem}" for who, problem in problems.items() if problem)
+
+    def divisor(self):
+        return SIZE
+
+    def update(self):
+        """Descend, both from where DDP is: rounding apart is allowed in one step, not summed over many."""
+        with torch.no_grad():
+            for ours, theirs in zip(self.ours.parameters(), self.theirs.parameters()):
+                if theirs.grad is not None:
+                    theirs -= 0.1 * theirs.grad.to_dense() if theirs.grad.is_sparse else 0.1 * theirs.grad
+                ours.copy_(theirs)
+
+
+def main():
+    backends, models, modes, store = sys.argv[1:5]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    lines = []
+    with weft.Context() as context:
+        for backend in backends.split(","):
+            with weft.Comm(context, rank=RANK, size=SIZE, store=f"{store}-{backend}", backend=backend, timeout=60) as comm:
+                for model in models.split(","):
+                    for mode in modes.split(","):
+                        lines.append(run_case(model, mode, backend, comm))
+                comm.barrier()
+    # Every rank has closed what is Weft's. PyTorch's own threads are not ended, but left: now and then one of them
+    # aborts a process that tears them down while another rank's connection closes.
+    dist.barrier()
+    if RANK == 0:
+        print("\n".join("\t".join(line) for line in lines), flush=True)
+    os._exit(0)
+
+
+def run_case(model, mode, backend, comm):
+    name = f"{model}, {mode}, {SIZE} ranks, {backend}"
+    reason = MODES[mode]().excluded(MODELS[model])
+    if reason:
+        return "out", name, reason
+    problems = Case(model, MODES[mode](), comm).run()
+    everything = [None] * SIZE
+    dist.all_gather_object(everything, problems)
+    texts = [f"rank {rank}: {text}" for rank, problems in enumerate(everything) for text in problems]
+    return "fail" if texts else "pass", name, "; ".join(texts[:4])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:  # the other ranks wait for this one: run.py ends them
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Weft's gradients beside those of PyTorch's DistributedDataParallel: `make test-parity` calls it with the build folder.
+
+Installs PyTorch into the build folder, starts one job for each number of ranks, and prints what each case came to. The
+last line counts them. cases.md says what is compared, and what is left out and why.
+"""
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import torch_venv  # noqa: E402
+
+RANK = Path(__file__).resolve().parent / "rank.py"
+MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
+MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build")
+    parser.add_argument("--ranks", default="2,3,4")
+    parser.add_argument("--backends", default="shm,ucx")
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--modes", default=MODES)
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for a job")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    return arguments
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(python, arguments, size):
+    """The processes of a job."""
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
+              "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python"),
+              "WEFT_LIBRARY": str(arguments.build / "libweft.so.1")}
+    words = [arguments.backends, arguments.models, arguments.modes, f"unix:@weft-parity-{os.getpid()}-{size}"]
+    return [subprocess.Popen([str(python), "-W", "ignore", str(RANK), *words], env={**common, "RANK": str(rank)},
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             start_new_session=True) for rank in range(size)]
+
+
+def run_job(python, arguments, size):
+    """The lines that rank 0 printed; a job that fails or hangs is one failed case."""
+    processes = start(python, arguments, size)
+    deadline = time.monotonic() + arguments.timeout
+    try:
+        # The first rank that fails ends the job: the others would wait for it.
+        while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+            if any(process.poll() for process in processes):
+                break
+            time.sleep(0.05)
+        codes = [process.poll() for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    outputs = [process.communicate() for process in processes]
+    lines = [line.split("\t") for line in outputs[0][0].splitlines() if line.count("\t") == 2]
+    if any(code != 0 for code in codes):
+        problem = next((f"rank {rank}: exit code {code}\n{outputs[rank][1][-3000:]}" for rank, code in enumerate(codes)
+                        if code), f"no end within {arguments.timeout:.0f} s")
+        lines.append(["fail", f"job of {size} ranks", problem])
+    return lines
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        python = torch_venv.prepare(arguments.build, lambda text: print("parity:", text, flush=True))
+    except RuntimeError as error:
+        sys.exit(f"parity: {error}")
+    counts = {"pass": 0, "fail": 0, "out": 0}
+    begin = time.monotonic()
+    for size in map(int, arguments.ranks.split(",")):
+        for outcome, name, detail in run_job(python, arguments, size):
+            counts[outcome] += 1
+            print(f"{outcome:4} {name}" + f": {detail}" * bool(detail), flush=True)
+    print(f"parity: {counts['pass']} passed, {counts['fail']} failed, {counts['out']} left out in "
+          f"{time.monotonic() - begin:.0f} s")
+    return 0 if counts["pass"] and not counts["fail"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
