@@ -9,7 +9,7 @@ namespace {
 constexpr int kRankBits = 20;
 // After a refusal, so that of two ranks that propose one gets through.
 constexpr uint64_t kBackoffNs = 1'000'000;
-// When one rank has lost another that this one has not: how long to wait for the same news.
+// When one rank has lost another and the next one has not: how long to wait for the same news.
 constexpr uint64_t kNewsNs = 500'000'000;
 
 bool contains(const std::vector<int>& ranks, int rank) {
@@ -174,12 +174,25 @@ bool Ballot::views_differ() const {
   });
 }
 
+// Whether somebody names this rank as failed, and somebody has not lost whom this rank has: who has given
+// this rank up may be there still, and goes on with the others.
+bool Ballot::gives_way() const {
+  const auto speaks = [&](int rank) { return rank != self_ && !lost_.contains(rank); };
+  const bool accused = std::any_of(accused_.begin(), accused_.end(), [&](const auto& by) {
+    return speaks(by.first) && by.second.contains(self_);
+  });
+  return accused && std::any_of(joined_.begin(), joined_.end(), [&](const auto& joined) {
+           return speaks(joined.first) &&
+                  !std::includes(joined.second.begin(), joined.second.end(), lost_.begin(), lost_.end());
+         });
+}
+
 void Ballot::advance(uint64_t now_ns) {
   if (decided_ || phase_ != Phase::kIdle || !joined_.contains(self_) || minority()) return;
   const auto alive = [&](int rank) { return !lost_.contains(rank); };
   if (*std::find_if(members_.begin(), members_.end(), alive) != self_ || !awaited().empty()) return;
   if (now_ns < not_before_ns_) return;
-  if (!views_differ()) {
+  if (!views_differ() && !gives_way()) {
     differ_since_ns_ = UINT64_MAX;
   } else if (differ_since_ns_ = std::min(differ_since_ns_, now_ns); now_ns - differ_since_ns_ < kNewsNs) {
     return;

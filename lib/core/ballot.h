@@ -4,8 +4,8 @@
 //
 // One rank's part, without threads, clock or connections: what it wants to send is taken with take_out. The
 // lowest member that is not known to be lost proposes, once every other such member has joined. It proposes
-// those who joined and can reach each other, if they are a majority. Messages may be lost with their sender,
-// and overtake each other.
+// those who joined and can reach each other, if they are a majority. Who is accused by others lets those go
+// first whom it alone has lost. Messages may be lost with their sender, and overtake each other.
 //
 // Threads: the caller's lock (lineage.h).
 #pragma once
@@ -74,6 +74,7 @@ class Ballot {
   bool apart(int a, int b) const;
   std::vector<int> connected() const;
   bool views_differ() const;
+  bool gives_way() const;
 
   const int self_;
   const std::vector<int> members_;

@@ -169,6 +169,31 @@ TEST_CASE("of two ranks that cannot reach each other the one that the failure na
   }
 }
 
+TEST_CASE("a rank that others accuse lets who has given it up go first") {
+  // Rank 2 has heard from neither that the other is lost, and would follow whoever proposes first.
+  for (uint64_t seed = 0; seed < 100; seed++) {
+    for (const int stopped : {0, 1}) {
+      INFO("seed " << seed << ", rank " << stopped << " was stopped");
+      Network net(weft::test::base_seed() + seed, 3);
+      net.at(0).lose(1);
+      net.at(1).lose(0);
+      for (int r = 0; r < 3; r++) net.at(r).join(false, {stopped});
+      for (int s = 0; s < 20'000 && !all_decided(net); s++) net.step();
+      CHECK(net.at(2).decision() == std::vector<int>{1 - stopped, 2});
+    }
+  }
+}
+
+TEST_CASE("an accused rank goes on with the others when who has given it up is gone") {
+  Network net(weft::test::base_seed(), 5);
+  net.at(0).lose(1);
+  net.at(1).lose(0);
+  net.kill(1);
+  for (const int r : {0, 2, 3, 4}) net.at(r).join(false, {0});
+  for (int s = 0; s < 20'000 && !all_decided(net); s++) net.step();
+  CHECK(net.at(2).decision() == std::vector<int>{0, 2, 3, 4});
+}
+
 TEST_CASE("who has lost many is left out, not the many") {
   Network net(3, 5);
   for (const int r : {2, 3, 4}) {
