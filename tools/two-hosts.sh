@@ -21,8 +21,8 @@ usage() {
   cat <<TEXT
 Usage: tools/two-hosts.sh [OPTIONS] [--] COMMAND [ARGUMENTS...]
 
-Run COMMAND as the ranks of several hosts, which are namespaces of this machine: they share its cores and its kernel,
-but no shared memory, and no network besides their rate-limited cables to one switch.
+Run COMMAND as the ranks of several hosts, which are namespaces of this machine: they share its kernel, but no shared
+memory, no network besides their rate-limited cables to one switch, and no cores while there is one for each.
 
   --hosts N            number of hosts, 1 to 64 (default 2)
   --ranks-per-host R   ranks on each (default 2)
@@ -39,8 +39,8 @@ but no shared memory, and no network besides their rate-limited cables to one sw
 The hosts are host0, host1 ... and know each other by these names; rank 0 is on host0. Each rank has WEFT_RANK,
 WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end after the first
 failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
-Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, mount), and in the kernel
-namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
+Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, taskset, mount), and in the
+kernel namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
 
 Example: tools/two-hosts.sh --rate 200mbit -- build/examples/hello_allreduce
 TEXT
@@ -90,7 +90,7 @@ parse() {
 
 check_needs() {
   local program missing=()
-  for program in ip tc unshare nsenter setpriv setsid mount; do
+  for program in ip tc unshare nsenter setpriv setsid taskset mount; do
     command -v "$program" >/dev/null || missing+=("$program")
   done
   ((${#missing[@]} == 0)) || fail "needs ${missing[*]} (Debian: apt install iproute2 util-linux)"
@@ -221,11 +221,23 @@ switch() {
 
 # ---- enter: a rank, on its way into its host
 
+# The cores that are a host's, as evenly as they divide. Ranks of one host tell each other how many cores they have, and
+# then do not spin while another of them needs the core; of other hosts' ranks on their cores they would not know.
+cores_of() { # HOST HOSTS: a list for taskset(1)
+  local part cores=() own=()
+  for part in $(sed -n 's/^Cpus_allowed_list:\s*//p' /proc/self/status | tr , ' '); do
+    mapfile -t -O ${#cores[@]} cores < <(seq "${part%-*}" "${part#*-}")
+  done
+  for ((index = $1 % ${#cores[@]}; index < ${#cores[@]}; index += $2)); do own+=("${cores[index]}"); done
+  (IFS=, && echo "${own[*]}")
+}
+
 enter() { # RANKS_PER_HOST "HOSTS' FIRST PROCESSES" COMMAND...
-  local keepers
+  local keepers host=$((WEFT_RANK / $1))
   read -ra keepers <<<"$2"
   export WEFT_LOCAL_SIZE=$1
-  exec nsenter --target "${keepers[WEFT_RANK / $1]}" --net --mount --ipc --uts -- env -C "$PWD" -- "${@:3}"
+  exec taskset --cpu-list "$(cores_of $host ${#keepers[@]})" \
+    nsenter --target "${keepers[host]}" --net --mount --ipc --uts -- env -C "$PWD" -- "${@:3}"
 }
 
 case ${1:-} in

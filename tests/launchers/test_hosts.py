@@ -84,6 +84,20 @@ def test_ranks():
     expect_equal(result.stdout.splitlines().count(os.getcwd()), 6, result)
 
 
+def test_cores():
+    """each host has cores of its own while there are enough, and all of them are somebody's"""
+    need_hosts()
+    cores = os.sched_getaffinity(0)
+    for count in (1, 2, 3):
+        script = "import os; print(int(os.environ['WEFT_RANK']) // 2, *os.sched_getaffinity(0))"
+        result = hosts("--hosts", count, "--prefix", "none", sys.executable, "-c", script)
+        lines = sorted({line for line in result.stdout.splitlines() if line})
+        expect_equal(len(lines), count, "ranks of a host have the same cores", result)
+        owned = [core for line in lines for core in map(int, line.split()[1:])]
+        expect_equal(set(owned), cores, result)
+        expect(len(owned) == max(len(cores), count), "no more cores in common than must be", result)
+
+
 def test_hello():
     """hello_allreduce on two hosts with two ranks each"""
     need_hosts(modules=True)
