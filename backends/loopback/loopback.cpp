@@ -1,15 +1,9 @@
 #include "loopback.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <bit>
-#include <fstream>
-#include <sstream>
-#include <string>
 #include <utility>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "fabric.h"
 #include "transport.h"
@@ -17,47 +11,16 @@
 namespace weft::loopback {
 namespace {
 
-// What tells one process from all others, on any host: a process id means something within a namespace and a
-// run of the kernel only, and is used again after its process has ended.
-struct Identity {
-  uint64_t pid = 0;
-  uint64_t pid_namespace = 0;
-  uint64_t start_ticks = 0;
-  std::string boot_id;
-
-  bool operator==(const Identity&) const = default;
-};
-
-Identity my_identity() {
-  Identity me;
-  me.pid = static_cast<uint64_t>(getpid());
-  struct stat space{};
-  if (stat("/proc/self/ns/pid", &space) == 0) me.pid_namespace = space.st_ino;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), me.boot_id);
-  std::string line;
-  std::getline(std::ifstream("/proc/self/stat"), line);
-  // Field 22, counted after the command's name, which ends with the last ')' and may contain anything.
-  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
-  std::string field;
-  for (int i = 3; i <= 22 && fields >> field; i++) {
-    if (i == 22) me.start_ticks = std::stoull(field);
-  }
-  return me;
-}
-
-Bytes encode(const Identity& me, const void* fabric) {
+Bytes encode(const ProcessIdentity& me, const void* fabric) {
   ByteWriter writer;
-  writer.put(me.pid).put(me.pid_namespace).put(me.start_ticks).put_string(me.boot_id);
+  me.put(writer);
   writer.put(reinterpret_cast<uintptr_t>(fabric));
   return writer.take();
 }
 
-bool decode(ByteView bytes, Identity* identity, uintptr_t* fabric) {
+bool decode(ByteView bytes, ProcessIdentity* identity, uintptr_t* fabric) {
   ByteReader reader(bytes);
-  identity->pid = reader.get<uint64_t>();
-  identity->pid_namespace = reader.get<uint64_t>();
-  identity->start_ticks = reader.get<uint64_t>();
-  identity->boot_id = reader.get_string(64);
+  *identity = ProcessIdentity::get(reader);
   *fabric = reader.get<uintptr_t>();
   return reader.done();
 }
@@ -68,13 +31,13 @@ using Handle = std::shared_ptr<Fabric>;
 // same identities and come to the same verdict.
 Status exchange_handles(const BackendArgs& args, const Handle* lent, Handle* fabric) {
   Exchange& exchange = args.exchange;
-  const Identity me = my_identity();
+  const ProcessIdentity me = this_process();
   std::vector<Bytes> all;
   WEFT_TRY(exchange.all_gather(encode(me, lent), &all, args.deadline));
   uintptr_t address = 0;
   Status verdict;
   for (size_t r = 0; r < all.size(); r++) {
-    Identity theirs;
+    ProcessIdentity theirs;
     uintptr_t given = 0;
     if (!decode(all[r], &theirs, &given) || theirs != me) {
       verdict = Status::error(Code::kUnavailable, cat("loopback is for ranks of one process; rank ", r,

@@ -4,13 +4,13 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "group.h"
 
@@ -18,19 +18,6 @@ namespace weft::shm {
 namespace {
 
 constexpr int64_t kLookMs = 20;  // between looks at whether a rank is lost that is waited for
-
-struct Identity {
-  uint64_t pid = 0;
-  uint64_t pid_namespace = 0;  // processes are the same if both agree
-};
-
-Identity this_process() {
-  struct stat info{};
-  Identity identity;
-  identity.pid = static_cast<uint64_t>(::getpid());
-  if (::stat("/proc/self/ns/pid", &info) == 0) identity.pid_namespace = info.st_ino;
-  return identity;
-}
 
 int usable_cores() {
   cpu_set_t cores;
@@ -92,18 +79,20 @@ class Founding {
 
   // Who is where, and the largest arena that all can map.
   Status introduce() {
-    const Identity me = this_process();
+    const ProcessIdentity me = this_process();
     ByteWriter writer;
     const uint64_t own =
         arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
-    writer.put(kMagic).put(me.pid).put(me.pid_namespace).put(own);
+    writer.put(kMagic);
+    me.put(writer);
+    writer.put(own);
     std::vector<Bytes> all;
     WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
     uint64_t arena = UINT64_MAX;
     for (int r = 0; r < size_; r++) {
       ByteReader reader(all[static_cast<size_t>(r)]);
       const auto magic = reader.get<uint64_t>();
-      const Identity identity{reader.get<uint64_t>(), reader.get<uint64_t>()};
+      const ProcessIdentity identity = ProcessIdentity::get(reader);
       arena = std::min(arena, reader.get<uint64_t>());
       if (!reader.done() || magic != kMagic) {
         return Status::error(Code::kVersion,
@@ -111,8 +100,7 @@ class Founding {
             .with_ranks({group_->name(r)});
       }
       peer(r).pid = static_cast<int64_t>(identity.pid);
-      peer(r).same_process =
-          r == rank_ || (identity.pid == me.pid && identity.pid_namespace == me.pid_namespace);
+      peer(r).same_process = r == rank_ || identity == me;
       users_ += peer(r).same_process ? 1 : 0;
     }
     group_->layout_ = Layout(size_, arena);

@@ -1,0 +1,41 @@
+#include "base/process.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace weft {
+
+void ProcessIdentity::put(ByteWriter& writer) const {
+  writer.put(pid).put(pid_namespace).put(start_ticks).put_string(boot_id);
+}
+
+ProcessIdentity ProcessIdentity::get(ByteReader& reader) {
+  ProcessIdentity identity;
+  identity.pid = reader.get<uint64_t>();
+  identity.pid_namespace = reader.get<uint64_t>();
+  identity.start_ticks = reader.get<uint64_t>();
+  identity.boot_id = reader.get_string(64);
+  return identity;
+}
+
+ProcessIdentity this_process() {
+  ProcessIdentity me;
+  me.pid = static_cast<uint64_t>(::getpid());
+  struct stat space{};
+  if (::stat("/proc/self/ns/pid", &space) == 0) me.pid_namespace = space.st_ino;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), me.boot_id);
+  std::string line;
+  std::getline(std::ifstream("/proc/self/stat"), line);
+  // Field 22, counted after the command's name, which ends with the last ')' and may contain anything.
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int i = 3; i < 22; i++) fields >> skipped;
+  fields >> me.start_ticks;
+  return me;
+}
+
+}  // namespace weft
