@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 
+#include "base/round_up.h"
 #include "base/text.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -24,10 +25,6 @@ namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 Status map(const Fd& fd, uint64_t offset, uint64_t size, std::byte** base) {
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
+
 namespace weft::coll {
 
 void Schedule::send(int peer, uint32_t step, Ref from, uint64_t bytes) {
@@ -46,7 +48,7 @@ void Schedule::end_round() {
 
 Ref Schedule::scratch(uint64_t bytes) {
   const Ref ref{Space::kScratch, scratch_bytes_};
-  scratch_bytes_ += (bytes + 63) / 64 * 64;
+  scratch_bytes_ += round_up(bytes, kCacheLine);
   return ref;
 }
 

@@ -4,22 +4,21 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/round_up.h"
 #include "base/text.h"
 
 namespace weft {
 namespace {
 
 // 0 if it would overflow.
-uint64_t round_up(uint64_t size) {
-  return size > UINT64_MAX - Arena::kAlignment
-             ? 0
-             : (size + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+uint64_t rounded(uint64_t size) {
+  return size > UINT64_MAX - Arena::kAlignment ? 0 : round_up(size, Arena::kAlignment);
 }
 
 }  // namespace
 
 bool ExtentAllocator::allocate(uint64_t size, uint64_t* offset) {
-  size = round_up(size);
+  size = rounded(size);
   if (size == 0) return false;
   const std::lock_guard lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -87,14 +86,14 @@ HeapArena::~HeapArena() {
 }
 
 Status HeapArena::allocate(uint64_t size, std::byte** memory) {
-  const uint64_t rounded = round_up(size);
-  std::byte* const block = rounded == 0 ? nullptr : allocator_.get(rounded, kAlignment);
+  const uint64_t whole = rounded(size);
+  std::byte* const block = whole == 0 ? nullptr : allocator_.get(whole, kAlignment);
   if (block == nullptr) return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size)));
-  std::memset(block, 0, rounded);
+  std::memset(block, 0, whole);
   *memory = block;
   const std::lock_guard lock(mutex_);
-  blocks_.emplace(*memory, rounded);
-  bytes_ += rounded;
+  blocks_.emplace(*memory, whole);
+  bytes_ += whole;
   return {};
 }
 

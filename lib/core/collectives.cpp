@@ -2,17 +2,14 @@
 
 #include <bit>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 
 namespace weft {
 namespace {
 
-// The finaliser of SplitMix64: every bit of the input reaches every bit of the output.
 uint64_t mix(uint64_t h, uint64_t value) {
-  h = (h ^ value) + 0x9e3779b97f4a7c15u;
-  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
-  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
-  return h ^ (h >> 31);
+  return scramble((h ^ value) + kSplitMixStep);
 }
 
 }  // namespace

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "base/text.h"
 
 namespace weft {
 namespace {
 
 constexpr uint64_t kScratchAlignment = 64;  // as weft.h promises
-
-uint64_t round_up(uint64_t value, uint64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 // Take one slab for consecutive, aligned parts. No memory is taken for nothing.
 Status take(Arena& arena, const std::vector<uint64_t>& sizes, uint64_t alignment, const char* what,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 
 namespace weft {
@@ -169,12 +170,6 @@ Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, st
   return {};
 }
 
-uint64_t mix(uint64_t h) {  // SplitMix64's finaliser
-  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
-  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
-  return h ^ (h >> 31);
-}
-
 }  // namespace
 
 HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int size) {
@@ -263,7 +258,7 @@ void Schedule::bind(const std::vector<std::byte*>& buffers, const std::vector<st
 
 void Schedule::tag(uint64_t plan_hash) {
   for (size_t i = 0; i < slots.size(); i++) {
-    slots[i].args.tag = std::max<uint64_t>(mix(plan_hash + i * 0x9e3779b97f4a7c15u), 1);  // 0 is the user's
+    slots[i].args.tag = std::max<uint64_t>(scramble(plan_hash + i * kSplitMixStep), 1);  // 0 is the user's
   }
 }
 

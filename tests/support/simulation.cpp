@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 #include "coll/over_transport.h"
 #include "kernels/host_ops.h"
@@ -23,11 +24,7 @@ thread_local int this_rank = 0;
 }  // namespace
 
 uint64_t Random::next() {
-  state_ += 0x9e3779b97f4a7c15u;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  return scramble(state_ += kSplitMixStep);
 }
 
 // Everything but the mutex and the handing over of the token is touched by the token's holder alone.

@@ -1,9 +1,15 @@
 // lib/base: values that everything else rests on.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <limits>
 
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/process.h"
+#include "base/round_up.h"
+#include "base/splitmix.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "core/arena.h"
@@ -105,4 +111,39 @@ TEST_CASE("byte counts read well") {
   CHECK(bytes_text(1536) == "1.5 KiB");
   CHECK(list_text(std::vector<int>{1, 2, 3}) == "1, 2, 3");
   CHECK(list_text(std::vector<int>{1, 2, 3}, 2) == "1, 2 and 1 more");
+}
+
+TEST_CASE("SplitMix64 gives its published numbers") {
+  SplitMix64 random(1234567);
+  CHECK(random.next() == 6457827717110365317u);
+  CHECK(random.next() == 3203168211198807973u);
+  CHECK(random.next() == 9817491932198370423u);
+}
+
+TEST_CASE("sizes are rounded up to whole units") {
+  CHECK(round_up(0, kCacheLine) == 0);
+  CHECK(round_up(1, kCacheLine) == 64);
+  CHECK(round_up(64, kCacheLine) == 64);
+  CHECK(round_up(65, 4096) == 4096);
+}
+
+TEST_CASE("a process is itself, also after a message, and no other one") {
+  const ProcessIdentity me = this_process();
+  CHECK(me.start_ticks != 0);
+  CHECK(me == this_process());
+  ByteWriter writer;
+  me.put(writer);
+  const Bytes bytes = writer.take();
+  ByteReader reader(bytes);
+  CHECK(ProcessIdentity::get(reader) == me);
+  CHECK(reader.done());
+  ByteReader cut(ByteView(bytes).first(bytes.size() - 1));
+  CHECK(!(ProcessIdentity::get(cut) == me));
+  CHECK(!cut.done());
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(this_process() == me ? 1 : 0);
+  int how = 0;
+  REQUIRE(::waitpid(child, &how, 0) == child);
+  CHECK(how == 0);
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/round_up.h"
 #include "base/text.h"
 #include "coll/algorithm.h"
 
@@ -72,7 +73,7 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   all_cut_ = back_running_ = false;
   const Composed op = operation();
   const uint64_t bytes = std::max(need(op, false), spreads() ? need(op, true) : 0);
-  if (Status status = reserve((bytes + 63) / 64 * 64); !status.ok()) finish(std::move(status));
+  if (Status status = reserve(round_up(bytes, kCacheLine)); !status.ok()) finish(std::move(status));
 }
 
 // Elements of a piece (of a slice) at most.

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/round_up.h"
 #include "coll/hierarchical/grouping.h"
 #include "core/collectives.h"
 #include "core/device.h"
@@ -50,7 +51,8 @@ struct Composed {
   }
   // Part of the scratch, after `blocks` pieces in earlier parts (`part` of them). Parts begin on cache lines.
   std::byte* part(const Piece& piece, int part, int blocks_before) const {
-    return piece.scratch + (bytes(piece, blocks_before) + 63) / 64 * 64 + static_cast<uint64_t>(part) * 64;
+    return piece.scratch + round_up(bytes(piece, blocks_before), kCacheLine) +
+           static_cast<uint64_t>(part) * kCacheLine;
   }
   // 16-bit partial sums are scaled before they could overflow; others once, at the end.
   bool narrow() const { return is_float(args.dtype) && element == 2; }

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/splitmix.h"
+
 namespace faults {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): the standard's distributions differ between libraries.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  explicit Random(uint64_t seed) : bits_(seed) {}
+  uint64_t next() { return bits_.next(); }
   uint64_t below(uint64_t bound) { return next() % bound; }
   uint64_t between(uint64_t low, uint64_t high) { return low + below(high - low + 1); }
   bool one_in(uint64_t n) { return below(n) == 0; }
@@ -25,7 +21,7 @@ class Random {
   }
 
  private:
-  uint64_t state_;
+  weft::SplitMix64 bits_;
 };
 
 // Short times are as likely as long ones.
