@@ -84,6 +84,10 @@ TEST_CASE("a rank that dies or fails at an exact place is named by all others") 
             } else {
               CHECK((word.failed_rank == victim ||
                      text.find("rank " + std::to_string(victim)) != std::string::npos));
+              const bool gone =
+                  word.evidence == WEFT_EVIDENCE_CONNECTION || word.evidence == WEFT_EVIDENCE_PROCESS;
+              const bool leaves = action == "kill" || place == "forming";  // who fails while forming goes
+              CHECK((word.evidence == WEFT_EVIDENCE_REPORT || (leaves && gone)));
             }
             CHECK(ranks.exited_cleanly(r, kBoundMs));
           }

@@ -105,6 +105,7 @@ TEST_CASE("the survivors of a killed rank shrink and go on") {
     INFO(backend);
     kill_and_go_on(backend, 3, {1});
     kill_and_go_on(backend, 4, {0});
+    kill_and_go_on(backend, 8, {3});
   }
 }
 
@@ -119,6 +120,34 @@ TEST_CASE("a rank that dies while the survivors shrink is left out as well") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     for (const int late : {2, 4}) kill_and_go_on(backend, 6, {0}, late);
+  }
+}
+
+TEST_CASE("survivors who are no majority are told so, each of them") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    Processes ranks(4, [&](int rank, Reporter& reporter) {
+      Joined joined(backend.c_str(), rank, 4, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      work_until_failed(joined.comm, reporter, 1);
+      weft_error error = WEFT_ERROR_INIT;
+      weft_comm* next = nullptr;
+      const weft_status status = weft_comm_shrink(joined.comm, nullptr, &next, &error);
+      weft_comm_destroy(&next);
+      weft_comm_destroy(&joined.comm);
+      weft_context_destroy(&joined.context);
+      reporter.end(status, error);
+    });
+    for (int r = 0; r < 4; r++) REQUIRE(ranks.wait_for_mark(r, 1, kSetupMs));
+    for (const int victim : {0, 3}) ranks.kill(victim);
+    for (const int r : {1, 2}) {
+      Word word;
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO("rank " << r << ": " << word.text);
+      CHECK(word.status == WEFT_ERR_MINORITY);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
   }
 }
 
