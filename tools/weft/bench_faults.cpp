@@ -127,7 +127,7 @@ class Findings {
   uint64_t shown_ = 0;
   uint64_t runs_ = 0, hangs_ = 0, disagreements_ = 0, leftovers_ = 0, minorities_ = 0, unreached_ = 0;
   Times all_;
-  std::map<std::string, Times> by_backend_, by_phase_;
+  std::map<std::string, Times> by_backend_, by_phase_, by_fault_;  // of two faults, the first
   nlohmann::json list_ = nlohmann::json::array();
 };
 
@@ -171,7 +171,8 @@ void Findings::add(const Draw& draw, const faults::RunTrace& trace, const Verdic
   leftovers_ += verdict.leftovers.empty() ? 0 : 1;
   minorities_ += verdict.minority ? 1 : 0;
   unreached_ += verdict.reached ? 0 : 1;
-  for (Times* times : {&all_, &by_backend_[draw.backend], &by_phase_[name(draw.phase)]}) {
+  const std::string fault = std::string("by ") + name(draw.faults.at(0).action);
+  for (Times* times : {&all_, &by_backend_[draw.backend], &by_phase_[name(draw.phase)], &by_fault_[fault]}) {
     times->runs++;
     if (verdict.detect_ms) times->detect.push_back(*verdict.detect_ms);
     if (verdict.recover_ms) times->recover.push_back(*verdict.recover_ms);
@@ -242,6 +243,7 @@ void Findings::print_distribution() {
   };
   for (const auto& [backend, times] : by_backend_) row(backend, times);
   for (const auto& [phase, times] : by_phase_) row(phase, times);
+  for (const auto& [fault, times] : by_fault_) row(fault, times);
   row("all", all_);
   std::printf("%llu ended with a minority, in %llu the fault came too late\n",
               static_cast<unsigned long long>(minorities_), static_cast<unsigned long long>(unreached_));
