@@ -7,45 +7,39 @@ With u the unit roundoff of a type, W ranks and S = sum |g_r| / W:
   (W + 1) u_acc S + u |mean| off.
 To first order; the factor 1.01 is for the rest, the smallest subnormal for results that underflow. With two ranks the
 orders are the same, and where the halves of both gradients are exact (they do not underflow) the bits must be, too.
+
+Values come as arrays of f64, types by Weft's names. Used beside PyTorch (rank.py) and without it (test_recorded.py).
 """
-import torch
+import numpy as np
 
-ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-ACCUMULATOR = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-24, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-SUBNORMAL = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149, torch.float64: 5e-324}
-
-
-def bounds(contributions, divisor):
-    """The f64 mean of gradients, and how far DDP's and Weft's may be from it."""
-    kind, count = contributions[0].dtype, len(contributions)
-    wide = torch.stack([one.double() for one in contributions])
-    mean, size = wide.sum(0) / divisor, wide.abs().sum(0) / divisor
-    floor = SUBNORMAL[kind] * count
-    # The reference is in f64 itself: its own error is that of a third party.
-    reference = (count + 1) * 2.0**-53 * size
-    ddp = 1.01 * (count + 1) * ROUNDOFF[kind] * size + reference + floor
-    ours = 1.01 * ((count + 1) * ACCUMULATOR[kind] * size + ROUNDOFF[kind] * mean.abs()) + reference + floor
-    return mean, ddp, ours
+ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+ACCUMULATOR = {"f16": 2.0**-24, "bf16": 2.0**-24, "f32": 2.0**-24, "f64": 2.0**-53}
+SUBNORMAL = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 5e-324}
 
 
-def bits(tensor):
-    """A tensor's elements as integers: NaN and the sign of zero count."""
-    return tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
-
-
-def other_bits(ours, theirs, contributions):
-    """The text of how two ranks' averages differ where their bits must be equal, or nothing."""
-    exact = torch.ones(ours.shape, dtype=torch.bool)
-    for one in contributions:
-        exact &= (one * 0.5) * 2 == one
-    differ = (bits(ours) != bits(theirs)) & exact
-    if not differ.any():
-        return ""
-    return f"{int(differ.sum())} of {differ.numel()} elements differ, by {(ours - theirs)[differ].abs().max().item():.3g}"
+def difference(kind, ours, theirs, contributions, divisor):
+    """What is wrong with two averages of the ranks' contributions (zeros where a rank had none), or nothing."""
+    wide = np.stack(contributions)
+    count, mean, size = len(wide), wide.sum(0) / divisor, np.abs(wide).sum(0) / divisor
+    # The reference's own error, and underflow.
+    common = (count + 1) * 2.0**-53 * size + SUBNORMAL[kind] * count
+    ddp_bound = 1.01 * (count + 1) * ROUNDOFF[kind] * size + common
+    our_bound = 1.01 * ((count + 1) * ACCUMULATOR[kind] * size + ROUNDOFF[kind] * np.abs(mean)) + common
+    problems = {"ours is": outside(ours, mean, our_bound), "DDP's is": outside(theirs, mean, ddp_bound)}
+    if count == 2 and divisor == 2:
+        problems["against DDP's"] = other_bits(kind, ours, theirs, wide)
+    return ", ".join(f"{who} {problem}" for who, problem in problems.items() if problem)
 
 
 def outside(value, mean, bound):
     """The text of how far value is beyond its bound, or nothing."""
-    distance = (value.double() - mean).abs()
-    worst = (distance - bound).max().item() if distance.numel() else 0.0
-    return f"{worst:.3g} beyond its bound" if not worst <= 0 else ""
+    wrong = ~(np.abs(value - mean) <= bound)
+    return f"{np.abs(value - mean)[wrong].max():.3g} off, beyond its bound" if wrong.any() else ""
+
+
+def other_bits(kind, ours, theirs, contributions):
+    """The text of how two ranks' averages differ where their bits must be equal, or nothing."""
+    halves = contributions * 0.5
+    exact = halves * 2 == contributions if kind == "f64" else np.fmod(halves / SUBNORMAL[kind], 1) == 0
+    differ = exact.all(0) & (ours.view(np.int64) != theirs.view(np.int64))
+    return f"{differ.sum()} of {differ.size} elements have other bits" if differ.any() else ""

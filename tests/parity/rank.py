@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
-from binding import Synchronised
-from compare import bounds, other_bits, outside
+import compare
+from binding import TYPES, Synchronised
 from models import MODELS
 from modes import MODES
 
@@ -32,6 +32,11 @@ class Loss(torch.nn.Module):
 
     def forward(self, batch):
         return self.model.loss(batch)
+
+
+def wide(tensor):
+    """A tensor's values in f64; the sign of a zero stays."""
+    return tensor.double().contiguous().numpy()
 
 
 class Case:
@@ -93,12 +98,8 @@ class Case:
             return "" if ours is theirs else f"ours {'is' if ours is None else 'is not'} None, theirs is the opposite"
         if ours.stride() != theirs.stride() and ours.numel() > 1:
             return f"strides {ours.stride()}, theirs {theirs.stride()}"
-        present = [part if part is not None else torch.zeros_like(ours) for part in parts]
-        mean, their_bound, our_bound = bounds(present, self.divisor())
-        problems = {"ours is": outside(ours, mean, our_bound), "DDP's is": outside(theirs, mean, their_bound)}
-        if SIZE == 2:
-            problems["against DDP's"] = other_bits(ours, theirs, present)
-        return ", ".join(f"{who} {problem}" for who, problem in problems.items() if problem)
+        present = [wide(part if part is not None else torch.zeros_like(ours)) for part in parts]
+        return compare.difference(TYPES[ours.dtype], wide(ours), wide(theirs), present, self.divisor())
 
     def divisor(self):
         return SIZE
@@ -124,9 +125,8 @@ def main():
                     for mode in modes.split(","):
                         lines.append(run_case(model, mode, backend, comm))
                 comm.barrier()
-    # Every rank has closed what is Weft's. PyTorch's own threads are not ended, but left: now and then one of them
-    # aborts a process that tears them down while another rank's connection closes.
-    dist.barrier()
+    # Every rank has closed what is Weft's, and passed its last barrier. PyTorch's own threads are not ended, but left:
+    # now and then one of them aborts a process that tears them down while another rank's connection closes.
     if RANK == 0:
         print("\n".join("\t".join(line) for line in lines), flush=True)
     os._exit(0)

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""What PyTorch's DistributedDataParallel did, as tests/parity/record.py wrote it down, and what the reducer makes of the
+same: buckets, and averages of the same gradients. Ranks are threads.
+"""
+import json
+import sys
+
+from ranks_of_threads import ROOT, expect, expect_equal, np, ranks, weft
+
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+import cases  # noqa: E402
+import compare  # noqa: E402
+
+RECORDED = ROOT / "tests" / "parity" / "recorded"
+STEPS = np.load(RECORDED / "steps.npz")
+INDEX = json.loads(STEPS["index"].tobytes())
+
+
+def test_plans():
+    """buckets and their limits are those that PyTorch plans, for 204 lists of parameters (cases 1 to 4, 6 to 8)"""
+    plans = json.loads((RECORDED / "plans.json").read_text())["plans"]
+    expect_equal(len(plans), 204)
+
+    def body(comm):
+        for plan in plans:
+            params = [weft.Param(str(number), (size,), kind)
+                      for number, (size, kind) in enumerate(zip(plan["sizes"], plan["kinds"]))]
+            with weft.Reducer(comm, params, bucket_limits=plan["limits"]) as reducer:
+                buckets = reducer.buckets()
+            expect_equal([list(bucket.params) for bucket in buckets], plan["buckets"], plan)
+            expect_equal([bucket.limit_bytes for bucket in buckets], plan["closed"], plan)
+
+    ranks(body, size=1)
+
+
+def widened(array, kind):
+    """Values in f64; bf16 comes as its bits."""
+    return ((array.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else array).astype(float)
+
+
+class Params:
+    """The parameters of an entry, and arrays of their layout."""
+
+    def __init__(self, entry):
+        self.entries = entry["params"]
+        self.list = [weft.Param(name, shape, kind, strides) for name, shape, kind, strides in self.entries]
+
+    def store(self, index, values):
+        """values as an array with the parameter's strides."""
+        _, shape, _, strides = self.entries[index]
+        if strides is None:
+            return np.array(values)
+        memory = np.empty(values.size, values.dtype)
+        array = np.lib.stride_tricks.as_strided(memory, shape, [stride * values.itemsize for stride in strides])
+        array[...] = values
+        return array
+
+
+def replay(name, size, mode, **options):
+    """Each step's problems, over all ranks."""
+    entry = INDEX["entries"][name]
+    params, batches = Params(entry), entry.get("batches", 1)
+
+    def body(comm):
+        problems = []
+        with weft.Reducer(comm, params.list, mode=mode, bucket_limits=[entry.get("limit", 2**20)]) as reducer:
+            for step in range(INDEX["steps"]):
+                stacks = [STEPS[f"{name}/{size}/{step}/{index}"] for index in range(len(params.list))]
+                results = run_step(reducer, comm, params, stacks, batches)
+                for index, (stack, result) in enumerate(zip(stacks, results)):
+                    param, _, kind, _ = params.entries[index]
+                    parts = stack[:-1].reshape(size, batches, *stack.shape[1:])
+                    problem = judge(kind, widened(result, kind), widened(stack[-1], kind), parts)
+                    if problem:
+                        problems.append(f"{name}, {size} ranks, {mode}, step {step}: {param}: {problem}")
+        return problems
+
+    return sum(ranks(body, size=size, **options), [])
+
+
+def run_step(reducer, comm, params, stacks, batches):
+    """The gradients after one synchronised step; in copy mode the reducer adds the micro-batches up, too."""
+    grads = list(reducer.views) if reducer.mode == weft.GradientMode.VIEW else [None] * len(stacks)
+    order = np.random.default_rng(comm.rank).permutation(len(stacks))  # each rank has an order of its own
+    for batch in range(batches):
+        with reducer.step(local=batch < batches - 1):
+            for index in order:
+                mine = stacks[index][comm.rank * batches + batch]
+                mine = mine.view(np.uint16) if params.list[index].dtype == weft.DType.BF16 else mine
+                if grads[index] is None or batch and reducer.mode == weft.GradientMode.COPY:
+                    grads[index] = params.store(index, mine)
+                elif batch:
+                    add_to(grads[index], mine, params.list[index].dtype)
+                else:
+                    grads[index][...] = mine
+                if reducer.mode == weft.GradientMode.VIEW:
+                    reducer.ready(int(index))
+                else:
+                    reducer.ready(int(index), grads[index].__array_interface__["data"][0])
+    return [np.array(grad) for grad in grads]
+
+
+def add_to(grad, more, dtype):
+    """What a framework does between micro-batches: sums in the gradient's type."""
+    if dtype == weft.DType.BF16:
+        total = (widened(grad, "bf16").astype(np.float32) + widened(more, "bf16").astype(np.float32)).view(np.uint32)
+        grad[...] = ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
+    else:
+        grad += more
+
+
+def judge(kind, ours, theirs, parts):
+    """The difference against the ranks' sums of micro-batches, which are added in the gradient's type."""
+    sums = []
+    for rank in parts:
+        total = np.array(rank[0].view(np.uint16) if kind == "bf16" else rank[0])
+        for more in rank[1:]:
+            add_to(total, more.view(np.uint16) if kind == "bf16" else more,
+                   weft.DType.BF16 if kind == "bf16" else None)
+        sums.append(widened(total, kind))
+    return compare.difference(kind, ours, theirs, sums, len(sums))
+
+
+def replay_all(names, **options):
+    problems = [problem for name in names for size in (2, 3, 4) for mode in ("copy", "view")
+                for problem in replay(name, size, mode, **options)]
+    expect(not problems, f"{len(problems)} differences", *problems[:10])
+
+
+def test_averages():
+    """averages are PyTorch's, in every type and with large and small numbers (cases 7, 8, 11, 12, 18, 26)"""
+    replay_all(["average", "view", "large f16", "small f16", "several buckets"])
+
+
+def test_layouts():
+    """averages are PyTorch's, for gradients of any dense layout (case 13)"""
+    replay_all(["layouts", "layouts, one bucket each"])
+
+
+def test_accumulated():
+    """accumulated gradients are PyTorch's under no_sync (cases 20, 55)"""
+    replay_all(["accumulated", "accumulated in views"])
+
+
+def test_over_shm():
+    """the same over shared memory"""
+    replay_all(["average", "accumulated"], backend="shm")
+
+
+if __name__ == "__main__":
+    cases.main(globals())
