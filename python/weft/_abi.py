@@ -129,6 +129,10 @@ class HookTable(Sized):
                 ("free_user_data", CFUNCTYPE(None, c_void_p))]
 
 
+class HookParams(Sized):
+    _fields_ = [("struct_size", c_size_t), ("options", c_char_p), ("inner", c_void_p), ("error", P(Error))]
+
+
 class Param(Sized):
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("dtype", c_int32), ("ndim", c_int32),
                 ("shape", P(c_int64)), ("strides", P(c_int64)), ("device_kind", c_int32), ("device", c_int32),
@@ -211,6 +215,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_request_on_complete": (status, c_void_p, complete_fn, c_void_p),
     "weft_request_error": (status, c_void_p, P(Error)),
     "weft_request_release": (status, _handle),
+    "weft_hook_params_init": (status, P(HookParams), c_size_t),
     "weft_hook_create": (status, c_void_p, c_char_p, c_void_p, _handle),
     "weft_hook_create_custom": (status, c_void_p, P(HookTable), c_void_p, _handle),
     "weft_hook_stage_complete": (status, c_void_p, P(StageToken), status),

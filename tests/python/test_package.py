@@ -171,7 +171,10 @@ def test_context():
         with weft.Hook(context, "allreduce") as hook, weft.Comm(context, rank=0, size=1,
                                                                 store="unix:@weft-python-one") as comm:
             weft.Reducer(comm, [weft.Param("w", (1,))], hook=hook).close()
-        expect_raises(weft.WeftError, "", weft.Hook, context, "none of these")
+        with weft.Hook(context, "fp16", inner=weft.Hook(context, "allreduce")) as around:
+            expect_equal(around.name, "fp16")
+        expect_raises(weft.WeftError, "none-of-these", weft.Hook, context, "none-of-these")
+        expect_raises(weft.WeftError, "depth", weft.Hook, context, "allreduce", depth=4)
     expect(lines and all(isinstance(line, str) for _, line in lines), "lines of log", lines)
     expect(context.closed and weft.version() >= 10000, "closed")
 

@@ -75,11 +75,14 @@ def test_misuse():
 
 def test_recovery():
     """survivors shrink, rebind and retry the step that failed"""
+    finished = threading.Barrier(SIZE, timeout=20)  # the first step, on all ranks
+
     def body(comm):
         grad = np.full(4, comm.rank + 1.0, np.float32)
         reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True)
         with reducer.step():
             reducer.ready(0, grad)
+        finished.wait()
         if comm.rank == 2:
             comm.close()
             return None
