@@ -75,20 +75,21 @@ def test_misuse():
 
 def test_recovery():
     """survivors shrink, rebind and retry the step that failed"""
-    finished = threading.Barrier(SIZE, timeout=20)  # the first step, on all ranks
+    begun = threading.Barrier(SIZE, timeout=20)  # the second step, by the survivors
 
     def body(comm):
         grad = np.full(4, comm.rank + 1.0, np.float32)
         reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True)
         with reducer.step():
             reducer.ready(0, grad)
-        finished.wait()
         if comm.rank == 2:
+            begun.wait()
             comm.close()
             return None
         grad[:] = comm.rank + 1
         reducer.begin()
         reducer.ready(0, grad)
+        begun.wait()
         expect_raises(weft.WeftError, "", reducer.finish)
         survivors = comm.shrink()
         reducer.rebind(survivors)
