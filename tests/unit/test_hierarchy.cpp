@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "coll/hierarchical/grouping.h"
 #include "coll/hierarchical/local_exchange.h"
+#include "coll/hierarchical/roll_call.h"
 #include "support/catch.h"
 #include "support/thread_group.h"
 
@@ -94,6 +95,57 @@ TEST_CASE("hosts that need another number of all-gathers finish together, and a 
   CHECK(seen[3].ok());
   CHECK(gathered[0] == 6);
   CHECK(seen[1].info().ranks == std::vector<int>{3});
+}
+
+namespace {
+
+// Remembers whom it was asked to send to, and completes what is sent to others than `stuck`.
+class Outbox final : public Transport {
+ public:
+  explicit Outbox(int stuck) : stuck_(stuck) {}
+  void send(int peer, const MessageTag&, const Descriptor&, const std::byte*, uint64_t,
+            Message* message) override {
+    sent.push_back(peer);
+    message->done = peer != stuck_;
+  }
+  void receive(int, const MessageTag&, std::byte*, uint64_t, Message*) override {}
+  bool progress() override { return false; }
+  void cancel(Message* message) override { message->done = true; }
+  bool peek(int, uint32_t, uint64_t, Descriptor*) override { return false; }
+  TransportCounters counters() const override { return {}; }
+  const char* name() const override { return "outbox"; }
+  std::vector<int> sent;
+
+ private:
+  const int stuck_;
+};
+
+// Time passes with every look.
+class LookingClock final : public Clock {
+ public:
+  uint64_t now_ns() override { return now_ += 100'000'000; }
+  void relax(uint32_t) override {}
+  void sleep(const std::atomic<uint32_t>&, uint32_t, uint64_t) override {}
+  void wake_all(const std::atomic<uint32_t>&) override {}
+
+ private:
+  uint64_t now_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that takes no notes keeps no other one from hearing who waits") {
+  Outbox transport(1);
+  LookingClock clock;
+  RollCall roll_call(transport, clock, 0, 4);
+  for (uint64_t slot = 0; slot < 2; slot++) {
+    RollCall::Wait wait;
+    wait.slot = slot;
+    transport.sent.clear();
+    roll_call.begins();
+    for (int poll = 0; poll < 1000; poll++) roll_call.waits(&wait);
+    CHECK(transport.sent == (slot == 0 ? std::vector<int>{1, 2, 3} : std::vector<int>{2, 3}));
+  }
 }
 
 TEST_CASE("WEFT_HOSTS has a number for every rank") {

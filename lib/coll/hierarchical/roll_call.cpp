@@ -1,6 +1,7 @@
 #include "coll/hierarchical/roll_call.h"
 
 #include <numeric>
+#include <utility>
 
 namespace weft::coll {
 namespace {
@@ -71,15 +72,21 @@ void RollCall::hear() {
 }
 
 void RollCall::say(Wait* wait) {
-  for (; wait->told < static_cast<int>(lines_.size()); wait->told++) {
-    Line& line = lines_[static_cast<size_t>(wait->told)];
-    if (wait->told == rank_) continue;
-    if (line.sent > 0 && !line.send.done) return;  // it has not taken the last one yet
+  if (!std::exchange(wait->tells, true)) {
+    for (int r = 0; r < static_cast<int>(lines_.size()); r++) {
+      if (r != rank_) wait->untold.push_back(r);
+    }
+  }
+  // Who has not taken the last note yet (it may be stopped) keeps nobody else from hearing this one.
+  std::erase_if(wait->untold, [&](int r) {
+    Line& line = lines_[static_cast<size_t>(r)];
+    if (line.sent > 0 && !line.send.done) return false;
     line.said = {wait->lane, wait->slot + 1};
     line.send = Message();
-    transport_.send(wait->told, {line.sent++, kWireLane, 0}, wait->descriptor,
+    transport_.send(r, {line.sent++, kWireLane, 0}, wait->descriptor,
                     reinterpret_cast<const std::byte*>(&line.said), sizeof line.said, &line.send);
-  }
+    return true;
+  });
 }
 
 std::vector<int> RollCall::silent(const Wait& wait, const std::vector<int>& ranks) const {

@@ -30,7 +30,8 @@ class RollCall {
     Descriptor descriptor;
     uint32_t fruitless = 0;  // polls since it advanced
     uint64_t since_ns = 0;   // about when it last did
-    int told = 0;            // ranks that were told
+    bool tells = false;      // has begun to tell the others
+    std::vector<int> untold;
   };
   // An operation begins, goes on, or has been polled in vain.
   void begins();
