@@ -55,6 +55,8 @@ SocketMesh::SocketMesh(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
 SocketMesh::~SocketMesh() {
   stop();
+  // For all peers together, and although one may go on sending.
+  const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
   const std::lock_guard lock(core_->join_mutex);
   if (core_->thread.joinable()) core_->thread.detach();  // this is that thread
   for (const auto& peer : core_->peers) {
@@ -62,7 +64,8 @@ SocketMesh::~SocketMesh() {
     // Closing a connection with unread bytes would tell the peer of an error before it reads the farewell.
     std::vector<Bytes> unread;
     bool closed = peer->ended;
-    while (!closed && wait_for(peer->connection.fd(), POLLIN, core_->clock, Deadline::at(0))) {
+    while (!closed && !deadline.expired(core_->clock) &&
+           wait_for(peer->connection.fd(), POLLIN, core_->clock, Deadline::at(0))) {
       if (!peer->connection.read(&unread, &closed).ok()) break;
       unread.clear();
     }
