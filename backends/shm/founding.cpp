@@ -56,6 +56,8 @@ class Founding {
     group_->names_ = args_.names;
     group_->host_ = &args_.host;
     group_->crowded_ = size_ > usable_cores();
+    group_->failpoints_ = args_.failpoints;
+    group_->clock_ = &args_.clock;
     group_->peers_.resize(static_cast<size_t>(size_));
     group_->populated_.resize(static_cast<size_t>(size_));
     WEFT_TRY(introduce());

@@ -86,6 +86,11 @@ class Group {
   // Read another process's private memory.
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
 
+  // About to write into peers' memory: a place for tests to stop this rank.
+  void reach_writing(uint64_t slot) const {
+    if (failpoints_ != nullptr) (void)failpoints_->reach(FailPlace::kWriting, slot, 0, *clock_);
+  }
+
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -107,6 +112,8 @@ class Group {
   const DeviceOps* host_ = nullptr;
   bool pull_ = false;
   bool crowded_ = false;
+  FailPointsPtr failpoints_;
+  Clock* clock_ = nullptr;
   std::vector<Peer> peers_;
   std::vector<PopulatedRanges> populated_;
   std::shared_ptr<SegmentArena> arena_;  // of several communicators, if they were shrunk from each other

@@ -70,6 +70,7 @@ bool GroupLane::enter_peers() {
     leave_peers();
     return false;
   }
+  group_->reach_writing(op_.slot);
   return true;
 }
 

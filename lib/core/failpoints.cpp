@@ -39,7 +39,8 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   number = take_until('.', &stage);
   constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
       {"forming", FailPlace::kForming}, {"operation", FailPlace::kOperation}, {"stage", FailPlace::kStage},
-      {"leaving", FailPlace::kLeaving}, {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem}};
+      {"leaving", FailPlace::kLeaving}, {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem},
+      {"writing", FailPlace::kWriting}};
   bool known = false;
   for (const auto& [name, value] : kPlaces) {
     if (name != place) continue;

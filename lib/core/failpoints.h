@@ -21,14 +21,16 @@ enum class FailPlace : uint8_t {
   kLeaving,    // before the farewell; cannot fail
   kMemory,  // before memory is taken: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
   kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)
+  kWriting,  // shm, before each write into peers' memory, past the fence; number: the operation's slot;
+             // cannot fail
 };
 
 // Immutable. Threads: any thread.
 class FailPoints {
  public:
-  // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory and
-  // system, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number every visit
-  // counts. Null for an empty text; kArg quotes what is wrong.
+  // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory,
+  // system and writing, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number
+  // every visit counts. Null for an empty text; kArg quotes what is wrong.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
   // This rank is there: do what is set, if anything. An error for `fail`: kNoMemory at memory, else kSystem.

@@ -81,70 +81,89 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
   }
 }
 
+namespace {
+
+// A rank is stopped by the test, after_ms after it began to work, or by a failpoint; the others shrink, use
+// their arena memory again, and it wakes up.
+void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint) {
+  const std::string store = weft_test::store_name();
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  {
+    Processes ranks(3, [&](int rank, Reporter& reporter) {
+      if (rank == kStopped && !failpoint.empty()) setenv("WEFT_FAILPOINTS", failpoint.c_str(), 1);
+      weft_test::Terms terms;
+      terms.heartbeat_timeout_ms = 500;
+      Joined joined(backend.c_str(), rank, 3, store, terms);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      constexpr uint64_t kCount = 4'000'000;
+      void* memory = nullptr;
+      weft_error error = WEFT_ERROR_INIT;
+      if (weft_comm_alloc(joined.comm, kCount * sizeof(float), &memory) != WEFT_OK) _exit(96);
+      auto* const data = static_cast<float*>(memory);
+      std::fill(data, data + kCount, 1.0f);
+      weft_status status = WEFT_OK;
+      for (int i = 1; status == WEFT_OK; i++) {
+        if (i == 5) reporter.mark(1);
+        status =
+            weft_all_reduce(joined.comm, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_MAX, nullptr, nullptr);
+      }
+      weft_comm_error(joined.comm, &error);
+      if (rank == kStopped) {
+        weft_comm* none = nullptr;
+        const weft_status out = weft_comm_shrink(joined.comm, nullptr, &none, &error);
+        return reporter.end(out, error);
+      }
+      weft_comm* next = nullptr;
+      weft_error why = WEFT_ERROR_INIT;
+      if (weft_comm_shrink(joined.comm, nullptr, &next, &why) != WEFT_OK) return reporter.end(-2, why);
+      std::fill(data, data + kCount, 3.5f);
+      status = weft_all_reduce(next, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+      reporter.mark(kBuffersAreMine);
+      char word = 0;
+      if (::read(go[0], &word, 1) != 1) _exit(97);
+      const bool untouched = std::all_of(data, data + kCount, [](float x) { return x == 7.0f; });
+      weft_comm_destroy(&next);
+      weft_comm_destroy(&joined.comm);
+      weft_context_destroy(&joined.context);
+      reporter.end(untouched ? status : kLate, error);
+    });
+    REQUIRE(ranks.wait_for_mark(kStopped, 1, kSetupMs));
+    if (failpoint.empty()) {
+      poll(nullptr, 0, after_ms);
+      ranks.kill(kStopped, SIGSTOP);
+    }
+    for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
+    ranks.kill(kStopped, SIGCONT);
+    Word word;
+    REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
+    CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
+    REQUIRE(::write(go[1], "ab", 2) == 2);
+    for (const int r : {0, 1}) {
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO(word.text);
+      CHECK(word.status == WEFT_OK);
+      CHECK(word.failed_rank == kStopped);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
+  }
+  ::close(go[0]);
+  ::close(go[1]);
+}
+
+}  // namespace
+
 TEST_CASE("what a stopped rank writes after the others have shrunk reaches none of their memory") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
-    for (int round = 0; round < 4; round++) {
-      const std::string store = weft_test::store_name();
-      int go[2];
-      REQUIRE(pipe(go) == 0);
-      {
-        Processes ranks(3, [&](int rank, Reporter& reporter) {
-          weft_test::Terms terms;
-          terms.heartbeat_timeout_ms = 500;
-          Joined joined(backend.c_str(), rank, 3, store, terms);
-          if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
-          constexpr uint64_t kCount = 4'000'000;
-          void* memory = nullptr;
-          weft_error error = WEFT_ERROR_INIT;
-          if (weft_comm_alloc(joined.comm, kCount * sizeof(float), &memory) != WEFT_OK) _exit(96);
-          auto* const data = static_cast<float*>(memory);
-          std::fill(data, data + kCount, 1.0f);
-          weft_status status = WEFT_OK;
-          for (int i = 1; status == WEFT_OK; i++) {
-            if (i == 5) reporter.mark(1);
-            status = weft_all_reduce(joined.comm, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_MAX, nullptr,
-                                     nullptr);
-          }
-          weft_comm_error(joined.comm, &error);
-          if (rank == kStopped) {
-            weft_comm* none = nullptr;
-            const weft_status out = weft_comm_shrink(joined.comm, nullptr, &none, &error);
-            return reporter.end(out, error);
-          }
-          weft_comm* next = nullptr;
-          weft_error why = WEFT_ERROR_INIT;
-          if (weft_comm_shrink(joined.comm, nullptr, &next, &why) != WEFT_OK) return reporter.end(-2, why);
-          std::fill(data, data + kCount, 3.5f);
-          status = weft_all_reduce(next, data, data, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
-          reporter.mark(kBuffersAreMine);
-          char word = 0;
-          if (::read(go[0], &word, 1) != 1) _exit(97);
-          const bool untouched = std::all_of(data, data + kCount, [](float x) { return x == 7.0f; });
-          weft_comm_destroy(&next);
-          weft_comm_destroy(&joined.comm);
-          weft_context_destroy(&joined.context);
-          reporter.end(untouched ? status : kLate, error);
-        });
-        REQUIRE(ranks.wait_for_mark(kStopped, 1, kSetupMs));
-        poll(nullptr, 0, round * 2);  // somewhere in the middle of one of the calls
-        ranks.kill(kStopped, SIGSTOP);
-        for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
-        ranks.kill(kStopped, SIGCONT);
-        Word word;
-        REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
-        CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
-        REQUIRE(::write(go[1], "ab", 2) == 2);
-        for (const int r : {0, 1}) {
-          REQUIRE(ranks.last_word(r, kBoundMs, &word));
-          INFO(word.text);
-          CHECK(word.status == WEFT_OK);
-          CHECK(word.failed_rank == kStopped);
-          CHECK(ranks.exited_cleanly(r, kBoundMs));
-        }
-      }
-      ::close(go[0]);
-      ::close(go[1]);
-    }
+    // Somewhere in the middle of one of the calls.
+    for (int round = 0; round < 4; round++) stop_shrink_and_wake(backend, round * 2, "");
+  }
+}
+
+TEST_CASE("nor what it was about to write into their memory over shm when it was stopped") {
+  for (const char* const place : {"writing@6=stop", "writing@9=stop"}) {
+    INFO(place);
+    stop_shrink_and_wake("shm", 0, place);
   }
 }
