@@ -45,9 +45,10 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
                   "where the ranks meet: unix:@NAME or tcp://HOST:PORT (default: "
                   "a unix socket with a random name)");
   run->add_option("--prefix", options->prefix,
-                  "lines that start with [rank]: all, others (not rank 0's) or none")
+                  "lines that start with [rank]: all (default), others (not rank 0's) or none")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Prefix>{
-          {"all", Prefix::kAll}, {"others", Prefix::kOthers}, {"none", Prefix::kNone}}));
+          {"all", Prefix::kAll}, {"others", Prefix::kOthers}, {"none", Prefix::kNone}}))
+      ->option_text("WHICH");
   run->add_option("--timeout", options->timeout_s, "end the job after so many seconds")
       ->check(CLI::NonNegativeNumber);
   run->add_option("--grace", options->grace_s, "seconds the others have after the first failure, default 2")

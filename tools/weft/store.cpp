@@ -65,6 +65,7 @@ void add_store(CLI::App& app, int* exit_code) {
                                                         {"info", weft::LogLevel::kInfo},
                                                         {"debug", weft::LogLevel::kDebug}};
   store->add_option("--log", *level, "error, warn, info or debug (default warn), on standard error")
-      ->transform(CLI::CheckedTransformer(levels));
+      ->transform(CLI::CheckedTransformer(levels))
+      ->option_text("LEVEL");
   store->callback([address, level, exit_code] { *exit_code = serve(*address, *level); });
 }
