@@ -17,17 +17,23 @@ ACCUMULATOR = {"f16": 2.0**-24, "bf16": 2.0**-24, "f32": 2.0**-24, "f64": 2.0**-
 SUBNORMAL = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 5e-324}
 
 
-def difference(kind, ours, theirs, contributions, divisor):
-    """What is wrong with two averages of the ranks' contributions (zeros where a rank had none), or nothing."""
+def difference(kind, ours, theirs, contributions, divisor, wire=None):
+    """What is wrong with two averages of the ranks' contributions (zeros where a rank had none), or nothing.
+
+    wire is the type that a hook casts them to before they are divided and added, if it does: its cast and the one
+    back are two more roundings to the bounds that DDP's have above, in that type.
+    """
     wide = np.stack(contributions)
     count, mean, size = len(wide), wide.sum(0) / divisor, np.abs(wide).sum(0) / divisor
     # The reference's own error, and underflow.
     common = (count + 1) * 2.0**-53 * size + SUBNORMAL[kind] * count
     ddp_bound = 1.01 * (count + 1) * ROUNDOFF[kind] * size + common
     our_bound = 1.01 * ((count + 1) * ACCUMULATOR[kind] * size + ROUNDOFF[kind] * np.abs(mean)) + common
+    if wire is not None:
+        ddp_bound = our_bound = 1.01 * ((count + 2) * ROUNDOFF[wire] + ROUNDOFF[kind]) * size + 2 * count * SUBNORMAL[wire]
     problems = {"ours is": outside(ours, mean, our_bound), "DDP's is": outside(theirs, mean, ddp_bound)}
     if count == 2 and divisor == 2:
-        problems["against DDP's"] = other_bits(kind, ours, theirs, wide)
+        problems["against DDP's"] = other_bits(wire or kind, ours, theirs, wide)
     return ", ".join(f"{who} {problem}" for who, problem in problems.items() if problem)
 
 

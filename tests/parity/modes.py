@@ -3,6 +3,10 @@
 `ddp` is DistributedDataParallel's wrapper, `synced` binding.Synchronised, both over equal modules. A step leaves its
 result in the gradients. `batches` are those of one rank and one step, as many as micro_batches.
 """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+import weft
+
 LIMIT_BYTES = 4096  # of a bucket: several buckets in every model
 
 
@@ -12,6 +16,7 @@ class Mode:
     micro_batches = 1
     ddp_options = {}
     reducer_options = {}
+    wire = None  # the type in which gradients travel, if it is not their own
 
     def excluded(self, model):
         """Why a model is not run in this mode, or nothing."""
@@ -104,5 +109,37 @@ class Retained(Mode):
     reducer_options = {"retain": True}
 
 
+class CastHook(Mode):
+    """Gradients travel in 16 bits."""
+
+    name = theirs = None
+
+    def wrap(self, ddp_class, module):
+        ddp = super().wrap(ddp_class, module)
+        ddp.register_comm_hook(None, type(self).theirs)
+        return ddp
+
+    def bind(self, synced_class, module, comm):
+        with weft.Hook(comm.context, self.name, order="ddp") as hook:
+            return synced_class(module, comm, bucket_limits=[LIMIT_BYTES], hook=hook)
+
+
+class Fp16Hook(CastHook):
+    name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_hook
+
+
+class Bf16Hook(CastHook):
+    name, wire = "bf16", "bf16"
+
+    @staticmethod
+    def theirs(state, bucket):  # by its own name DDP takes it with NCCL alone
+        return default_hooks.bf16_compress_hook(state, bucket)
+
+
+class Fp16WrapperHook(CastHook):
+    name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
+
+
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
-         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained}
+         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "fp16": Fp16Hook, "bf16": Bf16Hook,
+         "fp16-wrapper": Fp16WrapperHook}

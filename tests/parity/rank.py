@@ -99,7 +99,8 @@ class Case:
         if ours.stride() != theirs.stride() and ours.numel() > 1:
             return f"strides {ours.stride()}, theirs {theirs.stride()}"
         present = [wide(part if part is not None else torch.zeros_like(ours)) for part in parts]
-        return compare.difference(TYPES[ours.dtype], wide(ours), wide(theirs), present, self.divisor())
+        return compare.difference(TYPES[ours.dtype], wide(ours), wide(theirs), present, self.divisor(),
+                                  self.mode.wire)
 
     def divisor(self):
         return SIZE

@@ -19,7 +19,7 @@ import torch_venv  # noqa: E402
 
 RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
-MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained"
+MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,fp16,bf16,fp16-wrapper"
 
 
 def parse_arguments():
