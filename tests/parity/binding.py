@@ -2,6 +2,8 @@
 
 Autograd's hook of a parameter calls reducer.ready as soon as its gradient is there. Threads: the one that trains.
 """
+import contextlib
+
 import torch
 
 import weft
@@ -23,8 +25,9 @@ class Synchronised:
         self.reducer = weft.Reducer(comm, params, **options)
         self.open = False  # a step is
         self.ready = set()
+        self.hooks = []
         for index, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            self.hooks.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
             if self.view:
                 parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
 
@@ -37,15 +40,21 @@ class Synchronised:
                     self.comm.broadcast(flat, root)
                     tensor.copy_(flat)
 
-    def backward(self, loss, **begin):
-        """One step of the reducer around a backward pass."""
+    @contextlib.contextmanager
+    def step(self, **begin):
+        """A step of the reducer around the backward passes of the block."""
         self.reducer.begin(**begin)
         self.open, self.ready = True, set()
         try:
-            loss.backward()
+            yield
         finally:
             self.open = False
         self.reducer.finish()
+
+    def backward(self, loss, create_graph=False, **begin):
+        """A step of one backward pass."""
+        with self.step(**begin):
+            loss.backward(create_graph=create_graph)
 
     def zero_grad(self):
         """Gradients are zeroed where they are in view mode, dropped in copy mode."""
@@ -56,6 +65,8 @@ class Synchronised:
                 parameter.grad = None
 
     def close(self):
+        for hook in self.hooks:
+            hook.remove()
         if self.view:
             for parameter in self.parameters:  # the views end with the reducer
                 parameter.grad = None

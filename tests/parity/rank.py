@@ -1,7 +1,7 @@
 """One rank of a parity job: trains every model in every mode through DistributedDataParallel on Gloo and through Weft.
 
-run.py starts it with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Usage: rank.py BACKENDS MODELS MODES STORE, each a list
-with commas. Rank 0 prints a line a case: outcome, name, detail, divided by tabs.
+run.py starts it with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Usage: rank.py BACKENDS MODELS MODES BEHAVIOURS STORE,
+each a list with commas. Rank 0 prints a line a case: outcome, name, detail, divided by tabs.
 """
 import copy
 import hashlib
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weft
 import compare
 from binding import TYPES, Synchronised
+from behaviours import BEHAVIOURS
 from models import MODELS
 from modes import MODES
 
@@ -115,16 +116,18 @@ class Case:
 
 
 def main():
-    backends, models, modes, store = sys.argv[1:5]
+    backends, models, modes, behaviours, store = sys.argv[1:6]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     lines = []
     with weft.Context() as context:
         for backend in backends.split(","):
             with weft.Comm(context, rank=RANK, size=SIZE, store=f"{store}-{backend}", backend=backend, timeout=60) as comm:
-                for model in models.split(","):
+                for model in filter(None, models.split(",")):
                     for mode in modes.split(","):
                         lines.append(run_case(model, mode, backend, comm))
+                for name in filter(None, behaviours.split(",")):
+                    lines.append(verdict(f"{name}, {SIZE} ranks, {backend}", BEHAVIOURS[name](comm)))
                 comm.barrier()
     # Every rank has closed what is Weft's, and passed its last barrier. PyTorch's own threads are not ended, but left:
     # now and then one of them aborts a process that tears them down while another rank's connection closes.
@@ -138,7 +141,11 @@ def run_case(model, mode, backend, comm):
     reason = MODES[mode]().excluded(MODELS[model])
     if reason:
         return "out", name, reason
-    problems = Case(model, MODES[mode](), comm).run()
+    return verdict(name, Case(model, MODES[mode](), comm).run())
+
+
+def verdict(name, problems):
+    """A line about a case, after what all ranks found wrong."""
     everything = [None] * SIZE
     dist.all_gather_object(everything, problems)
     texts = [f"rank {rank}: {text}" for rank, problems in enumerate(everything) for text in problems]

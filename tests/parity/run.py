@@ -21,6 +21,8 @@ RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
 MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,fp16,bf16,fp16-wrapper"
 
+BEHAVIOURS = "several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing"
+
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -29,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--backends", default="shm,ucx")
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--modes", default=MODES)
+    parser.add_argument("--behaviours", default=BEHAVIOURS)
     parser.add_argument("--timeout", type=float, default=120, help="seconds for a job")
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
@@ -46,7 +49,8 @@ def start(python, arguments, size):
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python"),
               "WEFT_LIBRARY": str(arguments.build / "libweft.so.1")}
-    words = [arguments.backends, arguments.models, arguments.modes, f"unix:@weft-parity-{os.getpid()}-{size}"]
+    words = [arguments.backends, arguments.models, arguments.modes, arguments.behaviours,
+             f"unix:@weft-parity-{os.getpid()}-{size}"]
     return [subprocess.Popen([str(python), "-W", "ignore", str(RANK), *words], env={**common, "RANK": str(rank)},
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              start_new_session=True) for rank in range(size)]
