@@ -34,6 +34,11 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
     if (r != options_.self) control_.send(r, message.bytes());
   }
   const Postbox::Key key{options_.id, round};
+  if (round == 0) {
+    // Exchanges of a channel follow each other: what came too late for one that is over is for nobody.
+    const std::lock_guard lock(postbox_.mutex_);
+    postbox_.inbox_.erase(postbox_.inbox_.begin(), postbox_.inbox_.lower_bound(key));
+  }
   Status broken;
   const auto arrived = [&] {
     {

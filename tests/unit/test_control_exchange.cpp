@@ -53,3 +53,37 @@ TEST_CASE("a message of a rank that is no member takes no member's place") {
   }
   mine->stop();
 }
+
+TEST_CASE("messages that come too late for their exchange do not keep later ones from forming") {
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kCaller);
+  const auto hub = std::make_shared<loopback::ControlHub>(2, clock);
+  Postbox postbox;
+  Receiver receiver(postbox);
+  const std::unique_ptr<Control> mine = loopback::ControlHub::connect(hub, 0);
+  const std::unique_ptr<Control> other = loopback::ControlHub::connect(hub, 1);
+  mine->start(&receiver);
+  const auto say = [&](uint32_t id, uint32_t round) {
+    ByteWriter message;
+    message.put(kKind).put(id).put(round).put_bytes({});
+    other->send(0, message.bytes());
+    mine->poll();
+  };
+  // More than a postbox holds.
+  constexpr uint32_t kLast = 5000;
+  for (uint32_t id = 0; id <= kLast; id++) {
+    ControlExchange exchange(*mine, postbox, engine,
+                             {.kind = kKind,
+                              .id = id,
+                              .self = 0,
+                              .members = {0, 1},
+                              .broken = [] { return Status(); },
+                              .owner = {}});
+    std::vector<Bytes> all;
+    if (id == kLast) say(id, 0);
+    const Status status = exchange.all_gather({}, &all, Deadline::after(clock, id == kLast ? 1000 : -2, 0));
+    CHECK(status.ok() == (id == kLast));
+    if (id != kLast) say(id, 0);
+  }
+  mine->stop();
+}
