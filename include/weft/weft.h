@@ -501,6 +501,7 @@ typedef struct weft_bucket_param {
   const int64_t* strides; /* in elements, ndim entries */
   uint64_t offset;        /* first element in the bucket */
   uint64_t count;         /* elements */
+  void* parameter;        /* weft_param.parameter */
 } weft_bucket_param;
 
 /* A bucket as a hook sees it; everything is valid during the call only, buffer and scratch during the step.
@@ -638,6 +639,10 @@ typedef struct weft_param {
   int32_t device_kind;    /* WEFT_DEVICE_*; default host */
   int32_t device;
   uint64_t flags; /* 0 */
+  /* Where its gradient is in copy mode, from create to destroy: for ready with NULL, and where the result of
+   * an absent parameter goes. Default: none. This rank's own, like the next. */
+  void* gradient;
+  void* parameter; /* its value, for hooks; never touched here. Default none */
 } weft_param;
 
 typedef int32_t weft_gradient_mode;
@@ -663,12 +668,28 @@ typedef struct weft_reducer_options {
   void* on_bucket_user_data;
   int64_t timeout_ms; /* a step's deadline from its finish call; default: the communicator's */
   uint64_t flags;     /* WEFT_REDUCER_*; equal on all ranks */
+  int32_t divide_by;  /* WEFT_DIVIDE_*; equal on all ranks; default WORLD */
+  uint32_t reserved;  /* 0 */
 } weft_reducer_options;
 /* Keep what each rank contributes to a step until the step is committed, for weft_reducer_retry. Needs the
  * memory of the buckets once more (weft_reducer_stats.retained_bytes); every finish then commits. */
 #define WEFT_REDUCER_RETAIN UINT64_C(1)
+/* Parameters may be absent from a step (weft_reducer_absent). Every synchronised step then agrees on which
+ * are absent everywhere, by one small collective beside those of the buckets. */
+#define WEFT_REDUCER_ABSENT UINT64_C(2)
+/* Ranks may begin a step without data, with weights, and join (weft_reducer_join). Every synchronised step
+ * then opens with one small collective, while gradients are computed. */
+#define WEFT_REDUCER_UNEVEN UINT64_C(4)
+/* With UNEVEN: a step in which a rank has joined is not reduced; finish says so on all ranks. */
+#define WEFT_REDUCER_STOP_WHEN_EXHAUSTED UINT64_C(8)
+
+/* What sums are divided by, besides micro_batches. All but WORLD need WEFT_REDUCER_UNEVEN. */
+#define WEFT_DIVIDE_WORLD 0   /* the number of ranks */
+#define WEFT_DIVIDE_ACTIVE 1  /* the number of ranks that have data in this step */
+#define WEFT_DIVIDE_WEIGHTS 2 /* a weighted mean: the sum of their weights (samples, say) */
+
 #define WEFT_REDUCER_OPTIONS_INIT \
-  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0}
+  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
 
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 
@@ -696,12 +717,22 @@ typedef struct weft_begin_options {
   uint64_t flags;         /* WEFT_BEGIN_* */
   uint32_t micro_batches; /* divide by this many accumulated micro-batches as well; default 1 */
   uint32_t reserved;      /* 0 */
-  double weight; /* this rank's weight; default 1. Other values: WEFT_ERR_UNSUPPORTED in this version */
+  double weight;          /* this rank's weight, finite and positive, for WEFT_DIVIDE_WEIGHTS; default 1 */
+  /* Copy mode: where results of absent parameters go in this step, per parameter, NULL for none; lent until
+   * finish returns. Default: weft_param.gradient. */
+  void* const* gradients;
 } weft_begin_options;
 /* Accumulate only: gradients of this step are added locally, nothing travels. */
 #define WEFT_BEGIN_LOCAL UINT64_C(1)
-#define WEFT_BEGIN_NO_DATA UINT64_C(2) /* WEFT_ERR_UNSUPPORTED in this version */
-#define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0}
+/* This rank has no data in this step: it contributes zeros and receives the results. (With gradients of
+ * earlier local steps it contributes those, and counts as a rank with data.) No ready follows, finish at
+ * once. Needs WEFT_REDUCER_UNEVEN. */
+#define WEFT_BEGIN_NO_DATA UINT64_C(2)
+/* The program promises that the same parameters are absent from this step on all ranks: nothing is exchanged
+ * about them, and buckets that are absent whole do not travel. A broken promise is WEFT_ERR_MISMATCH where
+ * the collectives differ by it, else a wrong result. */
+#define WEFT_BEGIN_FIXED UINT64_C(4)
+#define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0, NULL}
 
 /* Begin a step: gradients may become ready. options may be NULL. A LOCAL step accumulates for the next
  * synchronised one. In copy mode ready adds the gradient, which is of this micro-batch alone, to what the
@@ -721,6 +752,17 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
+/* Parameters take no part in this step: they have no gradient on this rank. What earlier local steps
+ * accumulated for them is contributed all the same, otherwise zeros. Where another rank has a gradient the
+ * result is this rank's too: its sum divided as all others', in the place that weft_begin_options.gradients
+ * or weft_param.gradient gives (without either it can be had from weft_reducer_result). A parameter that is
+ * absent everywhere leaves its gradient as it is in copy mode; its view is zero. In a local step this says
+ * only that ready will not come. Returns WEFT_ERR_ARG for an unknown index, WEFT_ERR_STATE outside a step,
+ * for a parameter that is ready or absent already (those before it in the list are absent then), or if the
+ * reducer was created without WEFT_REDUCER_ABSENT and the step not begun with WEFT_BEGIN_FIXED. Threads: as
+ * weft_reducer_ready. Since 1.0 */
+WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count);
+
 typedef struct weft_finish_options {
   size_t struct_size;
   uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks */
@@ -729,6 +771,8 @@ typedef struct weft_finish_options {
 /* Return only when every rank has all results of this step: after WEFT_OK the step is committed, and no
  * failure undoes it. Costs a barrier. */
 #define WEFT_FINISH_COMMIT UINT64_C(1)
+/* Every parameter that is neither ready nor absent is absent. */
+#define WEFT_FINISH_REST_ABSENT UINT64_C(2)
 #define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL}
 
 /* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
@@ -738,6 +782,49 @@ typedef struct weft_finish_options {
  * here; weft_reducer_rebind finds out whether they are everywhere.) Threads: one thread at a time per
  * reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
+
+/* Copy the last step's result of a parameter to `gradient`, laid out by the parameter's strides; in copy
+ * mode, for parameters that were absent here without a place for their result. Returns WEFT_ERR_STATE inside
+ * a step, or if the last synchronised step did not reduce it. Threads: one thread at a time per reducer.
+ * Since 1.0 */
+WEFT_API weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gradient);
+
+typedef struct weft_join_options {
+  size_t struct_size;
+  int64_t timeout_ms;    /* longest wait for the others' next step; default: the reducer's */
+  uint64_t finish_flags; /* of the others' finish: WEFT_FINISH_COMMIT or 0 */
+} weft_join_options;
+#define WEFT_JOIN_OPTIONS_INIT {sizeof(weft_join_options), 0, 0}
+
+typedef struct weft_join_result {
+  size_t struct_size;
+  uint64_t steps; /* of the others, in which this rank took part without data */
+  int32_t
+      last_active; /* the highest rank that had data in the last step: its state is the newest. -1: none */
+  uint32_t reserved;
+} weft_join_result;
+
+/* This rank has no more data: take part in the others' steps without data until every rank has joined, then
+ * return on all of them; the reducer may go on from there (the next epoch). What all ranks do in between is
+ * theirs: broadcast the state from last_active, say. options and result may be NULL. Returns WEFT_ERR_STATE
+ * inside a step, without WEFT_REDUCER_UNEVEN, or, with WEFT_REDUCER_STOP_WHEN_EXHAUSTED, once another rank
+ * begins a step; else as finish. Threads: one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
+                                       weft_join_result* result);
+
+typedef struct weft_param_info {
+  size_t struct_size;
+  uint32_t bucket;
+  uint8_t absent;            /* in the last synchronised step it was absent here */
+  uint8_t absent_everywhere; /* and on all ranks: it has no result */
+  uint8_t reserved[2];
+  uint64_t offset; /* first element in the bucket */
+  uint64_t count;  /* elements */
+} weft_param_info;
+
+/* Describe a parameter. Returns WEFT_ERR_ARG for an unknown index. Threads: between steps, one thread at a
+ * time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param_info* info);
 
 /* The reducer's last error with its details; WEFT_OK if none. Threads: one thread at a time per reducer.
  * Since 1.0 */
@@ -777,6 +864,14 @@ typedef struct weft_reducer_stats {
   uint64_t exposed_ns;       /* inside finish: communication that computing did not hide */
   uint64_t communication_ns; /* first launch to last completion */
   uint64_t retained_bytes;   /* memory of what WEFT_REDUCER_RETAIN keeps */
+  /* Of the last synchronised step, where ranks may be uneven; otherwise all ranks are active. */
+  uint32_t active_ranks;      /* that had data */
+  int32_t first_active;       /* the lowest of them; -1: none */
+  int32_t last_active;        /* the highest of them; -1: none */
+  uint32_t skipped_buckets;   /* that did not travel: absent whole in a WEFT_BEGIN_FIXED step */
+  double divisor;             /* of the sums */
+  uint64_t absent_params;     /* here */
+  uint64_t absent_everywhere; /* of these, on all ranks */
 } weft_reducer_stats;
 
 /* Threads: any thread. Since 1.0 */

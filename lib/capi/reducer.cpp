@@ -129,6 +129,13 @@ weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* grad
   });
 }
 
+weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->absent(params, count);
+  });
+}
+
 weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
@@ -137,6 +144,36 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
     Status status = reducer->rep->finish(read);
     after_progress(*reducer->context);
     return status;
+  });
+}
+
+weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gradient) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->result(param, gradient);
+  });
+}
+
+weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
+                              weft_join_result* result) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_join_options read;
+    WEFT_TRY(read_struct(options, "weft_join_options", &read));
+    weft_join_result out{};
+    const Status joined = reducer->rep->join(read, &out);
+    after_progress(*reducer->context);
+    if (result != nullptr) WEFT_TRY(write_struct(out, "result", result));
+    return joined;
+  });
+}
+
+weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param_info* info) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_param_info out{};
+    WEFT_TRY(reducer->rep->param(param, &out));
+    return write_struct(out, "info", info);
   });
 }
 

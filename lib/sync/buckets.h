@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -57,6 +58,11 @@ class Buckets {
   std::vector<Layout> layouts_;
   std::vector<Place> places_;
 };
+
+// The gradient is zero.
+inline void clear_place(const Buckets::Place& place) {
+  if (place.count > 0) std::memset(place.memory, 0, place.count * place.element_bytes);
+}
 
 class HookScratch {
  public:

@@ -17,8 +17,20 @@ Status check_options(const weft_reducer_options& options) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
-  if (options.flags & ~WEFT_REDUCER_RETAIN)
-    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  constexpr uint64_t kFlags =
+      WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED;
+  if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
+  if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
+    return Status::error(Code::kArg, cat("unknown divide_by ", options.divide_by));
+  }
+  if (options.divide_by != WEFT_DIVIDE_WORLD && !uneven) {
+    return Status::error(Code::kArg, "divide_by active ranks or weights needs WEFT_REDUCER_UNEVEN");
+  }
+  if ((options.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0 && !uneven) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN");
+  }
+  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
   }
@@ -35,12 +47,13 @@ Status check_options(const weft_reducer_options& options) {
 struct Proposal {
   std::string hook;
   uint64_t flags = 0;
+  int32_t divide_by = WEFT_DIVIDE_WORLD;
   std::vector<uint64_t> limits;
   Manifest manifest;
 
   Bytes write() const {
     ByteWriter writer;
-    writer.put_string(hook).put(flags).put(static_cast<uint32_t>(limits.size()));
+    writer.put_string(hook).put(flags).put(divide_by).put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
     manifest.write(&writer);
     return writer.take();
@@ -49,11 +62,12 @@ struct Proposal {
     ByteReader reader(bytes);
     out->hook = reader.get_string(kMaxHookName);
     out->flags = reader.get<uint64_t>();
+    out->divide_by = reader.get<int32_t>();
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
     const size_t read =
-        sizeof(uint32_t) * 2 + sizeof(uint64_t) + out->hook.size() + limits * sizeof(uint64_t);
+        sizeof(uint32_t) * 3 + sizeof(uint64_t) + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -73,6 +87,10 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
                other_rank);
   }
+  if (a.divide_by != b.divide_by) {
+    return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
+               other_rank);
+  }
   if (a.hook != b.hook) {
     return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
   }
@@ -86,6 +104,7 @@ Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* 
   proposal->hook = hook->name();
   if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
   proposal->flags = options.flags;
+  proposal->divide_by = options.divide_by;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   return make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest);
 }
@@ -102,6 +121,9 @@ Status furnish_local(ReducerState* s) {
     WEFT_TRY(
         Buckets::make(s->manifest, s->plan, arena, s->retain, context.options().host_allocator, &s->buckets));
   }
+  if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
+  if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
+  if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
@@ -139,6 +161,9 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->manifest = std::move(proposal.manifest);
   state->plan = make_plan(state->manifest, {.limits = proposal.limits, .order = {}});
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
+  state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
+  state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
+  state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   Status furnished = furnish(state.get(), deadline);
   if (!furnished.ok()) {
@@ -166,7 +191,6 @@ Status Reducer::furnish(ReducerState* state, Deadline deadline) {
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
     : state_(std::move(state)), timeout_ms_(timeout_ms) {
-  if (state_->copy) windows_.resize(state_->manifest.params.size());
   make_step();
   other_bytes_ = heap_bytes();
 }
@@ -209,9 +233,9 @@ Reducer::~Reducer() {
 uint64_t Reducer::heap_bytes() const {
   const ReducerState& s = *state_;
   uint64_t bytes =
-      sizeof *this + sizeof s + windows_.capacity() * sizeof(uint32_t) +
-      s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() + s.buckets->memory_bytes() +
-      s.readiness->memory_bytes() + step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
+      sizeof *this + sizeof s + s.presence->memory_bytes() + s.gradients.capacity() * sizeof(std::byte*) +
+      s.views->memory_bytes() + s.buckets->memory_bytes() + s.readiness->memory_bytes() +
+      step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
       s.schedule.buckets.capacity() * sizeof(HookedBucket) + s.plan.bucket_of.capacity() * sizeof(uint32_t) +
       s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket) +
       FlightRing::kCapacity * sizeof(FlightOperation);

@@ -138,6 +138,9 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   const bool known = in.dtype >= 1 && in.dtype <= kDtypeCount;
   if (!known) return wrong(index, out->name, cat("unknown dtype ", in.dtype));
   out->dtype = static_cast<Dtype>(in.dtype);
+  if (reinterpret_cast<uintptr_t>(in.gradient) % dtype_size(out->dtype) != 0) {
+    return wrong(index, out->name, "the gradient is not aligned to its elements");
+  }
   out->device_kind = in.device_kind;
   out->device = in.device;
   if (in.device_kind == WEFT_DEVICE_HOST && in.device != 0) {
@@ -186,6 +189,9 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
     weft_param param{};
     std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
     WEFT_TRY(from_struct(i, param, &manifest->params[i]));
+    if (param.gradient == nullptr && param.parameter == nullptr) continue;
+    manifest->homes.resize(count);
+    manifest->homes[i] = {static_cast<std::byte*>(param.gradient), param.parameter};
   }
   WEFT_TRY(check_total(manifest->params));
   return check_names(manifest->params);

@@ -35,7 +35,16 @@ struct Param {
 
 struct Manifest {
   std::vector<Param> params;
+  // Where this rank's gradients and parameters are, for the program and its hooks; empty if nothing says so.
+  // Nothing that ranks compare.
+  struct Home {
+    std::byte* gradient = nullptr;
+    void* parameter = nullptr;
+  };
+  std::vector<Home> homes;
 
+  std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }
+  void* parameter(uint64_t i) const { return homes.empty() ? nullptr : homes[i].parameter; }
   void write(ByteWriter* writer) const;
   // Of bytes from another rank: bounded, and checked as make_manifest checks. kMismatch.
   static Status read(ByteView bytes, Manifest* manifest);

@@ -85,6 +85,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   next->hook = old.hook;
   next->copy = old.copy;
   next->retain = old.retain;
+  next->mapped = old.mapped;
+  next->uneven = old.uneven;
+  next->rules = old.rules;
+  next->presence = old.presence;
   next->wanted = old.wanted;
   next->on_bucket = old.on_bucket;
   next->on_bucket_user_data = old.on_bucket_user_data;
@@ -107,7 +111,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   state_ = std::move(next);
   make_step();
   step_->commit(committed);
-  if (++window_ == 0) window_ = 1;
+  state_->presence->next_window();
   return {};
 }
 
@@ -128,8 +132,10 @@ Status Reducer::retry(const weft_finish_options& options) {
   for (uint32_t b = 0; b < kept_buckets_; b++) {
     std::copy_n(s.buckets->retained(b), s.plan.buckets[b].bytes(), s.buckets->buffers()[b]);
   }
-  open_step(true);
-  return wait_for_step(entered_ns, true);
+  const uint32_t failed = stamp_;
+  s.presence->carry(failed, next_stamp());
+  open_step(start_, true);
+  return wait_for_step(entered_ns, true, timeout_ms_);
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "sync/reducer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/text.h"
@@ -31,16 +32,38 @@ Status Reducer::grad_view(uint64_t param, void** view) {
 }
 
 Status Reducer::check_begin(const weft_begin_options& options) const {
-  if (options.flags & WEFT_BEGIN_NO_DATA) {
-    return Status::error(Code::kUnsupported, "steps without data are not supported in this version");
-  }
-  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA)) {
+  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED)) {
     return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   }
   if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
-  if (options.weight != 0.0 && options.weight != 1.0) {
-    return Status::error(Code::kUnsupported,
-                         cat("weight ", options.weight, ": weights are not supported in this version"));
+  if ((options.flags & WEFT_BEGIN_NO_DATA) != 0) {
+    if (!state_->uneven) {
+      return Status::error(Code::kState, "a step without data: create the reducer with WEFT_REDUCER_UNEVEN");
+    }
+    if ((options.flags & ~WEFT_BEGIN_NO_DATA) != 0) {
+      return Status::error(Code::kArg, "WEFT_BEGIN_NO_DATA excludes WEFT_BEGIN_LOCAL and WEFT_BEGIN_FIXED");
+    }
+  }
+  if (options.weight == 0.0 || options.weight == 1.0) return {};
+  if (!(std::isfinite(options.weight) && options.weight > 0)) {
+    return Status::error(Code::kArg, cat("weight ", options.weight, " is not finite and positive"));
+  }
+  if (state_->rules.divide_by != WEFT_DIVIDE_WEIGHTS) {
+    return Status::error(Code::kArg, cat("weight ", options.weight,
+                                         ": create the reducer with divide_by WEFT_DIVIDE_WEIGHTS"));
+  }
+  return {};
+}
+
+Status Reducer::check_destinations(void* const* gradients) const {
+  if (gradients == nullptr) return {};
+  if (!state_->copy)
+    return Status::error(Code::kArg, "gradients are for copy mode: in view mode results are in the views");
+  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
+    if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).element_bytes == 0) continue;
+    return Status::error(Code::kArg,
+                         cat("gradients: that of parameter ", i, " ('", state_->manifest.params[i].name,
+                             "') is not aligned to its elements"));
   }
   return {};
 }
@@ -52,24 +75,39 @@ Status Reducer::begin(const weft_begin_options* options) {
     return note(Status::error(Code::kState, cat("begin inside ", step_text(), ": finish it first")));
   }
   WEFT_TRY(note(check_begin(given)));
-  const bool local = (given.flags & WEFT_BEGIN_LOCAL) != 0;
-  if (!local) {
-    micro_batches_ = std::max<uint32_t>(given.micro_batches, 1);
-    open_step(false);
+  WEFT_TRY(note(check_destinations(given.gradients)));
+  reduced_ = false;
+  destinations_ = given.gradients;
+  if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {
+    state_->readiness->open(next_stamp(), true);
     return {};
   }
-  if (++stamp_ == 0) stamp_ = 1;
-  state_->readiness->open(stamp_, true);
+  StepStart start;
+  start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
+  start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
+  start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
+  if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
+    begin_without_data(start, false);
+    return {};
+  }
+  next_stamp();
+  open_step(start, false);
   return {};
 }
 
-// A synchronised step. full: all gradients are in their buckets already.
-void Reducer::open_step(bool full) {
+uint32_t Reducer::next_stamp() {
   if (++stamp_ == 0) stamp_ = 1;
+  return stamp_;
+}
+
+// A synchronised step of the current stamp. full: all gradients are in their buckets already.
+void Reducer::open_step(const StepStart& start, bool full) {
   kept_step_ = kNoStep;
-  begin_ns_ = state_->comm->context().clock().now_ns();
-  const double divisor = static_cast<double>(state_->comm->size()) * micro_batches_;
-  step_->prepare(stats_.steps, divisor, begin_ns_);
+  synchronised_ = stamp_;
+  start_ = start;
+  start_.number = start_.record.step = stats_.steps;
+  start_.begin_ns = state_->comm->context().clock().now_ns();
+  step_->prepare(start_);
   state_->readiness->open(stamp_, false, full);
   if (full) state_->comm->context().engine().notify();
 }
@@ -82,6 +120,7 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
     return note(ready_refused(param, step));
   }
   const Buckets::Place& place = s.buckets->place(param);
+  if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
   const bool usable = s.copy ? (gradient != nullptr || place.count == 0) &&
                                    reinterpret_cast<uintptr_t>(gradient) % place.element_bytes == 0
                              : gradient == nullptr || gradient == place.memory;
@@ -92,12 +131,11 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
   const bool claimed = s.readiness->claim(param, step.stamp());
   if (claimed && s.copy) {
-    const bool add = windows_[param] == window_;
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          add);
-    if (step.local()) windows_[param] = window_;
+                          s.presence->accumulated(param));
     s.gradients[param] = static_cast<std::byte*>(gradient);
   }
+  if (claimed && step.local()) s.presence->note_accumulated(param);
   if (step.local()) s.readiness->leave();
   if (!claimed) [[unlikely]]
     return note(ready_refused(param, step));
@@ -121,6 +159,9 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
     return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
   }
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
+  if (state_->presence->absent(param, step.stamp())) {
+    return Status::error(Code::kState, cat(name, " became ready, but is absent from this step"));
+  }
   return Status::error(
       Code::kState,
       cat(name,
@@ -141,7 +182,7 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
 }
 
 Status Reducer::check_finish(const weft_finish_options& options) const {
-  if (options.flags & ~WEFT_FINISH_COMMIT)
+  if (options.flags & ~(WEFT_FINISH_COMMIT | WEFT_FINISH_REST_ABSENT))
     return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   return on_host(options.stream) ? Status() : no_streams();
 }
@@ -153,20 +194,23 @@ Status Reducer::finish(const weft_finish_options& options) {
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
   if (step.local()) return finish_local();
+  if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
+    for (const uint64_t param : s.readiness->missing()) WEFT_TRY(absent(&param, 1));
+  }
   if (!s.comm->failed()) {
     // Claimed but not arrived: another thread is copying it right now.
     if (!s.readiness->full()) {
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
   }
-  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain);
+  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, timeout_ms_);
 }
 
 // All gradients are ready, or the communicator has failed.
-Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it) {
+Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, int64_t timeout_ms) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
-  const Deadline deadline = s.comm->op_deadline(timeout_ms_);
+  const Deadline deadline = s.comm->op_deadline(timeout_ms);
   step_->set_deadline(deadline);
   const Deadline give_up =
       deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
@@ -181,6 +225,7 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it) {
   }
   // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
   if (s.readiness->missing().empty()) context.engine().wait([&] { return s.readiness->full(); }, give_up);
+  if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) return not_reduced();
   WEFT_TRY(close_step(entered_ns));
   return commit_it ? commit(deadline) : Status();
 }
@@ -221,7 +266,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     TraceEvent event;
     event.kind = TraceKind::kStep;
     event.name = "step";
-    event.begin_ns = begin_ns_;
+    event.begin_ns = start_.begin_ns;
     event.end_ns = now_ns;
     event.rank = s.comm->rank();
     event.lane = s.lane->key().id;
@@ -235,16 +280,18 @@ Status Reducer::close_step(uint64_t entered_ns) {
     kept_step_ = stats_.steps;
     kept_buckets_ = step_->launched();
   }
+  note_opening(done == bucket_count());
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes;
-  stats_.step_ns = now_ns - begin_ns_;
+  stats_.step_ns = now_ns - start_.begin_ns;
   stats_.exposed_ns = now_ns - entered_ns;
   stats_.communication_ns = over && done > 0 ? step_->last_done_ns() - step_->first_launch_ns() : 0;
   if (done == bucket_count()) {
     // Also when the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
     if (s.comm->size() == 1) step_->commit(stats_.steps);
-    if (++window_ == 0) window_ = 1;
+    s.presence->next_window();
+    reduced_ = true;
     return {};
   }
   stats_.failed_steps++;
@@ -276,7 +323,7 @@ Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params
   }
   const PlannedBucket& planned = state_->plan.buckets[bucket];
   const Step::Times times = step_->times(bucket);
-  const auto since = [&](uint64_t ns) { return ns > begin_ns_ ? ns - begin_ns_ : 0; };
+  const auto since = [&](uint64_t ns) { return ns > start_.begin_ns ? ns - start_.begin_ns : 0; };
   *info = {};
   info->struct_size = sizeof *info;
   info->index = bucket;

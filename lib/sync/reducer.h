@@ -31,8 +31,13 @@ class Reducer {
   // One thread at a time: begin, finish, bucket, verdict, rebind, retry.
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
+  Status result(uint64_t param, void* gradient);
+  Status param(uint64_t param, weft_param_info* info) const;
+  // Steps without data until all ranks have joined.
+  Status join(const weft_join_options& options, weft_join_result* result);
   // Any thread, lock-free. Never drives the engine, also not in caller mode.
   Status ready(uint64_t param, void* gradient, const weft_stream* stream);
+  Status absent(const uint64_t* params, uint64_t count);
 
   Status error() const;  // the last one; any thread
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
@@ -54,13 +59,21 @@ class Reducer {
   static Status furnish(ReducerState* state, Deadline deadline);
   void make_step();  // for the state, driven by the engine
   Status check_begin(const weft_begin_options& options) const;
+  Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
   Status ready_refused(uint64_t param, StepWord step) const;
+  Status absent_refused(uint64_t param, StepWord step) const;
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
-  void open_step(bool full);
-  Status wait_for_step(uint64_t entered_ns, bool commit);
+  uint32_t next_stamp();
+  void open_step(const StepStart& start, bool full);
+  void begin_without_data(StepStart start, bool joined);
+  bool leave_out(uint64_t param, uint32_t stamp);
+  std::byte* destination(uint64_t param) const;
+  Status wait_for_step(uint64_t entered_ns, bool commit, int64_t timeout_ms);
+  Status not_reduced();
+  void note_opening(bool reduced);
   Status close_step(uint64_t entered_ns);
   Status commit(Deadline deadline);
   Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed);
@@ -74,18 +87,15 @@ class Reducer {
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;
 
-  // Copy mode: gradients of local steps lie in the bucket until the next synchronised step. A parameter's
-  // place holds some if its window is the current one. Element i: ready(i); window_: begin and finish.
-  std::vector<uint32_t> windows_;
-  uint32_t window_ = 1;
-
   // begin and finish
   uint32_t stamp_ = 0;
-  uint64_t begin_ns_ = 0;  // of the last synchronised step
-  uint32_t micro_batches_ = 1;
-  uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
-  uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
-  uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets
+  uint32_t synchronised_ = 0;            // the stamp of the last synchronised step
+  StepStart start_;                      // of the last synchronised step
+  void* const* destinations_ = nullptr;  // of results of absent parameters, in this step
+  bool reduced_ = false;                 // the buckets hold the last step's results
+  uint64_t finished_ = 0;                // steps finished here, also those that were rolled back
+  uint64_t kept_step_ = kNoStep;         // the step whose contributions are kept, all of them
+  uint32_t kept_buckets_ = 0;            // of which are in the retained copies; the others in the buckets
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   mutable std::mutex mutex_;

@@ -203,7 +203,8 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
       }
       params_.push_back({sizeof(weft_bucket_param), planned.params[i], p.name.c_str(),
                          static_cast<int32_t>(p.dtype), static_cast<int32_t>(p.shape.size()), p.shape.data(),
-                         strides_of_place, planned.offsets[i], p.count});
+                         strides_of_place, planned.offsets[i], p.count,
+                         manifest.parameter(planned.params[i])});
     }
   }
 }
@@ -235,10 +236,35 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   return {};
 }
 
+void Schedule::add_opening(uint64_t record_bytes) {
+  Slot slot;
+  slot.kind = Slot::Kind::kOpening;
+  slot.args.coll = Coll::kAllGather;
+  slot.args.dtype = Dtype::kU8;
+  slot.args.count = record_bytes;
+  slots.insert(slots.begin(), slot);
+}
+
+void Schedule::add_map(uint64_t words) {
+  Slot slot;
+  slot.kind = Slot::Kind::kMap;
+  slot.args.coll = Coll::kAllReduce;
+  slot.args.dtype = Dtype::kU64;
+  slot.args.op = ReduceOp::kBor;
+  slot.args.count = words;
+  const auto last = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
+    return s.kind == Slot::Kind::kBucket && s.bucket + 1 == buckets.size();
+  });
+  slots.insert(last, slot);
+}
+
 void Schedule::write(ByteWriter* writer) const {
   // Slots and not buckets: their order is agreed on too.
-  writer->put(static_cast<uint32_t>(slots.size()));
+  const auto declared =
+      std::count_if(slots.begin(), slots.end(), [](const Slot& s) { return s.kind == Slot::Kind::kBucket; });
+  writer->put(static_cast<uint32_t>(declared));
   for (const Slot& slot : slots) {
+    if (slot.kind != Slot::Kind::kBucket) continue;
     writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
@@ -251,6 +277,7 @@ void Schedule::bind(const std::vector<std::byte*>& buffers, const std::vector<st
     return base[slot.bucket] + slot.offset[static_cast<size_t>(side)];
   };
   for (Slot& slot : slots) {
+    if (slot.kind != Slot::Kind::kBucket) continue;
     slot.args.src = at(slot, 0);
     slot.args.dst = at(slot, 1);
   }

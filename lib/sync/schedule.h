@@ -39,8 +39,11 @@ class HookViews {
   std::vector<int64_t> strides_;  // row-major ones of gradients that are not dense
 };
 
-// One collective of one bucket.
+// One collective of a step: one of a bucket's, or the opening (sync/opening.h), or the map of the parameters
+// that are present (sync/presence.h), whose memory is Step's.
 struct Slot {
+  enum class Kind : uint8_t { kBucket, kOpening, kMap };
+  Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives
   bool average = false;            // postscale is 1 / divisor of the step
@@ -61,7 +64,12 @@ struct Schedule {
   std::vector<HookedBucket> buckets;
   std::vector<Slot> slots;  // in the order in which they run
 
-  void write(ByteWriter* writer) const;  // what ranks must agree on
+  // The opening comes first.
+  void add_opening(uint64_t record_bytes);
+  // The map comes before the last bucket's first collective: all gradients are ready or absent by then, and
+  // it holds up only that bucket.
+  void add_map(uint64_t words);
+  void write(ByteWriter* writer) const;  // what ranks must agree on: what the hook declared
   // Point the slots at memory. buffers and scratch: per bucket.
   void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);
   // Mark the slots as those of this plan; descriptors of other plans differ.

@@ -13,7 +13,9 @@
 #include "core/lane.h"
 #include "sync/buckets.h"
 #include "sync/manifest.h"
+#include "sync/opening.h"
 #include "sync/plan.h"
+#include "sync/presence.h"
 #include "sync/readiness.h"
 #include "sync/schedule.h"
 
@@ -25,7 +27,10 @@ struct ReducerState {
   std::shared_ptr<Hook> hook;
   bool copy = true;     // WEFT_GRADIENT_COPY
   bool retain = false;  // WEFT_REDUCER_RETAIN
-  Bytes wanted;         // what the ranks agreed on when the reducer was created
+  bool mapped = false;  // WEFT_REDUCER_ABSENT
+  bool uneven = false;  // WEFT_REDUCER_UNEVEN
+  OpeningRules rules;
+  Bytes wanted;  // what the ranks agreed on when the reducer was created
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
 
@@ -36,8 +41,9 @@ struct ReducerState {
   std::shared_ptr<Buckets> buckets;  // stay when the reducer is bound to another communicator
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
-  // Copy mode: where the results go. Element i is written by ready(i) before it arrives, and read by Step
-  // once i's bucket is full.
+  std::shared_ptr<Presence> presence;    // stays, like the buckets
+  // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
+  // it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 };
 

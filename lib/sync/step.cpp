@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1u << 20;  // copied in one poll
+constexpr uint64_t kPieceBytes = 1u << 20;  // copied or scaled in one poll
 constexpr uint32_t kWatchEvery = 64;        // fruitless polls between looks at the clock
 
 // Whether such a collective completes only after every rank has started it.
@@ -27,12 +27,12 @@ Step::Step(std::shared_ptr<ReducerState> state)
   for (uint32_t b = 0; b < bucket_count(); b++) running_.emplace_back(engine_);
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
+  late_.reserve(bucket_count());
+  if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
-void Step::prepare(uint64_t number, double divisor, uint64_t begin_ns) {
-  number_ = number;
-  divisor_ = divisor;
-  begin_ns_ = begin_ns;
+void Step::prepare(const StepStart& start) {
+  begun_ = start;
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
   for (Running& r : running_) r.ready_ns.store(0, std::memory_order_relaxed);
 }
@@ -50,7 +50,11 @@ Poll Step::poll() {
   advanced |= launch();
   advanced |= submit();
   advanced |= copy_back();
-  if (done_ == bucket_count()) {
+  const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
+  if (opening_.turn == Turn::kExhausted) {
+    for (uint32_t b = 0; b < bucket_count(); b++) report(b, Code::kState);
+  }
+  if (all_done || opening_.turn != Turn::kReduce) {
     end();
     return Poll::kParked;
   }
@@ -67,16 +71,22 @@ Poll Step::poll() {
 void Step::start(uint32_t stamp) {
   active_ = true;
   stamp_ = stamp;
-  launched_ = done_ = 0;
+  launched_ = done_ = skipped_ = 0;
   submitted_ = collected_ = 0;
-  result_ = copy_param_ = 0;
-  copy_element_ = retained_ = 0;
+  result_ = late_at_ = copy_param_ = 0;
+  copy_element_ = made_up_ = 0;
+  copying_ = kNone;
   results_.clear();
+  late_.clear();
+  mapped_ = false;
+  opened_ = !s_.uneven;
+  opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
   applied_deadline_ns_ = UINT64_MAX;
   first_launch_ns_ = last_done_ns_ = 0;
   for (Running& r : running_) {
     r.launch_ns = r.done_ns = 0;
-    r.stages = 0;
+    r.stages = r.absent = 0;
+    r.skipped = false;
   }
 }
 
@@ -88,7 +98,7 @@ Poll Step::give_up() {
   }
   pending_.clear();
   for (; collected_ < submitted_; collected_++) {
-    if (!request(collected_).done()) return Poll::kWaiting;
+    if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
   }
   if (s_.comm->dumping()) return Poll::kWaiting;
   // What has its result gets it whole: no gradient is left half written.
@@ -124,44 +134,127 @@ bool Step::resume() {
 
 // The oldest collective: the lane completes them in order.
 bool Step::collect() {
-  if (collected_ == submitted_ || !request(collected_).done()) return false;
+  if (collected_ == submitted_) return false;
   const Slot& slot = s_.schedule.slots[collected_];
-  const uint32_t bucket = slot.bucket;
+  if (skips(slot)) {
+    collected_++;
+    return true;
+  }
+  if (!request(collected_).done()) return false;
   const bool ok = request(collected_).result.ok();
-  const bool left_out = slot.optional && running_[bucket].left_out;
+  const bool left_out = slot.optional && running_[slot.bucket].left_out;
   collected_++;
+  if (!ok) return true;  // the communicator has failed
   // Who starts a step has finished the one before.
-  if (ok && !left_out && needs_all(slot.args.coll)) commit(number_);
-  if (ok) run_stage(bucket);  // otherwise the communicator has failed
+  if (!left_out && needs_all(slot.args.coll)) commit(begun_.number);
+  switch (slot.kind) {
+    case Slot::Kind::kOpening:
+      opened();
+      break;
+    case Slot::Kind::kMap:
+      mapped_ = true;
+      break;
+    case Slot::Kind::kBucket:
+      run_stage(slot.bucket);
+  }
   return true;
+}
+
+// All ranks have begun the step, and draw the same conclusion.
+void Step::opened() {
+  const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening_);
+  opened_ = judged.ok() && opening_.turn == Turn::kReduce;
+  if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
 
 // Strictly in the plan's order: a full bucket waits for those before it.
 bool Step::launch() {
-  if (launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
-  if (!retain(launched_)) return true;
+  if (!opened_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
+  if (made_up_ == 0) look_at(launched_);
+  if (running_[launched_].skipped) {
+    results_.push_back(launched_++);
+    skipped_++;
+    return true;
+  }
+  if (!make_up(launched_)) return true;
   const uint32_t b = launched_++;
   running_[b].launch_ns = clock_.now_ns();
   if (b == 0) first_launch_ns_ = running_[b].launch_ns;
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
   weft_bucket& view = s_.views->bucket(b);
-  view.step = number_;
-  view.divisor = divisor_;
+  view.step = begun_.number;
+  view.divisor = opening_.divisor;
   run_stage(b);
   return true;
 }
 
-// Keep a bucket's contributions, a piece at a time: true when all are kept that are to be.
-bool Step::retain(uint32_t bucket) {
+// What of a full bucket is absent.
+void Step::look_at(uint32_t bucket) {
+  Running& running = running_[bucket];
+  const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
+  for (size_t i = 0; begun_.zeros && i < params.size(); i++) {
+    if (s_.presence->absent(params[i], stamp_)) clear_place(s_.buckets->place(params[i]));
+  }
+  if (!s_.mapped && !begun_.fixed) return;
+  running.absent = static_cast<uint32_t>(std::count_if(
+      params.begin(), params.end(), [&](uint32_t param) { return s_.presence->absent(param, stamp_); }));
+  running.skipped = begun_.fixed && running.absent == params.size();
+}
+
+// Before a bucket travels, a piece at a time: keep its contributions, and scale them by the rank's weight.
+// True when that is done.
+bool Step::make_up(uint32_t bucket) {
   std::byte* const copy = s_.buckets->retained(bucket);
-  if (copy == nullptr) return true;
-  const uint64_t all = s_.plan.buckets[bucket].bytes();
-  const uint64_t bytes = std::min(kPieceBytes, all - retained_);
-  if (bytes > 0) std::copy_n(s_.buckets->buffers()[bucket] + retained_, bytes, copy + retained_);
-  retained_ += bytes;
-  if (retained_ < all) return false;
-  retained_ = 0;
+  const double factor = opening_.factor;
+  if (copy == nullptr && factor == 1) return true;
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const uint64_t bytes = std::min(kPieceBytes, planned.bytes() - made_up_);
+  std::byte* const at = s_.buckets->buffers()[bucket] + made_up_;
+  if (copy != nullptr && bytes > 0) std::copy_n(at, bytes, copy + made_up_);
+  if (factor != 1) {
+    CopyArgs scale;
+    scale.src = scale.dst = at;
+    scale.count = bytes / dtype_size(planned.dtype);
+    scale.src_dtype = scale.dst_dtype = planned.dtype;
+    scale.scale = factor;
+    s_.comm->context().host().copy(scale);
+  }
+  made_up_ += bytes;
+  if (made_up_ < planned.bytes()) return false;
+  made_up_ = 0;
   return true;
+}
+
+// Slots that all ranks pass over in this step.
+bool Step::skips(const Slot& slot) const {
+  return slot.kind == Slot::Kind::kMap ? begun_.fixed
+                                       : slot.kind == Slot::Kind::kBucket && running_[slot.bucket].skipped;
+}
+
+bool Step::may_submit(const Slot& slot) const {
+  switch (slot.kind) {
+    case Slot::Kind::kOpening:
+      return true;
+    case Slot::Kind::kMap:
+      return launched_ == bucket_count();
+    case Slot::Kind::kBucket:
+      break;
+  }
+  const Running& running = running_[slot.bucket];
+  return slot.bucket < launched_ && (running.skipped || running.stages > slot.index);
+}
+
+// What is known of a slot's collective only now.
+void Step::fill(const Slot& slot, CollectiveArgs* args) {
+  args->postscale = slot.average ? 1.0 / opening_.divisor : 1.0;
+  if (slot.kind == Slot::Kind::kOpening) {
+    args->src = reinterpret_cast<const std::byte*>(&begun_.record);
+    args->dst = reinterpret_cast<std::byte*>(records_.data());
+  } else if (slot.kind == Slot::Kind::kMap) {
+    s_.presence->map(stamp_);
+    args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
+    args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
+  }
 }
 
 // Strictly in the schedule's order.
@@ -169,14 +262,18 @@ bool Step::submit() {
   const size_t before = submitted_;
   while (submitted_ < s_.schedule.slots.size() && submitted_ - collected_ < requests_.size()) {
     const Slot& slot = s_.schedule.slots[submitted_];
-    if (slot.bucket >= launched_ || running_[slot.bucket].stages <= slot.index) break;
+    if (!may_submit(slot)) break;
+    if (skips(slot)) {
+      submitted_++;
+      continue;
+    }
     Request& next = request(submitted_);
     next.reset();
     next.start_ns = 0;
     next.args = slot.args;
-    next.args.postscale = slot.average ? 1.0 / divisor_ : 1.0;
+    fill(slot, &next.args);
     next.deadline = Deadline::at(applied_deadline_ns_);
-    if (slot.optional) next.args.tag += number_;  // a rank that left it out meets nobody one step later
+    if (slot.optional) next.args.tag += begun_.number;  // a rank that left it out meets nobody one step later
     if (slot.optional && running_[slot.bucket].left_out) {
       next.complete({});
     } else {
@@ -185,68 +282,6 @@ bool Step::submit() {
     submitted_++;
   }
   return submitted_ != before;
-}
-
-// Results go back bucket by bucket, in pieces, while later buckets travel.
-bool Step::copy_back() {
-  if (result_ == results_.size()) return false;
-  if (copy_piece(results_[result_])) {
-    bucket_done(results_[result_]);
-    result_++;
-    copy_param_ = 0;
-    copy_element_ = 0;
-  }
-  return true;
-}
-
-bool Step::copy_piece(uint32_t bucket) {
-  const std::lock_guard lock(copy_mutex_);
-  if (sealed_) return true;
-  const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  const PlannedBucket& planned = s_.plan.buckets[bucket];
-  std::byte* const buffer = s_.buckets->buffers()[bucket];
-  const std::byte* const result =
-      (hooked.result_space == WEFT_SPACE_BUCKET ? buffer : s_.scratch->parts()[bucket]) +
-      hooked.result_offset;
-  if (!s_.copy && result == buffer) return true;
-  const DeviceOps& ops = s_.comm->context().host();
-  for (uint64_t bytes = 0; bytes < kPieceBytes;) {
-    if (copy_param_ == planned.params.size()) return true;
-    const uint32_t param = planned.params[copy_param_];
-    const Buckets::Place& place = s_.buckets->place(param);
-    const uint64_t left = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
-    const std::byte* const from = result + planned.offsets[copy_param_] * place.element_bytes;
-    uint64_t count = 0;
-    if (s_.copy) {
-      count = place.layout->piece(copy_element_, left);
-      place.layout->unflatten(ops, from, s_.gradients[param], copy_element_, count);
-    } else {
-      count = std::min(left, place.count - copy_element_);
-      const uint64_t at = copy_element_ * place.element_bytes;
-      if (count > 0) std::copy_n(from + at, count * place.element_bytes, place.memory + at);
-    }
-    bytes += std::max<uint64_t>(count * place.element_bytes, 64);
-    copy_element_ += count;
-    if (copy_element_ == place.count) {
-      copy_param_++;
-      copy_element_ = 0;
-    }
-  }
-  return copy_param_ == planned.params.size();
-}
-
-void Step::bucket_done(uint32_t bucket) {
-  running_[bucket].done_ns = last_done_ns_ = clock_.now_ns();
-  done_++;
-  trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
-  report(bucket, Code::kOk);
-}
-
-void Step::report(uint32_t bucket, Code code) {
-  if (s_.on_bucket == nullptr) return;
-  s_.comm->context().callbacks().post([call = s_.on_bucket, data = s_.on_bucket_user_data, step = number_,
-                                       bucket,
-                                       code] { call(data, step, bucket, static_cast<weft_status>(code)); });
 }
 
 void Step::run_stage(uint32_t bucket) {
@@ -285,10 +320,10 @@ void Step::stage_done(uint32_t bucket) {
 void Step::stage_failed(uint32_t bucket, const Status& status) {
   s_.comm->fail(
       status
-          .with_prefix(cat("rank ", s_.comm->rank(), ", step ", number_, ", ",
+          .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
                            s_.plan.text(s_.manifest, bucket), ", stage ", running_[bucket].stages, ": "))
           .with_ranks({s_.comm->rank()})
-          .with_step(number_));
+          .with_step(begun_.number));
 }
 
 void Step::apply_deadline() {
@@ -302,12 +337,12 @@ void Step::apply_deadline() {
 void Step::watch() {
   if (applied_deadline_ns_ == UINT64_MAX || ++fruitless_ % kWatchEvery != 0) return;
   if (!Deadline::at(applied_deadline_ns_).expired(clock_)) return;
-  s_.comm->fail(
-      Status::error(Code::kTimeout,
-                    cat("rank ", s_.comm->rank(), ", step ", number_, " passed its deadline: ", where()),
-                    Evidence::kDeadline)
-          .with_ranks({s_.comm->rank()})
-          .with_step(number_));
+  s_.comm->fail(Status::error(Code::kTimeout,
+                              cat("rank ", s_.comm->rank(), ", step ", begun_.number,
+                                  " passed its deadline: ", where()),
+                              Evidence::kDeadline)
+                    .with_ranks({s_.comm->rank()})
+                    .with_step(begun_.number));
 }
 
 std::string Step::where() const {
@@ -318,6 +353,8 @@ std::string Step::where() const {
   }
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];
+    if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
+    if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
     return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket), " is under way");
   }
   if (launched_ < bucket_count()) {
@@ -330,7 +367,7 @@ FlightStep Step::flight_step() const {
   FlightStep now;
   now.buckets = bucket_count();
   if (!active_) return now;
-  now.step = number_;
+  now.step = begun_.number;
   now.launched = launched_;
   now.done = done_;
   now.where = where();
@@ -344,7 +381,8 @@ Step::Times Step::times(uint32_t bucket) const {
 
 uint64_t Step::memory_bytes() const {
   return sizeof *this + running_.size() * sizeof(Running) +
-         (pending_.capacity() + results_.capacity()) * sizeof(uint32_t);
+         (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
+         records_.capacity() * sizeof(OpeningRecord);
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
@@ -360,7 +398,7 @@ void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin
   event.lane = s_.lane->key().id;
   event.bucket = bucket;
   event.stage = stage;
-  event.index = number_;
+  event.index = begun_.number;
   event.bytes = s_.plan.buckets[bucket].bytes();
   sink->record(event);
 }

@@ -21,13 +21,22 @@
 
 namespace weft {
 
+// What the program's begin says of a synchronised step.
+struct StepStart {
+  uint64_t number = 0;
+  uint64_t begin_ns = 0;
+  OpeningRecord record;  // this rank's
+  bool fixed = false;    // WEFT_BEGIN_FIXED
+  bool zeros = false;    // the places of absent parameters are not cleared yet
+};
+
 class Step final : public Task, public FlightSource {
  public:
   explicit Step(std::shared_ptr<ReducerState> state);
 
   // ---- the program's thread
   // Before Readiness::open: what the coming step is. No step is under way.
-  void prepare(uint64_t number, double divisor, uint64_t begin_ns);
+  void prepare(const StepStart& start);
   // finish was called: the step fails when the deadline passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
@@ -61,6 +70,12 @@ class Step final : public Task, public FlightSource {
   uint32_t launched() const { return launched_; }  // buckets; the contributions of those are retained
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
+  // Where a bucket's result is after its last stage.
+  const std::byte* result_of(uint32_t bucket) const;
+  bool absent_everywhere(uint32_t param) const;
+  // How it opened; its turn says whether anything was reduced.
+  const Opening& opening() const { return opening_; }
+  uint32_t skipped() const { return skipped_; }  // buckets
   // What the step waits for, or failed in.
   std::string where() const;
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
@@ -82,6 +97,8 @@ class Step final : public Task, public FlightSource {
     uint64_t stage_began_ns = 0;  // if a trace runs
     uint32_t stages = 0;          // completed
     bool left_out = false;        // the stage wants no optional collective after it
+    uint32_t absent = 0;          // parameters
+    bool skipped = false;         // it does not travel
   };
 
   void start(uint32_t stamp);
@@ -91,12 +108,18 @@ class Step final : public Task, public FlightSource {
   bool resume();
   bool collect();
   bool launch();
-  bool retain(uint32_t bucket);
+  bool make_up(uint32_t bucket);
   bool submit();
   bool copy_back();
   void apply_deadline();
   void watch();
 
+  void opened();
+  void look_at(uint32_t bucket);
+  bool may_submit(const Slot& slot) const;
+  bool skips(const Slot& slot) const;
+  void fill(const Slot& slot, CollectiveArgs* args);
+  bool next_result();
   void run_stage(uint32_t bucket);
   void stage_done(uint32_t bucket);
   void stage_failed(uint32_t bucket, const Status& status);
@@ -114,9 +137,7 @@ class Step final : public Task, public FlightSource {
   Clock& clock_;
 
   // From prepare, read once the step is seen open.
-  uint64_t number_ = 0;
-  double divisor_ = 1;
-  uint64_t begin_ns_ = 0;
+  StepStart begun_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint64_t> committed_{0};
@@ -126,22 +147,31 @@ class Step final : public Task, public FlightSource {
   bool sealed_ = false;    // guarded by copy_mutex_
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
-  uint64_t retained_ = 0;  // bytes of the bucket that is launched next
+  uint64_t made_up_ = 0;   // bytes of the bucket that is launched next
   uint32_t done_ = 0;      // buckets
   size_t submitted_ = 0;   // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;
   bool stage_given_up_ = false;
+  std::vector<OpeningRecord> records_;  // of all ranks
+  Opening opening_;
+  bool opened_ = false;
+  bool mapped_ = false;  // it is known which parameters are absent everywhere
+  uint32_t skipped_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
   std::deque<Running> running_;       // per bucket
   std::array<Request, 64> requests_;  // of the positions [collected_, submitted_)
   std::vector<uint32_t> pending_;     // buckets whose stage completes later
   std::vector<uint32_t> results_;     // buckets whose last stage has run, in that order
-  size_t result_ = 0;                 // the one that is being copied back
-  size_t copy_param_ = 0;             // within it
-  uint64_t copy_element_ = 0;         // within that
+  size_t result_ = 0;                 // looked at
+  std::vector<uint32_t> late_;        // of these, those that wait for the map
+  size_t late_at_ = 0;
+  uint32_t copying_ = kNone;   // the bucket that is being copied back
+  size_t copy_param_ = 0;      // within it
+  uint64_t copy_element_ = 0;  // within that
+  static constexpr uint32_t kNone = UINT32_MAX;
 };
 
 }  // namespace weft

@@ -85,7 +85,7 @@ class CollOptions(Sized):
 class BucketParam(Sized):
     _fields_ = [("struct_size", c_size_t), ("index", c_uint64), ("name", c_char_p), ("dtype", c_int32),
                 ("ndim", c_int32), ("shape", P(c_int64)), ("strides", P(c_int64)), ("offset", c_uint64),
-                ("count", c_uint64)]
+                ("count", c_uint64), ("parameter", c_void_p)]
 
 
 class Bucket(Sized):
@@ -136,23 +136,36 @@ class HookParams(Sized):
 class Param(Sized):
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("dtype", c_int32), ("ndim", c_int32),
                 ("shape", P(c_int64)), ("strides", P(c_int64)), ("device_kind", c_int32), ("device", c_int32),
-                ("flags", c_uint64)]
+                ("flags", c_uint64), ("gradient", c_void_p), ("parameter", c_void_p)]
 
 
 class ReducerOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("params", P(Param)), ("param_count", c_uint64), ("param_size", c_uint64),
                 ("mode", c_int32), ("bucket_limit_count", c_uint32), ("bucket_limits", P(c_uint64)),
                 ("hook", c_void_p), ("on_bucket", bucket_fn), ("on_bucket_user_data", c_void_p),
-                ("timeout_ms", c_int64), ("flags", c_uint64)]
+                ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32)]
 
 
 class BeginOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("micro_batches", c_uint32), ("reserved", c_uint32),
-                ("weight", c_double)]
+                ("weight", c_double), ("gradients", P(c_void_p))]
 
 
 class FinishOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("stream", P(Stream))]
+
+
+class JoinOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("timeout_ms", c_int64), ("finish_flags", c_uint64)]
+
+
+class JoinResult(Sized):
+    _fields_ = [("struct_size", c_size_t), ("steps", c_uint64), ("last_active", c_int32), ("reserved", c_uint32)]
+
+
+class ParamInfo(Sized):
+    _fields_ = [("struct_size", c_size_t), ("bucket", c_uint32), ("absent", c_uint8), ("absent_everywhere", c_uint8),
+                ("reserved", c_uint8 * 2), ("offset", c_uint64), ("count", c_uint64)]
 
 
 class BucketInfo(Sized):
@@ -165,7 +178,9 @@ class ReducerStats(Sized):
     _fields_ = [("struct_size", c_size_t), ("steps", c_uint64), ("local_steps", c_uint64), ("failed_steps", c_uint64),
                 ("bytes_reduced", c_uint64), ("bucket_bytes", c_uint64), ("scratch_bytes", c_uint64),
                 ("other_bytes", c_uint64), ("step_ns", c_uint64), ("exposed_ns", c_uint64),
-                ("communication_ns", c_uint64), ("retained_bytes", c_uint64)]
+                ("communication_ns", c_uint64), ("retained_bytes", c_uint64), ("active_ranks", c_uint32),
+                ("first_active", c_int32), ("last_active", c_int32), ("skipped_buckets", c_uint32),
+                ("divisor", c_double), ("absent_params", c_uint64), ("absent_everywhere", c_uint64)]
 
 
 class Verdict(Sized):
@@ -226,7 +241,11 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_grad_view": (status, c_void_p, c_uint64, _handle),
     "weft_reducer_begin": (status, c_void_p, P(BeginOptions)),
     "weft_reducer_ready": (status, c_void_p, c_uint64, c_void_p, P(Stream)),
+    "weft_reducer_absent": (status, c_void_p, P(c_uint64), c_uint64),
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
+    "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
+    "weft_reducer_join": (status, c_void_p, P(JoinOptions), P(JoinResult)),
+    "weft_reducer_param": (status, c_void_p, c_uint64, P(ParamInfo)),
     "weft_reducer_error": (status, c_void_p, P(Error)),
     "weft_reducer_bucket_count": (status, c_void_p, P(c_uint32)),
     "weft_reducer_bucket": (status, c_void_p, c_uint32, P(BucketInfo), P(c_uint64), c_uint64),

@@ -136,15 +136,28 @@ class ShrinkFlag(enum.IntFlag):
 
 class ReducerFlag(enum.IntFlag):
     RETAIN = 1
+    ABSENT = 2
+    UNEVEN = 4
+    STOP_WHEN_EXHAUSTED = 8
+
+
+class Divide(enum.IntEnum):
+    """What sums are divided by: all ranks, those with data, or their weights."""
+
+    WORLD = 0
+    ACTIVE = 1
+    WEIGHTS = 2
 
 
 class BeginFlag(enum.IntFlag):
     LOCAL = 1
     NO_DATA = 2
+    FIXED = 4
 
 
 class FinishFlag(enum.IntFlag):
     COMMIT = 1
+    REST_ABSENT = 2
 
 
 VERSION_MAJOR = 1

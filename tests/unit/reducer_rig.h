@@ -202,6 +202,8 @@ struct RigOptions {
   int64_t timeout_ms = 0;
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
+  uint64_t flags = 0;
+  int32_t divide_by = WEFT_DIVIDE_WORLD;
 };
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
@@ -215,6 +217,8 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.timeout_ms = rig.timeout_ms;
   options.on_bucket = rig.on_bucket;
   options.on_bucket_user_data = rig.on_bucket_user_data;
+  options.flags = rig.flags;
+  options.divide_by = rig.divide_by;
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);
 }
 

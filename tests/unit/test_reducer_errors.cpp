@@ -64,12 +64,14 @@ TEST_CASE("begin and finish refuse what does not fit") {
     expect_error(self, reducer.finish({}), Code::kState, "finish without begin");
     weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
     options.flags = WEFT_BEGIN_NO_DATA;
-    expect_error(self, reducer.begin(&options), Code::kUnsupported, "without data");
+    expect_error(self, reducer.begin(&options), Code::kState, "without data");
     options.flags = 1u << 20;
     expect_error(self, reducer.begin(&options), Code::kArg, "unknown flags");
     options.flags = 0;
     options.weight = 0.5;
-    expect_error(self, reducer.begin(&options), Code::kUnsupported, "weight 0.5");
+    expect_error(self, reducer.begin(&options), Code::kArg, "weight 0.5");
+    options.weight = -1;
+    expect_error(self, reducer.begin(&options), Code::kArg, "weight -1");
     options.weight = 1;
     self.expect(reducer.begin(&options), "begin");
     expect_error(self, reducer.begin(nullptr), Code::kState, "begin inside step 0");

@@ -1,0 +1,181 @@
+// Parameters without a gradient in a step, ranks without data in a step, and ranks that have run out of data.
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+Status Reducer::absent(const uint64_t* params, uint64_t count) {
+  if (params == nullptr && count > 0) return note(Status::error(Code::kArg, "params is NULL"));
+  ReducerState& s = *state_;
+  for (uint64_t i = 0; i < count; i++) {
+    const uint64_t param = params[i];
+    const StepWord step = s.readiness->step();
+    const bool possible = param < s.manifest.params.size() && step.open() &&
+                          (step.local() || s.mapped || start_.fixed) && (!s.comm->failed() || s.retain);
+    if (!possible || !s.readiness->claim(param, step.stamp())) return note(absent_refused(param, step));
+    if (step.local()) continue;
+    if (leave_out(param, step.stamp())) clear_place(s.buckets->place(param));
+    const uint32_t bucket = s.buckets->place(param).bucket;
+    if (!s.readiness->arrive(bucket)) continue;
+    step_->note_ready(bucket, s.comm->context().clock().now_ns());
+    s.comm->context().engine().notify();
+  }
+  return {};
+}
+
+Status Reducer::absent_refused(uint64_t param, StepWord step) const {
+  const std::vector<Param>& params = state_->manifest.params;
+  if (param >= params.size()) {
+    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
+  }
+  const std::string name = cat("parameter ", param, " ('", params[param].name, "')");
+  if (!step.open())
+    return Status::error(Code::kState, cat(name, " is absent, but from no step: begin first"));
+  if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
+  if (!step.local() && !state_->mapped && !start_.fixed) {
+    return Status::error(
+        Code::kState, cat(name,
+                          " is absent: create the reducer with WEFT_REDUCER_ABSENT, or begin the step with "
+                          "WEFT_BEGIN_FIXED if the same parameters are absent on all ranks"));
+  }
+  const bool twice = state_->presence->absent(param, step.stamp());
+  return Status::error(Code::kState,
+                       cat(name, twice ? " is absent already" : " is ready already: it has a gradient"));
+}
+
+// A claimed parameter contributes what local steps accumulated, or, true, zeros.
+bool Reducer::leave_out(uint64_t param, uint32_t stamp) {
+  ReducerState& s = *state_;
+  if (s.copy) s.gradients[param] = destination(param);
+  if (s.presence->accumulated(param)) return false;
+  s.presence->note_absent(param, stamp);
+  return true;
+}
+
+std::byte* Reducer::destination(uint64_t param) const {
+  void* const given = destinations_ != nullptr ? destinations_[param] : nullptr;
+  return given != nullptr ? static_cast<std::byte*>(given) : state_->manifest.gradient(param);
+}
+
+// start: as for a step with data. What was accumulated is data. The zeros are written when it is known that
+// the step takes place: until then results of the last one are untouched.
+void Reducer::begin_without_data(StepStart start, bool joined) {
+  bool accumulated = false;
+  next_stamp();
+  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
+    accumulated |= !leave_out(i, stamp_);
+  }
+  start.zeros = true;
+  start.record.flags = accumulated ? OpeningRecord::kData : 0;
+  if (joined) start.record.flags |= OpeningRecord::kJoined;
+  open_step(start, true);
+}
+
+// The ranks opened the step and found that nothing is to be reduced.
+Status Reducer::not_reduced() {
+  state_->readiness->close();
+  reduced_ = false;
+  note_opening(false);
+  const Opening& opening = step_->opening();
+  if (opening.turn == Turn::kOver) return {};
+  return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
+                                              list_text(opening.joined), "] have no more data"))
+                  .with_ranks(opening.joined));
+}
+
+// What the statistics say of the step.
+void Reducer::note_opening(bool reduced) {
+  const ReducerState& s = *state_;
+  uint64_t absent = 0, everywhere = 0;
+  for (uint32_t i = 0; (s.mapped || start_.fixed) && i < s.manifest.params.size(); i++) {
+    if (!s.presence->absent(i, synchronised_)) continue;
+    absent++;
+    if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
+  }
+  const Opening& opening = step_->opening();
+  const std::lock_guard lock(mutex_);
+  stats_.active_ranks = opening.active;
+  stats_.first_active = opening.first_active;
+  stats_.last_active = opening.last_active;
+  stats_.divisor = opening.divisor;
+  stats_.skipped_buckets = step_->skipped();
+  stats_.absent_params = absent;
+  stats_.absent_everywhere = everywhere;
+}
+
+Status Reducer::join(const weft_join_options& options, weft_join_result* result) {
+  ReducerState& s = *state_;
+  *result = {};
+  result->struct_size = sizeof *result;
+  result->last_active = -1;
+  if (!s.uneven) {
+    return note(Status::error(Code::kState, "join: create the reducer with WEFT_REDUCER_UNEVEN"));
+  }
+  if ((options.finish_flags & ~WEFT_FINISH_COMMIT) != 0) {
+    return note(Status::error(Code::kArg, cat("unknown finish_flags ", options.finish_flags)));
+  }
+  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+    return note(Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms)));
+  }
+  const bool commit = options.finish_flags != 0 || s.retain;
+  destinations_ = nullptr;
+  for (;;) {
+    if (s.comm->failed()) return note(s.comm->failure());
+    if (s.readiness->step().open()) {
+      return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
+    }
+    begin_without_data({}, true);
+    WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,
+                           options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
+    if (step_->opening().turn == Turn::kOver) return {};
+    result->steps++;
+    result->last_active = step_->opening().last_active;
+  }
+}
+
+Status Reducer::result(uint64_t param, void* gradient) {
+  ReducerState& s = *state_;
+  if (param >= s.manifest.params.size()) return note(ready_refused(param, StepWord()));
+  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
+  const Buckets::Place& place = s.buckets->place(param);
+  if (gradient == nullptr && place.count > 0) {
+    return note(Status::error(Code::kArg, cat(name, "the gradient is NULL")));
+  }
+  if (reinterpret_cast<uintptr_t>(gradient) % place.element_bytes != 0) {
+    return note(Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements")));
+  }
+  if (!reduced_) {
+    return note(
+        Status::error(Code::kState, cat(name, "the last step has no results, or a further one has begun")));
+  }
+  if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
+    return note(Status::error(Code::kState, cat(name, "it was absent on every rank: there is no result")));
+  }
+  const std::byte* const from =
+      step_->result_of(place.bucket) + s.plan.offset_of[param] * uint64_t{place.element_bytes};
+  if (place.count > 0) {
+    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), 0,
+                            place.count);
+  }
+  return {};
+}
+
+Status Reducer::param(uint64_t param, weft_param_info* info) const {
+  const ReducerState& s = *state_;
+  *info = {};
+  info->struct_size = sizeof *info;
+  if (param >= s.manifest.params.size()) return ready_refused(param, StepWord());
+  const Buckets::Place& place = s.buckets->place(param);
+  info->bucket = place.bucket;
+  info->offset = s.plan.offset_of[param];
+  info->count = place.count;
+  info->absent = synchronised_ != 0 && s.presence->absent(param, synchronised_);
+  info->absent_everywhere =
+      info->absent && reduced_ && step_->absent_everywhere(static_cast<uint32_t>(param));
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,80 @@
+#include "sync/opening.h"
+
+#include <cmath>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+Status differs(int rank, const std::string& mine, int other_rank, const std::string& theirs) {
+  return Status::error(Code::kMismatch, cat("rank ", rank, " ", mine, ", rank ", other_rank, " ", theirs))
+      .with_ranks({other_rank});
+}
+
+Status check_record(const OpeningRecord& record, int rank) {
+  const bool possible = record.flags <= (OpeningRecord::kData | OpeningRecord::kJoined) &&
+                        std::isfinite(record.weight) && record.weight > 0 && record.micro_batches > 0;
+  if (possible) return {};
+  return Status::error(Code::kMismatch, cat("rank ", rank, " opened the step with what cannot be"))
+      .with_ranks({rank});
+}
+
+// All have begun the same step, and those with data divide it alike.
+Status check_agreement(const std::vector<OpeningRecord>& records, int first_active) {
+  for (size_t r = 0; r < records.size(); r++) {
+    const int rank = static_cast<int>(r);
+    WEFT_TRY(check_record(records[r], rank));
+    if (records[r].step != records[0].step) {
+      return differs(0, cat("begins step ", records[0].step), rank, cat("step ", records[r].step));
+    }
+    if (first_active < 0 || !records[r].has(OpeningRecord::kData)) continue;
+    const uint32_t micro_batches = records[static_cast<size_t>(first_active)].micro_batches;
+    if (records[r].micro_batches != micro_batches) {
+      return differs(first_active, cat("divides by ", micro_batches, " micro-batches"), rank,
+                     cat("by ", records[r].micro_batches));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Opening even_opening(int size, uint32_t micro_batches) {
+  Opening opening;
+  opening.divisor = static_cast<double>(size) * micro_batches;
+  opening.active = static_cast<uint32_t>(size);
+  opening.first_active = 0;
+  opening.last_active = size - 1;
+  return opening;
+}
+
+Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const OpeningRules& rules,
+                     Opening* opening) {
+  *opening = {};
+  double weights = 0;
+  for (size_t r = 0; r < records.size(); r++) {
+    if (records[r].has(OpeningRecord::kJoined)) opening->joined.push_back(static_cast<int>(r));
+    if (!records[r].has(OpeningRecord::kData)) continue;
+    opening->last_active = static_cast<int>(r);
+    if (opening->active++ == 0) opening->first_active = static_cast<int>(r);
+    weights += records[r].weight;
+  }
+  WEFT_TRY(check_agreement(records, opening->first_active));
+  if (opening->joined.size() == records.size()) {
+    opening->turn = Turn::kOver;
+  } else if (!opening->joined.empty() && rules.stop_when_exhausted) {
+    opening->turn = Turn::kExhausted;
+  }
+  const bool any = opening->active > 0;
+  const auto ranks = static_cast<double>(records.size());
+  const double share = rules.divide_by == WEFT_DIVIDE_ACTIVE && any ? opening->active : ranks;
+  opening->divisor = share * (any ? records[static_cast<size_t>(opening->first_active)].micro_batches : 1);
+  if (rules.divide_by == WEFT_DIVIDE_WEIGHTS && any) {
+    // Scaled so that they are about 1: a 16-bit gradient times a number of samples would overflow.
+    opening->factor = records[static_cast<size_t>(rank)].weight * ranks / weights;
+  }
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// Which parameters contribute to a step: whether earlier local steps accumulated something, which are absent
+// here, and which are absent on every rank.
+//
+// Threads: absent and accumulated marks of a parameter are written by the thread that claimed it in Readiness
+// and read once it has arrived; the map belongs to Step, under the engine's drive lock, and after the step to
+// the program's thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace weft {
+
+class Presence {
+ public:
+  // mapped: with room for what the ranks exchange.
+  Presence(size_t params, bool mapped)
+      : params_(params),
+        windows_(params),
+        absent_(std::make_unique<std::atomic<uint32_t>[]>(params)),
+        here_(mapped ? words(params) : 0),
+        anywhere_(here_.size()) {}
+
+  // A window is the local steps that a synchronised step sums up, and that one.
+  bool accumulated(uint64_t param) const { return windows_[param] == window_; }
+  void note_accumulated(uint64_t param) { windows_[param] = window_; }
+  void next_window() {
+    if (++window_ == 0) window_ = 1;
+  }
+
+  // stamp: the step's, as in StepWord. A parameter whose accumulated gradient travels is not absent.
+  void note_absent(uint64_t param, uint32_t stamp) { absent_[param].store(stamp, std::memory_order_relaxed); }
+  bool absent(uint64_t param, uint32_t stamp) const {
+    return absent_[param].load(std::memory_order_relaxed) == stamp;
+  }
+  // The step is tried again under another stamp.
+  void carry(uint32_t stamp, uint32_t next) {
+    for (size_t i = 0; i < params_; i++) {
+      if (absent(i, stamp)) note_absent(i, next);
+    }
+  }
+
+  // A bit for each parameter that is present: what is here goes out, what is anywhere comes in.
+  static size_t words(size_t params) { return (params + 63) / 64; }
+  std::vector<uint64_t>& here() { return here_; }
+  std::vector<uint64_t>& anywhere() { return anywhere_; }
+  void map(uint32_t stamp) {
+    std::fill(here_.begin(), here_.end(), 0);
+    for (size_t i = 0; i < params_; i++) here_[i / 64] |= uint64_t{!absent(i, stamp)} << (i % 64);
+  }
+  bool present_anywhere(uint64_t param) const { return (anywhere_[param / 64] >> (param % 64) & 1) != 0; }
+
+  uint64_t memory_bytes() const {
+    return params_ * (sizeof(uint32_t) * 2) + (here_.capacity() + anywhere_.capacity()) * sizeof(uint64_t);
+  }
+
+ private:
+  const size_t params_;
+  uint32_t window_ = 1;                              // of begin and finish
+  std::vector<uint32_t> windows_;                    // the last window in which something was accumulated
+  std::unique_ptr<std::atomic<uint32_t>[]> absent_;  // the last step from which it was absent
+  std::vector<uint64_t> here_;
+  std::vector<uint64_t> anywhere_;
+};
+
+}  // namespace weft

@@ -1,0 +1,158 @@
+// Assigning parameters to buckets anew, between steps.
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+// What a rank brings to a re-plan; travels as it is.
+struct PlanVote {
+  static constexpr uint32_t kRefuses = 1;  // its call is wrong: its own error
+  static constexpr uint32_t kWants = 2;    // it has called weft_reducer_replan; others have joined
+  static constexpr uint32_t kKnows = 4;    // it can say what the plan is to be
+  uint32_t flags = 0;
+  uint32_t reserved = 0;
+  uint64_t wish = 0;  // digest of what it asks for
+
+  bool has(uint32_t flag) const { return (flags & flag) != 0; }
+};
+static_assert(sizeof(PlanVote) == 16);
+
+// The rank whose plan is taken.
+Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
+  *root = -1;
+  int first = -1;
+  for (size_t r = 0; r < votes.size(); r++) {
+    const int rank = static_cast<int>(r);
+    if (votes[r].has(PlanVote::kRefuses)) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " cannot re-plan: see its error"), Evidence::kReport)
+          .with_ranks({rank});
+    }
+    if (*root < 0 && votes[r].has(PlanVote::kKnows)) *root = rank;
+    if (!votes[r].has(PlanVote::kWants)) continue;
+    if (first < 0) first = rank;
+    if (votes[r].wish != votes[static_cast<size_t>(first)].wish) {
+      return Status::error(Code::kMismatch, cat("ranks ", first, " and ", rank, " want different plans"),
+                           Evidence::kDescriptor)
+          .with_ranks({rank});
+    }
+  }
+  if (*root >= 0) return {};
+  return Status::error(Code::kState,
+                       "no rank has noted the order in which gradients become ready: make a synchronised step first");
+}
+
+CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllGather;
+  args.dtype = Dtype::kU8;
+  args.count = sizeof(PlanVote);
+  args.src = reinterpret_cast<const std::byte*>(mine);
+  args.dst = reinterpret_cast<std::byte*>(all->data());
+  return args;
+}
+
+CollectiveArgs broadcast(std::vector<uint32_t>* words, int root) {
+  CollectiveArgs args;
+  args.coll = Coll::kBroadcast;
+  args.dtype = Dtype::kU32;
+  args.count = words->size();
+  args.peer = root;
+  args.src = args.dst = reinterpret_cast<std::byte*>(words->data());
+  return args;
+}
+
+}  // namespace
+
+Status Reducer::replan(const PlanRequest& request, const Status& given) {
+  const ReducerState& s = *state_;
+  if (s.comm->failed()) return note(s.comm->failure());
+  if (s.readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
+  }
+  if (s.uneven) {
+    // Ranks that have joined are waiting for the next step's opening.
+    StepStart start;
+    start.record.flags = OpeningRecord::kReplan;
+    next_stamp();
+    open_step(start, true);
+    WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), false, timeout_ms_));
+  }
+  return note(take_plan(&request, given));
+}
+
+// Collective. request: null on a rank that has joined.
+Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
+  ReducerState& s = *state_;
+  const Deadline deadline =
+      Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  const bool by_order = request == nullptr || request->buckets.empty();
+  PlanVote mine;
+  if (request != nullptr) {
+    mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
+    mine.wish = digest64(request->write());
+  }
+  if (given.ok() && (by_order ? s.order.noted() : request != nullptr)) mine.flags |= PlanVote::kKnows;
+  std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
+  WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
+  WEFT_TRY(given);
+  int root = -1;
+  WEFT_TRY(judge_votes(votes, &root));
+
+  std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
+  if (root == s.comm->rank()) {
+    // A rank that has joined knows the order, and not the limits that the others ask for: those in use.
+    const std::vector<uint64_t> limits = request != nullptr && !request->limits.empty() ? request->limits : s.limits;
+    const Plan plan = by_order ? make_plan(s.manifest, {.limits = limits, .order = s.order.params()})
+                               : make_plan(s.manifest, request->buckets);
+    plan.pack(&words);
+  }
+  WEFT_TRY(s.comm->run(s.lane, broadcast(&words, root), deadline));
+  Plan plan;
+  Status usable = Plan::unpack(s.manifest, words, &plan);
+  if (!usable.ok()) {
+    s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
+    return s.comm->failure();
+  }
+  return plan == s.plan ? Status() : move_to(std::move(plan), deadline);
+}
+
+// Everything that hangs on the plan, made anew; gradients keep their values.
+Status Reducer::move_to(Plan plan, Deadline deadline) {
+  ReducerState& old = *state_;
+  Context& context = old.comm->context();
+  std::shared_ptr<ReducerState> next = old.heir();
+  next->comm = old.comm;
+  next->lane = old.lane;
+  next->plan = std::move(plan);
+  const uint64_t buckets = next->plan.buckets.size();
+  const Status told = context.engine().locked([&] { return next->hook->replan(buckets); });
+  if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
+  WEFT_TRY(told);
+  if (const Status furnished = furnish(next.get(), deadline); !furnished.ok()) {
+    static_cast<void>(context.engine().locked([&] { return old.hook->replan(old.plan.buckets.size()); }).ok());
+    return furnished;
+  }
+  for (uint64_t i = 0; i < old.manifest.params.size(); i++) {
+    const Buckets::Place& from = old.buckets->place(i);
+    if (old.copy && !old.presence->accumulated(i)) continue;
+    if (from.count > 0) std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);
+  }
+  const uint64_t committed = step_->committed();
+  context.engine().remove(step_.get());
+  state_ = std::move(next);
+  make_step();
+  step_->commit(committed);
+  kept_step_ = kNoStep;
+  reduced_ = false;
+  other_bytes_ = heap_bytes();
+  const std::lock_guard lock(mutex_);
+  stats_.plan_generation++;
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,115 @@
+// The end of a bucket's way: its result goes back to the gradients, a piece at a time, and is reported.
+#include <algorithm>
+#include <cstring>
+
+#include "core/context.h"
+#include "sync/step.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kPieceBytes = 1u << 20;  // copied in one poll
+
+}  // namespace
+
+// The next bucket to copy back. One with absent parameters waits until it is known which of them are absent
+// everywhere, and lets the others pass.
+bool Step::next_result() {
+  if (mapped_ && late_at_ < late_.size()) {
+    copying_ = late_[late_at_++];
+    return true;
+  }
+  while (result_ < results_.size()) {
+    const uint32_t bucket = results_[result_++];
+    if (running_[bucket].absent == 0 || begun_.fixed || mapped_) {
+      copying_ = bucket;
+      return true;
+    }
+    late_.push_back(bucket);
+  }
+  return false;
+}
+
+// Results go back bucket by bucket, in pieces, while later buckets travel.
+bool Step::copy_back() {
+  if (copying_ == kNone && !next_result()) return false;
+  if (copy_piece(copying_)) {
+    bucket_done(copying_);
+    copying_ = kNone;
+    copy_param_ = 0;
+    copy_element_ = 0;
+  }
+  return true;
+}
+
+const std::byte* Step::result_of(uint32_t bucket) const {
+  const HookedBucket& hooked = s_.schedule.buckets[bucket];
+  const std::byte* const base =
+      hooked.result_space == WEFT_SPACE_BUCKET ? s_.buckets->buffers()[bucket] : s_.scratch->parts()[bucket];
+  return base + hooked.result_offset;
+}
+
+// True when the bucket's result is where it belongs.
+bool Step::copy_piece(uint32_t bucket) {
+  const std::lock_guard lock(copy_mutex_);
+  const Running& running = running_[bucket];
+  if (sealed_ || running.skipped) return true;
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const std::byte* const result = result_of(bucket);
+  const bool in_place = !s_.copy && result == s_.buckets->buffers()[bucket];
+  if (in_place && running.absent == 0) return true;
+  const DeviceOps& ops = s_.comm->context().host();
+  for (uint64_t bytes = 0; bytes < kPieceBytes;) {
+    if (copy_param_ == planned.params.size()) return true;
+    const uint32_t param = planned.params[copy_param_];
+    const Buckets::Place& place = s_.buckets->place(param);
+    const uint64_t left = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
+    const std::byte* const from = result + planned.offsets[copy_param_] * place.element_bytes;
+    const bool nowhere = running.absent > 0 && absent_everywhere(param);
+    uint64_t count = 0;
+    if (s_.copy) {
+      count = place.layout->piece(copy_element_, left);
+      if (!nowhere && s_.gradients[param] != nullptr) {
+        place.layout->unflatten(ops, from, s_.gradients[param], copy_element_, count);
+      }
+    } else {
+      count = std::min(left, place.count - copy_element_);
+      const uint64_t at = copy_element_ * place.element_bytes;
+      const uint64_t size = count * place.element_bytes;
+      // A hook may have made something of nothing.
+      if (nowhere && size > 0) {
+        std::memset(place.memory + at, 0, size);
+      } else if (!in_place && size > 0) {
+        std::copy_n(from + at, size, place.memory + at);
+      }
+    }
+    bytes += std::max<uint64_t>(count * place.element_bytes, 64);
+    copy_element_ += count;
+    if (copy_element_ == place.count) {
+      copy_param_++;
+      copy_element_ = 0;
+    }
+  }
+  return copy_param_ == planned.params.size();
+}
+
+bool Step::absent_everywhere(uint32_t param) const {
+  if (!s_.presence->absent(param, stamp_)) return false;
+  return begun_.fixed || (s_.mapped && !s_.presence->present_anywhere(param));
+}
+
+void Step::bucket_done(uint32_t bucket) {
+  running_[bucket].done_ns = last_done_ns_ = clock_.now_ns();
+  done_++;
+  trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
+  report(bucket, Code::kOk);
+}
+
+void Step::report(uint32_t bucket, Code code) {
+  if (s_.on_bucket == nullptr) return;
+  s_.comm->context().callbacks().post([call = s_.on_bucket, data = s_.on_bucket_user_data,
+                                       step = begun_.number, bucket,
+                                       code] { call(data, step, bucket, static_cast<weft_status>(code)); });
+}
+
+}  // namespace weft

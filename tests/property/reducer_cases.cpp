@@ -1,0 +1,190 @@
+#include "reducer_cases.h"
+
+#include <cmath>
+
+namespace weft::test {
+namespace {
+
+std::vector<TestParam> draw_params(Random& random) {
+  constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF32, Dtype::kF32, Dtype::kF16, Dtype::kBf16, Dtype::kF64};
+  std::vector<TestParam> params(3 + random.below(8));
+  for (size_t i = 0; i < params.size(); i++) {
+    TestParam& p = params[i];
+    p.name = cat("p", i);
+    p.dtype = kDtypes[random.below(std::size(kDtypes))];
+    const uint64_t dims = random.below(3);
+    for (uint64_t d = 0; d < dims; d++) p.shape.push_back(static_cast<int64_t>(random.below(7)));
+    if (dims == 1 && random.chance(3)) p.shape[0] = static_cast<int64_t>(20 + random.below(100));
+    p.strides = row_major(p.shape);
+    if (dims == 2 && p.shape[0] > 1 && p.shape[1] > 1) {
+      if (random.chance(4)) p.strides = {1, p.shape[0]};
+      if (random.chance(4)) p.strides = {p.shape[1] + 2, 1};  // with gaps
+    }
+  }
+  return params;
+}
+
+void draw_part(const ReducerCase& program, const Window& window, Random& random, RankPart* part) {
+  const size_t params = program.params.size();
+  part->ready.assign(params, true);
+  part->order = random.next();
+  part->places = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
+  if (program.rig.divide_by == WEFT_DIVIDE_WEIGHTS) part->weight = static_cast<double>(1 + random.below(4));
+  if (part->joined) {
+    part->data = part->places = false;
+    part->ready.assign(params, false);
+    return;
+  }
+  part->locals.resize(random.chance(2) ? random.below(3) : 0);
+  for (auto& local : part->locals) {
+    for (size_t i = 0; i < params; i++) local.push_back(!random.chance(4));
+  }
+  if (program.uneven() && !window.fixed && random.chance(4)) {
+    part->data = false;
+    part->ready.assign(params, false);
+  } else if (program.mapped() && !window.fixed) {
+    part->rest = random.chance(2);
+    const uint64_t one_in = 2 + random.below(4);
+    for (size_t i = 0; i < params; i++) part->ready[i] = !random.chance(one_in);
+  }
+}
+
+// The same parameters are absent on all ranks: those that nobody accumulates either.
+void fix(Random& random, Window* window) {
+  std::vector<bool> ready(window->ranks[0].ready.size());
+  for (size_t i = 0; i < ready.size(); i++) ready[i] = !random.chance(2);
+  for (RankPart& part : window->ranks) {
+    part.ready = ready;
+    for (auto& local : part.locals) {
+      for (size_t i = 0; i < ready.size(); i++) local[i] = local[i] && ready[i];
+    }
+  }
+}
+
+}  // namespace
+
+ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
+  ReducerCase program;
+  program.seed = seed;
+  program.ranks = ranks;
+  program.params = draw_params(random);
+  program.rig.mode = random.chance(2) ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+  program.rig.limits = {random.below(3) == 0 ? 0 : 16 + random.below(300)};
+  if (!random.chance(3)) program.rig.flags |= WEFT_REDUCER_ABSENT;
+  if (!random.chance(3)) {
+    program.rig.flags |= WEFT_REDUCER_UNEVEN;
+    program.rig.divide_by = static_cast<int32_t>(random.below(3));
+    if (random.chance(3)) program.rig.divide_by = WEFT_DIVIDE_WEIGHTS;
+  }
+  program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
+  program.windows.resize(1 + random.below(3));
+  std::vector<bool> joined(static_cast<size_t>(ranks));
+  for (Window& window : program.windows) {
+    window.micro_batches = 1 + static_cast<uint32_t>(random.below(3));
+    if (program.uneven() && &window != program.windows.data()) {
+      for (size_t r = 0; r < joined.size(); r++) joined[r] = joined[r] || random.chance(5);
+    }
+    const bool any = std::find(joined.begin(), joined.end(), true) != joined.end();
+    window.fixed = !any && random.chance(5);
+    window.ranks.resize(static_cast<size_t>(ranks));
+    for (size_t r = 0; r < joined.size(); r++) {
+      window.ranks[r].joined = joined[r];
+      draw_part(program, window, random, &window.ranks[r]);
+    }
+    if (window.fixed) fix(random, &window);
+    // When all have joined there are no further steps.
+    if (std::find(joined.begin(), joined.end(), false) == joined.end()) {
+      program.windows.resize(static_cast<size_t>(&window - program.windows.data()));
+      break;
+    }
+  }
+  return program;
+}
+
+std::string ReducerCase::text() const {
+  return cat(ranks, " ranks, ", params.size(), " parameters, ",
+             rig.mode == WEFT_GRADIENT_VIEW ? "view" : "copy", ", limit ", rig.limits[0], ", flags ",
+             rig.flags, ", divide_by ", rig.divide_by, ", ", windows.size(), " windows");
+}
+
+Expected::Expected(const Model& model, const ReducerCase& program, size_t window)
+    : model_(model), program_(program), window_(program.windows[window]), number_(window) {
+  double weights = 0;
+  for (int r = 0; r < program.ranks; r++) {
+    const RankPart& part = window_.ranks[static_cast<size_t>(r)];
+    if (!part.active()) continue;
+    active_++;
+    last_active_ = r;
+    weights += part.weight;
+  }
+  const double ranks = program.ranks;
+  divisor_ = ranks;
+  if (active_ > 0) {
+    if (program.rig.divide_by == WEFT_DIVIDE_ACTIVE) divisor_ = active_;
+    divisor_ *= window_.micro_batches;
+  }
+  for (size_t i = 0; i < model.size(); i++) {
+    const Dtype dtype = model[i].dtype;
+    const uint64_t count = model.count(i);
+    std::vector<Bytes> inputs;
+    for (int r = 0; r < program.ranks; r++) {
+      Bytes& input = inputs.emplace_back(count * dtype_size(dtype) + 8);  // never null
+      const std::vector<double> sum = contribution(r, i);
+      for (uint64_t k = 0; k < sum.size(); k++) store(dtype, sum[k], input.data() + k * dtype_size(dtype));
+      if (program.rig.divide_by != WEFT_DIVIDE_WEIGHTS || active_ == 0) continue;
+      CopyArgs scale;
+      scale.src = scale.dst = input.data();
+      scale.count = count;
+      scale.src_dtype = scale.dst_dtype = dtype;
+      scale.scale = window_.ranks[static_cast<size_t>(r)].weight * ranks / weights;
+      host_ops().copy(scale);
+    }
+    Bytes& result = results_.emplace_back(count * dtype_size(dtype));
+    if (count == 0) continue;
+    std::vector<const std::byte*> pointers;
+    for (const Bytes& input : inputs) pointers.push_back(input.data());
+    std::byte* output = result.data();
+    FoldArgs fold;
+    fold.dtype = dtype;
+    fold.inputs = pointers.data();
+    fold.input_count = program.ranks;
+    fold.outputs = &output;
+    fold.output_count = 1;
+    fold.count = count;
+    fold.postscale = 1.0 / divisor_;
+    host_ops().fold(fold);
+  }
+}
+
+std::vector<double> Expected::contribution(int rank, size_t param) const {
+  const RankPart& part = window_.ranks[static_cast<size_t>(rank)];
+  std::vector<double> sum;
+  const auto add = [&](size_t step) {
+    sum.resize(model_.count(param));
+    for (uint64_t k = 0; k < sum.size(); k++) {
+      sum[k] += value(step_seed(program_, number_, step), rank, param, k);
+    }
+  };
+  for (size_t l = 0; l < part.locals.size(); l++) {
+    if (part.locals[l][param]) add(l);
+  }
+  if (part.ready[param]) add(part.locals.size());
+  return sum;
+}
+
+bool Expected::absent(int rank, size_t param) const {
+  const RankPart& part = window_.ranks[static_cast<size_t>(rank)];
+  if (part.ready[param]) return false;
+  return std::none_of(part.locals.begin(), part.locals.end(),
+                      [&](const auto& local) { return local[param]; });
+}
+
+bool Expected::absent_everywhere(size_t param) const {
+  if (!program_.mapped() && !window_.fixed) return false;
+  for (int r = 0; r < program_.ranks; r++) {
+    if (!absent(r, param)) return false;
+  }
+  return true;
+}
+
+}  // namespace weft::test

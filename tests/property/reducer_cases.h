@@ -1,0 +1,87 @@
+// Random programs for a reducer, and what they must give: a model, and windows of steps in which every rank
+// draws for itself what is ready, in which order, what is absent, whether it has data at all. A function of
+// the seed, so that every rank knows what all others do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "../unit/reducer_rig.h"
+#include "support/simulation.h"
+
+namespace weft::test {
+
+// One rank's part in one window: local steps, then a synchronised one.
+struct RankPart {
+  bool joined = false;
+  bool data = true;  // in the synchronised step
+  double weight = 1;
+  std::vector<std::vector<bool>> locals;  // per local step, per parameter: ready
+  std::vector<bool> ready;                // per parameter, in the synchronised step; otherwise absent
+  bool rest = false;                      // absent by WEFT_FINISH_REST_ABSENT
+  bool places = false;                    // begin says where results of absent parameters go
+  uint64_t order = 0;                     // seed of the order of readiness
+
+  // It contributes something.
+  bool active() const {
+    const auto has_any = [](const std::vector<bool>& local) {
+      return std::find(local.begin(), local.end(), true) != local.end();
+    };
+    return data || std::any_of(locals.begin(), locals.end(), has_any);
+  }
+};
+
+struct Window {
+  uint32_t micro_batches = 1;
+  bool fixed = false;
+  std::vector<RankPart> ranks;
+};
+
+struct ReducerCase {
+  uint64_t seed = 0;
+  int ranks = 2;
+  std::vector<TestParam> params;
+  RigOptions rig;
+  bool homes = false;  // the list of parameters says where gradients are
+  std::vector<Window> windows;
+
+  static ReducerCase draw(uint64_t seed, int ranks, Random& random);
+  bool mapped() const { return (rig.flags & WEFT_REDUCER_ABSENT) != 0; }
+  bool uneven() const { return (rig.flags & WEFT_REDUCER_UNEVEN) != 0; }
+  std::string text() const;
+};
+
+// What the serial reference says of one window.
+class Expected {
+ public:
+  Expected(const Model& model, const ReducerCase& program, size_t window);
+  double divisor() const { return divisor_; }
+  uint32_t active() const { return active_; }
+  int last_active() const { return last_active_; }
+  // The rank contributes nothing of its own.
+  bool absent(int rank, size_t param) const;
+  bool absent_everywhere(size_t param) const;
+  // Elements in row-major order.
+  const Bytes& result(size_t param) const { return results_[param]; }
+
+ private:
+  // What a rank's gradient of this window adds up to; empty if it has none.
+  std::vector<double> contribution(int rank, size_t param) const;
+
+  const Model& model_;
+  const ReducerCase& program_;
+  const Window& window_;
+  const size_t number_;
+  double divisor_ = 1;
+  uint32_t active_ = 0;
+  int last_active_ = -1;
+  std::vector<Bytes> results_;
+};
+
+// The seed of the values that a rank's gradients have in a window's step: its local ones, then the last.
+inline uint64_t step_seed(const ReducerCase& program, size_t window, size_t step) {
+  return program.seed * 1'000'003 + window * 101 + step;
+}
+
+}  // namespace weft::test

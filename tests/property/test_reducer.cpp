@@ -1,0 +1,307 @@
+// The reducer against a serial reference, on random programs under random schedules of the ranks: models,
+// orders of readiness, absences, ranks without data, weights, accumulation, ranks that run out of data. What
+// fails prints a seed; `--rng-seed` repeats it.
+#include <atomic>
+#include <cstdio>
+#include <map>
+
+#include "reducer_cases.h"
+#include "support/seed.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kSimulations = 30;
+#else
+constexpr uint64_t kSimulations = 600;
+#endif
+constexpr uint64_t kCases = 20;  // in one simulation, one after the other
+
+// One rank's run of one program.
+class Run {
+ public:
+  Run(const ReducerCase& program, Rank& self, Simulation& simulation)
+      : program_(program),
+        self_(self),
+        simulation_(simulation),
+        model_(program.params),
+        memory_(model_),
+        shadow_(model_) {
+    params_ = model_.c();
+    for (size_t i = 0; program.homes && i < params_.size(); i++) params_[i].gradient = memory_[i];
+  }
+
+  void run() {
+    if (!create()) return;
+    size_t window = 0;
+    for (; window < program_.windows.size(); window++) {
+      if (part(window).joined) break;
+      if (!step(window)) return;
+    }
+    if (program_.uneven()) join(window);
+  }
+
+ private:
+  const RankPart& part(size_t window) const {
+    return program_.windows[window].ranks[static_cast<size_t>(self_.rank)];
+  }
+  bool expect(bool ok, const std::string& what) {
+    self_.expect(ok, cat(program_.text(), ": ", what));
+    return ok;
+  }
+  bool expect(const Status& status, const std::string& what) {
+    return expect(status.ok(), status.ok() ? "" : cat(what, ": ", status.text()));
+  }
+
+  bool create() {
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params_.data();
+    options.param_count = params_.size();
+    options.mode = program_.rig.mode;
+    options.bucket_limits = program_.rig.limits.data();
+    options.bucket_limit_count = 1;
+    options.flags = program_.rig.flags;
+    options.divide_by = program_.rig.divide_by;
+    if (!expect(Reducer::create(self_.comm, Status(), options, allreduce_hook(), &reducer_), "create"))
+      return false;
+    Manifest manifest;
+    expect(make_manifest(params_.data(), params_.size(), sizeof(weft_param), &manifest), "manifest");
+    for (const Param& p : manifest.params) dense_.push_back(p.dense);
+    touched_.assign(params_.size(), false);
+    for (size_t i = 0; view() && i < params_.size(); i++) {
+      void* at = nullptr;
+      expect(reducer_->grad_view(i, &at), "grad_view");
+      views_.push_back(static_cast<std::byte*>(at));
+    }
+    return true;
+  }
+
+  bool view() const { return program_.rig.mode == WEFT_GRADIENT_VIEW; }
+  uint64_t at(size_t i, uint64_t k) const {
+    return (view() && !dense_[i] ? k : model_.offset(i, k)) * dtype_size(model_[i].dtype);
+  }
+  std::byte* gradient(size_t i) { return view() ? views_[i] : memory_[i]; }
+
+  // Compute a gradient: in view mode it is added to what the window has accumulated.
+  void compute(size_t i, uint64_t seed) {
+    for (uint64_t k = 0; k < model_.count(i); k++) {
+      double sum = value(seed, self_.rank, i, k);
+      if (view() && touched_[i]) sum += sums_[{i, k}];
+      if (view()) sums_[{i, k}] = sum;
+      store(model_[i].dtype, sum, gradient(i) + at(i, k));
+    }
+    touched_[i] = true;
+  }
+
+  std::vector<size_t> order(uint64_t seed) const {
+    std::vector<size_t> out(params_.size());
+    std::iota(out.begin(), out.end(), size_t{0});
+    Random random(seed);
+    for (size_t i = out.size(); i > 1; i--) std::swap(out[i - 1], out[random.below(i)]);
+    return out;
+  }
+
+  bool local(size_t window, size_t number) {
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = WEFT_BEGIN_LOCAL;
+    if (!expect(reducer_->begin(&begin), "begin local")) return false;
+    for (const size_t i : order(part(window).order + number)) {
+      if (!part(window).locals[number][i]) continue;
+      compute(i, step_seed(program_, window, number));
+      if (!expect(reducer_->ready(i, gradient(i), nullptr), "ready in a local step")) return false;
+    }
+    return expect(reducer_->finish({}), "finish local");
+  }
+
+  bool step(size_t window) {
+    const RankPart& mine = part(window);
+    for (size_t l = 0; l < mine.locals.size(); l++) {
+      if (!local(window, l)) return false;
+    }
+    std::vector<void*> places;
+    for (size_t i = 0; i < params_.size(); i++) places.push_back(memory_[i]);
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.micro_batches = program_.windows[window].micro_batches;
+    begin.weight = mine.weight;
+    if (mine.places) begin.gradients = places.data();
+    if (!mine.data) begin.flags |= WEFT_BEGIN_NO_DATA;
+    if (program_.windows[window].fixed) begin.flags |= WEFT_BEGIN_FIXED;
+    if (!expect(reducer_->begin(&begin), "begin")) return false;
+    for (const size_t i : order(mine.order)) {
+      if (!mine.data) break;
+      if (simulation_.random().chance(4)) simulation_.pause();
+      if (mine.ready[i]) {
+        compute(i, step_seed(program_, window, mine.locals.size()));
+        if (!expect(reducer_->ready(i, gradient(i), nullptr), "ready")) return false;
+      } else if (!mine.rest) {
+        const uint64_t param = i;
+        if (!expect(reducer_->absent(&param, 1), "absent")) return false;
+      }
+    }
+    // What was computed for the step, before results replace it.
+    for (size_t i = 0; i < params_.size(); i++) shadow_.memory()[i] = memory_.memory()[i];
+    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+    if (mine.rest) finish.flags |= WEFT_FINISH_REST_ABSENT;
+    if (!expect(reducer_->finish(finish), "finish")) return false;
+    return check_window(window);
+  }
+
+  // The results of a window in the shadow of this rank's memory. reached: the parameter's result comes here.
+  void apply(size_t window, const Expected& expected) {
+    const RankPart& mine = part(window);
+    for (size_t i = 0; i < params_.size(); i++) {
+      const bool reached = mine.ready[i] || mine.places || program_.homes;
+      if (view() || !reached || expected.absent_everywhere(i)) continue;
+      const uint32_t size = dtype_size(model_[i].dtype);
+      for (uint64_t k = 0; k < model_.count(i); k++) {
+        std::copy_n(expected.result(i).data() + k * size, size, shadow_[i] + at(i, k));
+      }
+    }
+  }
+
+  bool check_window(size_t window) {
+    const Expected expected(model_, program_, window);
+    apply(window, expected);
+    touched_.assign(params_.size(), false);
+    bool ok = true;
+    for (size_t i = 0; i < params_.size(); i++) ok &= check_param(window, expected, i);
+    weft_reducer_stats stats{};
+    reducer_->query(&stats);
+    ok &= expect(stats.divisor == expected.divisor(),
+                 cat("divisor ", stats.divisor, ", not ", expected.divisor()));
+    ok &= expect(stats.steps == window + 1, "steps");
+    return ok;
+  }
+
+  bool check_param(size_t window, const Expected& expected, size_t i) {
+    const std::string where = cat("window ", window, ", parameter ", i, ": ");
+    bool ok = true;
+    if (view()) {
+      ok &= expect(view_has(expected, i), where + "wrong result in the view");
+    } else {
+      ok &= expect(memory_.memory()[i] == shadow_.memory()[i], where + "wrong result");
+      Gradients out(model_);
+      const Status got = reducer_->result(i, out[i]);
+      ok &= expect(got.ok() != expected.absent_everywhere(i), where + "result() " + got.text());
+    }
+    weft_param_info info{};
+    ok &= expect(reducer_->param(i, &info), "param");
+    const bool tracked = program_.mapped() || program_.windows[window].fixed;
+    ok &= expect((info.absent != 0) == (tracked && expected.absent(self_.rank, i)) || !part(window).data,
+                 where + "absent");
+    ok &= expect((info.absent_everywhere != 0) == expected.absent_everywhere(i) || !part(window).data,
+                 where + "absent everywhere");
+    return ok;
+  }
+
+  bool view_has(const Expected& expected, size_t i) {
+    const uint32_t size = dtype_size(model_[i].dtype);
+    const Bytes zero(size);
+    for (uint64_t k = 0; k < model_.count(i); k++) {
+      const std::byte* wanted =
+          expected.absent_everywhere(i) ? zero.data() : expected.result(i).data() + k * size;
+      if (!std::equal(wanted, wanted + size, views_[i] + at(i, k))) return false;
+    }
+    return true;
+  }
+
+  // From this window on the rank has no data.
+  void join(size_t window) {
+    for (size_t i = 0; i < params_.size(); i++) shadow_.memory()[i] = memory_.memory()[i];
+    weft_join_result result{};
+    if (!expect(reducer_->join({}, &result), "join")) return;
+    expect(result.steps == program_.windows.size() - window, cat("joined for ", result.steps, " steps"));
+    for (; window < program_.windows.size(); window++) {
+      const Expected expected(model_, program_, window);
+      apply(window, expected);
+      if (window + 1 < program_.windows.size()) continue;
+      expect(result.last_active == expected.last_active(), "last_active");
+      for (size_t i = 0; i < params_.size(); i++) {
+        const bool right = view() ? view_has(expected, i) : memory_.memory()[i] == shadow_.memory()[i];
+        expect(right, cat("joined, parameter ", i, ": wrong result"));
+      }
+    }
+  }
+
+  const ReducerCase& program_;
+  Rank& self_;
+  Simulation& simulation_;
+  const Model model_;
+  Gradients memory_;
+  Gradients shadow_;
+  std::vector<weft_param> params_;
+  std::unique_ptr<Reducer> reducer_;
+  std::vector<bool> dense_;
+  std::vector<bool> touched_;  // in this window
+  std::map<std::pair<size_t, uint64_t>, double> sums_;
+  std::vector<std::byte*> views_;
+};
+
+// How many cases were about what.
+struct Tally {
+  uint64_t cases = 0, many_buckets = 0, absences = 0, weights = 0, accumulation = 0, without_data = 0,
+           joins = 0, fixed = 0;
+
+  void count(const ReducerCase& program) {
+    const Model model(program.params);
+    Manifest manifest;
+    REQUIRE(make_manifest(model.c().data(), model.size(), sizeof(weft_param), &manifest).ok());
+    const auto any = [&](auto&& test) {
+      for (const Window& window : program.windows) {
+        for (const RankPart& part : window.ranks) {
+          if (test(window, part)) return true;
+        }
+      }
+      return false;
+    };
+    cases++;
+    many_buckets += make_plan(manifest, {.limits = program.rig.limits, .order = {}}).buckets.size() >= 3;
+    absences += any([](const Window&, const RankPart& part) {
+      return part.data && std::find(part.ready.begin(), part.ready.end(), false) != part.ready.end();
+    });
+    weights += program.rig.divide_by == WEFT_DIVIDE_WEIGHTS;
+    accumulation += any([](const Window&, const RankPart& part) { return !part.locals.empty(); });
+    without_data += any([](const Window&, const RankPart& part) { return !part.data && !part.joined; });
+    joins += any([](const Window&, const RankPart& part) { return part.joined; });
+    fixed += any([](const Window& window, const RankPart&) { return window.fixed; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("random steps of a reducer give what a serial reference gives") {
+  Tally tally;
+  for (uint64_t i = 0; i < kSimulations; i++) {
+    const uint64_t seed = base_seed() * 1'000'003 + i;
+    Random random(seed);
+    const int size = 2 + static_cast<int>(random.below(3));
+    std::vector<ReducerCase> programs;
+    for (uint64_t c = 0; c < kCases; c++)
+      programs.push_back(ReducerCase::draw(seed * kCases + c, size, random));
+    for (const ReducerCase& program : programs) tally.count(program);
+    Simulation simulation(seed, size);
+    const SimulationReport report = simulation.run([&](Rank& self) {
+      for (const ReducerCase& program : programs) {
+        Run(program, self, simulation).run();
+        if (!self.failures.empty()) return;
+      }
+    });
+    check(report.failures);
+    if (!report.failures.empty()) break;
+  }
+  std::printf(
+      "%llu cases: %llu with three or more buckets, %llu absences, %llu weights, %llu accumulation, %llu "
+      "ranks without "
+      "data, %llu joins, %llu fixed sets\n",
+      static_cast<unsigned long long>(tally.cases), static_cast<unsigned long long>(tally.many_buckets),
+      static_cast<unsigned long long>(tally.absences), static_cast<unsigned long long>(tally.weights),
+      static_cast<unsigned long long>(tally.accumulation),
+      static_cast<unsigned long long>(tally.without_data), static_cast<unsigned long long>(tally.joins),
+      static_cast<unsigned long long>(tally.fixed));
+  for (const uint64_t count : {tally.many_buckets, tally.absences, tally.weights, tally.accumulation}) {
+    CHECK(count >= kSimulations * kCases / 5);
+  }
+}

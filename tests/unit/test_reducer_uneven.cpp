@@ -1,0 +1,248 @@
+// Parameters without gradients and ranks without data: what is refused, by name, and what an opening
+// concludes. That the results are right under random programs: tests/property.
+#include <cmath>
+
+#include "reducer_rig.h"
+#include "sync/opening.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+std::vector<TestParam> four_params() {
+  return {{"a", {4}}, {"b", {3}}, {"c", {5}}, {"d", {}}};
+}
+
+OpeningRecord record(uint32_t flags, double weight = 1, uint64_t step = 3, uint32_t micro_batches = 2) {
+  return {step, weight, micro_batches, flags};
+}
+
+constexpr uint32_t kData = OpeningRecord::kData;
+constexpr uint32_t kJoined = OpeningRecord::kJoined;
+
+}  // namespace
+
+TEST_CASE("an opening divides by all ranks, by those with data, or by weights") {
+  const std::vector<OpeningRecord> records = {record(0, 9), record(kData, 1), record(kData, 3), record(0)};
+  Opening opening;
+  REQUIRE(judge_opening(records, 1, {WEFT_DIVIDE_WORLD, false}, &opening).ok());
+  CHECK(opening.turn == Turn::kReduce);
+  CHECK(opening.divisor == 8);
+  CHECK(opening.factor == 1);
+  CHECK(opening.active == 2);
+  CHECK(opening.first_active == 1);
+  CHECK(opening.last_active == 2);
+  REQUIRE(judge_opening(records, 1, {WEFT_DIVIDE_ACTIVE, false}, &opening).ok());
+  CHECK(opening.divisor == 4);
+  REQUIRE(judge_opening(records, 2, {WEFT_DIVIDE_WEIGHTS, false}, &opening).ok());
+  CHECK(opening.divisor == 8);
+  CHECK(opening.factor == 3);  // 3 of the weights' mean, which is 1
+}
+
+TEST_CASE("an opening without any data divides by the ranks") {
+  Opening opening;
+  for (const int32_t by : {WEFT_DIVIDE_WORLD, WEFT_DIVIDE_ACTIVE, WEFT_DIVIDE_WEIGHTS}) {
+    REQUIRE(judge_opening({record(0), record(0)}, 0, {by, false}, &opening).ok());
+    CHECK(opening.divisor == 2);
+    CHECK(opening.factor == 1);
+    CHECK(opening.last_active == -1);
+  }
+}
+
+TEST_CASE("a step is over when all ranks have joined, and stops at the first that has if it is to") {
+  Opening opening;
+  REQUIRE(judge_opening({record(kJoined), record(kData)}, 0, {}, &opening).ok());
+  CHECK(opening.turn == Turn::kReduce);
+  CHECK(opening.joined == std::vector<int>{0});
+  REQUIRE(judge_opening({record(kJoined), record(kData)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
+  CHECK(opening.turn == Turn::kExhausted);
+  REQUIRE(judge_opening({record(kJoined), record(kJoined)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
+  CHECK(opening.turn == Turn::kOver);
+}
+
+TEST_CASE("an opening names the rank that differs or says what cannot be") {
+  Opening opening;
+  const auto refused = [&](const std::vector<OpeningRecord>& records, const std::string& why) {
+    const Status status = judge_opening(records, 0, {}, &opening);
+    INFO(status.text());
+    CHECK(status.code() == Code::kMismatch);
+    CHECK(has(status.text(), why));
+    CHECK(status.info().ranks == std::vector<int>{1});
+  };
+  refused({record(kData), record(kData, 1, 4)}, "rank 0 begins step 3, rank 1 step 4");
+  refused({record(kData), record(kData, 1, 3, 5)}, "rank 0 divides by 2 micro-batches, rank 1 by 5");
+  for (const double weight : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
+    refused({record(kData), record(kData, weight)}, "rank 1 opened the step with what cannot be");
+  }
+  refused({record(kData), record(4)}, "what cannot be");
+  refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
+  // Those without data do not know how others divide.
+  CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
+}
+
+TEST_CASE("absent parameters are refused by name where they cannot be, and the step goes on") {
+  const Model model(four_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    const auto refused = [&](const Status& status, Code code, const std::string& why) {
+      self.expect(status.code() == code && has(status.text(), why), status.text() + ", not " + why);
+    };
+    const uint64_t list[] = {1, 2}, first[] = {0}, unknown[] = {7};
+    refused(reducer->absent(list, 2), Code::kState, "'b'");
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->absent(list, 2), "absent");
+    self.expect(reducer->absent(nullptr, 0), "nothing absent");
+    refused(reducer->absent(nullptr, 1), Code::kArg, "params is NULL");
+    refused(reducer->absent(unknown, 1), Code::kArg, "parameter 7 is unknown");
+    refused(reducer->absent(list, 1), Code::kState, "'b') is absent already");
+    refused(reducer->ready(2, gradients[2], nullptr), Code::kState, "'c') became ready, but is absent");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    refused(reducer->absent(first, 1), Code::kState, "'a') is ready already");
+    refused(reducer->finish({}), Code::kState, "'d'");
+    refused(reducer->result(0, gradients[0]), Code::kState, "the last step has no results");
+    weft_finish_options rest = WEFT_FINISH_OPTIONS_INIT;
+    rest.flags = WEFT_FINISH_REST_ABSENT;
+    self.expect(reducer->finish(rest), "finish");
+    refused(reducer->result(1, gradients[1]), Code::kState, "absent on every rank");
+    refused(reducer->result(9, gradients[1]), Code::kArg, "unknown");
+    refused(reducer->result(0, nullptr), Code::kArg, "NULL");
+    refused(reducer->result(0, gradients[0] + 1), Code::kArg, "not aligned");
+    weft_reducer_stats stats{};
+    reducer->query(&stats);
+    self.expect(stats.absent_params == 3 && stats.absent_everywhere == 3, "statistics");
+  }));
+}
+
+TEST_CASE("what a reducer was not created for is refused and says what to create it with") {
+  const Model model(four_params());
+  check(run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+    if (!reducer) return;
+    const auto refused = [&](const Status& status, const std::string& why) {
+      self.expect(has(status.text(), why), status.text() + ", not " + why);
+    };
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = WEFT_BEGIN_NO_DATA;
+    refused(reducer->begin(&begin), "WEFT_REDUCER_UNEVEN");
+    weft_join_result result{};
+    refused(reducer->join({}, &result), "WEFT_REDUCER_UNEVEN");
+    self.expect(reducer->begin(nullptr), "begin");
+    const uint64_t param = 0;
+    refused(reducer->absent(&param, 1), "WEFT_REDUCER_ABSENT");
+    weft_finish_options rest = WEFT_FINISH_OPTIONS_INIT;
+    rest.flags = WEFT_FINISH_REST_ABSENT;
+    refused(reducer->finish(rest), "WEFT_REDUCER_ABSENT");
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
+    self.expect(reducer->finish({}), "finish");
+    for (const RigOptions& wrong : {RigOptions{.divide_by = WEFT_DIVIDE_ACTIVE}, RigOptions{.divide_by = 9},
+                                    RigOptions{.flags = WEFT_REDUCER_STOP_WHEN_EXHAUSTED}}) {
+      std::unique_ptr<Reducer> none;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &none, wrong).code() == Code::kArg,
+                  "options");
+    }
+  }));
+}
+
+TEST_CASE("buckets that are absent everywhere do not travel where the set is fixed, and are counted") {
+  const Model model(four_params());
+  check(run_threads(3, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const auto operations = [&] { return self.comm->operations(); };
+    for (uint64_t step = 0; step < 3; step++) {
+      gradients.fill(step, self.rank);
+      const Gradients expected = reference(model, {step}, 3, 3);
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      begin.flags = WEFT_BEGIN_FIXED;
+      const uint64_t before = operations();
+      self.expect(reducer->begin(&begin), "begin");
+      const uint64_t absent[] = {3, 1};
+      self.expect(reducer->absent(absent, 2), "absent");
+      self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+      self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      self.expect(operations() - before == 2, "two buckets travel");
+      self.expect(gradients.memory()[0] == expected.memory()[0], "a");
+      Gradients own(model);
+      own.fill(step, self.rank);
+      self.expect(gradients.memory()[1] == own.memory()[1], "b is as it was");
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.skipped_buckets == 2, "skipped");
+    }
+  }));
+}
+
+TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
+  const Model model(four_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = WEFT_BEGIN_FIXED;
+    self.expect(reducer->begin(&begin), "begin");
+    const auto absent = static_cast<uint64_t>(self.rank);
+    self.expect(reducer->absent(&absent, 1), "absent");
+    for (uint64_t i = 0; i < model.size(); i++) {
+      if (i != absent) static_cast<void>(reducer->ready(i, gradients[i], nullptr).ok());
+    }
+    const Status status = reducer->finish({});
+    self.expect(status.code() == Code::kMismatch, status.text());
+  }));
+}
+
+TEST_CASE("the first rank without data stops all where that is wanted, and the communicator stays usable") {
+  const Model model(four_params());
+  check(run_threads(3, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 3; step++) {
+      Status status;
+      if (step == 2 && self.rank == 1) {
+        weft_join_result result{};
+        status = reducer->join({}, &result);
+      } else {
+        gradients.fill(step, self.rank);
+        self.expect(reducer->begin(nullptr), "begin");
+        self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
+        status = reducer->finish({});
+      }
+      if (step < 2) {
+        self.expect(status, "finish");
+      } else {
+        self.expect(status.code() == Code::kState && has(status.text(), "ranks [1] have no more data"),
+                    status.text());
+      }
+    }
+    CollectiveArgs barrier;
+    self.expect(self.run(barrier), "barrier");
+    // Nothing of the step was reduced, and the next one is.
+    Gradients own(model);
+    own.fill(2, self.rank);
+    if (self.rank != 1) self.expect(gradients.memory() == own.memory(), "gradients are as they were");
+    gradients.fill(7, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(ready_all(*reducer, pointers(gradients), 7), "ready");
+    self.expect(reducer->finish({}), "finish");
+    const Gradients expected = reference(model, {7}, 3, 3);
+    self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+  }));
+}
