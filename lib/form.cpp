@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
+#include "form_wire.h"
 #include "rendezvous/auth.h"
 #include "rendezvous/callback_exchange.h"
 #include "rendezvous/mesh.h"
@@ -38,8 +39,8 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
     cpu_set_t theirs;
     const Bytes& bytes = all[static_cast<size_t>(r)];
     if (bytes.size() != sizeof theirs) {
-      return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed set of cores"))
-          .with_ranks({r});
+      return Status::error(Code::kInternal, cat("rank ", exchange.name(r), " sent a malformed set of cores"))
+          .with_ranks({exchange.name(r)});
     }
     std::memcpy(&theirs, bytes.data(), sizeof theirs);
     CPU_OR(&cores, &cores, &theirs);
@@ -48,34 +49,10 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
   return {};
 }
 
-constexpr uint32_t kMaxAlgorithms = 1024;
-
 // Tells communicators apart that write into one folder; nothing rests on it.
 uint64_t random_number() {
   uint64_t number = 0;
   return ::getrandom(&number, sizeof number, GRND_NONBLOCK) < 0 ? 0 : number;
-}
-
-// What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms
-// and the simulated host that it was told to use (or none), and the backends that work there.
-struct Offer {
-  uint64_t id = 0;
-  std::string wanted;
-  std::string algorithms;
-  int32_t host = -1;
-  std::vector<std::string> available;
-};
-
-Status read_offer(int rank, const Bytes& bytes, Offer* offer) {
-  ByteReader reader(bytes);
-  offer->id = reader.get<uint64_t>();
-  offer->wanted = reader.get_string(64);
-  offer->algorithms = reader.get_string(kMaxAlgorithms);
-  offer->host = reader.get<int32_t>();
-  const auto count = std::min<uint32_t>(reader.get<uint32_t>(), 64);
-  for (uint32_t i = 0; i < count; i++) offer->available.push_back(reader.get_string(64));
-  if (reader.done()) return {};
-  return Status::error(Code::kInternal, cat("rank ", rank, " sent a malformed list of backends"));
 }
 
 // Everybody's offer. An error where they were told different things, or this rank what nobody has.
@@ -92,53 +69,59 @@ Status exchange_offers(Exchange& exchange, const Registry& registry, const CommO
   }
   WEFT_TRY(agree_on(exchange, local, deadline));
 
-  ByteWriter writer;
-  writer.put(random_number())
-      .put_string(wanted)
-      .put_string(options.algorithms)
-      .put(static_cast<int32_t>(options.host_label));
-  std::vector<std::string> available;
+  Offer mine;
+  mine.id = random_number();
+  mine.wanted = wanted;
+  mine.algorithms = options.algorithms;
+  mine.host = static_cast<int32_t>(options.host_label);
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
     if (registry.probe(entry, &detail).ok() && entry.backend->preference >= 0)
-      available.push_back(entry.name);
+      mine.available.push_back(entry.name);
   }
-  writer.put(static_cast<uint32_t>(available.size()));
-  for (const std::string& name : available) writer.put_string(name);
   std::vector<Bytes> all;
-  WEFT_TRY(exchange.all_gather(writer.bytes(), &all, deadline));
+  WEFT_TRY(exchange.all_gather(encode(mine), &all, deadline));
   offers->resize(all.size());
-  for (size_t r = 0; r < all.size(); r++) WEFT_TRY(read_offer(static_cast<int>(r), all[r], &(*offers)[r]));
+  for (size_t r = 0; r < all.size(); r++) {
+    if (decode(all[r], &(*offers)[r])) continue;
+    const int name = exchange.name(static_cast<int>(r));
+    return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed list of backends"))
+        .with_ranks({name});
+  }
   const Offer& first = offers->front();
   for (size_t r = 1; r < offers->size(); r++) {
     const Offer& offer = (*offers)[r];
+    const int zero = exchange.name(0);
+    const int name = exchange.name(static_cast<int>(r));
     const auto differ = [&](const auto&... text) {
-      return Status::error(Code::kMismatch, cat(text...)).with_ranks({static_cast<int>(r)});
+      return Status::error(Code::kMismatch, cat(text...)).with_ranks({name});
     };
     if (offer.algorithms != first.algorithms) {
-      return differ("rank 0 asks for the algorithms \"", first.algorithms, "\", rank ", r, " for \"",
-                    offer.algorithms, "\"");
+      return differ("rank ", zero, " asks for the algorithms \"", first.algorithms, "\", rank ", name,
+                    " for \"", offer.algorithms, "\"");
     }
     if ((offer.host < 0) != (first.host < 0)) {
-      return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? 0 : r, " and not on rank ",
-                    offer.host < 0 ? r : 0);
+      return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? zero : name, " and not on rank ",
+                    offer.host < 0 ? name : zero);
     }
     if (offer.wanted == first.wanted) continue;
-    const auto shown = [](const std::string& name) { return name.empty() ? "the best" : name; };
-    return differ("rank 0 asks for backend ", shown(first.wanted), ", rank ", r, " for ",
+    const auto shown = [](const std::string& backend) { return backend.empty() ? "the best" : backend; };
+    return differ("rank ", zero, " asks for backend ", shown(first.wanted), ", rank ", name, " for ",
                   shown(offer.wanted));
   }
   return {};
 }
 
 // Ranks of one simulated host must share a real one.
-Status check_hosts(const SocketMesh& mesh, const std::vector<int>& labels, int rank) {
+Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::vector<int>& labels) {
+  const int rank = exchange.rank();
   for (size_t r = 0; r < labels.size(); r++) {
     const int other = static_cast<int>(r);
     if (labels[r] != labels[static_cast<size_t>(rank)] || mesh.same_host(other)) continue;
-    return Status::error(Code::kArg, cat("WEFT_HOSTS puts rank ", rank, " and rank ", other,
+    const int name = exchange.name(other);
+    return Status::error(Code::kArg, cat("WEFT_HOSTS puts rank ", exchange.name(rank), " and rank ", name,
                                          " on one host, but they are on two"))
-        .with_ranks({other});
+        .with_ranks({name});
   }
   return {};
 }
@@ -184,9 +167,9 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   return {};
 }
 
-Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
-            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {},
-            std::shared_ptr<Arena> arena = nullptr) {
+Status form_over(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
+                 CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent,
+                 std::shared_ptr<Arena> arena) {
   MeshOptions mesh_options;
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
@@ -213,7 +196,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   for (const Offer& offer : offers) labels.push_back(offer.host);
   LabelledHosts hosts(*mesh, labels, exchange.rank());
   if (options.host_label >= 0) {
-    WEFT_TRY(agree_on(exchange, check_hosts(*mesh, labels, exchange.rank()), deadline));
+    WEFT_TRY(agree_on(exchange, check_hosts(exchange, *mesh, labels), deadline));
   }
 
   BackendArgs args{exchange, context->clock(), context->log(), context->host()};
@@ -241,6 +224,16 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   if (!*comm) return Status::error(Code::kInternal, "the backend has no lane for the user's collectives");
   context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
   return {};
+}
+
+// Collective over the exchange. Who cannot go on tells the others why.
+Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
+            CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {},
+            std::shared_ptr<Arena> arena = nullptr) {
+  const Status formed = form_over(context, registry, exchange, std::move(options), deadline, comm,
+                                  std::move(descent), std::move(arena));
+  exchange.fail(formed);
+  return formed;
 }
 
 // One rank alone: there is nobody to ask.
@@ -323,21 +316,16 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
              std::shared_ptr<Comm>* part) {
   Context& context = parent->context();
   const Deadline deadline = Deadline::after(context.clock(), parent->options().init_timeout_ms, 60'000);
-  ByteWriter writer;
-  writer.put(uint8_t{no_color}).put(static_cast<int32_t>(color)).put(static_cast<int32_t>(key));
   const uint32_t id = parent->next_subgroup_id();
   std::vector<Bytes> all;
-  WEFT_TRY(parent->agree(writer.bytes(), &all, deadline));
+  WEFT_TRY(parent->agree(encode(Place{no_color, color, key}), &all, deadline));
   if (no_color) return {};
   std::vector<std::tuple<int32_t, int>> members;  // key, rank
   for (int r = 0; r < parent->size(); r++) {
-    ByteReader reader(all[static_cast<size_t>(r)]);
-    const bool none = reader.get<uint8_t>() != 0;
-    const auto its_color = reader.get<int32_t>();
-    const auto its_key = reader.get<int32_t>();
-    if (!reader.done())
+    Place place;
+    if (!decode(all[static_cast<size_t>(r)], &place))
       return Status::error(Code::kMismatch, cat("rank ", r, " does not call split")).with_ranks({r});
-    if (!none && its_color == color) members.emplace_back(its_key, r);
+    if (!place.none && place.color == color) members.emplace_back(place.key, r);
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;

@@ -35,23 +35,6 @@ Status make_card(UcxTransport& transport, int ranks, Card* card) {
   return {};
 }
 
-// All fail if one does, with the first one's words.
-Status agree(const BackendArgs& args, const Status& mine) {
-  ByteWriter writer;
-  writer.put_string(std::string_view(mine.text()).substr(0, kMostProblemBytes));
-  std::vector<Bytes> all;
-  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &all, args.deadline));
-  WEFT_TRY(mine);
-  for (size_t r = 0; r < all.size(); r++) {
-    ByteReader reader(all[r]);
-    const std::string text = reader.get_string(kMostProblemBytes);
-    if (reader.done() && text.empty()) continue;
-    return Status::error(Code::kUnavailable, cat("rank ", r, ": ", text), Evidence::kReport)
-        .with_ranks({static_cast<int>(r)});
-  }
-  return {};
-}
-
 // Of two ranks the lower one calls. The other one makes its endpoint when it has heard the call, and UCX
 // makes it of what the call brought. If both called, UCX would settle later which call counts, by endpoints
 // that may have been closed by then: UCX 1.13 ends the process over that (docs/design.md).
@@ -87,7 +70,7 @@ Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* hear
       const Peer& peer = transport.peer(r);
       if (r == rank || peer.*heard) continue;
       if (peer.broken) return peer.why;
-      silent.push_back(r);
+      silent.push_back(args.exchange.name(r));
     }
     if (silent.empty()) return {};
     if (advanced) round = 0;
@@ -105,7 +88,7 @@ Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* hear
 // Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
 Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
   const int rank = args.exchange.rank();
-  WEFT_TRY(agree(args, call(transport, rank, cards)));
+  WEFT_TRY(agree_on(args.exchange, call(transport, rank, cards), args.deadline));
   WEFT_TRY(await(transport, args, &Peer::hello, [&] { return answer(transport, rank, cards); }));
   for (int r = 0; r < args.exchange.size(); r++) {
     if (r != rank) transport.tell(transport.peer(r), NoteKind::kReady);
@@ -136,14 +119,14 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   WEFT_TRY(opened);
   std::vector<Card> cards(all.size());
   for (size_t r = 0; r < all.size(); r++) {
-    const int other = static_cast<int>(r);
+    const int name = args.exchange.name(static_cast<int>(r));
     if (!decode(all[r], size, &cards[r])) {
-      return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed UCX address"))
-          .with_ranks({other});
+      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed UCX address"))
+          .with_ranks({name});
     }
     if (!cards[r].problem.empty()) {
-      return Status::error(Code::kUnavailable, cat("rank ", r, ": ", cards[r].problem), Evidence::kReport)
-          .with_ranks({other});
+      return Status::error(Code::kUnavailable, cat("rank ", name, ": ", cards[r].problem), Evidence::kReport)
+          .with_ranks({name});
     }
   }
   for (int r = 0; r < size; r++) {

@@ -365,8 +365,8 @@ WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info
 #define WEFT_COLOR_NONE INT32_MIN /* take part in the split without joining a part: *part is NULL */
 
 /* Split by color; ranks are ordered by key, then by old rank. Collective: all ranks call it; blocks at most
- * the parent's init timeout. The part inherits the parent's options. Errors as for weft_comm_create. Threads:
- * one thread at a time per communicator. Since 1.0 */
+ * the parent's init timeout. The part inherits the parent's options. Errors as for weft_comm_create; they
+ * name ranks of the parent. Threads: one thread at a time per communicator. Since 1.0 */
 WEFT_API weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_comm** part,
                                      weft_error* error);
 
@@ -383,11 +383,15 @@ typedef struct weft_shrink_options {
 /* Make a communicator of the survivors of a failed one, with the same options; ranks keep their order.
  * Collective over the survivors: each calls it, once its own communicator has failed (abort fails one that
  * still works). They agree on who is left, by a majority of the ranks of the last communicator; ranks that
- * are lost during the call are left out as well. The old communicator stays failed; destroy it when it is no
- * longer needed. options may be NULL. Returns WEFT_ERR_STATE while the communicator works, or was shrunk
- * already; WEFT_ERR_MINORITY; WEFT_ERR_TIMEOUT naming survivors that did not call it; WEFT_ERR_PEER_FAILED if
- * the others went on without this rank; otherwise as weft_comm_create. Ownership: the caller destroys
- * *survivors. Threads: one thread at a time per communicator. Since 1.0 */
+ * are lost during the call are left out as well. The old communicator stays failed; destroy it when it is
+ * no longer needed. Peak memory: where ranks share memory (shm), what is allocated
+ * (weft_comm_info.arena_bytes) is needed a second time, until every survivor has destroyed the old
+ * communicator and ranks that were left out have ended; WEFT_ERR_NOMEM before any of it is taken if the
+ * machine has not as much for all of them. options may be NULL. Returns WEFT_ERR_STATE while the
+ * communicator works, or was shrunk already; WEFT_ERR_MINORITY; WEFT_ERR_TIMEOUT naming survivors that did
+ * not call it; WEFT_ERR_PEER_FAILED if the others went on without this rank; otherwise as weft_comm_create.
+ * Errors name ranks of the old communicator. Ownership: the caller destroys *survivors. Threads: one thread
+ * at a time per communicator. Since 1.0 */
 WEFT_API weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options,
                                       weft_comm** survivors, weft_error* error);
 

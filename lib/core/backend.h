@@ -68,7 +68,7 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 2;
+inline constexpr uint32_t kBackendModuleAbi = 3;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

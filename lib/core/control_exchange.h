@@ -21,14 +21,25 @@ class Postbox {
  public:
   // A message of `rank`, after its kind; what makes no sense, or too much, is dropped.
   void on_message(int rank, ByteReader& message);
+  size_t held_bytes();
+
+  // Of one rank, each message counted with what it takes to keep it. A rank is at most a round ahead.
+  static constexpr size_t kMostBytes = 4 * Exchange::kMaxBytes;
 
  private:
   friend class ControlExchange;
-  using Key = std::pair<uint32_t, uint32_t>;  // exchange, round
-  static constexpr size_t kMost = 4096;
+  using Key = std::pair<uint32_t, uint32_t>;       // exchange, round
+  using Received = std::map<int, Bytes>;           // by rank
+  static constexpr uint32_t kFailed = UINT32_MAX;  // the round of who cannot go on: why
+  static constexpr size_t kEntryBytes = 128;
+
+  // With mutex_ held. What came for it no longer counts.
+  Received take(const Key& key);
+  void forget(const Key& first, const Key& last);
 
   std::mutex mutex_;
-  std::map<Key, std::map<int, Bytes>> inbox_;  // by rank; guarded by mutex_
+  std::map<Key, Received> inbox_;  // guarded by mutex_
+  std::map<int, size_t> held_;     // bytes, by rank; guarded by mutex_
 };
 
 class ControlExchange final : public Exchange {
@@ -38,23 +49,33 @@ class ControlExchange final : public Exchange {
     uint32_t id = 0;                 // the same on all members
     int self = 0;                    // this rank in the channel's numbering
     std::vector<int> members;        // in that numbering, by rank in the exchange
-    std::function<Status()> broken;  // why it cannot succeed any more
+    std::vector<int> names;          // Exchange::name, by rank in the exchange; empty: members
+    std::function<Status()> broken;  // why it cannot succeed any more; ranks in it are names
     std::shared_ptr<void> owner;     // keeps control, postbox and engine
   };
   ControlExchange(Control& control, Postbox& postbox, Engine& engine, Options options)
       : control_(control), postbox_(postbox), engine_(engine), options_(std::move(options)) {}
+  ~ControlExchange() override;
 
   int rank() const override;
   int size() const override { return static_cast<int>(options_.members.size()); }
-  Status check() override;
+  int name(int rank) const override;
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
+  void fail(const Status& why) override;
+  Status check() override;
 
  private:
+  bool all_came(uint32_t round);
+  Status told();
+  Status fail_all(const Status& why);
+  void send_all(uint32_t round, ByteView bytes);
+
   Control& control_;
   Postbox& postbox_;
   Engine& engine_;
   const Options options_;
   uint32_t round_ = 0;
+  Status failure_;  // the first; sticky
 };
 
 }  // namespace weft

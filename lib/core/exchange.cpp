@@ -1,24 +1,26 @@
 #include "core/exchange.h"
 
 #include "base/text.h"
+#include "core/result.h"
 
 namespace weft {
 
 Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline) {
-  ByteWriter writer;
-  writer.put(mine.code()).put_string(std::string_view(mine.text()).substr(0, 2048));
   std::vector<Bytes> all;
-  if (const Status told = exchange.all_gather(writer.bytes(), &all, deadline); !told.ok())
+  const Bytes result = encode_result(mine.with_ranks({}));
+  if (const Status told = exchange.all_gather(result, &all, deadline); !told.ok())
     return mine.ok() ? told : mine;
   if (!mine.ok()) return mine;
   for (size_t r = 0; r < all.size(); r++) {
-    ByteReader reader(all[r]);
-    const auto code = reader.get<Code>();
-    const std::string text = reader.get_string(4096);
-    if (!reader.done()) return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed result"));
-    if (code == Code::kOk) continue;
-    return Status::error(code, cat("rank ", r, ": ", text), Evidence::kReport)
-        .with_ranks({static_cast<int>(r)});
+    const int name = exchange.name(static_cast<int>(r));
+    Status theirs;
+    if (!decode_result(all[r], exchange.size(), &theirs)) {
+      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed result"))
+          .with_ranks({name});
+    }
+    if (theirs.ok()) continue;
+    return Status::error(theirs.code(), cat("rank ", name, ": ", theirs.text()), Evidence::kReport)
+        .with_ranks({name});
   }
   return {};
 }

@@ -16,6 +16,9 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What the program that forms the comm calls a rank, in errors: its rank in the communicator that this one
+  // comes of, if there is one.
+  virtual int name(int rank) const { return rank; }
   // Blocks until every rank has given its bytes (at most kMaxBytes), or fails: kTimeout naming the absent,
   // kPeerFailed. all->size() == size(). Every rank calls it the same number of times.
   virtual Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) = 0;
@@ -23,7 +26,8 @@ class Exchange {
   // The comm is formed: from here on this rank's going is no failure. An Exchange that is destroyed without
   // it tells the other ranks, where it can, that this one has given up.
   virtual void finish() {}
-  // This rank cannot go on: tell the others why, before this object is destroyed.
+  // This rank cannot go on: tell the others why, before this object is destroyed. They fail with it where
+  // they cannot complete what they wait for. The first call counts.
   virtual void fail(const Status& /*why*/) {}
   // For loops that wait for something else while the comm is formed: a descriptor that becomes readable when
   // another rank may have failed (-1: there is none), and what has come since; never blocks.

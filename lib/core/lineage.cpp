@@ -9,6 +9,8 @@
 namespace weft {
 namespace {
 
+constexpr size_t kMostEarlyBytes = 1u << 20;  // of one rank
+
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -170,27 +172,33 @@ std::vector<int> Lineage::ranks_in(uint32_t generation, const std::vector<int>& 
   return ranks;
 }
 
-std::unique_ptr<Exchange> Lineage::exchange(const Descent& descent) {
+std::unique_ptr<Exchange> Lineage::exchange(const Descent& descent, uint32_t parent) {
   ControlExchange::Options options;
   options.kind = kExchangeMessage;
   options.id = descent.generation;
   options.self = rank_;
   options.members = descent.members;
-  options.broken = [this, members = descent.members] { return broken(members); };
+  {
+    const std::lock_guard lock(mutex_);
+    options.names = ranks_in(parent, descent.members);
+  }
+  options.broken = [this, parent, members = descent.members] { return broken(members, parent); };
   options.owner = shared_from_this();
   return std::make_unique<ControlExchange>(*control_, postbox_, engine_, std::move(options));
 }
 
-Status Lineage::broken(const std::vector<int>& members) {
+Status Lineage::broken(const std::vector<int>& members, uint32_t parent) {
   const std::lock_guard lock(mutex_);
-  for (const int rank : members) {
-    if (const auto it = lost_.find(rank); it != lost_.end()) return it->second;
+  for (const int founder : members) {
+    const auto lost = lost_.find(founder);
+    if (lost == lost_.end()) continue;
+    const std::vector<int> rank = ranks_in(parent, {founder});
+    if (rank == std::vector<int>{founder}) return lost->second;
+    return lost->second
+        .with_prefix(cat("rank ", list_text(rank), " (of the first communicator rank ", founder, "): "))
+        .with_ranks(rank);
   }
   return {};
-}
-
-bool Lineage::any_lost(const std::vector<int>& members) {
-  return !broken(members).ok();
 }
 
 // ---- the channel ---------------------------------------------------------------------------------------
@@ -253,7 +261,11 @@ void Lineage::on_message(int rank, ByteView message) {
     if (!reader.ok() || generation == 0) return;
     with_ballots([&] {
       const ByteView rest = message.subspan(sizeof kind + sizeof generation);
-      if (early_.size() < kMostEarly) early_.push_back({generation, rank, Bytes(rest.begin(), rest.end())});
+      size_t held = rest.size();
+      for (const Early& early : early_) held += early.from == rank ? early.message.size() : 0;
+      if (early_.size() < kMostEarly && held <= kMostEarlyBytes) {
+        early_.push_back({generation, rank, Bytes(rest.begin(), rest.end())});
+      }
       return true;
     });
   } else {

@@ -49,9 +49,9 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   // generation.
   Status agree(uint32_t parent, bool last_of_two, const std::set<int>& accused, Deadline deadline,
                Descent* next);
-  // Among the members of a generation. Fails when one of them is lost.
-  std::unique_ptr<Exchange> exchange(const Descent& descent);
-  bool any_lost(const std::vector<int>& members);
+  // Among the members of a generation that agree(parent) made. Fails when one of them is lost. Errors name
+  // ranks as generation `parent` does.
+  std::unique_ptr<Exchange> exchange(const Descent& descent, uint32_t parent);
 
   // ControlListener, of the first generation's channel
   void on_peer_lost(int rank, const Status& why) override;
@@ -76,7 +76,7 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   // With mutex_ held. Null while the members of the generation before are unknown.
   Ballot* ballot(uint32_t generation);
   void replay_early();
-  Status broken(const std::vector<int>& members);
+  Status broken(const std::vector<int>& members, uint32_t parent);
   // What the communicator of a generation calls those of its members. With mutex_ held.
   std::vector<int> ranks_in(uint32_t generation, const std::vector<int>& founders) const;
   // Change ballots with the mutex held, then send what came of it.

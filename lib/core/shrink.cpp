@@ -30,14 +30,16 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
   for (;;) {
     Descent next;
     WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, accused, deadline, &next));
-    const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next);
-    Status formed = form(*exchange, next, deadline, survivors);
+    const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next, descent.generation);
+    const Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
-    // A survivor that is lost now is left out by the next agreement. Who gives up forming because of it
-    // closes its connections, which another one may see before the loss itself: that one agrees again as
-    // well.
-    const bool again = formed.code() == Code::kPeerFailed || descent.lineage->any_lost(next.members);
-    if (deadline.expired(context.clock()) || !again) return formed;
+    // A survivor that is lost now is left out by the next agreement. What the others were told decides, so
+    // that they begin anew as well, or none.
+    exchange->fail(formed);
+    const bool again = formed.code() == Code::kPeerFailed || exchange->check().code() == Code::kPeerFailed;
+    if (deadline.expired(context.clock()) || !again) {
+      return formed.with_prefix("shrink (ranks are those of the communicator that is shrunk): ");
+    }
     context.log().info(cat("rank ", failed->rank(), ": shrink begins anew: ", formed.text()));
   }
 }

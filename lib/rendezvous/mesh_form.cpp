@@ -82,8 +82,9 @@ Status Former::listen_and_tell() {
   for (size_t rank = 0; rank < all.size(); rank++) {
     Advertisement theirs;
     if (!decode(all[rank], &theirs)) {
-      return Status::error(Code::kMismatch, cat("rank ", rank, " does not say how to reach it"))
-          .with_ranks({static_cast<int>(rank)});
+      const int name = exchange_.name(static_cast<int>(rank));
+      return Status::error(Code::kMismatch, cat("rank ", name, " does not say how to reach it"))
+          .with_ranks({name});
     }
     if (rank == 0) key_ = AuthKey{theirs.key, true};
     if (theirs.heartbeat_timeout_ms >= 0 &&
@@ -208,9 +209,10 @@ Status Former::closed_by(int rank) {
     ::poll(&told, 1, echo.earlier(Deadline::after(clock_, kAskMs, 0)).remaining_ms(clock_));
   }
   return Status::error(Code::kPeerFailed,
-                       cat("rank ", rank, " closed its connection while the communicator was being formed"),
+                       cat("rank ", exchange_.name(rank),
+                           " closed its connection while the communicator was being formed"),
                        Evidence::kConnection)
-      .with_ranks({rank});
+      .with_ranks({exchange_.name(rank)});
 }
 
 void Former::accept_from_all() {
@@ -302,11 +304,12 @@ Status Former::timed_out() const {
   std::string reasons;
   for (int rank = 0; rank < exchange_.size(); rank++) {
     if (rank == exchange_.rank() || peers_[static_cast<size_t>(rank)].connection.open()) continue;
-    absent.push_back(rank);
+    absent.push_back(exchange_.name(rank));
     if (rank >= exchange_.rank() || reasons.size() > 256) continue;
     const std::string& why = routes_[static_cast<size_t>(rank)].why_not;
-    if (!why.empty()) reasons += cat(reasons.empty() ? " (" : "; ", "rank ", rank, ": ", why);
+    if (!why.empty()) reasons += cat(reasons.empty() ? " (" : "; ", "rank ", absent.back(), ": ", why);
   }
+  std::sort(absent.begin(), absent.end());
   return Status::error(Code::kTimeout,
                        cat("no control connection with ", absent.size() == 1 ? "rank " : "ranks ",
                            list_text(absent), " in time", reasons, reasons.empty() ? "" : ")"),

@@ -163,9 +163,10 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
   const uint64_t left = deadline.ns() > now ? deadline.ns() - now : 0;
   const Deadline ask = Deadline::at(deadline.ns() - std::min(left / 4, 500 * kMsNs));
   asked_ = answered_ = false;
-  if (failure_.ok()) give(mine);
+  WEFT_TRY(failure_);
+  give(mine);
 
-  while (failure_.ok() && parts_.size() < static_cast<size_t>(options_.size)) {
+  while (failure_.ok() && !complete()) {
     connection_.flush();
     if (!asked_ && ask.expired(clock_)) {
       connection_.send(store::encode_plain(Type::kWhoIsMissing));
@@ -174,13 +175,12 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
     }
     if (!wait_for(connection_.fd(), connection_.events(), clock_, asked_ ? deadline : ask)) {
       if (!asked_) continue;
-      failure_ = absent();
-      fail(failure_);  // the others wait for the same ranks
+      fail(absent());  // the others wait for the same ranks
       break;
     }
     bool closed = false;
     failure_ = take_frames(&closed);
-    if (!failure_.ok() || parts_.size() == static_cast<size_t>(options_.size)) break;
+    if (!failure_.ok() || complete()) break;
     if (closing_ && round_ == 0) {
       // The store of the communicator before this one: the new one is about to come.
       connection_.close();
@@ -191,7 +191,8 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
       failure_ = store_lost();
     }
   }
-  WEFT_TRY(failure_);
+  // What is complete is a success, whatever has failed since.
+  if (!complete()) return failure_;
   *all = std::move(parts_);
   parts_.clear();
   round_++;
@@ -204,10 +205,14 @@ void StoreExchange::give(ByteView mine) {
 }
 
 void StoreExchange::fail(const Status& why) {
-  if (!connection_.open() || !joined_ || why.ok()) return;
-  connection_.send(store::encode_failed(why));
+  if (why.ok() || !failure_.ok()) return;
+  failure_ = why;
+  if (!connection_.open() || !joined_) return;
+  const std::vector<int>& ranks = why.info().ranks;
+  const bool own = ranks.empty() || ranks == std::vector<int>{options_.rank};
+  connection_.send(store::encode_failed(
+      own ? why.with_ranks({options_.rank}).with_prefix(cat("rank ", options_.rank, ": ")) : why));
   connection_.flush();
-  if (failure_.ok()) failure_ = why;
 }
 
 Status StoreExchange::check() {

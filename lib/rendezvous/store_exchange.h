@@ -64,6 +64,7 @@ class StoreExchange final : public Exchange {
   Status try_join(Deadline deadline, bool* joined, std::string* why_not);
   Status wait_until_joined(Deadline deadline, bool* joined, std::string* why_not);
   void give(ByteView mine);
+  bool complete() const { return parts_.size() == static_cast<size_t>(options_.size); }
   // Read and take what is there. closed: the connection has ended.
   Status take_frames(bool* closed);
   Status take_frame(ByteView frame);

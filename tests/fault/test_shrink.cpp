@@ -123,6 +123,37 @@ TEST_CASE("a rank that dies while the survivors shrink is left out as well") {
   }
 }
 
+TEST_CASE("a survivor that cannot form is named at once, by its rank in the communicator that is shrunk") {
+  for (const std::string& backend : weft_test::backends()) {
+    INFO(backend);
+    const std::string store = weft_test::store_name();
+    Processes ranks(4, [&](int rank, Reporter& reporter) {
+      if (rank == 2) setenv("WEFT_FAILPOINTS", "forming@1=fail", 1);
+      Joined joined(backend.c_str(), rank, 4, store);
+      if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+      work_until_failed(joined.comm, reporter, 1);
+      shrink(joined.comm, 0, reporter);
+      weft_context_destroy(&joined.context);
+    });
+    for (int r = 0; r < 4; r++) REQUIRE(ranks.wait_for_mark(r, 1, kSetupMs));
+    ranks.kill(0);
+    for (const int r : {1, 2, 3}) {
+      Word word;
+      INFO("rank " << r);
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));  // half of shrink's deadline
+      INFO(word.text);
+      CHECK(word.status == WEFT_ERR_SYSTEM);
+      const std::string text = word.text;
+      CHECK(text.find("failpoint forming") != std::string::npos);
+      if (r == 2) continue;
+      CHECK(word.failed_rank == 2);
+      CHECK(text.find("rank 2: ") != std::string::npos);
+      CHECK(text.find("of the communicator that is shrunk") != std::string::npos);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
+  }
+}
+
 TEST_CASE("survivors who are no majority are told so, each of them") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);

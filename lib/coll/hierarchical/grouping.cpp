@@ -60,8 +60,9 @@ Status find_grouping(const BackendArgs& args, Grouping* grouping) {
     ByteReader reader(all[r]);
     for (size_t other = 0; other < size; other++) near[r].push_back(reader.get<uint8_t>() == 1 ? 1 : 0);
     if (reader.done() && near[r][r] == 1) continue;
-    return Status::error(Code::kInternal, cat("rank ", r, " sent a malformed list of its host's ranks"))
-        .with_ranks({static_cast<int>(r)});
+    const int name = args.exchange.name(static_cast<int>(r));
+    return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed list of its host's ranks"))
+        .with_ranks({name});
   }
   return group_ranks(args.exchange.rank(), near, grouping);
 }

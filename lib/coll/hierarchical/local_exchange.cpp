@@ -26,8 +26,9 @@ Status LocalExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
   for (const int member : members_) {
     const Bytes& theirs = everybody[static_cast<size_t>(member)];
     if (theirs.empty() || theirs[0] != kGoesOn) {
-      return Status::error(Code::kUnavailable, cat("rank ", member, " does not go on"), Evidence::kReport)
-          .with_ranks({member});
+      const int name = all_.name(member);
+      return Status::error(Code::kUnavailable, cat("rank ", name, " does not go on"), Evidence::kReport)
+          .with_ranks({name});
     }
     all->emplace_back(theirs.begin() + 1, theirs.end());
   }

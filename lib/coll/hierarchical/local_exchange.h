@@ -18,6 +18,7 @@ class LocalExchange final : public Exchange {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
+  int name(int rank) const override { return all_.name(members_[static_cast<size_t>(rank)]); }
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
   int watch_fd() const override { return all_.watch_fd(); }
   Status check() override { return all_.check(); }
