@@ -12,6 +12,7 @@
 
 #include "base/process.h"
 #include "base/text.h"
+#include "founding_wire.h"
 #include "group.h"
 
 namespace weft::shm {
@@ -78,35 +79,32 @@ class Founding {
 
  private:
   Peer& peer(int rank) { return group_->peer(rank); }
+  int name(int rank) const { return args_.exchange.name(rank); }
 
   // Who is where, and the largest arena that all can map.
   Status introduce() {
-    const ProcessIdentity me = this_process();
-    ByteWriter writer;
-    const uint64_t own =
-        arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
-    writer.put(kMagic);
-    me.put(writer);
-    writer.put(own);
+    Introduction me;
+    me.process = this_process();
+    me.arena_bytes = arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
+    me.needed_bytes = inherited_ ? inherited_->populated_bytes() : 0;
+    me.available_bytes = available_memory();
     std::vector<Bytes> all;
-    WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
+    WEFT_TRY(args_.exchange.all_gather(encode(me), &all, args_.deadline));
     uint64_t arena = UINT64_MAX;
+    std::vector<Introduction> ranks(all.size());
     for (int r = 0; r < size_; r++) {
-      ByteReader reader(all[static_cast<size_t>(r)]);
-      const auto magic = reader.get<uint64_t>();
-      const ProcessIdentity identity = ProcessIdentity::get(reader);
-      arena = std::min(arena, reader.get<uint64_t>());
-      if (!reader.done() || magic != kMagic) {
-        return Status::error(Code::kVersion,
-                             cat("rank ", group_->name(r), " has another version of the shm backend"))
-            .with_ranks({group_->name(r)});
+      Introduction& theirs = ranks[static_cast<size_t>(r)];
+      if (!decode(all[static_cast<size_t>(r)], &theirs)) {
+        return Status::error(Code::kVersion, cat("rank ", name(r), " has another version of the shm backend"))
+            .with_ranks({name(r)});
       }
-      peer(r).pid = static_cast<int64_t>(identity.pid);
-      peer(r).same_process = r == rank_ || identity == me;
+      arena = std::min(arena, theirs.arena_bytes);
+      peer(r).pid = static_cast<int64_t>(theirs.process.pid);
+      peer(r).same_process = r == rank_ || theirs.process == me.process;
       users_ += peer(r).same_process ? 1 : 0;
     }
     group_->layout_ = Layout(size_, arena);
-    return {};
+    return check_memory(ranks);
   }
 
   // Make the own segment and say what others need to recognise it.
@@ -124,10 +122,9 @@ class Founding {
     if (status.ok()) {
       peer(rank_).base = peer(rank_).mapping->base();
       peer(rank_).arena_base = peer(rank_).mapping->arena_base();
-      addresses_.put(nonce)
-          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping))
-          .put(reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()))
-          .put(reinterpret_cast<uint64_t>(peer(rank_).base));
+      introduced_ = {nonce, reinterpret_cast<uint64_t>(peer(rank_).mapping),
+                     reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()),
+                     reinterpret_cast<uint64_t>(peer(rank_).base)};
     }
     return agree(status, nullptr);
   }
@@ -135,23 +132,21 @@ class Founding {
   // Give the own segment to all and take theirs.
   Status reach_all() {
     std::vector<Bytes> all;
-    WEFT_TRY(args_.exchange.all_gather(addresses_.bytes(), &all, args_.deadline));
+    WEFT_TRY(args_.exchange.all_gather(encode(introduced_), &all, args_.deadline));
     for (int r = 0; r < size_; r++) {
       if (!peer(r).same_process) WEFT_TRY(args_.fds->send_fd(r, fd_.get()));
     }
     fd_.reset();
     for (int r = 0; r < size_; r++) {
-      ByteReader reader(all[static_cast<size_t>(r)]);
-      const auto nonce = reader.get<uint64_t>();
-      const auto mapping = reader.get<uint64_t>();
-      nonce_addresses_.push_back(reader.get<uint64_t>());
-      nonces_.push_back(nonce);
-      peer(r).remote_base = reader.get<uint64_t>();
-      if (!reader.done())
-        return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({group_->name(r)});
+      Introduced theirs;
+      if (!decode(all[static_cast<size_t>(r)], &theirs))
+        return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({name(r)});
+      nonce_addresses_.push_back(theirs.nonce_address);
+      nonces_.push_back(theirs.nonce);
+      peer(r).remote_base = theirs.base;
       if (r == rank_) continue;
-      WEFT_TRY(
-          (peer(r).same_process ? share(r, mapping, nonce) : attach(r, nonce)).with_ranks({group_->name(r)}));
+      WEFT_TRY((peer(r).same_process ? share(r, theirs.mapping, theirs.nonce) : attach(r, theirs.nonce))
+                   .with_ranks({name(r)}));
     }
     return {};
   }
@@ -160,12 +155,12 @@ class Founding {
     uint64_t found = 0;
     if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
       return Status::error(Code::kPeerFailed,
-                           cat("rank ", group_->name(r), " claims to be in this process and is not"));
+                           cat("rank ", name(r), " claims to be in this process and is not"));
     }
     auto* const shared = reinterpret_cast<Mapping*>(mapping);
     if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
       return Status::error(Code::kPeerFailed,
-                           cat("rank ", group_->name(r), " claims to be in this process and is not"));
+                           cat("rank ", name(r), " claims to be in this process and is not"));
     }
     peer(r).mapping = shared;
     peer(r).base = shared->base();
@@ -178,8 +173,13 @@ class Founding {
     for (;;) {
       const Deadline look = Deadline::after(args_.clock, kLookMs, 0).earlier(args_.deadline);
       Status status = args_.fds->receive_fd(r, fd, look);
-      if (status.code() != Code::kTimeout || args_.deadline.expired(args_.clock)) return status;
-      WEFT_TRY(args_.exchange.check());
+      if (status.ok()) return status;
+      if (status.code() == Code::kTimeout && !args_.deadline.expired(args_.clock)) {
+        WEFT_TRY(args_.exchange.check());
+        continue;
+      }
+      return Status::error(status.code(), cat("rank ", name(r), " did not give its memory"),
+                           status.info().evidence);
     }
   }
 
@@ -238,21 +238,19 @@ class Founding {
 
   // Ok if all ranks are; else the first one's failure, on all. *everybody: the conjunction over ranks.
   Status agree(const Status& mine, bool* everybody) {
-    ByteWriter writer;
-    writer.put(static_cast<int32_t>(mine.code())).put_string(mine.text().substr(0, 512));
-    writer.put(static_cast<uint8_t>(everybody != nullptr && *everybody));
     std::vector<Bytes> all;
-    WEFT_TRY(args_.exchange.all_gather(writer.bytes(), &all, args_.deadline));
+    WEFT_TRY(args_.exchange.all_gather(encode(Verdict{mine, everybody != nullptr && *everybody}), &all,
+                                       args_.deadline));
     for (int r = 0; r < size_; r++) {
-      ByteReader reader(all[static_cast<size_t>(r)]);
-      const auto code = reader.get<int32_t>();
-      const std::string text = reader.get_string(1024);
-      const bool yes = reader.get<uint8_t>() != 0;
-      if (everybody != nullptr) *everybody = *everybody && yes;
-      if (code == 0 && reader.done()) continue;
+      Verdict theirs;
+      const bool whole = decode(all[static_cast<size_t>(r)], &theirs);
+      if (everybody != nullptr) *everybody = *everybody && whole && theirs.yes;
+      if (whole && theirs.status.ok()) continue;
       if (r == rank_) return mine;
-      return Status::error(Code::kUnavailable, cat("rank ", group_->name(r), ": ", text), Evidence::kReport)
-          .with_ranks({group_->name(r)});
+      // Who lost a rank may begin anew without it (shrink): then all do.
+      const Code code = theirs.status.code() == Code::kPeerFailed ? Code::kPeerFailed : Code::kUnavailable;
+      const std::string& text = whole ? theirs.status.text() : "a malformed result";
+      return Status::error(code, cat("rank ", name(r), ": ", text), Evidence::kReport).with_ranks({name(r)});
     }
     return {};
   }
@@ -265,7 +263,7 @@ class Founding {
   std::shared_ptr<SegmentArena> inherited_;  // of the communicator that this one is shrunk from
   std::shared_ptr<ArenaMemory> arena_memory_;
   Fd fd_;
-  ByteWriter addresses_;
+  Introduced introduced_;
   std::vector<uint64_t> nonces_;
   std::vector<uint64_t> nonce_addresses_;
 };

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "shm/founding_wire.h"
 #include "shm/segment.h"
 #include "shm_rank.h"
 #include "support/catch.h"
@@ -136,6 +137,21 @@ TEST_CASE("an arena larger than the machine's memory is refused, not killed for"
           // What was refused takes nothing: small memory is still there.
           WEFT_EXPECT_OK(rank.collectives().arena()->free(rank.allocate(4096)));
         })) == "");
+}
+
+TEST_CASE("arenas are backed anew only if the machine has the memory of all its ranks once more") {
+  Introduction rank;
+  rank.needed_bytes = 600;
+  rank.available_bytes = 1000;
+  CHECK(check_memory({rank}).ok());
+  CHECK(check_memory({rank, rank}).code() == Code::kNoMemory);
+  rank.needed_bytes = 500;
+  CHECK(check_memory({rank, rank}).ok());
+  Introduction poor = rank;  // of a control group that has less
+  poor.available_bytes = 999;
+  CHECK(check_memory({rank, poor}).code() == Code::kNoMemory);
+  rank.needed_bytes = UINT64_MAX - 1;
+  CHECK(check_memory({rank, rank}).code() == Code::kNoMemory);
 }
 
 TEST_CASE("a communicator leaves neither descriptors nor mappings behind") {
