@@ -2,16 +2,13 @@
 
 #include <sodium.h>
 
-#include <array>
 #include <cstring>
 
 #include "base/text.h"
+#include "sync/vote.h"
 
 namespace weft {
 namespace {
-
-constexpr uint32_t kMaxReason = 4096;
-using Digest = std::array<std::byte, 32>;
 
 // The digest finds ranks that differ; it protects against nobody.
 Digest digest(ByteView content) {
@@ -21,32 +18,10 @@ Digest digest(ByteView content) {
   return out;
 }
 
-// What one rank brings to the first round.
-struct Vote {
-  Code code = Code::kOk;
-  std::string reason;
-  Digest content{};
-};
-
-Bytes write(const Vote& vote) {
-  ByteWriter writer;
-  writer.put(vote.code).put_string(std::string_view(vote.reason).substr(0, kMaxReason)).put_raw(vote.content);
-  return writer.take();
-}
-
 Vote read(ByteView bytes) {
-  ByteReader reader(bytes);
   Vote vote;
-  vote.code = reader.get<Code>();
-  vote.reason = reader.get_string(kMaxReason);
-  const ByteView content = reader.get_raw(vote.content.size());
-  if (!reader.done() || vote.code < Code::kOk || vote.code > Code::kInternal) {
-    vote.code = Code::kMismatch;
-    vote.reason = "it sent an unreadable vote";
-    return vote;
-  }
-  std::memcpy(vote.content.data(), content.data(), content.size());
-  return vote;
+  if (decode(bytes, &vote)) return vote;
+  return {Code::kMismatch, "it sent an unreadable vote", {}};
 }
 
 Status refusal(int rank, const Vote& vote) {
@@ -70,7 +45,7 @@ Status agree_on(Comm& comm, const Status& local, ByteView content, const Differe
                 Deadline deadline) {
   Vote mine{local.code(), local.text(), digest(content)};
   std::vector<Bytes> all;
-  WEFT_TRY(comm.agree(write(mine), &all, deadline));
+  WEFT_TRY(comm.agree(encode(mine), &all, deadline));
   std::vector<Vote> votes;
   votes.reserve(all.size());
   for (const Bytes& bytes : all) votes.push_back(read(bytes));
