@@ -72,6 +72,15 @@ class Readiness {
     return true;
   }
 
+  // No gradient is being copied in this synchronised step: what was claimed has arrived. What arrived is
+  // counted first, so that a claim meanwhile is one too many.
+  bool settled() const {
+    size_t awaited = 0;
+    for (size_t b = 0; b < plan_.buckets.size(); b++)
+      awaited += pending_[b].count.load(std::memory_order_acquire);
+    return awaited == missing().size();
+  }
+
   // ---- any thread
   StepWord step() const { return StepWord(step_.load(std::memory_order_acquire)); }
   // False if the parameter was claimed in this step before: of several callers one gets it. Also for a call

@@ -8,6 +8,11 @@
 #include "sync/reducer.h"
 
 namespace weft {
+namespace {
+
+constexpr int64_t kCopyMs = 2000;  // for a gradient that another thread copies
+
+}  // namespace
 
 void Reducer::verdict(weft_verdict* verdict) const {
   const auto last = [](uint64_t steps) { return steps == 0 ? kNoStep : steps - 1; };
@@ -69,6 +74,11 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     return note(
         Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned")));
   }
+  // A gradient that came too late for the step may still be on its way into its bucket.
+  const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
+  if (!context.engine().wait(settled, Deadline::after(context.clock(), kCopyMs, 0))) {
+    return note(Status::error(Code::kState, "a call of weft_reducer_ready has not returned"));
+  }
   if (comm->failed()) return note(comm->failure());
   const Deadline deadline =
       Deadline::after(context.clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
@@ -108,7 +118,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   }
   context.engine().remove(step_.get());
   old.comm->close_lane(old.lane);
-  state_ = std::move(next);
+  {
+    const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
+    state_.swap(next);
+  }
   make_step();
   step_->commit(committed);
   state_->presence->next_window();

@@ -224,7 +224,7 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, int64_t timeo
                      .with_ranks({s.comm->rank()}));
   }
   // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
-  if (s.readiness->missing().empty()) context.engine().wait([&] { return s.readiness->full(); }, give_up);
+  context.engine().wait([&] { return s.readiness->settled(); }, give_up);
   if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) return not_reduced();
   WEFT_TRY(close_step(entered_ns));
   return commit_it ? commit(deadline) : Status();

@@ -82,7 +82,7 @@ class Reducer {
   std::string step_text() const;
   uint64_t heap_bytes() const;
 
-  std::shared_ptr<ReducerState> state_;  // changed by rebind alone
+  std::shared_ptr<ReducerState> state_;  // changed by rebind alone, under mutex_
   std::shared_ptr<Step> step_;
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;

@@ -901,15 +901,17 @@ typedef struct weft_verdict {
 /* Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict);
 
-/* Go on over another communicator of the same context, as a rule the one that weft_comm_shrink made: with the
- * same parameters, buckets, views and hook, whose state is kept. Collective over its ranks, each with the
- * same reducer. The ranks agree on the last committed step: the last that all of them have finished. Of a
- * step that was finished on some only the verdict says rolled_back there: if its gradients have been used,
- * undo that or commit steps before you use them. What was accumulated in local steps and not retained is
- * dropped. Returns WEFT_ERR_ARG for a communicator of another context; WEFT_ERR_STATE inside a step, or if a
- * stage of its hook has not returned; WEFT_ERR_MISMATCH if the ranks bring different reducers; the
- * communicator's failure, after which the reducer can be bound to a further one. error may be NULL. Threads:
- * one thread at a time per communicator, and no other call on the reducer may be running. Since 1.0 */
+/* Go on over another communicator of the same context, as a rule the one that weft_comm_shrink made: with
+ * the same parameters, buckets, views and hook, whose state is kept. Collective over its ranks, each with
+ * the same reducer. The ranks agree on the last committed step: the last that all of them have finished. Of
+ * a step that was finished on some only the verdict says rolled_back there: if its gradients have been
+ * used, undo that or commit steps before you use them. What was accumulated in local steps and not retained
+ * is dropped. Peak memory: the buckets stay; scratch_bytes and other_bytes (weft_reducer_stats) are needed
+ * a second time during the call. Returns WEFT_ERR_ARG for a communicator of another context; WEFT_ERR_STATE
+ * inside a step, or if a stage of its hook or a weft_reducer_ready has not returned; WEFT_ERR_MISMATCH if
+ * the ranks bring different reducers; the communicator's failure, after which the reducer can be bound to a
+ * further one. error may be NULL. Threads: one thread at a time per communicator, and no other call on the
+ * reducer may be running but weft_reducer_query. Since 1.0 */
 WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error);
 
 /* Do the step that failed again without computing it again: sum what the ranks contributed, now over the

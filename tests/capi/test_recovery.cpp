@@ -131,6 +131,53 @@ TEST_CASE("who does not call shrink is named by its rank in the communicator tha
   CHECK(findings.wrong == 0);
 }
 
+TEST_CASE("a reducer is bound anew only once no gradient of the failed step is being copied") {
+  constexpr int64_t kMany = 16 << 20;
+  constexpr int64_t kFew = 10;
+  Findings findings;
+  const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const weft_param params[2] = {{sizeof(weft_param), "many", WEFT_DTYPE_F32, 1, &kMany, nullptr, 0, 0, 0},
+                                  {sizeof(weft_param), "few", WEFT_DTYPE_F32, 1, &kFew, nullptr, 0, 0, 0}};
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params;
+    options.param_count = 2;
+    weft_reducer* reducer = nullptr;
+    findings.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK);
+    const std::vector<float> late(kMany, 3.0f);
+    std::vector<float> many(kMany, 5.0f), few(kFew, 5.0f);
+    findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    std::atomic<bool> started{false};
+    std::thread other([&] {
+      started = true;
+      weft_reducer_ready(reducer, 0, const_cast<float*>(late.data()), nullptr);
+    });
+    while (!started) std::this_thread::yield();
+    findings.expect(weft_comm_abort(r.comm, nullptr) == WEFT_OK);
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_ABORTED);  // "few" never came
+    weft_comm* next = nullptr;
+    findings.expect(weft_comm_shrink(r.comm, nullptr, &next, nullptr) == WEFT_OK);
+    other.join();
+    std::atomic<bool> over{false};
+    std::thread asks([&] {
+      weft_reducer_stats stats{};
+      stats.struct_size = sizeof stats;
+      while (!over) findings.expect(weft_reducer_query(reducer, &stats) == WEFT_OK);
+    });
+    findings.expect(weft_reducer_rebind(reducer, next, nullptr) == WEFT_OK);
+    over = true;
+    asks.join();
+    findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    findings.expect(weft_reducer_ready(reducer, 0, many.data(), nullptr) == WEFT_OK);
+    findings.expect(weft_reducer_ready(reducer, 1, few.data(), nullptr) == WEFT_OK);
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+    findings.expect(many == std::vector<float>(kMany, 5.0f) && late == std::vector<float>(kMany, 3.0f));
+    findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+    weft_comm_destroy(&next);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
+
 TEST_CASE("a step that fails while a gradient is being copied keeps all of it or nothing") {
   constexpr int64_t kMany = 32 << 20;
   Findings findings;
