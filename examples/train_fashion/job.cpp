@@ -1,6 +1,13 @@
 #include "job.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+#include <string_view>
 
 namespace {
 
@@ -12,6 +19,35 @@ namespace {
 // The library prints nothing by itself; what it warns of goes to standard error.
 void print_log(void*, int32_t, const char* line) {
   std::fprintf(stderr, "weft: %s\n", line);
+}
+
+uint64_t host_name_hash() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return std::hash<std::string_view>{}(name);
+}
+
+// The simulated hosts of WEFT_HOSTS, by rank ("0,1,0,1").
+std::vector<uint64_t> given_hosts() {
+  std::vector<uint64_t> hosts;
+  const char* const given = std::getenv("WEFT_HOSTS");
+  std::istringstream text(given != nullptr ? given : "");
+  for (std::string host; std::getline(text, host, ',');)
+    hosts.push_back(std::strtoull(host.c_str(), nullptr, 10));
+  return hosts;
+}
+
+// Labels of hosts as numbers in the order of their lowest ranks; empty if they do not fit the hosts' sizes.
+std::vector<int> number_hosts(const std::vector<uint64_t>& labels, const std::vector<uint64_t>& local_sizes) {
+  if (labels.size() != local_sizes.size()) return {};
+  std::vector<int> hosts;
+  std::map<uint64_t, int> numbers;
+  for (size_t rank = 0; rank < labels.size(); ++rank) {
+    const auto ranks = std::count(labels.begin(), labels.end(), labels[rank]);
+    if (static_cast<uint64_t>(ranks) != local_sizes[rank]) return {};
+    hosts.push_back(numbers.emplace(labels[rank], static_cast<int>(numbers.size())).first->second);
+  }
+  return hosts;
 }
 
 }  // namespace
@@ -86,12 +122,23 @@ std::string Job::backend() const {
   return transport ? info.backend : memory ? "shm" : "none";
 }
 
-int Job::ranks_added_first() const {
+// Weft finds hosts by trying to map memory and says only how many ranks this one has. WEFT_HOSTS, the hosts'
+// names and the order of ranks are guesses; one that fits these numbers is taken.
+std::vector<int> Job::hosts() {
   weft_comm_info info{};
   info.struct_size = sizeof info;
   check(weft_comm_query(comm_, &info), "weft_comm_query");
   const bool by_host = std::string(info.backend).find('+') != std::string::npos;
-  return by_host && size_ % info.local_size == 0 ? info.local_size : size_;
+  const std::vector<uint64_t> local_sizes = all_gather(static_cast<uint64_t>(by_host ? info.local_size : 0));
+  const std::vector<uint64_t> names = all_gather(host_name_hash());
+  if (!by_host) return std::vector<int>(static_cast<size_t>(size_), 0);
+  std::vector<uint64_t> blocks;
+  while (blocks.size() < local_sizes.size())
+    blocks.insert(blocks.end(), local_sizes[blocks.size()], blocks.size());
+  std::vector<uint64_t> given = given_hosts();
+  if (!given.empty()) return number_hosts(given, local_sizes);
+  const std::vector<int> by_name = number_hosts(names, local_sizes);
+  return by_name.empty() ? number_hosts(blocks, local_sizes) : by_name;
 }
 
 GradientSync::GradientSync(Job& job, Model& model, const Options& options)

@@ -40,9 +40,9 @@ class Job {
   void barrier();
   // What moved this rank's bytes, by the counters: "shm", the backend's name, or "none".
   std::string backend() const;
-  // How many ranks' gradients Weft adds before others' sums come in: those of a host where sums travel
-  // between hosts, else all.
-  int ranks_added_first() const;
+  // Each rank's host where Weft adds a host's gradients before sums travel between hosts, else 0 for all;
+  // hosts count from 0 by their lowest ranks. Empty: which ranks share a host cannot be told. Collective.
+  std::vector<int> hosts();
 
  private:
   weft_context* context_ = nullptr;
