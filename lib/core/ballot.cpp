@@ -11,6 +11,8 @@ constexpr int kRankBits = 20;
 constexpr uint64_t kBackoffNs = 1'000'000;
 // When one rank has lost another and the next one has not: how long to wait for the same news.
 constexpr uint64_t kNewsNs = 500'000'000;
+// For how long an accused rank lets others go first: longer than they wait for news.
+constexpr uint64_t kGiveWayNs = 2 * kNewsNs;
 
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
@@ -190,14 +192,14 @@ bool Ballot::gives_way() const {
 void Ballot::advance(uint64_t now_ns) {
   if (decided_ || phase_ != Phase::kIdle || !joined_.contains(self_) || minority()) return;
   const auto alive = [&](int rank) { return !lost_.contains(rank); };
-  if (*std::find_if(members_.begin(), members_.end(), alive) != self_ || !awaited().empty()) return;
-  if (now_ns < not_before_ns_) return;
-  if (!views_differ() && !gives_way()) {
-    differ_since_ns_ = UINT64_MAX;
-  } else if (differ_since_ns_ = std::min(differ_since_ns_, now_ns); now_ns - differ_since_ns_ < kNewsNs) {
-    return;
-  }
+  if (!awaited().empty() || now_ns < not_before_ns_) return;
   candidates_ = connected();
+  // The lowest of those who will go on; the lowest of all only if that one does not.
+  const bool first = !candidates_.empty() && candidates_.front() == self_;
+  if (!first && *std::find_if(members_.begin(), members_.end(), alive) != self_) return;
+  const uint64_t wait_ns = !first || gives_way() ? kGiveWayNs : views_differ() ? kNewsNs : 0;
+  differ_since_ns_ = wait_ns == 0 ? UINT64_MAX : std::min(differ_since_ns_, now_ns);
+  if (wait_ns != 0 && now_ns - differ_since_ns_ < wait_ns) return;
   if (candidates_.size() < quorum()) {
     not_before_ns_ = now_ns + kBackoffNs;  // others may join, or lose those who are in the way
     return;

@@ -3,9 +3,9 @@
 // decision.
 //
 // One rank's part, without threads, clock or connections: what it wants to send is taken with take_out. The
-// lowest member that is not known to be lost proposes, once every other such member has joined. It proposes
-// those who joined and can reach each other, if they are a majority. Who is accused by others lets those go
-// first whom it alone has lost. Messages may be lost with their sender, and overtake each other.
+// lowest of those who may go on proposes, once every member that is not known to be lost has joined. It
+// proposes those who joined and can reach each other, if they are a majority. Who is accused by others lets
+// those go first whom it alone has lost. Messages may be lost with their sender, and overtake each other.
 //
 // Threads: the caller's lock (lineage.h).
 #pragma once

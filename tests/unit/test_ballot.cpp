@@ -184,6 +184,18 @@ TEST_CASE("a rank that others accuse lets who has given it up go first") {
   }
 }
 
+TEST_CASE("an accused rank that the next to propose still reaches is left out all the same") {
+  for (uint64_t seed = 0; seed < 50; seed++) {
+    INFO("seed " << seed);
+    Network net(weft::test::base_seed() + seed, 5);
+    net.at(0).lose(4);
+    net.at(4).lose(0);
+    for (int r = 0; r < 5; r++) net.at(r).join(false, {0});
+    for (int s = 0; s < 20'000 && !all_decided(net); s++) net.step();
+    CHECK(net.at(1).decision() == std::vector<int>{1, 2, 3, 4});
+  }
+}
+
 TEST_CASE("an accused rank goes on with the others when who has given it up is gone") {
   Network net(weft::test::base_seed(), 5);
   net.at(0).lose(1);
