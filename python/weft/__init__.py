@@ -12,14 +12,15 @@ of what is not said here. A WeftError says what failed, and which ranks. Calls i
 interpreter's lock.
 """
 from .comm import Comm, CommInfo
-from .constants import (Coll, DeviceKind, DType, Evidence, GradientMode, LogLevel, Op, Progress, Status)
+from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op, Progress, Status)
 from .context import BackendInfo, Context, version
 from .errors import WeftError
 from .hook import Hook
-from .reducer import BucketInfo, Param, Reducer, Stats, Verdict
+from .records import BucketInfo, JoinResult, Param, ParamInfo, Stats, Verdict
+from .reducer import Reducer
 from .request import Request
 from .threads import Gathering, run_threads
 
-__all__ = ["BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Evidence",
-           "Gathering", "GradientMode", "Hook", "LogLevel", "Op", "Param", "Progress", "Reducer", "Request", "Stats",
+__all__ = ["BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence",
+           "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Op", "Param", "ParamInfo", "Progress", "Reducer", "Request", "Stats",
            "Status", "Verdict", "WeftError", "run_threads", "version"]

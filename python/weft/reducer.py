@@ -4,81 +4,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-from typing import Any, Callable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _abi
 from ._handle import Handle, milliseconds
 from ._library import check, lib, raise_error
-from ._memory import dtype_of, memory_array, region, row_major, same_strides
+from ._memory import memory_array, region, same_strides
 from .comm import Comm
-from .constants import NO_STEP, BeginFlag, DType, FinishFlag, GradientMode, ReducerFlag, Status
+from .constants import NO_STEP, BeginFlag, Divide, DType, FinishFlag, GradientMode, ReducerFlag, Status
 from .errors import WeftError
 from .hook import Hook
-
-
-class Param:
-    """One parameter of the model, equal on all ranks. strides are in elements; None is row-major."""
-
-    def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
-                 strides: Optional[Sequence[int]] = None) -> None:
-        self.name = name
-        self.shape = tuple(shape)
-        self.dtype = dtype_of(dtype)
-        self.strides = row_major(self.shape) if strides is None else tuple(strides)
-
-    def __repr__(self) -> str:
-        return f"Param({self.name!r}, {self.shape}, {self.dtype.name}, {self.strides})"
-
-    @classmethod
-    def like(cls, name: str, array: Any) -> Param:
-        """A parameter of array's shape, type and strides."""
-        part = region(array)
-        return cls(name, part.shape, part.dtype, part.strides)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stats:
-    """Counters, memory, and times of the last synchronised step in nanoseconds (weft_reducer_stats)."""
-
-    steps: int
-    local_steps: int
-    failed_steps: int
-    bytes_reduced: int
-    bucket_bytes: int
-    scratch_bytes: int
-    other_bytes: int
-    step_ns: int
-    exposed_ns: int
-    communication_ns: int
-    retained_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class BucketInfo:
-    """A bucket, in order of launch; times are of the last synchronised step, in nanoseconds since its begin."""
-
-    index: int
-    dtype: DType
-    params: tuple[int, ...]
-    count: int
-    bytes: int
-    limit_bytes: int
-    ready_ns: int
-    launch_ns: int
-    done_ns: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """How far the synchronised steps have come (weft_verdict); None where there is none."""
-
-    last_finished_step: Optional[int]
-    last_committed_step: Optional[int]
-    next_step: int
-    can_retry: bool
-    rolled_back: bool
+from .records import BucketInfo, JoinResult, Param, ParamInfo, Stats, Verdict
 
 
 class Reducer(Handle):
@@ -91,6 +29,10 @@ class Reducer(Handle):
                    thread
     timeout        of a step from its finish on, in seconds; default: the communicator's
     retain         keep what each rank contributes, for `retry`
+    absent         parameters may be absent from a step
+    uneven         ranks may begin a step without data, with weights, and join
+    stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
+    divide_by      what sums are divided by; all but "world" need uneven
 
     Threads: one at a time; ready: any, different parameters concurrently.
     """
@@ -100,13 +42,15 @@ class Reducer(Handle):
     def __init__(self, comm: Comm, params: Sequence[Param], *, mode: Union[GradientMode, str] = GradientMode.COPY,
                  bucket_limits: Optional[Sequence[int]] = None, hook: Optional[Hook] = None,
                  on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
-                 retain: bool = False) -> None:
+                 retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
+                 divide_by: Union[Divide, str] = Divide.WORLD) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
         self._index = {param.name: index for index, param in enumerate(self.params)}
         self._lent: dict[int, Any] = {}
         self._on_bucket = None
+        self._places: Any = None
         list_, self._keep = _param_list(self.params)
         options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
                                       mode=self.mode, timeout_ms=milliseconds(timeout))
@@ -119,8 +63,10 @@ class Reducer(Handle):
             tell = on_bucket  # the callback lives as long as this object
             self._on_bucket = _abi.bucket_fn(lambda _, step, bucket, code: tell(step, bucket, Status(code)))
             options.on_bucket = self._on_bucket
-        if retain:
-            options.flags |= ReducerFlag.RETAIN
+        for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
+                             (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED)):
+            options.flags |= flag if wanted else 0
+        options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.reducer_create(comm._handle, options, handle, error)
         if code:
@@ -143,12 +89,24 @@ class Reducer(Handle):
         """The number of a parameter."""
         return self._index[param] if isinstance(param, str) else param
 
-    def begin(self, *, local: bool = False, micro_batches: int = 1) -> None:
-        """Begin a step. local: gradients are only added up here, for the next synchronised step.
+    def begin(self, *, local: bool = False, micro_batches: int = 1, no_data: bool = False, fixed: bool = False,
+              weight: float = 1.0, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
+        """Begin a step.
 
-        micro_batches: the result is divided by so many, too.
+        local          gradients are only added up here, for the next synchronised step
+        micro_batches  the result is divided by so many, too
+        no_data        this rank has none in this step: it contributes zeros and receives the results; finish at once
+        fixed          the same parameters are absent on all ranks: nothing is exchanged about that
+        weight         of this rank, where sums are divided by the weights
+        gradients      in copy mode, where results of absent parameters go, by parameter; lent until finish
         """
-        options = _abi.BeginOptions(flags=BeginFlag.LOCAL if local else 0, micro_batches=micro_batches)
+        options = _abi.BeginOptions(flags=(BeginFlag.LOCAL if local else 0) | (BeginFlag.NO_DATA if no_data else 0) |
+                                    (BeginFlag.FIXED if fixed else 0), micro_batches=micro_batches, weight=weight)
+        if gradients:
+            places: list[Optional[int]] = [None] * len(self.params)
+            for param, gradient in gradients.items():
+                places[self.index(param)] = self._address(self.index(param), gradient)
+            options.gradients = self._places = (ctypes.c_void_p * len(places))(*places)
         self._check(lib.reducer_begin(self._handle, options))
 
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
@@ -162,19 +120,40 @@ class Reducer(Handle):
             gradient = self._address(index, gradient)
         self._check(lib.reducer_ready(self._handle, index, gradient, None))
 
-    def finish(self, *, commit: bool = False) -> None:
+    def absent(self, *params: Union[int, str]) -> None:
+        """Parameters have no gradient on this rank in this step. Threads: any."""
+        indices = (ctypes.c_uint64 * len(params))(*(self.index(param) for param in params))
+        self._check(lib.reducer_absent(self._handle, indices, len(params)))
+
+    def finish(self, *, commit: bool = False, rest_absent: bool = False) -> None:
         """Wait until every result is in the gradients, and end the step. commit: until every rank has them.
 
-        Raises WeftError ERR_STATE, which names every parameter that never became ready; the step stays open then.
+        rest_absent: what is neither ready nor absent is absent. Otherwise raises WeftError ERR_STATE, which names every
+        parameter that never became ready; the step stays open then.
         """
-        self._end(lib.reducer_finish, commit)
+        self._end(lib.reducer_finish, commit, FinishFlag.REST_ABSENT if rest_absent else 0)
+
+    def result(self, param: Union[int, str], gradient: Any) -> None:
+        """Copy the last step's result of a parameter to an array; for those that were absent here."""
+        index = self.index(param)
+        self._check(lib.reducer_result(self._handle, index, self._address(index, gradient)))
+
+    def join(self, *, timeout: Optional[float] = None, commit: bool = False) -> JoinResult:
+        """This rank has no more data: take part in the others' steps until every rank has joined.
+
+        timeout is for the wait for the others' next step; commit is that of the others' finish.
+        """
+        options = _abi.JoinOptions(timeout_ms=milliseconds(timeout), finish_flags=FinishFlag.COMMIT if commit else 0)
+        result = _abi.JoinResult()
+        self._check(lib.reducer_join(self._handle, options, result))
+        return JoinResult(result.steps, None if result.last_active < 0 else int(result.last_active))
 
     @contextlib.contextmanager
-    def step(self, *, local: bool = False, micro_batches: int = 1, commit: bool = False) -> Iterator[Reducer]:
+    def step(self, *, commit: bool = False, rest_absent: bool = False, **begin: Any) -> Iterator[Reducer]:
         """begin, the block, and finish. A block that raises leaves the step open: abort the communicator."""
-        self.begin(local=local, micro_batches=micro_batches)
+        self.begin(**begin)
         yield self
-        self.finish(commit=commit)
+        self.finish(commit=commit, rest_absent=rest_absent)
 
     def retry(self, *, commit: bool = False) -> None:
         """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
@@ -214,6 +193,12 @@ class Reducer(Handle):
                                     info.bytes, info.limit_bytes, info.ready_ns, info.launch_ns, info.done_ns))
         return found
 
+    def param(self, param: Union[int, str]) -> ParamInfo:
+        """A parameter's place in the plan, and whether the last synchronised step had it. Between steps."""
+        info = _abi.ParamInfo()
+        self._check(lib.reducer_param(self._handle, self.index(param), info))
+        return ParamInfo(info.bucket, info.offset, info.count, bool(info.absent), bool(info.absent_everywhere))
+
     def error(self) -> Optional[WeftError]:
         """Its last error, or None."""
         try:
@@ -222,8 +207,8 @@ class Reducer(Handle):
             return failure
         return None
 
-    def _end(self, call: Any, commit: bool) -> None:
-        code = call(self._handle, _abi.FinishOptions(flags=FinishFlag.COMMIT if commit else 0))
+    def _end(self, call: Any, commit: bool, flags: int = 0) -> None:
+        code = call(self._handle, _abi.FinishOptions(flags=flags | (FinishFlag.COMMIT if commit else 0)))
         if code == Status.OK:
             self._lent.clear()
         self._check(code)

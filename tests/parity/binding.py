@@ -19,6 +19,7 @@ class Synchronised:
         self.view = options.get("mode") == "view"
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in named]
+        self.absent = options.get("absent", False)
         # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
         params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride())
                   for name, parameter in named]
@@ -49,12 +50,23 @@ class Synchronised:
             yield
         finally:
             self.open = False
-        self.reducer.finish()
+        self.reducer.finish(rest_absent=self.absent)
+        if self.absent and not begin.get("local"):
+            self._receive()
 
     def backward(self, loss, create_graph=False, **begin):
         """A step of one backward pass."""
         with self.step(**begin):
             loss.backward(create_graph=create_graph)
+
+    def _receive(self):
+        """Parameters without a gradient here get the others': in copy mode it is still in the reducer."""
+        for index in set(range(len(self.parameters))) - self.ready:
+            parameter = self.parameters[index]
+            if not self.view and not self.reducer.param(index).absent_everywhere:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                self.reducer.result(index, parameter.grad)
 
     def zero_grad(self):
         """Gradients are zeroed where they are in view mode, dropped in copy mode."""

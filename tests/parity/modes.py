@@ -22,15 +22,15 @@ class Mode:
         """Why a model is not run in this mode, or nothing."""
         if model.sparse:
             return "open: the reducer has no sparse gradients yet"
-        if not model.uses_all:
-            return "open: the reducer has no absent parameters yet"
         return ""
 
     def wrap(self, ddp_class, module):
-        return ddp_class(module, bucket_cap_mb=LIMIT_BYTES / 2**20, **self.ddp_options)
+        return ddp_class(module, **{"bucket_cap_mb": LIMIT_BYTES / 2**20, **self.ddp_options,
+                                    "find_unused_parameters": not module.model.uses_all})
 
     def bind(self, synced_class, module, comm):
-        return synced_class(module, comm, bucket_limits=[LIMIT_BYTES], **self.reducer_options)
+        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], **self.reducer_options,
+                                             "absent": not module.uses_all})
 
     def clear(self, ddp):
         ddp.zero_grad(set_to_none=True)
@@ -96,11 +96,8 @@ class AccumulateLocal(Accumulate):
 class OneBucket(Mode):
     """One bucket a type: what DDP does in its first step."""
 
-    def wrap(self, ddp_class, module):
-        return ddp_class(module, bucket_cap_mb=1000)
-
-    def bind(self, synced_class, module, comm):
-        return synced_class(module, comm, bucket_limits=[10**9])
+    ddp_options = {"bucket_cap_mb": 1000}
+    reducer_options = {"bucket_limits": [10**9]}
 
 
 class Retained(Mode):
@@ -121,7 +118,8 @@ class CastHook(Mode):
 
     def bind(self, synced_class, module, comm):
         with weft.Hook(comm.context, self.name, order="ddp") as hook:
-            return synced_class(module, comm, bucket_limits=[LIMIT_BYTES], hook=hook)
+            self.reducer_options = {"hook": hook}
+            return super().bind(synced_class, module, comm)
 
 
 class Fp16Hook(CastHook):

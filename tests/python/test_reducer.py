@@ -73,6 +73,49 @@ def test_misuse():
     expect(all("4" in text and "3" in text for text in texts), "both sides are named on every rank", *texts)
 
 
+def test_absent():
+    """absent parameters receive the others' sum, and are left alone if they are absent everywhere"""
+    def body(comm):
+        params = [weft.Param(name, (2,)) for name in ("all", "some", "placed", "none")]
+        grads = {param.name: np.full(2, 3.0 * comm.rank, np.float32) for param in params}
+        with weft.Reducer(comm, params, absent=True) as reducer:
+            reducer.begin(gradients={"placed": grads["placed"]})
+            reducer.ready("all", grads["all"])
+            if comm.rank == 1:
+                reducer.ready("some", grads["some"])
+                reducer.ready("placed", grads["placed"])
+            else:
+                reducer.absent("some")
+                expect_raises(weft.WeftError, "'some'", reducer.ready, "some", grads["some"])
+            reducer.finish(rest_absent=True)
+            if comm.rank != 1:
+                reducer.result("some", grads["some"])
+            expect_raises(weft.WeftError, "'none'", reducer.result, "none", grads["none"])
+            expect(reducer.param("none").absent_everywhere and not reducer.param("some").absent_everywhere, "absent")
+            expect_equal((reducer.stats().absent_params, reducer.stats().absent_everywhere),
+                         (1 if comm.rank == 1 else 3, 1))
+        return {name: float(grad[0]) for name, grad in grads.items()}
+
+    expect_equal(ranks(body), [{"all": 3.0, "some": 1.0, "placed": 1.0, "none": 3.0 * rank} for rank in range(SIZE)])
+
+
+def test_join():
+    """ranks that have run out of data join; sums are divided by the ranks that have some, or by their weights"""
+    def body(comm):
+        divisors = []
+        for divide_by in ("world", "active", "weights"):
+            with weft.Reducer(comm, [weft.Param("w", (1,))], uneven=True, divide_by=divide_by) as reducer:
+                for _ in range(comm.rank + 1):
+                    with reducer.step(weight=2.0 if divide_by == "weights" else 1.0):
+                        reducer.ready(0, np.ones(1, np.float32))
+                    divisors.append(reducer.stats().divisor)
+                joined = reducer.join()
+                expect_equal((joined.steps, joined.last_active), (SIZE - 1 - comm.rank, SIZE - 1))
+        return divisors
+
+    expect_equal(ranks(body)[2], [3, 3, 3, 3, 2, 1, 6, 4, 2])
+
+
 def test_recovery():
     """survivors shrink, rebind and retry the step that failed"""
     begun = threading.Barrier(SIZE, timeout=20)  # the second step, by the survivors

@@ -1,0 +1,97 @@
+"""What a Reducer is made of, and what it tells: parameters, buckets, statistics."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional, Sequence, Union
+
+from ._memory import dtype_of, region, row_major
+from .constants import DType
+
+
+class Param:
+    """One parameter of the model, equal on all ranks. strides are in elements; None is row-major."""
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
+                 strides: Optional[Sequence[int]] = None) -> None:
+        self.name = name
+        self.shape = tuple(shape)
+        self.dtype = dtype_of(dtype)
+        self.strides = row_major(self.shape) if strides is None else tuple(strides)
+
+    def __repr__(self) -> str:
+        return f"Param({self.name!r}, {self.shape}, {self.dtype.name}, {self.strides})"
+
+    @classmethod
+    def like(cls, name: str, array: Any) -> Param:
+        """A parameter of array's shape, type and strides."""
+        part = region(array)
+        return cls(name, part.shape, part.dtype, part.strides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Counters, memory, and times of the last synchronised step in nanoseconds (weft_reducer_stats)."""
+
+    steps: int
+    local_steps: int
+    failed_steps: int
+    bytes_reduced: int
+    bucket_bytes: int
+    scratch_bytes: int
+    other_bytes: int
+    step_ns: int
+    exposed_ns: int
+    communication_ns: int
+    retained_bytes: int
+    active_ranks: int
+    first_active: int
+    last_active: int
+    skipped_buckets: int
+    divisor: float
+    absent_params: int
+    absent_everywhere: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketInfo:
+    """A bucket, in order of launch; times are of the last synchronised step, in nanoseconds since its begin."""
+
+    index: int
+    dtype: DType
+    params: tuple[int, ...]
+    count: int
+    bytes: int
+    limit_bytes: int
+    ready_ns: int
+    launch_ns: int
+    done_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamInfo:
+    """Where a parameter is in the plan, and whether it was absent from the last synchronised step."""
+
+    bucket: int
+    offset: int
+    count: int
+    absent: bool
+    absent_everywhere: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinResult:
+    """The others' steps in which this rank took part without data; the highest rank with data in the last, or None."""
+
+    steps: int
+    last_active: Optional[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How far the synchronised steps have come (weft_verdict); None where there is none."""
+
+    last_finished_step: Optional[int]
+    last_committed_step: Optional[int]
+    next_step: int
+    can_retry: bool
+    rolled_back: bool
