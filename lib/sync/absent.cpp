@@ -122,6 +122,11 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   }
   const bool commit = options.finish_flags != 0 || s.retain;
   destinations_ = nullptr;
+  {
+    // Of the last step, which may be one of this rank's own: it stays if all have joined already.
+    const std::lock_guard lock(mutex_);
+    if (stats_.steps > 0) result->last_active = stats_.last_active;
+  }
   for (;;) {
     if (s.comm->failed()) return note(s.comm->failure());
     if (s.readiness->step().open()) {
