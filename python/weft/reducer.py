@@ -217,7 +217,8 @@ class Reducer(Handle):
         if not 0 <= index < len(self.params):
             return 0  # the library has the text for it
         part, what = region(gradient), self.params[index]
-        if part.dtype != what.dtype or part.shape != what.shape:
+        same_type = part.dtype == what.dtype or (what.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
+        if not same_type or part.shape != what.shape:
             raise ValueError(f"{what.name} is {what.dtype.name} {what.shape}, its gradient {part.dtype.name} {part.shape}")
         if part.count and not same_strides(part.shape, part.strides, what.strides):
             raise ValueError(f"{what.name} has strides {what.strides}, its gradient {part.strides}")

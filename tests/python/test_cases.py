@@ -15,7 +15,8 @@ ROWS = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", (ROOT / "tests/parity/cases.md
 def words_of_parity():
     """Names of models, modes and behaviours that run.py runs."""
     text = (ROOT / "tests/parity/run.py").read_text()
-    return set(re.findall(r"[\w-]+", " ".join(re.findall(r'^(?:MODELS|MODES|BEHAVIOURS) = "(.*?)"\n\n', text, re.M | re.S))))
+    return set(re.findall(r"[\w-]+", " ".join(re.findall(r'^(?:MODELS|MODES|BEHAVIOURS) = \(?(".*?")\)?\n(?=\n|[A-Z])', text,
+                                                      re.M | re.S))))
 
 
 def test_rows():

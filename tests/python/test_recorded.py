@@ -42,8 +42,12 @@ class Params:
     """The parameters of an entry, and arrays of their layout."""
 
     def __init__(self, entry):
-        self.entries = entry["params"]
+        self.entries, self.used = entry["params"], entry.get("used", {})
         self.list = [weft.Param(name, shape, kind, strides) for name, shape, kind, strides in self.entries]
+
+    def users(self, index, size):
+        """The ranks that have a gradient of a parameter."""
+        return self.used.get(self.entries[index][0], range(size))
 
     def store(self, index, values):
         """values as an array with the parameter's strides."""
@@ -63,12 +67,16 @@ def replay(name, size, mode, **options):
 
     def body(comm):
         problems = []
-        with weft.Reducer(comm, params.list, mode=mode, bucket_limits=[entry.get("limit", 2**20)]) as reducer:
+        with weft.Reducer(comm, params.list, mode=mode, bucket_limits=[entry.get("limit", 2**20)],
+                          absent="used" in entry) as reducer:
             for step in range(INDEX["steps"]):
                 stacks = [STEPS[f"{name}/{size}/{step}/{index}"] for index in range(len(params.list))]
                 results = run_step(reducer, comm, params, stacks, batches)
                 for index, (stack, result) in enumerate(zip(stacks, results)):
                     param, _, kind, _ = params.entries[index]
+                    if reducer.mode == weft.GradientMode.COPY and not params.users(index, size):
+                        expect(result.size == 0, "what is absent everywhere is left alone")
+                        continue
                     parts = stack[:-1].reshape(size, batches, *stack.shape[1:])
                     problem = judge(kind, widened(result, kind), widened(stack[-1], kind), parts)
                     if problem:
@@ -83,8 +91,10 @@ def run_step(reducer, comm, params, stacks, batches):
     grads = list(reducer.views) if reducer.mode == weft.GradientMode.VIEW else [None] * len(stacks)
     order = np.random.default_rng(comm.rank).permutation(len(stacks))  # each rank has an order of its own
     for batch in range(batches):
-        with reducer.step(local=batch < batches - 1):
+        with reducer.step(local=batch < batches - 1, rest_absent=bool(params.used)):
             for index in order:
+                if comm.rank not in params.users(index, comm.size):
+                    continue
                 mine = stacks[index][comm.rank * batches + batch]
                 mine = mine.view(np.uint16) if params.list[index].dtype == weft.DType.BF16 else mine
                 if grads[index] is None or batch and reducer.mode == weft.GradientMode.COPY:
@@ -96,8 +106,14 @@ def run_step(reducer, comm, params, stacks, batches):
                 if reducer.mode == weft.GradientMode.VIEW:
                     reducer.ready(int(index))
                 else:
-                    reducer.ready(int(index), grads[index].__array_interface__["data"][0])
-    return [np.array(grad) for grad in grads]
+                    reducer.ready(int(index), grads[index])
+    for index, grad in enumerate(grads):
+        if grad is None and params.users(index, comm.size):
+            like = stacks[index][0]
+            grads[index] = params.store(index, np.zeros_like(
+                like.view(np.uint16) if params.list[index].dtype == weft.DType.BF16 else like))
+            reducer.result(index, grads[index])
+    return [np.zeros(0) if grad is None else np.array(grad) for grad in grads]
 
 
 def add_to(grad, more, dtype):
@@ -140,6 +156,11 @@ def test_layouts():
 def test_accumulated():
     """accumulated gradients are PyTorch's under no_sync (cases 20, 55)"""
     replay_all(["accumulated", "accumulated in views"])
+
+
+def test_unused():
+    """parameters that some ranks lack, or all, are what PyTorch finds unused (cases 33, 34, 45)"""
+    replay_all(["unused", "unused, in views"])
 
 
 def test_over_shm():

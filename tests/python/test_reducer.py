@@ -100,20 +100,21 @@ def test_absent():
 
 
 def test_join():
-    """ranks that have run out of data join; sums are divided by the ranks that have some, or by their weights"""
+    """ranks that have run out of data join; sums are divided by all ranks, those that have data, or their weights"""
     def body(comm):
-        divisors = []
+        results = []
         for divide_by in ("world", "active", "weights"):
-            with weft.Reducer(comm, [weft.Param("w", (1,))], uneven=True, divide_by=divide_by) as reducer:
+            with weft.Reducer(comm, [weft.Param("w", (1,), "f64")], uneven=True, divide_by=divide_by) as reducer:
                 for _ in range(comm.rank + 1):
-                    with reducer.step(weight=2.0 if divide_by == "weights" else 1.0):
-                        reducer.ready(0, np.ones(1, np.float32))
-                    divisors.append(reducer.stats().divisor)
+                    grad = np.full(1, comm.rank + 1.0)
+                    with reducer.step(weight=comm.rank + 1.0 if divide_by == "weights" else 1.0):
+                        reducer.ready(0, grad)
+                    results.append(round(float(grad[0]), 6))
                 joined = reducer.join()
                 expect_equal((joined.steps, joined.last_active), (SIZE - 1 - comm.rank, SIZE - 1))
-        return divisors
+        return results
 
-    expect_equal(ranks(body)[2], [3, 3, 3, 3, 2, 1, 6, 4, 2])
+    expect_equal(ranks(body)[2], [2.0, 1.666667, 1.0, 2.0, 2.5, 3.0, 2.333333, 2.6, 3.0])
 
 
 def test_recovery():
