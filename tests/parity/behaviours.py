@@ -7,9 +7,11 @@ import copy
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+import weft
 from binding import Synchronised
 
 
@@ -35,11 +37,11 @@ class Heads(nn.Module):
 class Pair:
     """Equal modules, one of each kind."""
 
-    def __init__(self, comm, module, **ddp):
+    def __init__(self, comm, module, reducer=None, **ddp):
         self.comm = comm
         self.ours, self.theirs = module, copy.deepcopy(module)
         self.ddp = DistributedDataParallel(self.theirs, **ddp)
-        self.synced = Synchronised(self.ours, comm)
+        self.synced = Synchronised(self.ours, comm, **(reducer or {}))
 
     def inputs(self, step=0):
         generator = torch.Generator().manual_seed(100 * step + self.comm.rank)
@@ -144,5 +146,76 @@ def checkpointing(comm):
     return pair.differences("checkpointed")
 
 
+def train(module, synchronise, pair, steps):
+    """Whole steps of gradient descent; the gradients of each."""
+    gradients = []
+    for step in steps:
+        module.zero_grad()
+        synchronise(pair.inputs(step) * 12)  # every number of ranks up to 4 divides it
+        gradients.append([parameter.grad.clone() for parameter in module.parameters()])
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= parameter.grad
+    return gradients
+
+
+def join_case(comm, initial, hook):
+    """What is wrong when rank r has 2 r batches and then joins."""
+    count = 2 * comm.rank
+    options = {"uneven": True, "divide_by": "world" if initial else "active"}
+    if hook:
+        options["hook"] = weft.Hook(comm.context, "fp16", order="ddp")
+    pair = Pair(comm, seeded(Heads), options)
+    if hook:
+        pair.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    with pair.ddp.join(divide_by_initial_world_size=initial):
+        theirs = train(pair.theirs, lambda batch: sum(pair.ddp(batch)).backward(), pair, range(count))
+    ours = train(pair.ours, lambda batch: pair.synced.backward(sum(pair.ours(batch))), pair, range(count))
+    joined = pair.synced.reducer.join()
+    pair.synced.broadcast_state(joined.last_active)
+    what = f"divided by the {'initial' if initial else 'active'} ranks{', fp16' * hook}"
+    problems = [f"{what}: gradients of step {step}" for step, (one, two) in enumerate(zip(ours, theirs))
+                if not all(map(torch.equal, one, two))]
+    problems += [f"{what}: state of {name}" for (name, one), two in zip(pair.ours.named_parameters(),
+                                                                        pair.theirs.parameters()) if not torch.equal(one, two)]
+    if (joined.steps, joined.last_active) != (2 * (comm.size - 1) - count, comm.size - 1):
+        problems.append(f"{what}: {joined}")
+    return problems
+
+
+def uneven_inputs(comm):
+    """ranks with fewer batches, one of them with none, join: gradients of every step, and the state in the end (cases 56 to 58)"""
+    return join_case(comm, True, False) + join_case(comm, False, False) + join_case(comm, True, True)
+
+
+def stop_when_exhausted(comm):
+    """the first rank without data stops all, at the same step (case 59)"""
+    pair = Pair(comm, seeded(Heads), {"uneven": True, "stop_when_exhausted": True})
+    count, done = 2 + comm.rank, [0, 0]
+
+    def once(which, synchronise):
+        train((pair.theirs, pair.ours)[which], synchronise, pair, [0])
+        done[which] += 1
+
+    texts = []
+    try:
+        with pair.ddp.join(throw_on_early_termination=True):
+            for _ in range(count):
+                once(0, lambda batch: sum(pair.ddp(batch)).backward())
+    except RuntimeError as error:
+        texts.append(str(error))
+    try:
+        for _ in range(count):
+            once(1, lambda batch: pair.synced.backward(sum(pair.ours(batch))))
+        pair.synced.reducer.join()
+    except weft.WeftError as error:
+        texts.append(str(error))
+    problems = [] if done[0] == done[1] == 2 else [f"steps done: {done}"]
+    if len(texts) != 2 or "exhausted" not in texts[0] or "ranks [0] have no more data" not in texts[1]:
+        problems.append(f"errors: {texts}")
+    return problems
+
+
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
-                                                          checkpointing)}
+                                                          checkpointing, uneven_inputs,
+                                                          stop_when_exhausted)}

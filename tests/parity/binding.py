@@ -36,7 +36,7 @@ class Synchronised:
         """Parameters and buffers of root, to all."""
         with torch.no_grad():
             for tensor in [*self.module.parameters(), *self.module.buffers()]:
-                flat = tensor.contiguous()
+                flat = tensor.detach().contiguous()
                 if tensor.numel():
                     self.comm.broadcast(flat, root)
                     tensor.copy_(flat)
@@ -48,6 +48,8 @@ class Synchronised:
         self.open, self.ready = True, set()
         try:
             yield
+            if not begin.get("local"):
+                self._hand_over()
         finally:
             self.open = False
         self.reducer.finish(rest_absent=self.absent)
@@ -58,6 +60,14 @@ class Synchronised:
         """A step of one backward pass."""
         with self.step(**begin):
             loss.backward(create_graph=create_graph)
+
+    def _hand_over(self):
+        """What earlier backward passes added up counts, also if the last one did not come by."""
+        for index in set(range(len(self.parameters))) - self.ready:
+            parameter = self.parameters[index]
+            if not self.view and parameter.grad is not None:
+                self.ready.add(index)
+                self.reducer.ready(index, parameter.grad.data_ptr() or None)
 
     def _receive(self):
         """Parameters without a gradient here get the others': in copy mode it is still in the reducer."""

@@ -93,24 +93,31 @@ class MixedTypes(Model):
 
 
 class Branches(Model):
-    """A mixture whose branches are used on some ranks: one by all, one by turns, one by nobody after step 0."""
+    """A mixture whose branches are used on some ranks, in some steps, in some micro-batches; two share a weight."""
 
     uses_all = False
 
     def __init__(self):
         super().__init__()
         self.stem = nn.Linear(12, 8)
-        self.branches = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.branches = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.branches[4].weight = self.branches[1].weight
+        self.batches = 0
 
     def forward(self, x):
+        self.batches += 1
         x = torch.tanh(self.stem(x))
         x = self.branches[0](x)
         if (self.rank + self.step) % 2 == 0:
             x = x + self.branches[1](x)
         if self.rank == 0:
             x = x * self.branches[2](x)
-        if self.step == 0:
+        if self.step != 1:
             x = x - self.branches[3](x)
+        if self.step > 0:
+            x = x + self.branches[4](x)
+        if self.batches % 3 == 1:
+            x = x + self.branches[5](x)
         return x
 
 

@@ -95,6 +95,8 @@ class Case:
             self.problems.append(f"step {step}: the ranks have different gradients")
 
     def difference(self, ours, theirs, parts):
+        if self.synced.view and theirs is None and all(part is None for part in parts):
+            return "its view is not zero" if ours.any() else ""  # DDP's is unset until it is used somewhere
         if ours is None or theirs is None:
             return "" if ours is theirs else f"ours {'is' if ours is None else 'is not'} None, theirs is the opposite"
         if ours.stride() != theirs.stride() and ours.numel() > 1:

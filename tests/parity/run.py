@@ -21,7 +21,8 @@ RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
 MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,fp16,bf16,fp16-wrapper"
 
-BEHAVIOURS = "several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing"
+BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,uneven_inputs,"
+              "stop_when_exhausted")
 
 
 def parse_arguments():
