@@ -58,6 +58,21 @@ void accumulate(const CopyArgs& args) {
   convert_add(args);
 }
 
+void quantize(const QuantizeArgs& args) {
+  const FloatEnvironment fixed;
+  quantize_blocks(args);
+}
+
+void dequantize(const DequantizeArgs& args) {
+  const FloatEnvironment fixed;
+  dequantize_blocks(args);
+}
+
+void low_rank(const LowRankArgs& args) {
+  const FloatEnvironment fixed;
+  low_rank_product(args);
+}
+
 // "host AVX2" and so on, from the name of the namespace, which is N_AVX2.
 struct Name {
   char text[32] = "host ";
@@ -68,7 +83,7 @@ struct Name {
   }
 };
 constexpr Name kName;
-constexpr DeviceOps kOps{kName.text, fold, copy, accumulate};
+constexpr DeviceOps kOps{kName.text, fold, copy, accumulate, quantize, dequantize, low_rank};
 
 }  // namespace
 

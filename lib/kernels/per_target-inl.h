@@ -24,6 +24,10 @@ void convert(const CopyArgs& args);
 // dst[i] = round(dst[i] + scale * src[i]); of equal floating-point types, or f16 or bf16 to f32.
 void convert_add(const CopyArgs& args);
 
+void quantize_blocks(const QuantizeArgs& args);
+void dequantize_blocks(const DequantizeArgs& args);
+void low_rank_product(const LowRankArgs& args);
+
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
 

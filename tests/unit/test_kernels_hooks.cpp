@@ -1,0 +1,241 @@
+// lib/kernels for hooks: codes with scales, and products with thin factors, against plain loops, and the same
+// bits on every instruction set that this machine has.
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/host_ops.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+constexpr uint64_t kCounts[] = {0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 2049};
+constexpr BlockCode kCodes[] = {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kE5m2, BlockCode::kSign};
+constexpr uint32_t kBlock = 256;
+
+std::vector<const DeviceOps*> all_ops() {
+  std::vector<const DeviceOps*> found;
+  for (int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    hwy::SetSupportedTargetsForTest(left & -left);
+    const DeviceOps* ops = &host_ops();
+    if (std::find(found.begin(), found.end(), ops) == found.end()) found.push_back(ops);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  return found;
+}
+
+std::vector<float> normal_values(uint64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+struct Coded {
+  std::vector<float> scales, residual, decoded;
+  std::vector<std::byte> codes;
+  bool operator==(const Coded& other) const {
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() &&
+             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+    };
+    return same(scales, other.scales) && same(residual, other.residual) && same(decoded, other.decoded) &&
+           same(codes, other.codes);
+  }
+};
+
+Coded coded(const DeviceOps& ops, BlockCode code, const std::vector<float>& values, bool stochastic,
+            uint32_t seed = 1) {
+  Coded out;
+  out.scales.assign((values.size() + kBlock - 1) / kBlock, -1.0f);
+  out.codes.assign(values.size(), std::byte{0});
+  out.residual = values;
+  out.decoded.assign(values.size(), 0.25f);
+  QuantizeArgs args;
+  args.code = code;
+  args.block = kBlock;
+  args.values = out.residual.data();
+  args.scales = out.scales.data();
+  args.codes = out.codes.data();
+  args.count = values.size();
+  args.residual = true;
+  args.stochastic = stochastic;
+  args.seed = seed;
+  ops.quantize(args);
+  DequantizeArgs back;
+  back.code = code;
+  back.block = kBlock;
+  back.scales = out.scales.data();
+  back.codes = out.codes.data();
+  back.values = out.decoded.data();
+  back.count = values.size();
+  ops.dequantize(back);
+  return out;
+}
+
+// What a code of 8 bits stands for.
+double fp8_value(unsigned code, int mantissa, int bias) {
+  const int exponent = static_cast<int>(code & 0x7F) >> mantissa;
+  const double fraction = static_cast<double>(code & ((1u << mantissa) - 1)) / (1 << mantissa);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
+  return code & 0x80 ? -magnitude : magnitude;
+}
+
+double code_value(BlockCode code, std::byte byte) {
+  const auto bits = std::to_integer<unsigned>(byte);
+  if (code == BlockCode::kInt8) return static_cast<int8_t>(bits);
+  return code == BlockCode::kE4m3 ? fp8_value(bits, 3, 7) : fp8_value(bits, 2, 15);
+}
+
+double largest_code(BlockCode code) {
+  return code == BlockCode::kInt8 ? 127 : code == BlockCode::kE4m3 ? 448 : 57344;
+}
+
+}  // namespace
+
+TEST_CASE("codes stand for the nearest values, and what is left is exact") {
+  for (const BlockCode code : {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kE5m2}) {
+    for (const uint64_t count : kCounts) {
+      const std::vector<float> values = normal_values(count, 3);
+      const Coded got = coded(host_ops(), code, values, false);
+      std::vector<double> all;  // every value that a code can stand for
+      for (unsigned c = 0; c < 256; c++) {
+        const double v = code_value(code, std::byte(c));
+        if (std::fabs(v) <= largest_code(code)) all.push_back(v);
+      }
+      for (uint64_t i = 0; i < count; i++) {
+        const uint64_t block = i / kBlock;
+        float largest = 0;
+        for (uint64_t j = block * kBlock; j < std::min(count, (block + 1) * kBlock); j++) {
+          largest = std::max(largest, std::fabs(values[j]));
+        }
+        const float scale = got.scales[block];
+        REQUIRE(scale == largest / static_cast<float>(largest_code(code)));
+        const double mine = code_value(code, got.codes[i]);
+        REQUIRE(got.decoded[i] == static_cast<float>(mine) * scale);
+        REQUIRE(got.residual[i] == values[i] - static_cast<float>(mine) * scale);
+        const double wanted = double{values[i]} / double{scale};
+        double best = 1e9;
+        for (const double v : all) best = std::min(best, std::fabs(v - wanted));
+        REQUIRE(std::fabs(mine - wanted) <= best * (1 + 1e-5) + 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("signs carry the mean magnitude") {
+  const std::vector<float> values = normal_values(1000, 5);
+  const Coded got = coded(host_ops(), BlockCode::kSign, values, false);
+  for (uint64_t i = 0; i < values.size(); i++) {
+    double mean = 0;
+    const uint64_t begin = i / kBlock * kBlock, end = std::min<uint64_t>(begin + kBlock, values.size());
+    for (uint64_t j = begin; j < end; j++) mean += std::fabs(double{values[j]});
+    mean /= static_cast<double>(end - begin);
+    REQUIRE(double{got.decoded[i]} == Approx(values[i] < 0 ? -mean : mean).epsilon(1e-5));
+    REQUIRE(got.residual[i] == values[i] - got.decoded[i]);
+  }
+}
+
+TEST_CASE("stochastic rounding is right on average, nearest is not") {
+  for (const BlockCode code : {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kE5m2}) {
+    std::vector<float> values(kBlock, 0.3f);
+    values[0] = 100.0f;  // makes the steps coarse
+    double sum = 0;
+    constexpr int kRepeats = 400;
+    for (uint32_t seed = 0; seed < kRepeats; seed++) {
+      const Coded got = coded(host_ops(), code, values, true, seed * 7919);
+      for (uint64_t i = 1; i < kBlock; i++) sum += double{got.decoded[i]};
+    }
+    const double mean = sum / (kRepeats * (kBlock - 1));
+    CHECK(mean == Approx(double{0.3f}).epsilon(0.02));
+  }
+}
+
+TEST_CASE("blocks with infinities or NaN become NaN, blocks of zeros stay zeros") {
+  for (const BlockCode code : kCodes) {
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      std::vector<float> values(600, 0.5f);
+      values[300] = bad;
+      std::fill(values.begin() + 512, values.end(), 0.0f);
+      const Coded got = coded(host_ops(), code, values, false);
+      for (uint64_t i = 0; i < 600; i++) {
+        if (i < 256) REQUIRE(got.decoded[i] == Approx(0.5f));
+        if (i >= 256 && i < 512) REQUIRE((std::isnan(got.decoded[i]) && got.residual[i] == 0.0f));
+        if (i >= 512) REQUIRE((got.decoded[i] == 0.0f && got.residual[i] == 0.0f));
+      }
+    }
+  }
+}
+
+TEST_CASE("every instruction set gives the same codes, residuals and values") {
+  const auto tables = all_ops();
+  for (const BlockCode code : kCodes) {
+    for (const bool stochastic : {false, true}) {
+      for (const uint64_t count : kCounts) {
+        std::vector<float> values = normal_values(count, 11);
+        for (uint64_t i = 0; i < count; i += 97) values[i] *= 1e-3f;
+        if (count > 300) values[299] = std::numeric_limits<float>::infinity();
+        const Coded first = coded(*tables[0], code, values, stochastic);
+        for (const DeviceOps* ops : tables) {
+          INFO(ops->name << ", code " << static_cast<int>(code) << ", " << count);
+          REQUIRE(coded(*ops, code, values, stochastic) == first);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("products with thin factors are those of plain loops, the same on every instruction set") {
+  const auto tables = all_ops();
+  for (const uint64_t rows : {1, 3, 4, 9}) {
+    for (const uint64_t columns : {1, 15, 16, 37, 2100}) {
+      for (const uint64_t rank : {1, 2, 3, 4, 7}) {
+        const std::vector<float> matrix = normal_values(rows * columns, 1);
+        const std::vector<float> left = normal_values(rows * rank, 2),
+                                 right = normal_values(columns * rank, 3);
+        for (const LowRank product :
+             {LowRank::kLeft, LowRank::kRight, LowRank::kMatrix, LowRank::kResidual}) {
+          std::vector<float> first;
+          for (const DeviceOps* ops : tables) {
+            std::vector<float> m = matrix, p = left, q = right;
+            LowRankArgs args{product, rows, columns, rank, m.data(), p.data(), q.data()};
+            ops->low_rank(args);
+            const std::vector<float>& out = product == LowRank::kLeft    ? p
+                                            : product == LowRank::kRight ? q
+                                                                         : m;
+            if (first.empty()) first = out;
+            REQUIRE(std::memcmp(out.data(), first.data(), out.size() * sizeof(float)) == 0);
+          }
+          for (uint64_t e = 0; e < first.size(); e++) {
+            double expected = product == LowRank::kResidual ? double{matrix[e]} : 0;
+            if (product == LowRank::kLeft) {
+              for (uint64_t j = 0; j < columns; j++) {
+                expected += double{matrix[e % rows * columns + j]} * double{right[e / rows * columns + j]};
+              }
+            } else if (product == LowRank::kRight) {
+              for (uint64_t i = 0; i < rows; i++) {
+                expected += double{matrix[i * columns + e % columns]} * double{left[e / columns * rows + i]};
+              }
+            } else {
+              for (uint64_t k = 0; k < rank; k++) {
+                const double term =
+                    double{left[k * rows + e / columns]} * double{right[k * columns + e % columns]};
+                expected += product == LowRank::kResidual ? -term : term;
+              }
+            }
+            REQUIRE(std::fabs(double{first[e]} - expected) < 1e-3);
+          }
+        }
+      }
+    }
+  }
+}
