@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/config.h"
@@ -163,6 +164,25 @@ Status Registry::make_hook(const std::string& name, std::string_view options, st
   }
   if (factory->wraps && inner == nullptr) WEFT_TRY(make_hook("allreduce", {}, nullptr, host, &inner));
   return factory->make({options, std::move(inner), host}, hook);
+}
+
+Status Registry::make_hook_again(std::string_view full_name, const DeviceOps& host,
+                                 std::shared_ptr<Hook>* hook) {
+  std::string_view rest = full_name;
+  const std::string_view name = rest.substr(0, rest.find_first_of("(["));
+  rest.remove_prefix(name.size());
+  std::string_view options;
+  std::shared_ptr<Hook> inner;
+  if (rest.starts_with('(') && rest.find(')') != std::string_view::npos) {
+    options = rest.substr(1, rest.find(')') - 1);
+    rest.remove_prefix(options.size() + 2);
+  }
+  if (rest.starts_with('[') && rest.ends_with(']')) {
+    WEFT_TRY(make_hook_again(rest.substr(1, rest.size() - 2), host, &inner));
+    rest = {};
+  }
+  if (!rest.empty()) return Status::error(Code::kArg, cat("\"", full_name, "\" is no built-in hook's name"));
+  return make_hook(std::string(name), options, std::move(inner), host, hook);
 }
 
 std::string Registry::hook_names() {

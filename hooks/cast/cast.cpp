@@ -61,12 +61,12 @@ class Cast final : public Hook {
     result.src_space = inside.result_space;
     result.src_offset_bytes = inside.result_offset_bytes;
     WEFT_TRY(move(room, before, 1, result, &result.src_space, &result.src_offset_bytes));
-    placed_[bucket.params] = {result.src_offset_bytes, inside.collective_count};
+    placed_[bucket.params[0].name] = {result.src_offset_bytes, inside.collective_count};
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
-    const Placed& placed = placed_[bucket.params];
+    const Placed& placed = placed_[bucket.params[0].name];
     if (stage->index == 0) cast_down(bucket);
     weft_bucket narrow = narrowed(bucket);
     WEFT_TRY(inner_->stage(narrow, stage));
@@ -85,6 +85,7 @@ class Cast final : public Hook {
   Status rebind(int rank, int size) override { return inner_->rebind(rank, size); }
   Status save(Bytes* state) override { return inner_->save(state); }
   Status load(ByteView state) override { return inner_->load(state); }
+  uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
   StageGate& gate() override { return inner_->gate(); }
 
  private:
@@ -160,8 +161,8 @@ class Cast final : public Hook {
   const Settings settings_;
   const std::shared_ptr<Hook> inner_;
   const DeviceOps& host_;
-  std::map<const weft_bucket_param*, Placed> placed_;  // by bucket of any reducer
-  std::vector<weft_bucket_param> params_;              // of the bucket that is being looked at
+  std::map<const char*, Placed> placed_;   // by where the name of a bucket's first parameter lies: unique
+  std::vector<weft_bucket_param> params_;  // of the bucket that is being looked at
 };
 
 Status make(Dtype dtype, const char* name, const HookArgs& args, std::shared_ptr<Hook>* hook) {

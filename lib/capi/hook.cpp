@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "capi/handles.h"
+#include "core/hook_blob.h"
 #include "core/hook_table.h"
 
 using namespace weft;
@@ -63,6 +64,49 @@ weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* to
     WEFT_TRY(check_process(*hook->context));
     complete_stage(*hook->rep, *token, result);
     return {};
+  });
+}
+
+weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(hook);
+    WEFT_NOT_NULL(size);
+    WEFT_TRY(check_call(*hook->context));
+    Bytes blob;
+    WEFT_TRY(hook->context->engine().locked([&] { return save_hook(*hook->rep, &blob); }));
+    const uint64_t capacity = *size;
+    *size = blob.size();
+    if (buffer == nullptr) return {};
+    if (capacity < blob.size()) {
+      return Status::error(Code::kArg,
+                           cat("the state needs ", blob.size(), " bytes, the buffer has ", capacity));
+    }
+    std::memcpy(buffer, blob.data(), blob.size());
+    return {};
+  });
+}
+
+weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(hook);
+    WEFT_NOT_NULL(buffer);
+    WEFT_TRY(check_call(*hook->context));
+    const ByteView blob(static_cast<const std::byte*>(buffer), size);
+    return hook->context->engine().locked([&] { return load_hook(*hook->rep, blob); });
+  });
+}
+
+weft_status weft_hook_create_saved(weft_context* context, const void* buffer, uint64_t size, weft_hook** hook,
+                                   weft_error* error) {
+  return reported(error, [&] {
+    return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
+      WEFT_NOT_NULL(buffer);
+      const ByteView blob(static_cast<const std::byte*>(buffer), size);
+      HookBlob read;
+      WEFT_TRY(read_hook(blob, &read));
+      WEFT_TRY(Registry::make_hook_again(read.name, context->rep->host(), made));
+      return load_hook(**made, blob);
+    });
   });
 }
 

@@ -34,6 +34,7 @@ class Hook {
     return {};
   }
   virtual Status load(ByteView /*state*/) { return {}; }
+  virtual uint64_t memory_bytes() const { return 0; }  // of its state
 
   // Where a stage that set `pending` is completed, with the generation of its token.
   virtual StageGate& gate() { return gate_; }

@@ -113,8 +113,11 @@ Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* 
 Status furnish_local(ReducerState* s) {
   Context& context = s->comm->context();
   s->views = std::make_unique<HookViews>(s->manifest, s->plan, s->comm->rank(), s->comm->size());
-  WEFT_TRY(context.engine().locked(
-      [&] { return make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule); }));
+  WEFT_TRY(context.engine().locked([&] {
+    Status made = make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule);
+    s->hook_bytes = s->hook->memory_bytes();
+    return made;
+  }));
   const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));

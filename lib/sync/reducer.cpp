@@ -284,6 +284,9 @@ Status Reducer::close_step(uint64_t entered_ns) {
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes;
   stats_.step_ns = now_ns - start_.begin_ns;
+  if (over) stats_.sent_bytes += step_->sent_bytes();
+  const auto ranks = static_cast<uint64_t>(s.comm->size());
+  stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks;
   stats_.exposed_ns = now_ns - entered_ns;
   stats_.communication_ns = over && done > 0 ? step_->last_done_ns() - step_->first_launch_ns() : 0;
   if (done == bucket_count()) {
@@ -349,6 +352,7 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->scratch_bytes = state_->scratch->bytes();
   stats->retained_bytes = state_->buckets->retained_bytes();
   stats->other_bytes = other_bytes_;
+  stats->hook_bytes = state_->hook_bytes;
 }
 
 void Reducer::trace_ready(uint64_t param) {

@@ -29,7 +29,8 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {
-      return Status::error(Code::kMismatch, cat("rank ", rank, " cannot re-plan: see its error"), Evidence::kReport)
+      return Status::error(Code::kMismatch, cat("rank ", rank, " cannot re-plan: see its error"),
+                           Evidence::kReport)
           .with_ranks({rank});
     }
     if (*root < 0 && votes[r].has(PlanVote::kKnows)) *root = rank;
@@ -42,8 +43,9 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
     }
   }
   if (*root >= 0) return {};
-  return Status::error(Code::kState,
-                       "no rank has noted the order in which gradients become ready: make a synchronised step first");
+  return Status::error(
+      Code::kState,
+      "no rank has noted the order in which gradients become ready: make a synchronised step first");
 }
 
 CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
@@ -88,8 +90,8 @@ Status Reducer::replan(const PlanRequest& request, const Status& given) {
 // Collective. request: null on a rank that has joined.
 Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   ReducerState& s = *state_;
-  const Deadline deadline =
-      Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  const Deadline deadline = Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms,
+                                            WEFT_DEFAULT_INIT_TIMEOUT_MS);
   const bool by_order = request == nullptr || request->buckets.empty();
   PlanVote mine;
   if (request != nullptr) {
@@ -106,7 +108,8 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (root == s.comm->rank()) {
     // A rank that has joined knows the order, and not the limits that the others ask for: those in use.
-    const std::vector<uint64_t> limits = request != nullptr && !request->limits.empty() ? request->limits : s.limits;
+    const std::vector<uint64_t> limits =
+        request != nullptr && !request->limits.empty() ? request->limits : s.limits;
     const Plan plan = by_order ? make_plan(s.manifest, {.limits = limits, .order = s.order.params()})
                                : make_plan(s.manifest, request->buckets);
     plan.pack(&words);
@@ -134,13 +137,15 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
   WEFT_TRY(told);
   if (const Status furnished = furnish(next.get(), deadline); !furnished.ok()) {
-    static_cast<void>(context.engine().locked([&] { return old.hook->replan(old.plan.buckets.size()); }).ok());
+    static_cast<void>(
+        context.engine().locked([&] { return old.hook->replan(old.plan.buckets.size()); }).ok());
     return furnished;
   }
   for (uint64_t i = 0; i < old.manifest.params.size(); i++) {
     const Buckets::Place& from = old.buckets->place(i);
     if (old.copy && !old.presence->accumulated(i)) continue;
-    if (from.count > 0) std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);
+    if (from.count > 0)
+      std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);
   }
   const uint64_t committed = step_->committed();
   context.engine().remove(step_.get());

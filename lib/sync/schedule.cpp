@@ -214,6 +214,19 @@ uint64_t HookViews::memory_bytes() const {
          strides_.capacity() * sizeof(int64_t);
 }
 
+uint64_t least_bytes(const CollectiveArgs& args, int size) {
+  const uint64_t bytes = args.count * dtype_size(args.dtype);
+  const auto ranks = static_cast<uint64_t>(size);
+  switch (args.coll) {
+    case Coll::kAllReduce:
+      return 2 * bytes * (ranks - 1) / ranks;
+    case Coll::kBroadcast:
+      return bytes * (ranks - 1) / ranks;
+    default:
+      return bytes * (ranks - 1);
+  }
+}
+
 Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, HookViews* views,
                      Schedule* schedule) {
   std::vector<Slot> by_bucket;

@@ -76,6 +76,9 @@ struct Schedule {
   void tag(uint64_t plan_hash);
 };
 
+// What each of `size` ranks sends for a collective that is done with the least traffic possible.
+uint64_t least_bytes(const CollectiveArgs& args, int size);
+
 // Ask the hook for every bucket. kHook from it, kArg for what it may not declare, kUnsupported; the text
 // names hook, bucket and collective. Under the engine's drive lock.
 Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, HookViews* views,

@@ -30,7 +30,8 @@ struct ReducerState {
   bool mapped = false;  // WEFT_REDUCER_ABSENT
   bool uneven = false;  // WEFT_REDUCER_UNEVEN
   OpeningRules rules;
-  Bytes wanted;  // what the ranks agreed on when the reducer was created
+  Bytes wanted;             // what the ranks agreed on when the reducer was created
+  uint64_t hook_bytes = 0;  // memory of its state
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
 

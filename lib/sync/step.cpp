@@ -76,6 +76,7 @@ void Step::start(uint32_t stamp) {
   result_ = late_at_ = copy_param_ = 0;
   copy_element_ = made_up_ = 0;
   copying_ = kNone;
+  sent_bytes_ = 0;
   results_.clear();
   late_.clear();
   mapped_ = false;
@@ -277,6 +278,7 @@ bool Step::submit() {
     if (slot.optional && running_[slot.bucket].left_out) {
       next.complete({});
     } else {
+      sent_bytes_ += least_bytes(slot.args, s_.comm->size());
       s_.lane->submit(&next);
     }
     submitted_++;

@@ -78,6 +78,8 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped() const { return skipped_; }  // buckets
   // What the step waits for, or failed in.
   std::string where() const;
+  // Sent by this rank for the step's collectives, if each is done with the least traffic possible.
+  uint64_t sent_bytes() const { return sent_bytes_; }
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
   bool stage_given_up() const { return stage_given_up_; }
   uint64_t memory_bytes() const;
@@ -159,6 +161,7 @@ class Step final : public Task, public FlightSource {
   bool opened_ = false;
   bool mapped_ = false;  // it is known which parameters are absent everywhere
   uint32_t skipped_ = 0;
+  uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
   std::deque<Running> running_;       // per bucket

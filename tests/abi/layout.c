@@ -252,6 +252,9 @@ int main(void) {
   FIELD(weft_reducer_stats, divisor);
   FIELD(weft_reducer_stats, absent_params);
   FIELD(weft_reducer_stats, absent_everywhere);
+  FIELD(weft_reducer_stats, hook_bytes);
+  FIELD(weft_reducer_stats, sent_bytes);
+  FIELD(weft_reducer_stats, plain_bytes);
   STRUCT(weft_verdict);
   FIELD(weft_verdict, struct_size);
   FIELD(weft_verdict, last_finished_step);

@@ -1,0 +1,76 @@
+#include "core/hook_blob.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kMagic = "WEFTHOOK";
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kMaxName = 4096;
+using Sum = std::array<std::byte, 32>;  // BLAKE2b
+
+Sum checksum(ByteView bytes) {
+  Sum sum;
+  crypto_generichash(reinterpret_cast<unsigned char*>(sum.data()), sum.size(),
+                     reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), nullptr, 0);
+  return sum;
+}
+
+}  // namespace
+
+Status save_hook(Hook& hook, Bytes* blob) {
+  Bytes state;
+  WEFT_TRY(hook.save(&state));
+  ByteWriter writer;
+  writer.put_raw(std::as_bytes(std::span(kMagic))).put(kVersion).put_string(hook.name());
+  writer.put(static_cast<uint64_t>(state.size())).put_raw(state);
+  const Sum sum = checksum(writer.bytes());
+  writer.put_raw(sum);
+  *blob = writer.take();
+  return {};
+}
+
+Status read_hook(ByteView blob, HookBlob* out) {
+  const auto bad = [](const std::string& what) { return Status::error(Code::kArg, what); };
+  ByteReader reader(blob);
+  const ByteView magic = reader.get_raw(kMagic.size());
+  const ByteView expected = std::as_bytes(std::span(kMagic));
+  if (!reader.ok() || !std::equal(magic.begin(), magic.end(), expected.begin())) {
+    return bad("this is no saved state of a hook");
+  }
+  const auto version = reader.get<uint32_t>();
+  if (reader.ok() && version != kVersion) {
+    return bad(cat("the saved state has version ", version, ", this library reads ", kVersion));
+  }
+  out->name = reader.get_string(kMaxName);
+  const auto size = reader.get<uint64_t>();
+  out->state = reader.get_raw(size);
+  const size_t summed = kMagic.size() + 2 * sizeof(uint32_t) + out->name.size() + sizeof size + size;
+  const ByteView sum = reader.get_raw(sizeof(Sum));
+  if (!reader.ok()) return bad("the saved state of the hook is cut off");
+  if (!reader.done()) return bad("there is something behind the saved state of the hook");
+  const Sum wanted = checksum(blob.first(summed));
+  if (!std::equal(sum.begin(), sum.end(), wanted.begin())) {
+    return bad("the saved state of the hook was altered: its checksum is wrong");
+  }
+  return {};
+}
+
+Status load_hook(Hook& hook, ByteView blob) {
+  HookBlob read;
+  WEFT_TRY(read_hook(blob, &read));
+  if (read.name != hook.name()) {
+    return Status::error(Code::kMismatch,
+                         cat("the saved state is of hook '", read.name, "', not of '", hook.name(), "'"));
+  }
+  return hook.load(read.state);
+}
+
+}  // namespace weft

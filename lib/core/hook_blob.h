@@ -1,0 +1,24 @@
+// Saved state of a hook as bytes that tell what they are: "WEFTHOOK", a version, the hook's full name, its
+// state, and a checksum of all that (docs/hooks.md). Called by lib/capi under the engine's drive lock.
+#pragma once
+
+#include <string>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "core/hook.h"
+
+namespace weft {
+
+struct HookBlob {
+  std::string name;  // Hook::name()
+  ByteView state;    // what Hook::save wrote; points into the blob
+};
+
+Status save_hook(Hook& hook, Bytes* blob);
+// kArg for bytes that are cut, altered or of something else. The bytes may be anything.
+Status read_hook(ByteView blob, HookBlob* out);
+// Also kMismatch for another hook's.
+Status load_hook(Hook& hook, ByteView blob);
+
+}  // namespace weft
