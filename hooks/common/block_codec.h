@@ -1,0 +1,56 @@
+// A Codec of codes with a scale for each block: the scales of a slice, then its codes.
+#pragma once
+
+#include "common/bucket.h"
+#include "common/compressed.h"
+#include "core/device.h"
+
+namespace weft {
+
+class BlockCodec final : public Codec {
+ public:
+  // block: values of a scale, a multiple of 32.
+  BlockCodec(BlockCode code, uint32_t block, bool stochastic, const DeviceOps& host)
+      : code_(code), block_(block), stochastic_(stochastic), host_(host) {}
+
+  uint64_t unit() const override { return block_; }
+  uint64_t bytes(uint64_t slice) const override {
+    return scales_bytes(slice) + (code_ == BlockCode::kSign ? slice / 8 : slice);
+  }
+  void encode(float* values, uint64_t count, uint64_t slice, bool residual, uint64_t seed,
+              std::byte* to) const override {
+    QuantizeArgs args;
+    args.code = code_;
+    args.block = block_;
+    args.values = values;
+    args.scales = reinterpret_cast<float*>(to);
+    args.codes = to + scales_bytes(slice);
+    args.count = count;
+    args.residual = residual;
+    args.stochastic = stochastic_;
+    args.seed = static_cast<uint32_t>(seed);
+    host_.quantize(args);
+  }
+  void decode(const std::byte* from, uint64_t count, uint64_t slice, bool add, float* values) const override {
+    DequantizeArgs args;
+    args.code = code_;
+    args.block = block_;
+    args.scales = reinterpret_cast<const float*>(from);
+    args.codes = from + scales_bytes(slice);
+    args.values = values;
+    args.count = count;
+    args.add = add;
+    host_.dequantize(args);
+  }
+
+ private:
+  // A slice is a multiple of block_.
+  uint64_t scales_bytes(uint64_t slice) const { return slice / block_ * sizeof(float); }
+
+  const BlockCode code_;
+  const uint32_t block_;
+  const bool stochastic_;
+  const DeviceOps& host_;
+};
+
+}  // namespace weft

@@ -1,0 +1,121 @@
+// A bucket as f32 values, whatever its dtype, and what is remembered of its parameters. Used by hooks that
+// compute, in their stages.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "common/state.h"
+#include "core/device.h"
+
+namespace weft {
+
+inline Dtype dtype_of(const weft_bucket& bucket) {
+  return static_cast<Dtype>(bucket.dtype);
+}
+inline std::span<const weft_bucket_param> params_of(const weft_bucket& bucket) {
+  return {bucket.params, bucket.param_count};
+}
+inline uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+// Bytes of scratch that hold the values of a bucket of another dtype; 0 for f32. A multiple of 64.
+inline uint64_t values_bytes(const weft_bucket& bucket) {
+  return dtype_of(bucket) == Dtype::kF32 ? 0 : round_up(bucket.count * sizeof(float), 64);
+}
+// They lie in the bucket itself, or where the scratch begins.
+inline float* values_of(const weft_bucket& bucket) {
+  return static_cast<float*>(dtype_of(bucket) == Dtype::kF32 ? bucket.buffer : bucket.scratch);
+}
+
+inline void copy(const DeviceOps& host, Dtype from, const void* src, Dtype to, void* dst, uint64_t count,
+                 double scale = 1.0) {
+  if (count == 0) return;
+  CopyArgs args;
+  args.src = static_cast<const std::byte*>(src);
+  args.dst = static_cast<std::byte*>(dst);
+  args.count = count;
+  args.src_dtype = from;
+  args.dst_dtype = to;
+  args.scale = scale;
+  host.copy(args);
+}
+// dst[i] += scale * src[i]
+inline void add(const DeviceOps& host, const float* src, float* dst, uint64_t count, double scale = 1.0) {
+  if (count == 0) return;
+  CopyArgs args;
+  args.src = reinterpret_cast<const std::byte*>(src);
+  args.dst = reinterpret_cast<std::byte*>(dst);
+  args.count = count;
+  args.scale = scale;
+  host.accumulate(args);
+}
+
+// The bucket's contributions as f32; a bucket of f32 is left as it is.
+inline float* load_values(const DeviceOps& host, const weft_bucket& bucket) {
+  float* const values = values_of(bucket);
+  if (dtype_of(bucket) != Dtype::kF32) {
+    copy(host, dtype_of(bucket), bucket.buffer, Dtype::kF32, values, bucket.count);
+  }
+  return values;
+}
+// The result, into the bucket.
+inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
+  if (dtype_of(bucket) == Dtype::kF32) return;
+  copy(host, Dtype::kF32, values_of(bucket), dtype_of(bucket), bucket.buffer, bucket.count);
+}
+
+// Error feedback: what was not sent in earlier steps is added to a bucket's values, and what is not sent now
+// is kept.
+inline void plan_errors(HookState& state, const weft_bucket& bucket) {
+  for (const weft_bucket_param& p : params_of(bucket)) state.array(HookState::kError, p.name, p.count);
+}
+inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, float* values) {
+  for (const weft_bucket_param& p : params_of(bucket)) {
+    add(host, state.array(HookState::kError, p.name, p.count).data(), values + p.offset, p.count);
+  }
+}
+inline void keep_errors(HookState& state, const weft_bucket& bucket, const float* residual) {
+  for (const weft_bucket_param& p : params_of(bucket)) {
+    std::copy_n(residual + p.offset, p.count, state.array(HookState::kError, p.name, p.count).data());
+  }
+}
+// More that was not sent, of the values [begin, begin + count) of the bucket, times scale.
+inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket,
+                             const float* residual, uint64_t begin, uint64_t count, double scale) {
+  for (const weft_bucket_param& p : params_of(bucket)) {
+    const uint64_t from = std::max(begin, p.offset), to = std::min(begin + count, p.offset + p.count);
+    if (from >= to) continue;
+    float* const error = state.array(HookState::kError, p.name, p.count).data();
+    add(host, residual + (from - begin), error + (from - p.offset), to - from, scale);
+  }
+}
+
+inline Status check_floats(const char* hook, const weft_bucket& bucket) {
+  if (is_float(dtype_of(bucket))) return {};
+  return Status::error(Code::kUnsupported,
+                       cat("hook '", hook, "' works on floating-point gradients, not on ",
+                           name(dtype_of(bucket)), " (parameter '", bucket.params[0].name, "')"));
+}
+
+// SplitMix64's finaliser: seeds of stochastic things, from what all of them depend on.
+inline uint64_t mix(uint64_t h) {
+  h += 0x9e3779b97f4a7c15u;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+// The same for a parameter, whatever bucket it lies in.
+inline uint64_t mix(uint64_t h, const char* text) {
+  for (; *text != 0; text++) h = mix(h ^ static_cast<unsigned char>(*text));
+  return h;
+}
+
+}  // namespace weft

@@ -1,0 +1,130 @@
+#include "common/compressed.h"
+
+#include <utility>
+
+#include "common/bucket.h"
+#include "common/state.h"
+
+namespace weft {
+namespace {
+
+// Where things lie for one bucket.
+struct Slices {
+  uint64_t ranks, rank, count, slice, bytes, sent, received;
+
+  Slices(const weft_bucket& bucket, const Codec& codec)
+      : ranks(static_cast<uint64_t>(bucket.size)),
+        rank(static_cast<uint64_t>(bucket.rank)),
+        count(bucket.count),
+        slice(round_up((count + ranks - 1) / ranks, codec.unit())),
+        bytes(codec.bytes(slice)),
+        sent(values_bytes(bucket)),
+        received(sent + round_up(ranks * bytes, 64)) {}
+  uint64_t begin(uint64_t r) const { return std::min(r * slice, count); }
+  uint64_t length(uint64_t r) const { return std::min(slice, count - begin(r)); }
+  uint64_t end_of_scratch() const { return received + ranks * bytes; }
+};
+
+class Compressed final : public Hook {
+ public:
+  Compressed(CompressedSettings settings, std::unique_ptr<Codec> codec, const DeviceOps& host)
+      : settings_(std::move(settings)), codec_(std::move(codec)), host_(host) {}
+
+  std::string name() const override { return settings_.name; }
+
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
+    if (bucket.count > UINT32_MAX) return Status::error(Code::kUnsupported, "the bucket has 2^32 elements");
+    state_.set_rank(bucket.rank);
+    if (settings_.feedback) plan_errors(state_, bucket);
+    const Slices at(bucket, *codec_);
+    plan->scratch_bytes = at.end_of_scratch();
+    plan->collective_count = 2;
+    for (uint32_t k = 0; k < 2; k++) {
+      weft_hook_collective& c = plan->collectives[k];
+      c.coll = k == 0 ? WEFT_COLL_ALL_TO_ALL : WEFT_COLL_ALL_GATHER;
+      c.dtype = WEFT_DTYPE_U8;
+      c.count = at.bytes;
+      c.src_space = c.dst_space = WEFT_SPACE_SCRATCH;
+      c.src_offset_bytes = k == 0 ? at.sent : at.received + at.rank * at.bytes;
+      c.dst_offset_bytes = at.received;
+    }
+    return {};
+  }
+
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    const Slices at(bucket, *codec_);
+    auto* const scratch = static_cast<std::byte*>(bucket.scratch);
+    switch (stage->index) {
+      case 0:
+        encode_contributions(bucket, at, scratch + at.sent);
+        break;
+      case 1:
+        reduce_own(bucket, at, scratch + at.received);
+        break;
+      default:
+        for (uint64_t r = 0; r < at.ranks; r++) {
+          codec_->decode(scratch + at.received + r * at.bytes, at.length(r), at.slice, false,
+                         values_of(bucket) + at.begin(r));
+        }
+        store_values(host_, bucket);
+    }
+    return {};
+  }
+
+  Status rebind(int rank, int /*size*/) override {
+    state_.set_rank(rank);
+    state_.clear(HookState::kError);
+    return {};
+  }
+  Status save(Bytes* state) override {
+    state_.save(state);
+    return {};
+  }
+  Status load(ByteView state) override { return state_.load(state); }
+  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
+
+ private:
+  void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* to) {
+    float* const values = load_values(host_, bucket);
+    if (settings_.feedback) add_errors(host_, state_, bucket, values);
+    for (uint64_t r = 0; r < at.ranks; r++) {
+      codec_->encode(values + at.begin(r), at.length(r), at.slice, settings_.feedback,
+                     seed(bucket, at.rank, r), to + r * at.bytes);
+    }
+    if (settings_.feedback) keep_errors(state_, bucket, values);
+  }
+
+  void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* received) {
+    float* const sum = values_of(bucket) + at.begin(at.rank);
+    const uint64_t length = at.length(at.rank);
+    for (uint64_t r = 0; r < at.ranks; r++) {
+      codec_->decode(received + r * at.bytes, length, at.slice, r > 0, sum);
+    }
+    copy(host_, Dtype::kF32, sum, Dtype::kF32, sum, length, 1.0 / bucket.divisor);
+    codec_->encode(sum, length, at.slice, settings_.feedback, seed(bucket, at.rank, at.ranks),
+                   received + at.rank * at.bytes);
+    if (!settings_.feedback) return;
+    keep_more_errors(host_, state_, bucket, sum, at.begin(at.rank), length, bucket.divisor);
+  }
+
+  // Of rank `rank` for slice `slice`, in this step.
+  uint64_t seed(const weft_bucket& bucket, uint64_t rank, uint64_t slice) {
+    const uint64_t step = mix(settings_.seed ^ mix(state_.iteration(bucket)));
+    return mix(mix(step ^ rank << 32 ^ slice), bucket.params[0].name);
+  }
+
+  const CompressedSettings settings_;
+  const std::unique_ptr<Codec> codec_;
+  const DeviceOps& host_;
+  HookState state_;
+};
+
+}  // namespace
+
+std::shared_ptr<Hook> make_compressed(CompressedSettings settings, std::unique_ptr<Codec> codec,
+                                      const DeviceOps& host) {
+  return std::make_shared<Compressed>(std::move(settings), std::move(codec), host);
+}
+
+}  // namespace weft

@@ -1,0 +1,44 @@
+// A hook that sends encoded gradients: each rank encodes its contributions, slice by slice, and sends every
+// slice to its owner; the owner decodes and adds them in rank order, divides, encodes the mean, and sends
+// that to all. So a rank sends 2 (W-1)/W encoded buckets, as in an all-reduce, and not the W - 1 of an
+// all-gather; all ranks decode the same bytes. What either encoding loses is added to the next step's
+// contributions, if feedback is on: the owner adds what its encoding lost, times the divisor.
+//
+// Made by the factories of hooks, which bring a Codec. Calls are serialised by the engine's drive lock.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/hook.h"
+
+namespace weft {
+
+// How a slice is encoded. Threads: the hook's.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  // Slices, but the last, are multiples of it.
+  virtual uint64_t unit() const { return 1; }
+  // Of an encoded slice of so many values; a multiple of 4.
+  virtual uint64_t bytes(uint64_t slice) const = 0;
+  // Encode the first `count` values of a slice. With residual: values become what is lost, finite in any
+  // case.
+  virtual void encode(float* values, uint64_t count, uint64_t slice, bool residual, uint64_t seed,
+                      std::byte* to) const = 0;
+  // values[i] = what was encoded, or values[i] + that. The bytes may come from another process and be
+  // anything.
+  virtual void decode(const std::byte* from, uint64_t count, uint64_t slice, bool add,
+                      float* values) const = 0;
+};
+
+struct CompressedSettings {
+  std::string name;  // with all options
+  bool feedback = true;
+  uint64_t seed = 0;
+};
+
+std::shared_ptr<Hook> make_compressed(CompressedSettings settings, std::unique_ptr<Codec> codec,
+                                      const DeviceOps& host);
+
+}  // namespace weft

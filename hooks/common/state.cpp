@@ -1,0 +1,100 @@
+#include "common/state.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kMostKinds = 16;
+constexpr uint32_t kMostName = 65536;
+
+}  // namespace
+
+std::vector<float>& HookState::array(std::string_view kind, const char* param, uint64_t count) {
+  auto arrays = kinds_.find(kind);
+  if (arrays == kinds_.end()) arrays = kinds_.emplace(kind, Arrays()).first;
+  auto found = arrays->second.find(std::string_view(param));
+  if (found == arrays->second.end()) found = arrays->second.emplace(param, std::vector<float>()).first;
+  if (found->second.size() != count) found->second.assign(count, 0.0f);
+  return found->second;
+}
+
+void HookState::clear(std::string_view kind) {
+  const auto arrays = kinds_.find(kind);
+  if (arrays == kinds_.end()) return;
+  for (auto& [param, values] : arrays->second) std::fill(values.begin(), values.end(), 0.0f);
+}
+
+void HookState::set_rank(int rank) {
+  rank_ = rank;
+  if (loaded_rank_ >= 0 && loaded_rank_ != rank) clear(kError);
+  loaded_rank_ = -1;
+}
+
+uint64_t HookState::iteration(const weft_bucket& bucket) {
+  if (loaded_) base_ = next_ - bucket.step;
+  loaded_ = false;
+  next_ = base_ + bucket.step + 1;
+  return base_ + bucket.step;
+}
+
+void HookState::save(Bytes* bytes) const {
+  ByteWriter writer;
+  writer.put(kVersion)
+      .put(next_)
+      .put(static_cast<int32_t>(rank_ >= 0 ? rank_ : loaded_rank_))
+      .put(static_cast<uint32_t>(kinds_.size()));
+  for (const auto& [kind, arrays] : kinds_) {
+    writer.put_string(kind).put(static_cast<uint64_t>(arrays.size()));
+    for (const auto& [param, values] : arrays) {
+      writer.put_string(param).put(static_cast<uint64_t>(values.size()));
+      writer.put_raw(std::as_bytes(std::span(values)));
+    }
+  }
+  *bytes = writer.take();
+}
+
+Status HookState::load(ByteView bytes) {
+  const auto bad = [](const char* what) { return Status::error(Code::kArg, cat("the saved state ", what)); };
+  ByteReader reader(bytes);
+  const auto version = reader.get<uint32_t>();
+  if (version != kVersion) return bad("has an unknown version");
+  const auto next = reader.get<uint64_t>();
+  const auto rank = reader.get<int32_t>();
+  const auto kinds = reader.get<uint32_t>();
+  if (!reader.ok() || kinds > kMostKinds || rank < -1) return bad("is damaged");
+  decltype(kinds_) read;
+  for (uint32_t k = 0; k < kinds && reader.ok(); k++) {
+    Arrays& arrays = read[reader.get_string(kMostName)];
+    const auto count = reader.get<uint64_t>();
+    for (uint64_t i = 0; i < count && reader.ok(); i++) {
+      std::vector<float>& values = arrays[reader.get_string(kMostName)];
+      const auto size = reader.get<uint64_t>();
+      if (!reader.ok() || size > bytes.size() / sizeof(float)) return bad("is damaged");
+      const ByteView raw = reader.get_raw(size * sizeof(float));
+      if (!reader.ok()) return bad("is damaged");
+      values.resize(size);
+      if (size > 0) std::memcpy(values.data(), raw.data(), raw.size());
+    }
+  }
+  if (!reader.done()) return bad("is damaged");
+  kinds_ = std::move(read);
+  next_ = next;
+  loaded_ = true;
+  loaded_rank_ = rank;
+  if (rank_ >= 0) set_rank(rank_);
+  return {};
+}
+
+uint64_t HookState::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [kind, arrays] : kinds_) {
+    for (const auto& [param, values] : arrays) bytes += values.capacity() * sizeof(float) + param.capacity();
+  }
+  return bytes;
+}
+
+}  // namespace weft

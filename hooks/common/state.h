@@ -1,0 +1,49 @@
+// What hooks remember from step to step, by name of the parameter, so that it does not depend on buckets:
+// arrays of f32 of a few kinds ("error", "q"), and how many steps were made. Used by hooks under the engine's
+// drive lock.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/status.h"
+
+namespace weft {
+
+class HookState {
+ public:
+  static constexpr std::string_view kError = "error";  // what this rank did not send; of no use to others
+
+  // The array of a parameter; zeros if there is none yet, or one of another size.
+  std::vector<float>& array(std::string_view kind, const char* param, uint64_t count);
+  // All arrays of a kind become zeros: a step failed, or the communicator has other ranks.
+  void clear(std::string_view kind);
+  // The rank that this hook works for; errors that another rank saved become zeros, now or when loaded.
+  void set_rank(int rank);
+
+  // Steps that were made before this one, over saving and loading. Called in every stage 0.
+  uint64_t iteration(const weft_bucket& bucket);
+
+  void save(Bytes* bytes) const;
+  // kArg for what save did not write; then nothing has changed.
+  Status load(ByteView bytes);
+  uint64_t memory_bytes() const;
+
+ private:
+  using Arrays = std::map<std::string, std::vector<float>, std::less<>>;
+
+  std::map<std::string, Arrays, std::less<>> kinds_;
+  int rank_ = -1;         // unknown until a plan is made
+  int loaded_rank_ = -1;  // of what was loaded while rank_ was unknown
+  uint64_t base_ = 0;     // iteration of the reducer's step 0, modulo 2^64
+  uint64_t next_ = 0;     // the iteration after the last one
+  bool loaded_ = false;   // next_ comes from load: base_ is to be set anew
+};
+
+}  // namespace weft

@@ -1,0 +1,32 @@
+// onebit: the sign of every value, and the mean magnitude of every 1024 (Seide et al. 2014; Karimireddy et
+// al. 2019, "Error feedback fixes SignSGD"). Without feedback it does not converge, so it has always. Listed
+// in the registry.
+#include <memory>
+
+#include "common/block_codec.h"
+#include "common/options.h"
+
+namespace weft::hook_onebit {
+namespace {
+
+constexpr uint32_t kBlock = 1024;
+
+Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  CompressedSettings settings;
+  WEFT_TRY(Options("onebit", args.options).done(&settings.name));
+  *hook =
+      make_compressed(std::move(settings),
+                      std::make_unique<BlockCodec>(BlockCode::kSign, kBlock, false, args.host), args.host);
+  return {};
+}
+
+}  // namespace
+
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"onebit", "a sign a gradient, a magnitude for every 1024", false,
+                                           make};
+  return kFactory;
+}
+
+}  // namespace weft::hook_onebit

@@ -1,0 +1,73 @@
+#include "orthogonal.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/bucket.h"
+
+namespace weft::hook_powersgd {
+namespace {
+
+// Of a column's norm, what is left of it beside the columns before it: below that it is rounding errors.
+constexpr double kDependent = 1e-5;
+
+double dot(const float* a, const float* b, uint64_t count) {
+  double sums[4] = {};
+  uint64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (uint64_t k = 0; k < 4; k++) sums[k] += double{a[i + k]} * double{b[i + k]};
+  }
+  for (; i < count; i++) sums[0] += double{a[i]} * double{b[i]};
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+void scale(float* column, uint64_t rows, double factor) {
+  for (uint64_t i = 0; i < rows; i++) column[i] = static_cast<float>(double{column[i]} * factor);
+}
+
+// Column k among those before it. False if it depends on them and is zero now.
+bool orthonormalize_column(float* columns, uint64_t rows, uint64_t k, double epsilon) {
+  float* const column = columns + k * rows;
+  const double norm = std::sqrt(dot(column, column, rows));
+  if (norm == 0) return false;
+  scale(column, rows, 1 / norm);
+  for (uint64_t j = 0; j < k; j++) {
+    const float* const other = columns + j * rows;
+    const double along = dot(other, column, rows);
+    for (uint64_t i = 0; i < rows; i++) {
+      column[i] = static_cast<float>(double{column[i]} - along * double{other[i]});
+    }
+  }
+  const double left = std::sqrt(dot(column, column, rows));
+  if (left < kDependent) {
+    std::fill(column, column + rows, 0.0f);
+    return false;
+  }
+  scale(column, rows, 1 / (left + epsilon));
+  return true;
+}
+
+}  // namespace
+
+void orthonormalize(float* columns, uint64_t rows, uint64_t rank, double epsilon) {
+  for (uint64_t k = 0; k < rank; k++) orthonormalize_column(columns, rows, k, epsilon);
+}
+
+void orthonormalize_or_refill(float* columns, uint64_t rows, uint64_t rank, double epsilon, uint64_t seed) {
+  for (uint64_t k = 0; k < rank; k++) {
+    if (orthonormalize_column(columns, rows, k, epsilon)) continue;
+    fill_random(columns + k * rows, rows, mix(seed ^ k));
+    orthonormalize_column(columns, rows, k, epsilon);
+  }
+}
+
+void fill_random(float* values, uint64_t count, uint64_t seed) {
+  for (uint64_t i = 0; i < count; i++) {
+    const uint64_t bits = mix(seed ^ mix(i));
+    int32_t sum = -2 * 65535;  // of four numbers of 16 bits, around 0
+    for (int part = 0; part < 64; part += 16) sum += static_cast<int32_t>(bits >> part & 0xFFFF);
+    values[i] = static_cast<float>(sum) * 0x1p-15f;
+  }
+}
+
+}  // namespace weft::hook_powersgd

@@ -1,0 +1,141 @@
+// randomk: values at random places, the same ones on all ranks, so that only values travel, in one
+// all-reduce; the rest is fed back (Stich et al. 2018, "Sparsified SGD with memory"). Listed in the registry;
+// calls are serialised by the engine's drive lock.
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/bucket.h"
+#include "common/options.h"
+#include "common/state.h"
+#include "core/hook.h"
+
+namespace weft::hook_randomk {
+namespace {
+
+struct Settings {
+  std::string name;
+  double ratio = 0.01;
+  bool feedback = true;
+  uint64_t seed = 0;
+};
+
+class RandomK final : public Hook {
+ public:
+  RandomK(Settings settings, const DeviceOps& host) : settings_(std::move(settings)), host_(host) {}
+
+  std::string name() const override { return settings_.name; }
+
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
+    state_.set_rank(bucket.rank);
+    if (settings_.feedback) plan_errors(state_, bucket);
+    plan->scratch_bytes = values_bytes(bucket) + (chosen_count(bucket) + 1) * sizeof(float);
+    plan->collective_count = 1;
+    weft_hook_collective& c = plan->collectives[0];
+    c.coll = WEFT_COLL_ALL_REDUCE;
+    c.dtype = WEFT_DTYPE_F32;
+    c.op = WEFT_OP_AVG;
+    c.count = chosen_count(bucket) + 1;
+    c.src_space = c.dst_space = WEFT_SPACE_SCRATCH;
+    c.src_offset_bytes = c.dst_offset_bytes = values_bytes(bucket);
+    return {};
+  }
+
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    const uint64_t seed = mix(mix(settings_.seed ^ mix(state_.iteration(bucket))), bucket.params[0].name);
+    if (stage->index == 0) {
+      choose(bucket, seed);
+    } else {
+      spread(bucket, seed);
+    }
+    return {};
+  }
+
+  Status rebind(int rank, int /*size*/) override {
+    state_.set_rank(rank);
+    state_.clear(HookState::kError);
+    return {};
+  }
+  Status save(Bytes* state) override {
+    state_.save(state);
+    return {};
+  }
+  Status load(ByteView state) override { return state_.load(state); }
+  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
+
+ private:
+  uint64_t chosen_count(const weft_bucket& bucket) const {
+    const auto wanted = static_cast<uint64_t>(std::ceil(settings_.ratio * static_cast<double>(bucket.count)));
+    return std::min(std::max<uint64_t>(wanted, 1), bucket.count);
+  }
+  float* chosen(const weft_bucket& bucket) const {
+    return reinterpret_cast<float*>(static_cast<std::byte*>(bucket.scratch) + values_bytes(bucket));
+  }
+  // The place of chosen value j: one in each of as many equal stretches.
+  static uint64_t place(const weft_bucket& bucket, uint64_t chosen, uint64_t j, uint64_t seed) {
+    const uint64_t each = bucket.count / chosen, longer = bucket.count % chosen;
+    return j * each + std::min(j, longer) + mix(seed ^ mix(j)) % (each + (j < longer ? 1 : 0));
+  }
+
+  // One more value says whether something that cannot wait for its turn, an infinity or a NaN, is among what
+  // is not sent.
+  void choose(const weft_bucket& bucket, uint64_t seed) {
+    float* const values = load_values(host_, bucket);
+    if (settings_.feedback) add_errors(host_, state_, bucket, values);
+    const uint64_t count = chosen_count(bucket);
+    float* const to = chosen(bucket);
+    for (uint64_t j = 0; j < count; j++) {
+      float& value = values[place(bucket, count, j, seed)];
+      to[j] = value;
+      value = 0;
+    }
+    to[count] = 0;
+    for (uint64_t i = 0; i < bucket.count; i++) {
+      if (std::isfinite(values[i])) continue;
+      to[count] = std::numeric_limits<float>::quiet_NaN();
+      values[i] = 0;
+    }
+    if (settings_.feedback) keep_errors(state_, bucket, values);
+  }
+
+  void spread(const weft_bucket& bucket, uint64_t seed) {
+    float* const values = values_of(bucket);
+    const uint64_t count = chosen_count(bucket);
+    const float* const from = chosen(bucket);
+    const bool bad = !std::isfinite(from[count]);
+    std::fill(values, values + bucket.count, bad ? from[count] : 0.0f);
+    for (uint64_t j = 0; j < count && !bad; j++) values[place(bucket, count, j, seed)] = from[j];
+    store_values(host_, bucket);
+  }
+
+  const Settings settings_;
+  const DeviceOps& host_;
+  HookState state_;
+};
+
+Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  Settings settings;
+  int64_t seed = 0;
+  WEFT_TRY(Options("randomk", args.options)
+               .real("ratio", &settings.ratio, 1e-6, 1)
+               .flag("feedback", &settings.feedback)
+               .integer("seed", &seed, 0, INT64_MAX)
+               .done(&settings.name));
+  settings.seed = static_cast<uint64_t>(seed);
+  *hook = std::make_shared<RandomK>(std::move(settings), args.host);
+  return {};
+}
+
+}  // namespace
+
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"randomk", "gradients at random places, the same on all ranks",
+                                           false, make};
+  return kFactory;
+}
+
+}  // namespace weft::hook_randomk

@@ -1,0 +1,125 @@
+// Hooks that lose something and feed it back: int8, fp8, onebit, topk, randomk. Against what each may lose,
+// and against the mean over many steps.
+#include "hooks_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+MakeHook made(const std::string& name, const std::string& options = "") {
+  return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
+}
+
+struct Named {
+  const char* name;
+  const char* options;
+  double loss;  // the largest error of a step, of gradients within (-1, 1)
+};
+
+// Two roundings: of what is sent, and of the sum.
+constexpr Named kHooks[] = {{"int8", "", 1.0 / 127},
+                            {"int8", "rounding=stochastic seed=5", 2.0 / 127},
+                            {"int8", "feedback=0", 1.0 / 127},
+                            {"fp8", "", 1.0 / 15},
+                            {"fp8", "format=e5m2", 1.0 / 7},
+                            {"fp8", "rounding=stochastic", 2.0 / 15},
+                            {"onebit", "", 2.0},
+                            {"topk", "ratio=0.25", 1.0},
+                            {"topk", "ratio=1", 1e-6},
+                            {"randomk", "ratio=0.25", 1.0},
+                            {"randomk", "ratio=1 seed=3", 1e-6}};
+
+}  // namespace
+
+TEST_CASE("a compressed mean is within what its codes can lose, the same bits on every rank") {
+  const Model model(layers());
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const Named& hook : kHooks) {
+      INFO(hook.name << " " << hook.options << ", " << ranks << " ranks");
+      Training training;
+      training.ranks = ranks;
+      training.steps = 3;
+      const Results results = train(model, made(hook.name, hook.options), training);
+      CHECK(replicas_identical(results));
+      CHECK(largest_error(training, results, 0) < hook.loss);
+    }
+  }
+}
+
+TEST_CASE("compression keeps every dtype") {
+  const Model model(mixed_params());
+  for (const Named& hook : kHooks) {
+    INFO(hook.name << " " << hook.options);
+    Training training;
+    training.ranks = 2;
+    training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
+      return value(step, rank, param, element) / 8;
+    };
+    const Results results = train(model, made(hook.name, hook.options), training);
+    CHECK(replicas_identical(results));
+    CHECK(largest_error(training, results, 0) < hook.loss + 0.01);
+  }
+}
+
+TEST_CASE("with feedback the sum over many steps is that of the gradients, without it is not") {
+  const Model model({{"a", {31, 23}}, {"b", {7}}});
+  constexpr uint64_t kSteps = 60;
+  for (const Named& hook : kHooks) {
+    if (std::string(hook.options) == "feedback=0") continue;
+    INFO(hook.name << " " << hook.options);
+    Training training;
+    training.ranks = 3;
+    training.steps = kSteps;
+    // Different on every rank, the same in every step.
+    training.value = [](uint64_t, int rank, size_t param, uint64_t element) {
+      return noise(0, rank, param, element);
+    };
+    const Results results = train(model, made(hook.name, hook.options), training);
+    double largest = 0;
+    for (size_t i = 0; i < model.size(); i++) {
+      for (uint64_t k = 0; k < model.count(i); k++) {
+        double sum = 0;
+        for (const auto& step : results) sum += step[0][i][k];
+        largest = std::max(largest, std::fabs(sum / kSteps - mean_of(training, 0, i, k)));
+      }
+    }
+    // What is kept stays bounded, so its share falls with the steps.
+    CHECK(largest < std::max(hook.loss * 6 / kSteps, 1e-6) + 0.12 * (hook.loss > 0.5));
+  }
+}
+
+TEST_CASE("zeros stay zeros, and sizes 0 and 1 are nothing special") {
+  const Model model({{"a", {}}, {"none", {0}}, {"b", {300}}});
+  for (const Named& hook : kHooks) {
+    INFO(hook.name << " " << hook.options);
+    Training training;
+    training.ranks = 4;
+    training.steps = 2;
+    training.rig.limits = {0};
+    training.value = [](uint64_t, int, size_t, uint64_t) { return 0.0; };
+    const Results results = train(model, made(hook.name, hook.options), training);
+    for (const auto& param : results[1][2]) {
+      for (const double value : param) REQUIRE(value == 0.0);
+    }
+  }
+}
+
+TEST_CASE("infinities and NaN arrive through compression, and are gone in the next step") {
+  const Model model({{"a", {2000}}});
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    for (const Named& hook : kHooks) {
+      INFO(hook.name << " " << hook.options << " with " << bad);
+      Training training;
+      training.ranks = 2;
+      training.steps = 3;
+      training.value = [=](uint64_t step, int rank, size_t, uint64_t element) {
+        return step == 1 && rank == 1 && element == 700 ? bad : 0.5;
+      };
+      const Results results = train(model, made(hook.name, hook.options), training);
+      CHECK(replicas_identical(results));
+      CHECK_FALSE(std::isfinite(results[1][0][0][700]));
+      for (const double value : results[2][0][0]) REQUIRE(std::isfinite(value));
+    }
+  }
+}

@@ -1,0 +1,321 @@
+// powersgd and batched_powersgd against the published algorithm in f64, and what they promise of zeros, NaN,
+// plain steps and drift.
+#include <bit>
+
+#include "hooks_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+MakeHook made(const std::string& name, const std::string& options = "") {
+  return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
+}
+
+using Matrix = std::vector<std::vector<double>>;  // columns
+
+// Gram-Schmidt on columns.
+void orthonormalize(Matrix& columns) {
+  for (size_t k = 0; k < columns.size(); k++) {
+    for (size_t j = 0; j < k; j++) {
+      double along = 0;
+      for (size_t i = 0; i < columns[k].size(); i++) along += columns[j][i] * columns[k][i];
+      for (size_t i = 0; i < columns[k].size(); i++) columns[k][i] -= along * columns[j][i];
+    }
+    double norm = 0;
+    for (const double v : columns[k]) norm += v * v;
+    for (double& v : columns[k]) v /= std::sqrt(norm);
+  }
+}
+
+// One step of PowerSGD on every rank's matrix of n x m, with the errors of each rank and a common Q.
+struct Reference {
+  size_t n, m;
+  Matrix q;
+  std::vector<std::vector<double>> errors;
+
+  std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
+    const size_t ranks = gradients.size(), r = q.size();
+    errors.resize(ranks, std::vector<double>(n * m));
+    std::vector<std::vector<double>> x = gradients;
+    orthonormalize(q);
+    Matrix p(r, std::vector<double>(n));
+    for (size_t w = 0; w < ranks; w++) {
+      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) p[k][i / m] += x[w][i] * q[k][i % m];
+      }
+    }
+    orthonormalize(p);
+    Matrix mean(r, std::vector<double>(m));
+    for (size_t w = 0; w < ranks; w++) {
+      Matrix mine(r, std::vector<double>(m));
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) mine[k][i % m] += x[w][i] * p[k][i / m];
+        for (size_t j = 0; j < m; j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
+      }
+      errors[w] = x[w];
+      for (size_t i = 0; i < n * m; i++) {
+        for (size_t k = 0; k < r; k++) errors[w][i] -= p[k][i / m] * mine[k][i % m];
+      }
+    }
+    std::vector<double> out(n * m);
+    for (size_t i = 0; i < n * m; i++) {
+      for (size_t k = 0; k < r; k++) out[i] += p[k][i / m] * mean[k][i % m];
+    }
+    q = mean;
+    return out;
+  }
+};
+
+// Gradients of rank 2 and some noise, so that few factors say most.
+double low_rank(uint64_t step, int rank, size_t param, uint64_t element) {
+  const auto i = static_cast<double>(element / 41), j = static_cast<double>(element % 41);
+  const double s = 1 + 0.1 * static_cast<double>(step);
+  return s * std::sin(i + rank) * std::cos(0.3 * j) + 0.5 * std::cos(2 * i) * std::sin(j + s) +
+         0.02 * noise(step, rank, param, element);
+}
+
+}  // namespace
+
+TEST_CASE("powersgd is the published algorithm, from the first compressed step on") {
+  constexpr size_t kRows = 37, kColumns = 41;
+  const Model model({{"fc", {kRows, kColumns}}, {"bias", {kColumns}}});
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const int rank : {1, 2, 4}) {
+      INFO(ranks << " ranks, rank " << rank);
+      Training training;
+      training.ranks = ranks;
+      training.steps = 6;
+      training.value = low_rank;
+      // Both start from the same Q, which the hook takes for what it had saved after its second step.
+      Reference reference{kRows, kColumns, {}, {}};
+      ByteWriter state;
+      state.put(uint32_t{1}).put(uint64_t{2}).put(int32_t{-1}).put(uint32_t{1});
+      state.put_string("q").put(uint64_t{1}).put_string("fc").put(kColumns * static_cast<uint64_t>(rank));
+      for (int k = 0; k < rank; k++) {
+        reference.q.emplace_back();
+        for (size_t j = 0; j < kColumns; j++) {
+          const auto value = static_cast<float>(noise(99, k, 0, j));
+          reference.q.back().push_back(double{value});
+          state.put(std::bit_cast<uint32_t>(value));
+        }
+      }
+      const Results results = train(
+          model,
+          [&](std::shared_ptr<Hook>* hook) {
+            WEFT_TRY(built_in("powersgd", "start=2 rank=" + std::to_string(rank), hook));
+            return (*hook)->load(state.bytes());
+          },
+          training);
+      CHECK(replicas_identical(results));
+      for (uint64_t step = 0; step < training.steps; step++) {
+        std::vector<std::vector<double>> gradients(static_cast<size_t>(ranks));
+        for (int r = 0; r < ranks; r++) {
+          for (uint64_t e = 0; e < kRows * kColumns; e++) {
+            gradients[static_cast<size_t>(r)].push_back(low_rank(step, r, 0, e));
+          }
+        }
+        const std::vector<double> expected = reference.step(gradients);
+        const auto& got = results[step][0];
+        double difference = 0, bias = 0;
+        for (size_t e = 0; e < expected.size(); e++) {
+          difference = std::max(difference, std::fabs(got[0][e] - expected[e]));
+        }
+        for (size_t e = 0; e < kColumns; e++) {
+          bias = std::max(bias, std::fabs(got[1][e] - mean_of(training, step, 1, e)));
+        }
+        CHECK(difference < 1e-4);
+        CHECK(bias < 1e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("powersgd sends factors of matrices and the rest as it is") {
+  const Model model(layers());
+  for (const char* const name : {"powersgd", "batched_powersgd"}) {
+    INFO(name);
+    Training training;
+    training.ranks = 2;
+    training.steps = 6;
+    training.at_end = [&](Reducer& reducer) {
+      weft_reducer_stats stats{};
+      reducer.query(&stats);
+      CHECK(stats.sent_bytes < stats.plain_bytes * 3 / 4);  // two of the steps are plain
+      CHECK(stats.sent_bytes > stats.plain_bytes / 3);
+      CHECK(stats.hook_bytes > (37 * 41 + 1310) * sizeof(float));
+    };
+    const Results results = train(model, made(name, "start=2"), training);
+    CHECK(replicas_identical(results));
+    CHECK(largest_error(training, results, 1) < 1e-6);
+    CHECK(largest_error(training, results, 2) > 0.01);
+  }
+}
+
+TEST_CASE("a full rank loses nothing") {
+  const Model model({{"fc", {9, 30}}});
+  Training training;
+  training.ranks = 3;
+  training.steps = 4;
+  const Results results = train(model, made("powersgd", "start=2 rank=9 min_rate=0.1"), training);
+  for (uint64_t step = 0; step < 4; step++) CHECK(largest_error(training, results, step) < 1e-5);
+}
+
+TEST_CASE("zero matrices give zeros, dependent ones no NaN") {
+  const Model model({{"zero", {40, 30}}, {"ones", {40, 30}}, {"square", {64, 64}}});
+  for (const char* const name : {"powersgd", "batched_powersgd"}) {
+    Training training;
+    training.steps = 5;
+    training.rig.limits = {0};
+    training.value = [](uint64_t, int, size_t param, uint64_t) { return param == 0 ? 0.0 : 1.0; };
+    const Results results = train(model, made(name, "start=2 rank=4"), training);
+    for (const auto& step : results) {
+      for (const double v : step[1][0]) REQUIRE(v == 0.0);
+      for (const double v : step[1][1])
+        REQUIRE(std::fabs(v - 1.0) < (std::string(name) == "powersgd" ? 1e-5 : 1));
+    }
+  }
+}
+
+TEST_CASE("infinities and NaN arrive through powersgd, and are gone in the next step") {
+  const Model model({{"fc", {40, 30}}, {"bias", {40}}});
+  for (const char* const name : {"powersgd", "batched_powersgd"}) {
+    for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      Training training;
+      training.ranks = 2;
+      training.steps = 6;
+      training.value = [=](uint64_t step, int rank, size_t param, uint64_t element) {
+        return step == 3 && rank == 1 && param == 0 && element == 77 ? bad
+                                                                     : noise(step, rank, param, element);
+      };
+      const Results results = train(model, made(name, "start=2"), training);
+      CHECK(replicas_identical(results));
+      CHECK_FALSE(std::isfinite(results[3][0][0][77]));
+      for (const double v : results[4][0][0]) REQUIRE(std::isfinite(v));
+    }
+  }
+}
+
+TEST_CASE("powersgd keeps every dtype, and works inside a cast") {
+  const Model model({{"half", {33, 40}, Dtype::kF16},
+                     {"double", {50, 40}, Dtype::kF64},
+                     {"turned", {30, 50}, Dtype::kF32, {1, 30}},
+                     {"single", {20, 50}}});
+  Training training;
+  training.steps = 4;
+  training.value = [](uint64_t, int, size_t, uint64_t element) { return element % 2 ? 0.5 : -0.25; };
+  for (const char* const options :
+       {"start=2 rank=2", "start=2 feedback=ddp rank=2", "start=1 feedback=off warm_start=0"}) {
+    const Results results = train(model, made("powersgd", options), training);
+    CHECK(replicas_identical(results));
+    CHECK(largest_error(training, results, 3) < 1e-3);
+  }
+  const Results inside = train(
+      model,
+      [](std::shared_ptr<Hook>* hook) {
+        std::shared_ptr<Hook> inner;
+        WEFT_TRY(built_in("powersgd", "start=2", &inner));
+        return built_in("bf16", "", hook, std::move(inner));
+      },
+      training);
+  CHECK(replicas_identical(inside));
+  CHECK(largest_error(training, inside, 3) < 1e-2);
+}
+
+TEST_CASE("what powersgd cannot be is said") {
+  std::shared_ptr<Hook> hook;
+  CHECK(has(built_in("powersgd", "rank=0", &hook).text(), "option rank is '0', must be an integer from 1"));
+  CHECK(has(built_in("powersgd", "start=1", &hook).text(), "start must be at least 2"));
+  CHECK(has(built_in("powersgd", "min_rate=0", &hook).text(), "option min_rate is '0'"));
+  CHECK(built_in("powersgd", "start=1 feedback=off warm_start=0", &hook).ok());
+}
+
+namespace {
+
+// Ranks without a communicator, whose f32 averages are made here: for very many steps.
+class Simulation {
+ public:
+  Simulation(const std::string& options, uint64_t rows, uint64_t columns)
+      : shape_{static_cast<int64_t>(rows), static_cast<int64_t>(columns)},
+        strides_{shape_[1], 1},
+        param_{sizeof param_, 0, "fc", WEFT_DTYPE_F32, 2, shape_, strides_, 0, rows * columns} {
+    for (int32_t r = 0; r < 2; r++) {
+      REQUIRE(built_in("powersgd", options, &hooks_[r]).ok());
+      weft_bucket& bucket = buckets_[r];
+      bucket.dtype = WEFT_DTYPE_F32;
+      bucket.count = rows * columns;
+      bucket.divisor = bucket.size = 2;
+      bucket.rank = r;
+      bucket.params = &param_;
+      bucket.param_count = 1;
+      plan_ = {};
+      REQUIRE(hooks_[r]->plan(bucket, &plan_).ok());
+      values_[r].resize(bucket.count);
+      scratch_[r].resize(plan_.scratch_bytes / sizeof(float) + 16);
+      bucket.buffer = values_[r].data();
+      bucket.scratch = scratch_[r].data();
+    }
+  }
+  std::vector<float>& values(int r) { return values_[r]; }
+  Hook& hook(int r) { return *hooks_[r]; }
+
+  void step() {
+    for (uint32_t k = 0; k <= plan_.collective_count; k++) {
+      weft_stage stages[2] = {};
+      for (int r = 0; r < 2; r++) {
+        stages[r].index = k;
+        REQUIRE(hooks_[r]->stage(buckets_[r], &stages[r]).ok());
+      }
+      if (k == plan_.collective_count || stages[0].dynamic_count == 0) continue;
+      const weft_hook_collective& c = plan_.collectives[k];
+      float* at[2];
+      for (int r = 0; r < 2; r++) {
+        auto* const base = c.src_space == WEFT_SPACE_BUCKET ? buckets_[r].buffer : buckets_[r].scratch;
+        at[r] = static_cast<float*>(base) + c.src_offset_bytes / sizeof(float);
+      }
+      for (uint64_t i = 0; i < c.count; i++) at[0][i] = at[1][i] = (at[0][i] + at[1][i]) / 2;
+    }
+    for (weft_bucket& bucket : buckets_) bucket.step++;
+  }
+
+ private:
+  int64_t shape_[2], strides_[2];
+  weft_bucket_param param_;
+  std::shared_ptr<Hook> hooks_[2];
+  weft_bucket buckets_[2] = {};
+  weft_hook_plan plan_{};
+  std::vector<float> values_[2], scratch_[2];
+};
+
+// The norm of what rank 0 has not sent after so many steps: its saved state is that array, and q's.
+double error_norm(const std::string& feedback, uint64_t steps) {
+  Simulation ranks("start=2 rank=2 min_rate=0.5 feedback=" + feedback, 16, 16);
+  for (uint64_t step = 0; step < steps; step++) {
+    for (int r = 0; r < 2; r++) {
+      for (uint64_t k = 0; k < 256; k++) {
+        ranks.values(r)[k] = static_cast<float>(noise(0, r, 0, k) + noise(step, r, 1, k));
+      }
+    }
+    ranks.step();
+  }
+  Bytes state;
+  REQUIRE(ranks.hook(0).save(&state).ok());
+  const size_t behind = 4 + 1 + 8 + 4 + 2 + 8 + 32 * sizeof(float);
+  std::vector<float> error(256);
+  REQUIRE(state.size() > behind + 1024);
+  std::memcpy(error.data(), state.data() + state.size() - behind - 1024, 1024);
+  double norm = 0;
+  for (const float e : error) norm += double{e} * double{e};
+  return std::sqrt(norm);
+}
+
+}  // namespace
+
+TEST_CASE("over 100,000 steps what was not sent stays bounded; with DDP's feedback it grows") {
+  const double early = error_norm("local", 1000), late = error_norm("local", 100'000);
+  CHECK(early > 1);
+  CHECK(late < 2 * early);
+  CHECK(error_norm("ddp", 20'000) > 5 * late);
+}

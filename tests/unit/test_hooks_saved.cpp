@@ -1,0 +1,146 @@
+// Saving and loading hooks: going on as if nothing had happened, what is kept of another rank's state, and
+// bytes that are not what they should be.
+#include <utility>
+
+#include "core/hook_blob.h"
+#include "hooks_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+// Every hook with state, compressing from the start.
+constexpr std::pair<const char*, const char*> kHooks[] = {{"int8", "rounding=stochastic"},
+                                                          {"fp8", ""},
+                                                          {"onebit", ""},
+                                                          {"topk", "ratio=0.1"},
+                                                          {"randomk", ""},
+                                                          {"powersgd", "start=2 rank=2"},
+                                                          {"powersgd", "start=13"},
+                                                          {"batched_powersgd", "start=2"}};
+
+struct Blobs {
+  std::vector<Bytes> of_rank;
+};
+
+// Train steps [first, first + steps), with hooks from `loaded` or new ones; returns the results and the saved
+// state of each rank.
+Results train_from(const Model& model, std::pair<const char*, const char*> name, uint64_t first,
+                   uint64_t steps, const Blobs* loaded, Blobs* saved) {
+  constexpr int kRanks = 3;
+  saved->of_rank.resize(kRanks);
+  Results results(steps, std::vector<std::vector<std::vector<double>>>(kRanks));
+  const auto failures = run_threads(kRanks, [&](Rank& self) {
+    const auto rank = static_cast<size_t>(self.rank);
+    std::shared_ptr<Hook> hook;
+    if (loaded == nullptr) {
+      self.expect(built_in(name.first, name.second, &hook), "hook");
+    } else {
+      HookBlob blob;
+      self.expect(read_hook(loaded->of_rank[rank], &blob), "read");
+      self.expect(Registry::make_hook_again(blob.name, host_ops(), &hook), "made from its name");
+      self.expect(load_hook(*hook, loaded->of_rank[rank]), "load");
+    }
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {3000}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < steps; step++) {
+      for (size_t i = 0; i < model.size(); i++) {
+        for (uint64_t k = 0; k < model.count(i); k++) {
+          store(Dtype::kF32, noise(first + step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+        }
+      }
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
+      self.expect(reducer->finish({}), "finish");
+      for (size_t i = 0; i < model.size(); i++) results[step][rank].push_back(as_f64(model, gradients, i));
+    }
+    self.expect(save_hook(*hook, &saved->of_rank[rank]), "save");
+  });
+  check(failures);
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("ten steps, saved, loaded and ten more are twenty, bit by bit") {
+  const Model model(layers());
+  for (const auto& name : kHooks) {
+    INFO(name.first << " " << name.second);
+    Blobs middle, end, end_at_once;
+    const Results whole = train_from(model, name, 0, 20, nullptr, &end_at_once);
+    train_from(model, name, 0, 10, nullptr, &middle);
+    const Results second = train_from(model, name, 10, 10, &middle, &end);
+    CHECK(same_results(Results(whole.begin() + 10, whole.end()), second));
+    CHECK(end.of_rank == end_at_once.of_rank);
+  }
+}
+
+TEST_CASE("another rank's state keeps counters and factors, and forgets the errors") {
+  const Model model(layers());
+  Blobs saved, after;
+  train_from(model, {"powersgd", "start=2 rank=2"}, 0, 5, nullptr, &saved);
+  Blobs turned;
+  for (size_t r = 0; r < 3; r++) turned.of_rank.push_back(saved.of_rank[(r + 1) % 3]);
+  const Results results = train_from(model, {"powersgd", "start=2 rank=2"}, 5, 1, &turned, &after);
+  // Compressed from the first step on, and without anything from before.
+  CHECK(replicas_identical(results));
+  Training training;
+  training.ranks = 3;
+  double largest = 0;
+  for (uint64_t k = 0; k < results[0][0][4].size(); k++) {
+    largest = std::max(largest, std::fabs(results[0][0][4][k] - mean_of(training, 5, 4, k)));
+  }
+  CHECK(largest > 0.05);
+  CHECK(largest < 1.5);
+}
+
+TEST_CASE("bytes that are cut, altered, foreign or of another hook change nothing and are named") {
+  const Model model(layers());
+  Blobs saved;
+  train_from(model, {"powersgd", "start=2"}, 0, 3, nullptr, &saved);
+  const Bytes& good = saved.of_rank[0];
+  std::shared_ptr<Hook> hook;
+  REQUIRE(built_in("powersgd", "start=2", &hook).ok());
+  REQUIRE(load_hook(*hook, good).ok());
+  const auto unchanged = [&] {
+    Bytes now;
+    return save_hook(*hook, &now).ok() && now == good;
+  };
+  for (size_t size = 0; size < good.size(); size += 1 + size / 3) {
+    const Status status = load_hook(*hook, ByteView(good).first(size));
+    CHECK(status.code() == Code::kArg);
+    CHECK((size < 8 || has(status.text(), "is cut off")));
+  }
+  for (size_t at = 0; at < good.size(); at += 1 + at / 5) {
+    Bytes altered = good;
+    altered[at] ^= std::byte{0x10};
+    CHECK_FALSE(load_hook(*hook, altered).ok());
+  }
+  Bytes altered = good;
+  altered[good.size() / 2] ^= std::byte{1};
+  CHECK(has(load_hook(*hook, altered).text(), "was altered: its checksum is wrong"));
+  CHECK(has(load_hook(*hook, Bytes(100)).text(), "this is no saved state of a hook"));
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  CHECK(has(load_hook(*hook, longer).text(), "something behind the saved state"));
+  std::shared_ptr<Hook> other;
+  REQUIRE(built_in("powersgd", "start=3", &other).ok());
+  const Status status = load_hook(*other, good);
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(has(status.text(), "is of hook 'powersgd(rank=1 start=2 "));
+  CHECK(unchanged());
+}
+
+TEST_CASE("a hook inside another one is saved and made again") {
+  std::shared_ptr<Hook> inner, hook, again;
+  REQUIRE(built_in("int8", "feedback=0 seed=7", &inner).ok());
+  REQUIRE(built_in("bf16", "order=ddp", &hook, inner).ok());
+  REQUIRE(Registry::make_hook_again(hook->name(), host_ops(), &again).ok());
+  CHECK(again->name() == hook->name());
+  for (const char* const name : {"", "mine", "fp16(", "fp16()x", "fp16[", "powersgd(rank=1)[allreduce]"}) {
+    CHECK_FALSE(Registry::make_hook_again(name, host_ops(), &again).ok());
+  }
+}
