@@ -107,6 +107,8 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
           "--mode", [options](const std::string& mode) { options->view_mode = mode == "view"; },
           "gradients of step: copy (default) or view")
       ->check(CLI::IsMember({"copy", "view"}));
+  bench->add_option("--hook", options->hook,
+                    "of step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
   bench->add_option("--iterations", options->iterations, "timed calls a size; default: 20 to 5000, by size");
   bench->add_option("--warmup", options->warmup, "calls before them, default 3")
       ->check(CLI::Range(1, 1000000));

@@ -19,6 +19,7 @@ struct BenchOptions {
   std::vector<std::string> sizes;
   std::vector<std::string> manifests;  // of `step`
   bool view_mode = false;              // of `step`
+  std::string hook;                    // of `step`: its name, and options behind a space; default allreduce
   uint64_t iterations = 0;             // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
