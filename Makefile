@@ -41,7 +41,7 @@ build: $(BUILD)/build.ninja ## compile everything
 
 demo: build ## train on Fashion-MNIST with RANKS local processes
 	@$(WEFT) run -n $(RANKS) --prefix others -- $(BUILD)/examples/train_fashion \
-	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook $(HOOK)) $(if $(DATA),--data $(DATA))
+	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
 test: build ## run all tests; the last line counts test cases
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)

@@ -141,7 +141,7 @@ std::vector<int> Job::hosts() {
   return by_name.empty() ? number_hosts(blocks, local_sizes) : by_name;
 }
 
-GradientSync::GradientSync(Job& job, Model& model, const Options& options)
+GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint32_t steps)
     : job_(job), model_(model), view_mode_(options.view_mode) {
   std::vector<weft_param> params;
   for (const Param& param : model.params()) {
@@ -161,13 +161,16 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options)
   reducer_options.bucket_limits = limits;
   reducer_options.bucket_limit_count = 2;
   reducer_options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+  weft_error error = WEFT_ERROR_INIT;
   if (!options.hook.empty()) {
-    if (weft_hook_create(job.context(), options.hook.c_str(), nullptr, &hook_) != WEFT_OK) {
-      throw WeftError("there is no hook named " + options.hook + " that works without parameters");
-    }
+    weft_hook_params hook_params = WEFT_HOOK_PARAMS_INIT;
+    const std::string hook_options = options.hook_options(steps);
+    hook_params.options = hook_options.c_str();
+    hook_params.error = &error;
+    const weft_status made = weft_hook_create(job.context(), options.hook.c_str(), &hook_params, &hook_);
+    if (made != WEFT_OK) raise(made, "weft_hook_create", error);
     reducer_options.hook = hook_;
   }
-  weft_error error = WEFT_ERROR_INIT;
   const weft_status status = weft_reducer_create(job.comm(), &reducer_options, &reducer_, &error);
   weft_hook_destroy(&hook_);  // the reducer keeps what it uses
   if (status != WEFT_OK) raise(status, "weft_reducer_create", error);
@@ -210,6 +213,13 @@ StepTimes GradientSync::finish() {
   times.exposed_ms = static_cast<double>(stats.exposed_ns) * 1e-6;
   times.overlapped = bucket(0).launch_ns < bucket(bucket_count_ - 1).ready_ns;
   return times;
+}
+
+double GradientSync::ratio() const {
+  weft_reducer_stats stats{};
+  stats.struct_size = sizeof stats;
+  check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
+  return static_cast<double>(stats.plain_bytes) / static_cast<double>(stats.sent_bytes);
 }
 
 weft_bucket_info GradientSync::bucket(uint32_t index) const {

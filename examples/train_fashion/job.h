@@ -59,8 +59,8 @@ struct StepTimes {
 // Sums the gradients of one model over the job.
 class GradientSync {
  public:
-  // In view mode the model's gradients are pointed into Weft's memory.
-  GradientSync(Job& job, Model& model, const Options& options);
+  // In view mode the model's gradients are pointed into Weft's memory. steps: how many there will be.
+  GradientSync(Job& job, Model& model, const Options& options, uint32_t steps);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
@@ -70,6 +70,8 @@ class GradientSync {
   // On return the gradients are the mean of all ranks'.
   StepTimes finish();
   uint32_t bucket_count() const { return bucket_count_; }
+  // How many times less the hook sends than all-reducing the gradients as they are would.
+  double ratio() const;
 
  private:
   void check(weft_status status, const char* call) const;

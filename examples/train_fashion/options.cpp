@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <functional>
@@ -20,7 +21,7 @@ constexpr const char* kHelp =
     "  --limit N         use N training images only\n"
     "  --seed N          default 1; equal seeds give equal results\n"
     "  --backend NAME    shm, loopback, ...; default: the best available\n"
-    "  --hook NAME       how gradients travel, default allreduce\n"
+    "  --hook NAME       how gradients travel, default allreduce; options may follow: 'topk ratio=0.1'\n"
     "  --mode copy|view  whether Weft copies gradients or they are computed in its memory, default copy\n"
     "  --log-every N     steps between progress lines, default 100\n"
     "  --no-check        do not compare the loss curve with that of one process\n"
@@ -53,7 +54,12 @@ Setters setters(Options* o) {
       {"--limit", [o](auto name, auto value) { o->limit = number<uint32_t>(name, value, 1); }},
       {"--seed", [o](auto name, auto value) { o->seed = number<uint64_t>(name, value, 0); }},
       {"--backend", [o](auto, auto value) { o->backend = value; }},
-      {"--hook", [o](auto, auto value) { o->hook = value; }},
+      {"--hook",
+       [o](auto, auto value) {
+         const size_t end = std::min(value.find(' '), value.size());
+         o->hook = value.substr(0, end);
+         o->of_hook = value.substr(end);
+       }},
       {"--mode",
        [o](auto, auto value) {
          if (value != "copy" && value != "view") throw std::invalid_argument("--mode is copy or view");
@@ -93,4 +99,10 @@ bool parse_options(int argc, char** argv, Options* options) {
     setter->second(name, equals != std::string_view::npos ? argument.substr(equals + 1) : argv[++i]);
   }
   return true;
+}
+
+std::string Options::hook_options(uint32_t steps) const {
+  const bool starts_late = hook.find("powersgd") != std::string::npos;
+  if (!starts_late || of_hook.find("start=") != std::string::npos) return of_hook;
+  return of_hook + " start=" + std::to_string(std::max(steps / 10, 2u));
 }

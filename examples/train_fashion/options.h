@@ -8,6 +8,7 @@ struct Options {
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::string backend;  // empty: Weft chooses
   std::string hook;     // empty: allreduce
+  std::string of_hook;  // its options
   bool view_mode = false;
   uint32_t epochs = 6;
   uint32_t global_batch = 128;  // images a step, over all ranks
@@ -20,6 +21,11 @@ struct Options {
   std::string losses;        // file to write the loss curve to
   std::string trace;         // file to write the timeline to
   int flip_bit_rank = -1;    // the rank that damages a parameter, to show that this is noticed
+
+  // The hook's options in a run of so many steps: PowerSGD starts to compress after a tenth of them.
+  std::string hook_options(uint32_t steps) const;
+  bool hook_is_exact() const { return hook.empty() || hook == "allreduce"; }
+  bool hook_sends() const { return hook != "noop"; }
 };
 
 // Throws std::invalid_argument. Returns false after --help, which it has printed.

@@ -18,7 +18,7 @@ WEFT = sys.argv[1]
 EXAMPLES = Path(sys.argv[2])
 DATA = Path("/usr/share/datasets/fashion-mnist")
 LAST_LINE = re.compile(r"weft demo: ranks=(\d+) backend=(\S+) epochs=(\d+) accuracy=(0\.\d{3}|1\.000) "
-                       r"replicas=(identical|differ) curve=(matches|differs|not-exact|unchecked) step_ms=(\d+) exposed_ms=(\d+) "
+                       r"replicas=(identical|differ|separate) curve=(matches|differs|not-exact|unchecked) step_ms=(\d+) exposed_ms=(\d+) "
                        r"seconds=(\d+)")
 
 
@@ -43,6 +43,13 @@ def test_hello():
     expect_equal(result.returncode, 0, result)
     expect_equal(sorted(result.stdout.splitlines()),
                  [f"[{r}] rank {r} of 3: the ranks' numbers sum to 3, counted 3 ranks" for r in range(3)])
+
+
+def test_custom_hook():
+    """custom_hook sends signs and the mean magnitude"""
+    result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "custom_hook"])
+    expect_equal(result.returncode, 0, result)
+    expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: 2 -2 2 0" for r in range(2)])
 
 
 def test_two_ranks():
@@ -105,6 +112,32 @@ def test_loss_curve():
         mine = ranks.read_text().split()
         expect(len(mine) > 20, "a loss a step", mine)
         expect_equal(mine, reference.read_text().split()[::2])
+
+
+HOOKS = {  # options, the least ratio, the least accuracy after a short run
+    "allreduce": ("", 1, 0.5), "fp16": ("", 1.9, 0.5), "bf16": ("", 1.9, 0.5), "int8": ("", 3.5, 0.5), "fp8": ("", 3.5, 0.5),
+    "topk": ("ratio=0.05", 5, 0.3), "randomk": ("ratio=0.05", 5, 0.3), "onebit": ("", 15, 0.3),
+    "powersgd": ("rank=2", 2, 0.5), "batched_powersgd": ("rank=2", 2, 0.3)}
+
+
+def test_hooks():
+    """every hook trains, keeps replicas identical, and says its ratio"""
+    for name, (options, least_ratio, least_accuracy) in HOOKS.items():
+        code, fields, result = demo(2, "--no-check", "--hook", f"{name} {options}".strip())
+        expect_equal(code, 0, name, result.stdout, result.stderr)
+        expect_equal(fields[4:6], ("identical", "unchecked" if name == "allreduce" else "not-exact"), name, result.stdout)
+        ratio = re.search(rf"hook {name} sent (\d+\.\d+) times less", result.stdout)
+        expect(ratio and float(ratio.group(1)) >= least_ratio, f"{name} sends less", result.stdout)
+        expect(float(fields[3]) >= least_accuracy, f"{name} learns", fields)
+
+
+def test_hook_noop():
+    """noop sends nothing, and a hook's wrong options are named"""
+    code, fields, result = demo(2, "--hook", "noop", images=1000)
+    expect_equal(code, 0, result.stdout, result.stderr)
+    expect_equal(fields[4:6], ("separate", "not-exact"), result.stdout)
+    code, _, result = demo(2, "--hook", "powersgd rank=0", images=1000)
+    expect(code == 1 and "option rank is '0'" in result.stderr, "it says what is wrong", result.stderr)
 
 
 def test_flipped_bit():
