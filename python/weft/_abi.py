@@ -180,7 +180,8 @@ class ReducerStats(Sized):
                 ("other_bytes", c_uint64), ("step_ns", c_uint64), ("exposed_ns", c_uint64),
                 ("communication_ns", c_uint64), ("retained_bytes", c_uint64), ("active_ranks", c_uint32),
                 ("first_active", c_int32), ("last_active", c_int32), ("skipped_buckets", c_uint32),
-                ("divisor", c_double), ("absent_params", c_uint64), ("absent_everywhere", c_uint64)]
+                ("divisor", c_double), ("absent_params", c_uint64), ("absent_everywhere", c_uint64),
+                ("hook_bytes", c_uint64), ("sent_bytes", c_uint64), ("plain_bytes", c_uint64)]
 
 
 class Verdict(Sized):
@@ -234,6 +235,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_hook_create": (status, c_void_p, c_char_p, c_void_p, _handle),
     "weft_hook_create_custom": (status, c_void_p, P(HookTable), c_void_p, _handle),
     "weft_hook_stage_complete": (status, c_void_p, P(StageToken), status),
+    "weft_hook_save": (status, c_void_p, c_void_p, P(c_uint64), P(Error)),
+    "weft_hook_load": (status, c_void_p, c_void_p, c_uint64, P(Error)),
+    "weft_hook_create_saved": (status, c_void_p, c_void_p, c_uint64, _handle, P(Error)),
     "weft_hook_destroy": (status, _handle),
     "weft_reducer_options_init": (status, P(ReducerOptions), c_size_t),
     "weft_reducer_create": (status, c_void_p, P(ReducerOptions), _handle, P(Error)),

@@ -30,3 +30,22 @@ class Hook(Handle):
             raise_error(code, error)
         super().__init__(handle)
         self.name = name
+
+    def save(self) -> bytes:
+        """This rank's state (error feedback, factors, counters), for load in this or another process; between steps."""
+        error = _abi.Error()
+        size = ctypes.c_uint64()
+        code = lib.hook_save(self._handle, None, size, error)
+        blob = (ctypes.c_char * size.value)()
+        if not code:
+            code = lib.hook_save(self._handle, blob, size, error)
+        if code:
+            raise_error(code, error)
+        return blob.raw[:size.value]
+
+    def load(self, blob: bytes) -> None:
+        """Go on with what a hook of the same name and options has saved; a damaged blob changes nothing."""
+        error = _abi.Error()
+        code = lib.hook_load(self._handle, blob, len(blob), error)
+        if code:
+            raise_error(code, error)

@@ -173,6 +173,11 @@ def test_context():
             weft.Reducer(comm, [weft.Param("w", (1,))], hook=hook).close()
         with weft.Hook(context, "fp16", inner=weft.Hook(context, "allreduce")) as around:
             expect_equal(around.name, "fp16")
+        with weft.Hook(context, "powersgd", rank=2) as hook:
+            blob = hook.save()
+            hook.load(blob)
+            expect_equal(hook.save(), blob)
+            expect_raises(weft.WeftError, "is cut off", hook.load, blob[:-1])
         expect_raises(weft.WeftError, "none-of-these", weft.Hook, context, "none-of-these")
         expect_raises(weft.WeftError, "depth", weft.Hook, context, "allreduce", depth=4)
     expect(lines and all(isinstance(line, str) for _, line in lines), "lines of log", lines)
