@@ -165,6 +165,23 @@ def test_trace():
     expect(any(map(overlaps, kinds["step"])), "no step launched a bucket before its last gradient", events[:20])
 
 
+def test_overlapping_stages():
+    """a hook encodes one bucket while another one travels"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        code, _, result = demo(2, "--no-check", "--trace", path, "--hook", "int8", images=2000)
+        expect_equal(code, 0, result.stdout, result.stderr)
+        events = json.loads(path.read_text())["traceEvents"]
+    lanes = {event["tid"] for event in events if event["ph"] == "M" and event["args"].get("name", "").startswith("lane ")}
+    stages = [event for event in events if event.get("cat") == "stage"]
+    collectives = [event for event in events if event.get("cat") == "collective" and event["tid"] in lanes]
+
+    def travels_meanwhile(stage):  # never the stage's own bucket: its collective waits for the stage
+        return any(travel["ts"] <= stage["ts"] and stage["ts"] + stage["dur"] <= travel["ts"] + travel["dur"]
+                   for travel in collectives)
+    expect(any(map(travels_meanwhile, stages)), "no stage ran while a collective did", len(stages), len(collectives))
+
+
 def test_no_data():
     """a folder without data names the package"""
     with tempfile.TemporaryDirectory() as folder:

@@ -97,6 +97,43 @@ TEST_CASE("another rank's state keeps counters and factors, and forgets the erro
   CHECK(largest < 1.5);
 }
 
+TEST_CASE("a hook whose communicator changed forgets what it had not sent, and nothing else") {
+  const Model model(layers());
+  for (const char* const name : {"int8", "topk", "powersgd"}) {
+    INFO(name);
+    const auto failures = run_threads(2, [&](Rank& self) {
+      const std::string options = std::string(name) == "powersgd" ? "start=2" : "";
+      std::shared_ptr<Hook> hook, loaded;
+      self.expect(built_in(name, options, &hook), "hook");
+      self.expect(built_in(name, options, &loaded), "hook");
+      Gradients gradients(model);
+      const auto steps = [&](const std::shared_ptr<Hook>& with, uint64_t count) {
+        std::unique_ptr<Reducer> reducer;
+        self.expect(make_reducer(self.comm, model, with, &reducer), "create");
+        for (uint64_t step = 0; step < count && reducer; step++) {
+          gradients.fill(step, self.rank);
+          self.expect(reducer->begin(nullptr), "begin");
+          self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
+          self.expect(reducer->finish({}), "finish");
+        }
+      };
+      steps(hook, 5);
+      Bytes before, after, again;
+      self.expect(hook->save(&before), "save");
+      self.expect(hook->rebind(self.rank, 2), "rebind");
+      self.expect(hook->save(&after), "save");
+      self.expect(before != after && before.size() == after.size(), "errors are gone");
+      // What another rank saved is loaded without its errors too.
+      self.expect(loaded->load(before), "load");
+      self.expect(loaded->rebind(1 - self.rank, 2), "rebind");
+      self.expect(loaded->rebind(self.rank, 2), "rebind");
+      self.expect(loaded->save(&again), "save");
+      self.expect(again == after, "the same is left");
+    });
+    check(failures);
+  }
+}
+
 TEST_CASE("bytes that are cut, altered, foreign or of another hook change nothing and are named") {
   const Model model(layers());
   Blobs saved;
