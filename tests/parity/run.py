@@ -5,6 +5,7 @@ Installs PyTorch into the build folder, starts one job for each number of ranks,
 last line counts them. cases.md says what is compared, and what is left out and why.
 """
 import argparse
+import collections
 import os
 import signal
 import socket
@@ -87,12 +88,17 @@ def main():
         python = torch_venv.prepare(arguments.build, lambda text: print("parity:", text, flush=True))
     except RuntimeError as error:
         sys.exit(f"parity: {error}")
-    counts = {"pass": 0, "fail": 0, "out": 0}
+    counts, reasons = {"pass": 0, "fail": 0, "out": 0}, collections.Counter()
     begin = time.monotonic()
     for size in map(int, arguments.ranks.split(",")):
         for outcome, name, detail in run_job(python, arguments, size):
             counts[outcome] += 1
+            if outcome == "out":
+                reasons[detail] += 1
+                continue
             print(f"{outcome:4} {name}" + f": {detail}" * bool(detail), flush=True)
+    for reason, count in reasons.items():
+        print(f"parity: {count} left out: {reason}")
     print(f"parity: {counts['pass']} passed, {counts['fail']} failed, {counts['out']} left out in "
           f"{time.monotonic() - begin:.0f} s")
     return 0 if counts["pass"] and not counts["fail"] else 1

@@ -28,6 +28,7 @@ struct User {
   std::vector<std::pair<uint32_t, uint32_t>> stages;  // (bucket, stage), in the order of their calls
   std::vector<double> divisors;
   std::vector<uint64_t> steps;
+  std::vector<uint32_t> last;  // buckets that were told so, at stage 0
 };
 
 User& user(void* data) {
@@ -70,6 +71,7 @@ void compute_by_hand(User& u, const weft_bucket& bucket, uint32_t stage) {
 weft_status stage_by_hand(void* data, const weft_bucket* bucket, weft_stage* stage, char* message) {
   User& u = user(data);
   u.stages.emplace_back(bucket->index, stage->index);
+  if (stage->index == 0 && bucket->is_last != 0) u.last.push_back(bucket->index);
   if (bucket->index == 0 && stage->index == 0) {
     u.divisors.push_back(bucket->divisor);
     u.steps.push_back(bucket->step);
@@ -164,6 +166,19 @@ TEST_CASE("a result elsewhere is copied into the view in view mode") {
     }
   });
   check(failures);
+}
+
+TEST_CASE("only the bucket that is launched last is told so, in every step") {
+  const Model model(float_params());
+  check(run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {100}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 2; step++) self.expect(one_step(*reducer, gradients, step), "step");
+    self.expect(u.last == std::vector<uint32_t>(2, reducer->bucket_count() - 1), "the last bucket");
+  }));
 }
 
 TEST_CASE("hooks see the divisor with the micro-batches") {
