@@ -50,6 +50,9 @@ class Stats:
     divisor: float
     absent_params: int
     absent_everywhere: int
+    hook_bytes: int
+    sent_bytes: int
+    plain_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """python/weft/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
 import ctypes
+import dataclasses
 import enum
 import re
 import sys
@@ -101,6 +102,16 @@ def test_prototypes():
     expect_equal(set(_abi.PROTOTYPES), set(declared))
     for name, types in declared.items():
         expect_equal(_abi.PROTOTYPES[name], types, name)
+
+
+def test_records():
+    """what the package returns has every field of the struct that it comes from"""
+    from weft import comm, records
+    for name in ("Stats", "BucketInfo", "ParamInfo", "JoinResult", "Verdict"):
+        fields = {field.name for field in dataclasses.fields(getattr(records, name))} - {"params"}
+        struct = getattr(_abi, {"Stats": "ReducerStats"}.get(name, name))
+        expect_equal(fields, {field[0] for field in struct._fields_} - {"struct_size", "reserved", "param_count"}, name)
+    expect_equal(set(comm.CommInfo._fields), {field[0] for field in _abi.CommInfo._fields_} - {"struct_size", "reserved"})
 
 
 def test_old_python():
