@@ -4,6 +4,7 @@ A behaviour trains equal modules through both and returns what is wrong, as text
 that results must be equal whatever the number of ranks: each gradient is a multiple of the number of ranks.
 """
 import copy
+import threading
 
 import torch
 from torch import nn
@@ -216,6 +217,32 @@ def stop_when_exhausted(comm):
     return problems
 
 
+def optimiser_in_step(comm):
+    """an optimiser that updates a bucket's parameters as soon as it is reduced, while others travel (cases 82, 83)"""
+    told, plan, parameters = threading.Semaphore(0), [], []
+
+    def update(step, bucket, status):
+        with torch.no_grad():
+            for index in plan[bucket]:
+                parameters[index] -= parameters[index].grad
+        told.release()
+
+    pair = Pair(comm, seeded(Heads), {"on_bucket": update, "bucket_limits": [0]})
+    plan += [bucket.params for bucket in pair.synced.reducer.buckets()]
+    parameters += pair.synced.parameters
+    optimiser, problems = torch.optim.SGD(pair.theirs.parameters(), lr=1.0), []
+    for step in range(4):
+        pair.clear()
+        sum(pair.ddp(pair.inputs(step))).backward()
+        optimiser.step()
+        pair.synced.backward(sum(pair.ours(pair.inputs(step))))
+        if not all(told.acquire(timeout=10) for _ in plan):
+            return [f"step {step}: not every bucket is told"]
+        problems += [f"step {step}: {name}" for (name, one), two in zip(pair.ours.named_parameters(),
+                                                                        pair.theirs.parameters()) if not torch.equal(one, two)]
+    return problems
+
+
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
                                                           checkpointing, uneven_inputs,
-                                                          stop_when_exhausted)}
+                                                          stop_when_exhausted, optimiser_in_step)}

@@ -23,7 +23,7 @@ MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
 MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,fp16,bf16,fp16-wrapper"
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,uneven_inputs,"
-              "stop_when_exhausted")
+              "stop_when_exhausted,optimiser_in_step")
 
 
 def parse_arguments():

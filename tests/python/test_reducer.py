@@ -148,6 +148,31 @@ def test_recovery():
     expect_equal(ranks(body), [[1.5] * 4, [1.5] * 4, None])
 
 
+def test_other_communicators():
+    """a reducer goes on over fewer ranks, over more, and over all again"""
+    def body(comm):
+        means, parts = [], [comm]
+        with weft.Reducer(comm, [weft.Param("w", (2,))]) as reducer:
+            for size in (4, 2, 3, 4):
+                if size < 4:
+                    parts.append(comm.split(0 if comm.rank < size else None))
+                part = parts[-1] if size < 4 else comm
+                if part is None:
+                    continue
+                if means:
+                    reducer.rebind(part)
+                grad = np.full(2, float(comm.rank), np.float32)
+                with reducer.step(commit=True):
+                    reducer.ready(0, grad)
+                means.append(float(grad[0]))
+        for part in parts[1:]:
+            if part is not None:
+                part.close()
+        return means
+
+    expect_equal(ranks(body, size=4), [[1.5, 0.5, 1.0, 1.5], [1.5, 0.5, 1.0, 1.5], [1.5, 1.0, 1.5], [1.5, 1.5]])
+
+
 def test_threads():
     """ready may be called from several threads at once"""
     count = 64
