@@ -33,6 +33,9 @@ setup: ## install what the build needs (apt), or print the command that does (dn
 .setup/lint: tools/setup.sh
 	@tools/setup.sh lint
 
+.setup/parity: tools/setup.sh
+	@tools/setup.sh parity
+
 $(BUILD)/build.ninja: | .setup/build
 	meson setup $(BUILD) --prefix $(abspath $(PREFIX)) $(MESON_OPTIONS)
 
@@ -46,7 +49,7 @@ demo: build ## train on Fashion-MNIST with RANKS local processes
 test: build ## run all tests; the last line counts test cases
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
 
-test-parity: build ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
+test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
 
 bench: build ## measure the collectives and a gradient step on this machine

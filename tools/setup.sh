@@ -2,6 +2,7 @@
 # Make this machine able to build Weft: `make setup` and the first `make` of anything call it.
 #
 #   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh
+#   tools/setup.sh parity    also what makes virtual environments, for make test-parity
 #   tools/setup.sh lint      also clang, and clang-format and clang-tidy (pinned) in .venv
 #
 # With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
@@ -23,6 +24,8 @@ if [ "$what" = lint ]; then
   fedora="$fedora clang compiler-rt"
   arch="$arch clang compiler-rt"
   conda="$conda clangxx"
+elif [ "$what" = parity ]; then
+  debian="$debian python3-venv"
 fi
 
 say() { echo "setup: $*"; }
@@ -33,7 +36,7 @@ tools_present() {
   { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
     pkg-config --exists spdlog libsodium libhwy hwloc zlib nlohmann_json eigen3 CLI11 &&
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
-    { [ "$what" != lint ] || has clang; }
+    { [ "$what" != lint ] || has clang; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; }
 }
 
 with_apt() {
