@@ -8,7 +8,7 @@ import threading
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -164,29 +164,41 @@ def join_case(comm, initial, hook):
     """What is wrong when rank r has 2 r batches and then joins."""
     count = 2 * comm.rank
     options = {"uneven": True, "divide_by": "world" if initial else "active"}
-    if hook:
-        options["hook"] = weft.Hook(comm.context, "fp16", order="ddp")
+    if hook == "fp16":
+        options["hook"] = weft.Hook(comm.context, hook, order="ddp")
+    if hook == "powersgd":
+        options["hook"] = weft.Hook(comm.context, hook, rank=1, start=1, min_rate=1, feedback="off", warm_start=0)
     pair = Pair(comm, seeded(Heads), options)
-    if hook:
+    if hook == "fp16":
         pair.ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if hook == "powersgd":
+        pair.ddp.register_comm_hook(powerSGD_hook.PowerSGDState(
+            None, 1, start_powerSGD_iter=1, min_compression_rate=1, use_error_feedback=False, warm_start=False),
+            powerSGD_hook.powerSGD_hook)
+    # The matrices of Heads have equal rows: PowerSGD loses only bits of them.
+    equal = torch.equal if hook != "powersgd" else lambda one, two: torch.allclose(one, two, rtol=1e-4, atol=1e-3)
     with pair.ddp.join(divide_by_initial_world_size=initial):
         theirs = train(pair.theirs, lambda batch: sum(pair.ddp(batch)).backward(), pair, range(count))
     ours = train(pair.ours, lambda batch: pair.synced.backward(sum(pair.ours(batch))), pair, range(count))
     joined = pair.synced.reducer.join()
     pair.synced.broadcast_state(joined.last_active)
-    what = f"divided by the {'initial' if initial else 'active'} ranks{', fp16' * hook}"
+    what = f"divided by the {'initial' if initial else 'active'} ranks{hook and ', ' + hook}"
     problems = [f"{what}: gradients of step {step}" for step, (one, two) in enumerate(zip(ours, theirs))
-                if not all(map(torch.equal, one, two))]
+                if not all(map(equal, one, two))]
     problems += [f"{what}: state of {name}" for (name, one), two in zip(pair.ours.named_parameters(),
-                                                                        pair.theirs.parameters()) if not torch.equal(one, two)]
+                                                                        pair.theirs.parameters()) if not equal(one, two)]
     if (joined.steps, joined.last_active) != (2 * (comm.size - 1) - count, comm.size - 1):
         problems.append(f"{what}: {joined}")
+    stats = pair.synced.reducer.stats()
+    if hook == "powersgd" and stats.sent_bytes >= stats.plain_bytes:
+        problems.append(f"{what}: nothing was compressed")
     return problems
 
 
 def uneven_inputs(comm):
     """ranks with fewer batches, one of them with none, join: gradients of every step, and the state in the end (cases 56 to 58)"""
-    return join_case(comm, True, False) + join_case(comm, False, False) + join_case(comm, True, True)
+    return (join_case(comm, True, "") + join_case(comm, False, "") + join_case(comm, True, "fp16") +
+            join_case(comm, True, "powersgd"))
 
 
 def stop_when_exhausted(comm):
