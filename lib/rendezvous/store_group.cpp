@@ -8,6 +8,7 @@
 namespace weft::store {
 
 Status Group::join(const Join& join, GroupMember* member) {
+  if (failed()) return failure_;
   Status status;
   if (join.size != size_) {
     status = Status::error(Code::kMismatch, cat("rank ", join.rank, " says that there are ", join.size,
@@ -85,7 +86,7 @@ void Group::fail_if_left() {
 }
 
 void Group::lost(int rank, const Status& why) {
-  failed_ = true;
+  if (!failed()) failure_ = why;
   if (seat(rank).member != nullptr) present_--;
   seat(rank).member = nullptr;
   for (Seat& each : members_) {

@@ -33,8 +33,9 @@ class Group {
  public:
   explicit Group(int size) : size_(size), members_(static_cast<size_t>(size)) {}
 
-  // Errors are the joiner's alone: kMismatch for another size or a rank twice, kArg for one out of range. The
-  // others see them only as a note when they ask who is missing.
+  // Errors are the joiner's alone: kMismatch for another size or a rank twice, kArg for one out of range; the
+  // others see these only as a note when they ask who is missing. A group that has failed is about to be
+  // forgotten: who comes now gets no seat, and its failure for an answer.
   Status join(const Join& join, GroupMember* member);
   // Errors are the giver's mistake: a round that is not its next one.
   Status give(int rank, Give give);
@@ -44,7 +45,7 @@ class Group {
   // The member is gone without having left, or made a mistake: everybody else fails.
   void lost(int rank, const Status& why);
 
-  bool failed() const { return failed_; }
+  bool failed() const { return !failure_.ok(); }
   // Nobody is here any more.
   bool empty() const { return present_ == 0; }
   // Everybody has come.
@@ -68,7 +69,7 @@ class Group {
   std::vector<Bytes> parts_;  // of it
   int given_ = 0;             // how many have given theirs
   std::string notes_;         // about refused joiners
-  bool failed_ = false;
+  Status failure_;            // sticky
 };
 
 }  // namespace weft::store

@@ -51,7 +51,8 @@ void take(Group& group, Member& member, ByteView frame) {
   if (!member.joined) {
     if (!decode(frame, &join)) return;
     member.rank = join.rank;
-    demand(group.join(join, &member).ok() == member.joined);
+    const bool late = group.failed();
+    demand(group.join(join, &member).ok() == member.joined && !(late && member.joined));
   } else if (decode(frame, &give)) {
     if (Status status = group.give(member.rank, std::move(give)); !status.ok()) {
       member.gone = true;
@@ -77,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!input.empty()) {
     Member& member = members[input.byte() % members.size()];
     const ByteView frame = input.take(input.byte());
-    if (!member.failed && !member.gone && !group.failed()) take(group, member, frame);
+    if (!member.failed && !member.gone) take(group, member, frame);
     Result result;
     Missing missing;
     (void)decode(frame, &result);

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "base/text.h"
@@ -40,11 +41,12 @@ const AuthKey kSecret = AuthKey::from_secret(view("a secret of the job"));
 
 // A store of its own on a free loopback port or a unix name, without a thread's worth of ceremony.
 struct Store {
-  explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0") {
+  explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0",
+                 Log& log = silent) {
     Address address;
     REQUIRE(parse_address(where, &address).ok());
     bool in_use = false;
-    const Status status = StoreServer::start({address, key, {}}, system_clock, silent, &server, &in_use);
+    const Status status = StoreServer::start({address, key, {}}, system_clock, log, &server, &in_use);
     INFO(status.text());
     REQUIRE(status.ok());
   }
@@ -432,6 +434,50 @@ TEST_CASE("a member that goes while the job forms fails the others at once, by n
   CHECK(status.info().ranks == std::vector<int>{2});
   CHECK(status.info().evidence == Evidence::kConnection);
   CHECK(contains(status.text(), "rank 2"));
+}
+
+TEST_CASE("a member that comes in the moment in which another one goes hears of it, too") {
+  // The store stands still in its log, so that the end of one and the coming of another wait for it together.
+  std::promise<void> stands, goes_on;
+  bool stood = false;
+  Log log(
+      [&, may_go_on = goes_on.get_future().share()](LogLevel, const char* line) {
+        if (stood || !contains(line, "refused")) return;
+        stood = true;
+        stands.set_value();
+        may_go_on.wait_for(std::chrono::seconds(10));
+      },
+      LogLevel::kInfo);
+  const Store store(kSecret, "unix:@" + unique_name(), log);
+  const auto read = [](Connection& connection, std::vector<Bytes>* frames) {
+    bool closed = false;
+    REQUIRE(wait_for(connection.fd(), connection.events(), system_clock, in_ms(kPlenty)));
+    connection.flush();
+    REQUIRE(connection.read(frames, &closed).ok());
+    return !closed;
+  };
+  Meeting dying = joined(store.member(0, 2));
+  Fd fd;
+  int error = 0;
+  REQUIRE(connect_to(store.server->address(), &fd, &error).ok());
+  Connection late(std::move(fd), Role::kClient, kSecret);
+  std::vector<Bytes> frames;
+  while (!late.established()) REQUIRE(read(late, &frames));
+  Stranger stranger(store.server->address());
+  stranger.say("GET / HTTP/1.1\r\n\r\n");
+  REQUIRE(stands.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  dying.reset();
+  late.send(store::encode(store::Join{"job", 0, 1, 2}));
+  REQUIRE(late.flush());
+  goes_on.set_value();
+
+  while (frames.empty() && read(late, &frames)) {
+  }
+  REQUIRE(frames.size() == 1);
+  Status status;
+  REQUIRE(store::decode_failed(frames[0], &status));
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().ranks == std::vector<int>{0});
 }
 
 TEST_CASE("a process killed while the job forms fails the others at once, by name") {
