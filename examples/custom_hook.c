@@ -1,7 +1,6 @@
-/* A communication hook of one's own: gradients travel as signs times their mean magnitude. Each rank all-reduces
- * +1 or -1 for every element as one byte, and one magnitude; everybody has sum of signs / ranks * magnitude.
- *   weft run -n 2 -- custom_hook
- * Buckets are f32; at most 127 ranks, since a byte holds the sum. */
+/* A communication hook of one's own: gradients travel as signs times their mean magnitude. Each rank
+ * all-reduces +1 or -1 for every element as one byte, and one magnitude; everybody has sum of signs / ranks *
+ * magnitude. weft run -n 2 -- custom_hook Buckets are f32; at most 127 ranks, since a byte holds the sum. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

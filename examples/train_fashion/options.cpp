@@ -103,6 +103,6 @@ bool parse_options(int argc, char** argv, Options* options) {
 
 std::string Options::hook_options(uint32_t steps) const {
   const bool starts_late = hook.find("powersgd") != std::string::npos;
-  if (!starts_late || of_hook.find("start=") != std::string::npos) return of_hook;
+  if (!starts_late || of_hook.find(" start=") != std::string::npos) return of_hook;
   return of_hook + " start=" + std::to_string(std::max(steps / 10, 2u));
 }

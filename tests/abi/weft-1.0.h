@@ -615,7 +615,7 @@ typedef struct weft_hook_params {
 WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
 
 /* Make a built-in hook by name: allreduce, noop, fp16, bf16, int8, fp8, topk,
- * randomk, onebit, powersgd, batched_powersgd; docs/hooks.md says what each does. params is a
+ * randomk, onebit, quantize, powersgd, batched_powersgd; docs/hooks.md says what each does. params is a
  * weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer is created.
  * Returns WEFT_ERR_ARG for unknown names, options or values. Ownership: the caller destroys *hook; reducers
  * keep what they use, hooks the one they are around. Threads: any thread. Since 1.0 */
@@ -630,17 +630,17 @@ WEFT_API weft_status weft_hook_create_custom(weft_context* context, const weft_h
 WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token,
                                               weft_status result);
 /* Write a hook's state (error feedback, factors, counters) as bytes for the caller to keep; one blob a rank.
- * *size is the capacity in and the need out; buffer may be NULL to ask. Returns WEFT_ERR_ARG if the buffer is too
- * small, and what a hook of the program's own returns. error may be NULL. Between steps only. The format is
- * in docs/hooks.md. Threads: one thread at a time. Since 1.0 */
+ * *size is the capacity in and the need out; buffer may be NULL to ask. Returns WEFT_ERR_ARG if the buffer is
+ * too small, and what a hook of the program's own returns. error may be NULL. Between steps only. The format
+ * is in docs/hooks.md. Threads: one thread at a time. Since 1.0 */
 WEFT_API weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_error* error);
 /* Put saved state into a hook of the same name and options, before its reducer is created or between steps.
  * What another rank saved keeps its counters and factors, but error feedback starts anew. Returns
  * WEFT_ERR_MISMATCH for another hook's blob, WEFT_ERR_ARG for one that is cut, altered or none at all; then
  * nothing has changed. Threads: one thread at a time. Since 1.0 */
 WEFT_API weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, weft_error* error);
-/* Make the built-in hook that was saved, and load it: weft_hook_create and weft_hook_load in one. Otherwise as
- * those. Since 1.0 */
+/* Make the built-in hook that was saved, and load it: weft_hook_create and weft_hook_load in one. Otherwise
+ * as those. Since 1.0 */
 WEFT_API weft_status weft_hook_create_saved(weft_context* context, const void* buffer, uint64_t size,
                                             weft_hook** hook, weft_error* error);
 WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
@@ -891,9 +891,9 @@ typedef struct weft_reducer_stats {
   double divisor;             /* of the sums */
   uint64_t absent_params;     /* here */
   uint64_t absent_everywhere; /* of these, on all ranks */
-  uint64_t hook_bytes;       /* memory of the hook's state, such as error feedback */
-  /* Of all synchronised steps: what this rank sends for its hook's collectives, if each is done with the least
-   * traffic possible, and what it would send if the same buckets were all-reduced as they are. */
+  uint64_t hook_bytes;        /* memory of the hook's state, such as error feedback */
+  /* Of all synchronised steps: what this rank sends for its hook's collectives, if each is done with the
+   * least traffic possible, and what it would send if the same buckets were all-reduced as they are. */
   uint64_t sent_bytes;
   uint64_t plain_bytes;
 } weft_reducer_stats;
