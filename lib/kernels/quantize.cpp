@@ -267,6 +267,16 @@ HWY_INLINE void with_signs(uint8_t bits, float scale, float* values, Combine&& c
   }
 }
 
+// Work on 8 values, or on a copy of the fewer ones at the end.
+template <class Work>
+HWY_INLINE void eight_of(float* values, uint64_t left, Work&& work) {
+  if (left >= 8) return work(values);
+  std::array<float, 8> few{};
+  std::copy_n(values, left, few.begin());
+  work(few.data());
+  std::copy_n(few.begin(), left, values);
+}
+
 void quantize_signs(const QuantizeArgs& args) {
   float* scale = args.scales;
   for (uint64_t begin = 0; begin < args.count; begin += args.block, scale++) {
@@ -278,19 +288,15 @@ void quantize_signs(const QuantizeArgs& args) {
     if (std::bit_cast<float>(largest) < kSmallest) *scale = 0;
     const float kept = *scale;
     for (uint64_t i = begin; i < end; i += 8) {
-      std::array<float, 8> values{};
-      const uint64_t count = std::min<uint64_t>(8, end - i);
-      std::copy_n(args.values + i, count, values.begin());
-      const uint8_t bits = signs_of(values.data());
-      args.codes[i / 8] = std::byte{bits};
-      if (!args.residual) continue;
-      if (lose) {
-        values.fill(0);
-      } else {
-        with_signs(bits, kept, values.data(), [](auto, auto old, auto v) { return hn::Sub(old, v); });
-      }
-      std::copy_n(values.begin(), count, args.values + i);
+      eight_of(args.values + i, end - i, [&](float* values) {
+        const uint8_t bits = signs_of(values);
+        args.codes[i / 8] = std::byte{bits};
+        if (args.residual && !lose) {
+          with_signs(bits, kept, values, [](auto, auto old, auto v) { return hn::Sub(old, v); });
+        }
+      });
     }
+    if (args.residual && lose) std::fill(args.values + begin, args.values + end, 0.0f);
   }
 }
 
@@ -299,17 +305,11 @@ void dequantize_signs(const DequantizeArgs& args) {
   for (uint64_t begin = 0; begin < args.count; begin += args.block, scale++) {
     const uint64_t end = std::min(begin + args.block, args.count);
     for (uint64_t i = begin; i < end; i += 8) {
-      std::array<float, 8> values{};
-      const uint64_t count = std::min<uint64_t>(8, end - i);
       const auto bits = std::to_integer<uint8_t>(args.codes[i / 8]);
-      if (args.add) {
-        std::copy_n(args.values + i, count, values.begin());
-        with_signs(bits, *scale, values.data(),
-                   [](auto d, auto old, auto v) { return canonical(d, hn::Add(old, v)); });
-      } else {
-        with_signs(bits, *scale, values.data(), [](auto d, auto, auto v) { return canonical(d, v); });
-      }
-      std::copy_n(values.begin(), count, args.values + i);
+      eight_of(args.values + i, end - i, [&](float* values) {
+        with_signs(bits, *scale, values,
+                   [&](auto d, auto old, auto v) { return canonical(d, args.add ? hn::Add(old, v) : v); });
+      });
     }
   }
 }
