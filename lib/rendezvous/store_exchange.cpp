@@ -70,7 +70,7 @@ StoreExchange::~StoreExchange() {
 
 Status StoreExchange::host(Deadline deadline) {
   const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
-  const StoreServerOptions options{address_, options_.key, options_.on_thread_start};
+  const StoreServerOptions options{address_, options_.key, options_.on_thread_start, true};
   for (;;) {
     bool in_use = false;
     Status status = StoreServer::start(options, clock_, log_, &server_, &in_use);

@@ -34,8 +34,8 @@ class Group {
   explicit Group(int size) : size_(size), members_(static_cast<size_t>(size)) {}
 
   // Errors are the joiner's alone: kMismatch for another size or a rank twice, kArg for one out of range; the
-  // others see these only as a note when they ask who is missing. A group that has failed is about to be
-  // forgotten: who comes now gets no seat, and its failure for an answer.
+  // others see these only as a note when they ask who is missing. To a group that has failed nobody
+  // comes any more: its failure is the answer.
   Status join(const Join& join, GroupMember* member);
   // Errors are the giver's mistake: a round that is not its next one.
   Status give(int rank, Give give);

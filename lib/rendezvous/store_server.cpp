@@ -25,7 +25,11 @@ using store::Type;
 class StoreServer::Loop {
  public:
   Loop(const StoreServerOptions& options, Clock& clock, Log& log)
-      : key_(options.key), clock_(clock), log_(log), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      : key_(options.key),
+        one_meeting_(options.one_meeting),
+        clock_(clock),
+        log_(log),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   Status listen(const Address& address, bool* in_use) {
     if (!wake_.valid()) return Status::system("eventfd", errno);
@@ -60,6 +64,7 @@ class StoreServer::Loop {
   static constexpr int kAcceptsAtOnce = 64;
 
   const AuthKey key_;
+  const bool one_meeting_;
   Clock& clock_;
   Log& log_;
   Fd wake_;
@@ -264,7 +269,10 @@ void StoreServer::Loop::sweep() {
     if (session->connection().open() && !session->pump()) session->connection().shut_down();
   }
   std::erase_if(sessions_, [](const auto& session) { return !session->connection().open(); });
-  std::erase_if(groups_, [](const auto& entry) { return entry.second->failed() || entry.second->empty(); });
+  std::erase_if(groups_, [this](const auto& entry) {
+    const Group& group = *entry.second;
+    return group.failed() ? !one_meeting_ : group.empty();
+  });
 }
 
 Status StoreServer::start(const StoreServerOptions& options, Clock& clock, Log& log,

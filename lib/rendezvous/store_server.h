@@ -21,6 +21,9 @@ struct StoreServerOptions {
   Address listen;  // port 0: any free one
   AuthKey key;     // without a secret only local addresses are served
   ThreadStart on_thread_start;
+  // It serves the one meeting of its host, to the end: who comes when that has failed hears of it. Else a
+  // meeting that has failed is forgotten, and its ranks may begin anew.
+  bool one_meeting = false;
 };
 
 class StoreServer {

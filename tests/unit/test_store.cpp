@@ -42,11 +42,12 @@ const AuthKey kSecret = AuthKey::from_secret(view("a secret of the job"));
 // A store of its own on a free loopback port or a unix name, without a thread's worth of ceremony.
 struct Store {
   explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0",
-                 Log& log = silent) {
+                 Log& log = silent, bool one_meeting = false) {
     Address address;
     REQUIRE(parse_address(where, &address).ok());
     bool in_use = false;
-    const Status status = StoreServer::start({address, key, {}}, system_clock, log, &server, &in_use);
+    const Status status =
+        StoreServer::start({address, key, {}, one_meeting}, system_clock, log, &server, &in_use);
     INFO(status.text());
     REQUIRE(status.ok());
   }
@@ -478,6 +479,24 @@ TEST_CASE("a member that comes in the moment in which another one goes hears of 
   REQUIRE(store::decode_failed(frames[0], &status));
   CHECK(status.code() == Code::kPeerFailed);
   CHECK(status.info().ranks == std::vector<int>{0});
+}
+
+TEST_CASE("who comes after the failure hears of it in its host's store, and begins anew in an external one") {
+  for (const bool one_meeting : {true, false}) {
+    const Store store(kSecret, "unix:@" + unique_name(), silent, one_meeting);
+    Meeting told = joined(store.member(0, 3));
+    joined(store.member(1, 3)).reset();
+    std::vector<Bytes> all;
+    CHECK(told->all_gather({}, &all, in_ms(kPlenty)).code() == Code::kPeerFailed);
+    const Status status = join_error(store.member(2, 3));
+    INFO(status.text());
+    if (!one_meeting) {
+      CHECK(status.ok());
+      continue;
+    }
+    CHECK(status.code() == Code::kPeerFailed);
+    CHECK(status.info().ranks == std::vector<int>{1});
+  }
 }
 
 TEST_CASE("a process killed while the job forms fails the others at once, by name") {
