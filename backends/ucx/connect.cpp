@@ -88,7 +88,12 @@ Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* hear
 // Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
 Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
   const int rank = args.exchange.rank();
-  WEFT_TRY(agree_on(args.exchange, call(transport, rank, cards), args.deadline));
+  const Status called = call(transport, rank, cards);
+  const Status agreed = agree_on(args.exchange, called, args.deadline);
+  // UCX does not reach who has died; that it has the exchange knows.
+  const Status lost = called.ok() ? Status() : args.exchange.check();
+  if (lost.code() == Code::kPeerFailed) return lost;
+  WEFT_TRY(agreed);
   WEFT_TRY(await(transport, args, &Peer::hello, [&] { return answer(transport, rank, cards); }));
   for (int r = 0; r < args.exchange.size(); r++) {
     if (r != rank) transport.tell(transport.peer(r), NoteKind::kReady);
