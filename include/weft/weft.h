@@ -663,6 +663,7 @@ typedef struct weft_param {
   void* gradient;
   void* parameter; /* its value, for hooks; never touched here. Default none */
 } weft_param;
+#define WEFT_PARAM_INIT {sizeof(weft_param), NULL, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL}
 
 typedef int32_t weft_gradient_mode;
 /* Default: ready copies the gradient in, its bucket's completion copies the result back. */
@@ -673,6 +674,16 @@ typedef int32_t weft_gradient_mode;
 /* A bucket's result is in the gradients, or will not be: once for every bucket of a synchronised step,
  * perhaps after finish has returned. Any thread, one at a time per reducer, never the progress thread. */
 typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, weft_status status);
+
+/* Which parameters share a bucket, and in which order buckets are launched, said by the program. Every
+ * parameter is in one bucket; those of a bucket have one dtype and one device. Copied. */
+typedef struct weft_plan {
+  size_t struct_size;
+  uint64_t bucket_count;
+  const uint64_t* sizes;  /* parameters of each bucket; bucket_count entries >= 1 */
+  const uint64_t* params; /* the buckets' parameters one after the other, in the order of their layout */
+} weft_plan;
+#define WEFT_PLAN_INIT {sizeof(weft_plan), 0, NULL, NULL}
 
 typedef struct weft_reducer_options {
   size_t struct_size;
@@ -685,10 +696,11 @@ typedef struct weft_reducer_options {
   weft_hook* hook;               /* default allreduce */
   weft_bucket_fn on_bucket;      /* default none */
   void* on_bucket_user_data;
-  int64_t timeout_ms; /* a step's deadline from its finish call; default: the communicator's */
-  uint64_t flags;     /* WEFT_REDUCER_*; equal on all ranks */
-  int32_t divide_by;  /* WEFT_DIVIDE_*; equal on all ranks; default WORLD */
-  uint32_t reserved;  /* 0 */
+  int64_t timeout_ms;    /* a step's deadline from its finish call; default: the communicator's */
+  uint64_t flags;        /* WEFT_REDUCER_*; equal on all ranks */
+  int32_t divide_by;     /* WEFT_DIVIDE_*; equal on all ranks; default WORLD */
+  uint32_t reserved;     /* 0 */
+  const weft_plan* plan; /* equal on all ranks; default: by bucket_limits */
 } weft_reducer_options;
 /* Keep what each rank contributes to a step until the step is committed, for weft_reducer_retry. Needs the
  * memory of the buckets once more (weft_reducer_stats.retained_bytes); every finish then commits. */
@@ -708,7 +720,7 @@ typedef struct weft_reducer_options {
 #define WEFT_DIVIDE_WEIGHTS 2 /* a weighted mean: the sum of their weights (samples, say) */
 
 #define WEFT_REDUCER_OPTIONS_INIT \
-  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0}
+  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL}
 
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 
@@ -751,6 +763,9 @@ typedef struct weft_begin_options {
  * about them, and buckets that are absent whole do not travel. A broken promise is WEFT_ERR_MISMATCH where
  * the collectives differ by it, else a wrong result. */
 #define WEFT_BEGIN_FIXED UINT64_C(4)
+/* Note the order in which gradients become ready, for weft_reducer_replan. The first synchronised step does
+ * so without it. */
+#define WEFT_BEGIN_RECORD UINT64_C(8)
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0, NULL}
 
 /* Begin a step: gradients may become ready. options may be NULL. A LOCAL step accumulates for the next
@@ -831,6 +846,28 @@ typedef struct weft_join_result {
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                                        weft_join_result* result);
 
+typedef struct weft_replan_options {
+  size_t struct_size;
+  const weft_plan* plan;         /* take this one, equal on all ranks; default: by the order of readiness */
+  const uint64_t* bucket_limits; /* as in weft_reducer_options; default: those in use */
+  uint32_t bucket_limit_count;
+  uint32_t reserved; /* 0 */
+} weft_replan_options;
+#define WEFT_REPLAN_OPTIONS_INIT {sizeof(weft_replan_options), NULL, NULL, 0, 0}
+
+/* Assign parameters to buckets anew, between steps. By default in the order in which gradients became ready
+ * in the last step that noted it, on the lowest rank that has noted one (parameters that never became ready
+ * come last): so the small first bucket is launched first, and each as soon as it can be. Collective over the
+ * ranks; those inside weft_reducer_join take part there. The hook is told; gradients keep their values, also
+ * what local steps have accumulated. In view mode the views move (weft_reducer_stats.plan_generation counts
+ * that): ask weft_reducer_grad_view again, an old pointer is refused by ready, and nothing may use it any
+ * more. Until the call returns both the old and the new buckets take memory. options and error may be NULL.
+ * Returns WEFT_ERR_STATE inside a step, or if no rank has noted an order; WEFT_ERR_MISMATCH if the ranks want
+ * different plans; else as weft_reducer_create, and the old plan stays. Threads: one thread at a time per
+ * communicator, and no other call on the reducer may be running. Since 1.0 */
+WEFT_API weft_status weft_reducer_replan(weft_reducer* reducer, const weft_replan_options* options,
+                                         weft_error* error);
+
 typedef struct weft_param_info {
   size_t struct_size;
   uint32_t bucket;
@@ -896,6 +933,7 @@ typedef struct weft_reducer_stats {
    * least traffic possible, and what it would send if the same buckets were all-reduced as they are. */
   uint64_t sent_bytes;
   uint64_t plain_bytes;
+  uint64_t plan_generation; /* how often weft_reducer_replan has changed the plan */
 } weft_reducer_stats;
 
 /* Threads: any thread. Since 1.0 */

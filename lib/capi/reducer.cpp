@@ -48,12 +48,16 @@ Status read_params(const weft_reducer_options& options, std::vector<weft_param>*
 
 // The program's options, their parameters and hook.
 Status read_options(const weft_reducer_options* given, const Context& context, weft_reducer_options* options,
-                    std::vector<weft_param>* params, std::shared_ptr<Hook>* hook) {
+                    std::vector<weft_param>* params, weft_plan* plan, std::shared_ptr<Hook>* hook) {
   WEFT_NOT_NULL(given);
   WEFT_TRY(read_struct(given, "weft_reducer_options", options));
   WEFT_TRY(read_params(*options, params));
   options->params = params->data();
   options->param_size = sizeof(weft_param);
+  if (options->plan != nullptr) {
+    WEFT_TRY(read_struct(options->plan, "weft_plan", plan));
+    options->plan = plan;
+  }
   if (options->hook != nullptr) {
     *hook = options->hook->rep;
     return {};
@@ -65,8 +69,9 @@ Status read_options(const weft_reducer_options* given, const Context& context, w
 Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
   weft_reducer_options options{};
   std::vector<weft_param> params;
+  weft_plan plan{};
   std::shared_ptr<Hook> hook;
-  const Status status = read_options(given, comm.rep->context(), &options, &params, &hook);
+  const Status status = read_options(given, comm.rep->context(), &options, &params, &plan, &hook);
   *made = std::make_unique<weft_reducer>();
   (*made)->context = comm.rep->shared_context();
   return Reducer::create(comm.rep, status, options, std::move(hook), &(*made)->rep);
@@ -165,6 +170,21 @@ weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* op
     after_progress(*reducer->context);
     if (result != nullptr) WEFT_TRY(write_struct(out, "result", result));
     return joined;
+  });
+}
+
+weft_status weft_reducer_replan(weft_reducer* reducer, const weft_replan_options* options,
+                                weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_replan_options read{};
+    weft_plan plan{};
+    Status given = read_struct(options, "weft_replan_options", &read);
+    if (given.ok() && read.plan != nullptr) {
+      given = read_struct(read.plan, "weft_plan", &plan);
+      read.plan = &plan;
+    }
+    return reducer->rep->replan(read, given);
   });
 }
 

@@ -78,9 +78,9 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
 Status Reducer::not_reduced() {
   state_->readiness->close();
   reduced_ = false;
-  note_opening(false);
   const Opening& opening = step_->opening();
-  if (opening.turn == Turn::kOver) return {};
+  if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
+  note_opening(false);
   return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
                                               list_text(opening.joined), "] have no more data"))
                   .with_ranks(opening.joined));
@@ -107,11 +107,10 @@ void Reducer::note_opening(bool reduced) {
 }
 
 Status Reducer::join(const weft_join_options& options, weft_join_result* result) {
-  ReducerState& s = *state_;
   *result = {};
   result->struct_size = sizeof *result;
   result->last_active = -1;
-  if (!s.uneven) {
+  if (!state_->uneven) {
     return note(Status::error(Code::kState, "join: create the reducer with WEFT_REDUCER_UNEVEN"));
   }
   if ((options.finish_flags & ~WEFT_FINISH_COMMIT) != 0) {
@@ -120,7 +119,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms)));
   }
-  const bool commit = options.finish_flags != 0 || s.retain;
+  const bool commit = options.finish_flags != 0 || state_->retain;
   destinations_ = nullptr;
   {
     // Of the last step, which may be one of this rank's own: it stays if all have joined already.
@@ -128,6 +127,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     if (stats_.steps > 0) result->last_active = stats_.last_active;
   }
   for (;;) {
+    const ReducerState& s = *state_;  // another one after a re-plan
     if (s.comm->failed()) return note(s.comm->failure());
     if (s.readiness->step().open()) {
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
@@ -135,7 +135,14 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     begin_without_data({}, true);
     WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,
                            options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
-    if (step_->opening().turn == Turn::kOver) return {};
+    const Turn turn = step_->opening().turn;
+    if (turn == Turn::kOver) return {};
+    if (turn == Turn::kReplan) {
+      // That the others want what cannot be is their error; the old plan stays.
+      const Status planned = take_plan(nullptr, {});
+      if (!planned.ok() && state_->comm->failed()) return note(planned);
+      continue;
+    }
     result->steps++;
     result->last_active = step_->opening().last_active;
   }

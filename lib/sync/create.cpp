@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
 constexpr uint32_t kMaxHookName = 4096;
-constexpr uint32_t kMaxLimits = 1u << 16;
 
 Status check_options(const weft_reducer_options& options) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
@@ -49,12 +48,14 @@ struct Proposal {
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   std::vector<uint64_t> limits;
+  uint64_t plan = 0;  // digest of the program's own; 0 if it has none
   Manifest manifest;
 
   Bytes write() const {
     ByteWriter writer;
     writer.put_string(hook).put(flags).put(divide_by).put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
+    writer.put(plan);
     manifest.write(&writer);
     return writer.take();
   }
@@ -65,9 +66,10 @@ struct Proposal {
     out->divide_by = reader.get<int32_t>();
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
+    out->plan = reader.get<uint64_t>();
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
     const size_t read =
-        sizeof(uint32_t) * 3 + sizeof(uint64_t) + out->hook.size() + limits * sizeof(uint64_t);
+        sizeof(uint32_t) * 3 + sizeof(uint64_t) * 2 + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -83,6 +85,7 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
                "] on rank ", other_rank);
   }
+  if (a.plan != b.plan) return cat("ranks ", rank, " and ", other_rank, " bring different plans");
   if (a.flags != b.flags) {
     return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
                other_rank);
@@ -98,7 +101,7 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
 }
 
 // This rank's wish, or why it has none.
-Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* proposal) {
+Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* proposal, Plan* plan) {
   WEFT_TRY(check_options(options));
   if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
   proposal->hook = hook->name();
@@ -106,7 +109,18 @@ Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* 
   proposal->flags = options.flags;
   proposal->divide_by = options.divide_by;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
-  return make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest);
+  WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
+  if (options.plan == nullptr) {
+    *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}});
+    return {};
+  }
+  std::vector<std::vector<uint32_t>> buckets;
+  WEFT_TRY(read_plan(*options.plan, proposal->manifest, &buckets));
+  WEFT_TRY(make_plan(proposal->manifest, buckets, plan));
+  ByteWriter written;
+  plan->write(&written);
+  proposal->plan = digest64(written.bytes());
+  return {};
 }
 
 // The hook's plans and all memory; local.
@@ -149,7 +163,8 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   const Deadline deadline =
       Deadline::after(comm->context().clock(), defaults.init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
   Proposal proposal;
-  const Status wish = given.ok() ? propose(options, hook.get(), &proposal) : given;
+  Plan plan;
+  const Status wish = given.ok() ? propose(options, hook.get(), &proposal, &plan) : given;
   const Bytes wanted = wish.ok() ? proposal.write() : Bytes();
   WEFT_TRY(agree_on(*comm, wish, wanted, proposal_difference, deadline));
 
@@ -162,7 +177,9 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->on_bucket = options.on_bucket;
   state->on_bucket_user_data = options.on_bucket_user_data;
   state->manifest = std::move(proposal.manifest);
-  state->plan = make_plan(state->manifest, {.limits = proposal.limits, .order = {}});
+  state->limits = proposal.limits;
+  state->order = std::make_shared<ReadyOrder>(state->manifest.params.size());
+  state->plan = std::move(plan);
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
@@ -236,9 +253,9 @@ Reducer::~Reducer() {
 uint64_t Reducer::heap_bytes() const {
   const ReducerState& s = *state_;
   uint64_t bytes =
-      sizeof *this + sizeof s + s.presence->memory_bytes() + s.gradients.capacity() * sizeof(std::byte*) +
-      s.views->memory_bytes() + s.buckets->memory_bytes() + s.readiness->memory_bytes() +
-      step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
+      sizeof *this + sizeof s + s.presence->memory_bytes() + s.order->memory_bytes() +
+      s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() + s.buckets->memory_bytes() +
+      s.readiness->memory_bytes() + step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
       s.schedule.buckets.capacity() * sizeof(HookedBucket) + s.plan.bucket_of.capacity() * sizeof(uint32_t) +
       s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket) +
       FlightRing::kCapacity * sizeof(FlightOperation);

@@ -1,5 +1,6 @@
 #include "sync/opening.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -13,8 +14,8 @@ Status differs(int rank, const std::string& mine, int other_rank, const std::str
 }
 
 Status check_record(const OpeningRecord& record, int rank) {
-  const bool possible = record.flags <= (OpeningRecord::kData | OpeningRecord::kJoined) &&
-                        std::isfinite(record.weight) && record.weight > 0 && record.micro_batches > 0;
+  const bool possible = record.flags < 2 * OpeningRecord::kReplan && std::isfinite(record.weight) &&
+                        record.weight > 0 && record.micro_batches > 0;
   if (possible) return {};
   return Status::error(Code::kMismatch, cat("rank ", rank, " opened the step with what cannot be"))
       .with_ranks({rank});
@@ -22,11 +23,21 @@ Status check_record(const OpeningRecord& record, int rank) {
 
 // All have begun the same step, and those with data divide it alike.
 Status check_agreement(const std::vector<OpeningRecord>& records, int first_active) {
+  const auto first = std::find_if(records.begin(), records.end(), [](const OpeningRecord& record) {
+    return !record.has(OpeningRecord::kJoined);
+  });
+  const bool replan = first != records.end() && first->has(OpeningRecord::kReplan);
   for (size_t r = 0; r < records.size(); r++) {
     const int rank = static_cast<int>(r);
     WEFT_TRY(check_record(records[r], rank));
     if (records[r].step != records[0].step) {
       return differs(0, cat("begins step ", records[0].step), rank, cat("step ", records[r].step));
+    }
+    const bool replans = records[r].has(OpeningRecord::kReplan);
+    if (replans != replan && !records[r].has(OpeningRecord::kJoined)) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, replans ? " re-plans" : " begins a step",
+                                                " while others ", replan ? "re-plan" : "begin a step"))
+          .with_ranks({rank});
     }
     if (first_active < 0 || !records[r].has(OpeningRecord::kData)) continue;
     const uint32_t micro_batches = records[static_cast<size_t>(first_active)].micro_batches;
@@ -63,6 +74,9 @@ Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const 
   WEFT_TRY(check_agreement(records, opening->first_active));
   if (opening->joined.size() == records.size()) {
     opening->turn = Turn::kOver;
+  } else if (std::any_of(records.begin(), records.end(),
+                         [](const OpeningRecord& record) { return record.has(OpeningRecord::kReplan); })) {
+    opening->turn = Turn::kReplan;
   } else if (!opening->joined.empty() && rules.stop_when_exhausted) {
     opening->turn = Turn::kExhausted;
   }

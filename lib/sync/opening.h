@@ -16,6 +16,7 @@ namespace weft {
 struct OpeningRecord {
   static constexpr uint32_t kData = 1;    // it has gradients, of this step or accumulated ones
   static constexpr uint32_t kJoined = 2;  // it has no more data
+  static constexpr uint32_t kReplan = 4;  // no step: it wants another plan
   uint64_t step = 0;
   double weight = 1;
   uint32_t micro_batches = 1;
@@ -28,6 +29,7 @@ static_assert(sizeof(OpeningRecord) == 24);
 enum class Turn : uint8_t {
   kReduce,     // as any step
   kOver,       // all ranks have joined: nothing is reduced
+  kReplan,     // nothing is reduced: the ranks make a plan
   kExhausted,  // a rank has joined, and the others are to stop: nothing is reduced
 };
 

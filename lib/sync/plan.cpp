@@ -12,31 +12,32 @@ namespace {
 
 // The bucket that a dtype and device are filling.
 struct Open {
-  size_t limit = 0;  // index into the limits
-  uint32_t first = 0;
+  size_t limit = 0;              // index into the limits
+  uint32_t first = 0, last = 0;  // positions of members in the order of assignment
   uint64_t bytes = 0;
   PlannedBucket bucket;
 };
 
 struct Closed {
-  uint32_t first;  // position of the first member in the order of assignment
+  uint32_t first, last;  // positions of the first and the last member in the order of assignment
   PlannedBucket bucket;
 };
 
 std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
-                                  const std::vector<uint32_t>& order) {
+                                  const std::vector<uint32_t>& order, bool by_first) {
   // An ordered map, so that what is left over at the end comes in an order that all ranks share.
   std::map<std::tuple<Dtype, int32_t, int32_t>, Open> open;
   std::vector<Closed> closed;
   const auto close = [&](Open& o) {
     o.bucket.limit_bytes = limits[o.limit];
-    closed.push_back({o.first, std::move(o.bucket)});
+    closed.push_back({o.first, o.last, std::move(o.bucket)});
     o = {.limit = std::min(o.limit + 1, limits.size() - 1)};
   };
   for (uint32_t at = 0; at < order.size(); at++) {
     const Param& param = manifest.params[order[at]];
     Open& o = open[{param.dtype, param.device_kind, param.device}];
     if (o.bucket.params.empty()) o.first = at;
+    o.last = at;
     o.bucket.dtype = param.dtype;
     o.bucket.params.push_back(order[at]);
     o.bucket.offsets.push_back(o.bucket.count);
@@ -47,11 +48,54 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   for (auto& [key, o] : open) {
     if (!o.bucket.params.empty()) close(o);
   }
-  std::sort(closed.begin(), closed.end(), [](const Closed& a, const Closed& b) { return a.first < b.first; });
+  std::sort(closed.begin(), closed.end(),
+            [&](const Closed& a, const Closed& b) { return by_first ? a.first < b.first : a.last < b.last; });
   std::vector<PlannedBucket> buckets;
   buckets.reserve(closed.size());
   for (Closed& c : closed) buckets.push_back(std::move(c.bucket));
   return buckets;
+}
+
+// Where each parameter is.
+void index(const Manifest& manifest, Plan* plan) {
+  plan->bucket_of.resize(manifest.params.size());
+  plan->offset_of.resize(manifest.params.size());
+  for (uint32_t b = 0; b < plan->buckets.size(); b++) {
+    const PlannedBucket& bucket = plan->buckets[b];
+    for (size_t i = 0; i < bucket.params.size(); i++) {
+      plan->bucket_of[bucket.params[i]] = b;
+      plan->offset_of[bucket.params[i]] = bucket.offsets[i];
+    }
+  }
+}
+
+// Every parameter is in one bucket, and those of a bucket go together.
+Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets) {
+  std::vector<bool> seen(manifest.params.size());
+  size_t count = 0;
+  for (size_t b = 0; b < buckets.size(); b++) {
+    if (buckets[b].empty()) return Status::error(Code::kArg, cat("plan: bucket ", b, " is empty"));
+    for (const uint32_t param : buckets[b]) {
+      if (param >= seen.size()) {
+        return Status::error(Code::kArg,
+                             cat("plan: bucket ", b, " has an unknown parameter; there are ", seen.size()));
+      }
+      const Param& p = manifest.params[param];
+      const Param& first = manifest.params[buckets[b].front()];
+      const std::string name = cat("plan: parameter ", param, " ('", p.name, "')");
+      if (seen[param]) return Status::error(Code::kArg, name + " is listed twice");
+      if (p.dtype != first.dtype || p.device_kind != first.device_kind || p.device != first.device) {
+        return Status::error(Code::kArg, cat(name, " cannot be in bucket ", b, " with '", first.name,
+                                             "': it has another dtype or device"));
+      }
+      seen[param] = true;
+      count++;
+    }
+  }
+  if (count == seen.size()) return {};
+  const auto missing = static_cast<size_t>(std::find(seen.begin(), seen.end(), false) - seen.begin());
+  return Status::error(Code::kArg, cat("plan: parameter ", missing, " ('", manifest.params[missing].name,
+                                       "') is in no bucket"));
 }
 
 }  // namespace
@@ -68,18 +112,75 @@ Plan make_plan(const Manifest& manifest, const PlanOptions& options) {
     order.resize(manifest.params.size());
     std::iota(order.begin(), order.end(), 0u);
   }
-  plan.buckets = assign(manifest, bucket_limits(options.limits), order);
-  if (options.order.empty()) std::reverse(plan.buckets.begin(), plan.buckets.end());
-  plan.bucket_of.resize(manifest.params.size());
-  plan.offset_of.resize(manifest.params.size());
-  for (uint32_t b = 0; b < plan.buckets.size(); b++) {
-    const PlannedBucket& bucket = plan.buckets[b];
-    for (size_t i = 0; i < bucket.params.size(); i++) {
-      plan.bucket_of[bucket.params[i]] = b;
-      plan.offset_of[bucket.params[i]] = bucket.offsets[i];
+  const bool as_listed = options.order.empty();
+  plan.buckets = assign(manifest, bucket_limits(options.limits), order, as_listed);
+  if (as_listed) std::reverse(plan.buckets.begin(), plan.buckets.end());
+  index(manifest, &plan);
+  return plan;
+}
+
+Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets, Plan* plan) {
+  WEFT_TRY(check_buckets(manifest, buckets));
+  *plan = {};
+  for (const std::vector<uint32_t>& params : buckets) {
+    PlannedBucket& bucket = plan->buckets.emplace_back();
+    bucket.dtype = manifest.params[params.front()].dtype;
+    bucket.params = params;
+    for (const uint32_t param : params) {
+      bucket.offsets.push_back(bucket.count);
+      bucket.count += manifest.params[param].count;
     }
   }
-  return plan;
+  index(manifest, plan);
+  return {};
+}
+
+Status read_plan(const weft_plan& given, const Manifest& manifest,
+                 std::vector<std::vector<uint32_t>>* buckets) {
+  const uint64_t count = manifest.params.size();
+  if (given.sizes == nullptr || given.params == nullptr) {
+    return Status::error(Code::kArg, "plan: sizes or params is NULL");
+  }
+  if (given.bucket_count == 0 || given.bucket_count > count) {
+    return Status::error(Code::kArg,
+                         cat("plan: ", given.bucket_count, " buckets for ", count, " parameters"));
+  }
+  buckets->clear();
+  uint64_t at = 0;
+  for (uint64_t b = 0; b < given.bucket_count; b++) {
+    if (given.sizes[b] > count - at) return Status::error(Code::kArg, "plan: more parameters than there are");
+    std::vector<uint32_t>& params = buckets->emplace_back();
+    for (uint64_t i = 0; i < given.sizes[b]; i++) {
+      const uint64_t param = given.params[at++];
+      params.push_back(param < count ? static_cast<uint32_t>(param) : UINT32_MAX);
+    }
+  }
+  return check_buckets(manifest, *buckets);
+}
+
+void Plan::pack(std::vector<uint32_t>* words) const {
+  std::fill(words->begin(), words->end(), 0);
+  auto at = words->begin();
+  *at++ = static_cast<uint32_t>(buckets.size());
+  for (const PlannedBucket& bucket : buckets) *at++ = static_cast<uint32_t>(bucket.params.size());
+  for (const PlannedBucket& bucket : buckets) at = std::copy(bucket.params.begin(), bucket.params.end(), at);
+}
+
+Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan) {
+  const size_t params = manifest.params.size();
+  const auto bad = [] { return Status::error(Code::kMismatch, "it is not readable"); };
+  if (words.size() != Plan::words(params) || words[0] == 0 || words[0] > params) return bad();
+  std::vector<std::vector<uint32_t>> buckets;
+  size_t at = 1 + words[0];
+  for (uint32_t b = 0; b < words[0]; b++) {
+    const uint32_t size = words[1 + b];
+    if (size > words.size() - at) return bad();
+    const auto first = words.begin() + static_cast<ptrdiff_t>(at);
+    buckets.emplace_back(first, first + size);
+    at += size;
+  }
+  const Status made = make_plan(manifest, buckets, plan);
+  return made.ok() ? made : Status::error(Code::kMismatch, made.text());
 }
 
 void Plan::write(ByteWriter* writer) const {

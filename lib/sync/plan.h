@@ -3,6 +3,8 @@
 // the same. Used by Reducer::create. Threads: values; one thread at a time.
 #pragma once
 
+#include <weft/weft.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@ namespace weft {
 
 inline constexpr uint64_t kFirstBucketBytes = 1u << 20;
 inline constexpr uint64_t kBucketBytes = 25u << 20;
+inline constexpr uint32_t kMaxLimits = 1u << 16;
 
 struct PlannedBucket {
   Dtype dtype = Dtype::kF32;
@@ -24,6 +27,7 @@ struct PlannedBucket {
   std::vector<uint64_t> offsets;  // of each, in elements
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
+  bool operator==(const PlannedBucket&) const = default;
 };
 
 struct Plan {
@@ -32,6 +36,12 @@ struct Plan {
   std::vector<uint64_t> offset_of;     // per parameter: elements from the bucket's start
 
   void write(ByteWriter* writer) const;  // what ranks must agree on
+  // As words of fixed number, for a broadcast: the number of buckets, their sizes, all parameters.
+  static size_t words(size_t params) { return 1 + 2 * params; }
+  void pack(std::vector<uint32_t>* words) const;
+  // Of words from another rank: kMismatch for what is no plan of the manifest.
+  static Status unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan);
+  bool operator==(const Plan&) const = default;
   // "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]"
   std::string text(const Manifest& manifest, uint32_t bucket) const;
 };
@@ -40,8 +50,9 @@ struct PlanOptions {
   // Per dtype and device the first bucket closes at limits[0], the next at limits[1], ...; the last repeats.
   // 0 closes after every parameter. Empty: 1 MiB, then 25 MiB.
   std::vector<uint64_t> limits;
-  // The order in which parameters are put into buckets; empty: as listed, and then the list of buckets (not
-  // their contents) is reversed, because backward produces gradients in about that order.
+  // The order in which parameters are put into buckets, which is then that in which they become ready:
+  // buckets are launched in the order in which their last members come. Empty: as listed, and then the list
+  // of buckets (not their contents) is reversed, because backward produces gradients in about that order.
   std::vector<uint32_t> order;
 };
 
@@ -49,6 +60,13 @@ struct PlanOptions {
 // limit: a bucket may overshoot, a parameter is never split. Buckets are ordered by the first of their
 // members.
 Plan make_plan(const Manifest& manifest, const PlanOptions& options);
+
+// The buckets that the program says: params of each. kArg naming the parameter if they are no plan of the
+// manifest.
+Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets, Plan* plan);
+// From weft.h's struct, whose size is checked.
+Status read_plan(const weft_plan& given, const Manifest& manifest,
+                 std::vector<std::vector<uint32_t>>* buckets);
 
 // The default limits, or those given.
 std::vector<uint64_t> bucket_limits(std::span<const uint64_t> given);

@@ -17,12 +17,13 @@ class StepWord {
  public:
   StepWord() = default;
   explicit StepWord(uint64_t word) : word_(word) {}
-  static StepWord make(uint32_t stamp, bool open, bool local) {
-    return StepWord(uint64_t{stamp} << 2 | (local ? 2u : 0u) | (open ? 1u : 0u));
+  static StepWord make(uint32_t stamp, bool open, bool local, bool noting = false) {
+    return StepWord(uint64_t{stamp} << 3 | (noting ? 4u : 0u) | (local ? 2u : 0u) | (open ? 1u : 0u));
   }
   bool open() const { return (word_ & 1) != 0; }
   bool local() const { return (word_ & 2) != 0; }
-  uint32_t stamp() const { return static_cast<uint32_t>(word_ >> 2); }  // 0 before the first step
+  bool noting() const { return (word_ & 4) != 0; }                      // the order of readiness
+  uint32_t stamp() const { return static_cast<uint32_t>(word_ >> 3); }  // 0 before the first step
   uint64_t word() const { return word_; }
 
  private:
@@ -39,7 +40,7 @@ class Readiness {
   // ---- one thread at a time: the program's begin and finish
   // Every gradient is awaited again. What happened before is visible to whoever sees the step open.
   // `full`: none is awaited, all are in their buckets already.
-  void open(uint32_t stamp, bool local, bool full = false) {
+  void open(uint32_t stamp, bool local, bool full = false, bool noting = false) {
     for (size_t i = 0; full && i < plan_.bucket_of.size(); i++)
       stamps_[i].store(stamp, std::memory_order_relaxed);
     if (!local) {
@@ -48,7 +49,7 @@ class Readiness {
         pending_[b].count.store(static_cast<uint32_t>(awaited), std::memory_order_relaxed);
       }
     }
-    step_.store(StepWord::make(stamp, true, local).word(), std::memory_order_release);
+    step_.store(StepWord::make(stamp, true, local, noting).word(), std::memory_order_release);
   }
   void close() {
     const StepWord now = step();

@@ -1,7 +1,7 @@
 // The order in which gradients became ready in the last step that noted it. Part of a reducer's state.
 //
-// Threads: begin and params by the program's thread between steps; note by any thread, for parameters that it has
-// claimed.
+// Threads: begin and params by the program's thread between steps; note by any thread, for parameters that it
+// has claimed.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ class ReadyOrder {
   std::vector<uint32_t> params() const {
     std::vector<uint32_t> out(position_.size());
     std::iota(out.begin(), out.end(), 0u);
-    std::stable_sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) { return position_[a] < position_[b]; });
+    std::stable_sort(out.begin(), out.end(),
+                     [&](uint32_t a, uint32_t b) { return position_[a] < position_[b]; });
     return out;
   }
   uint64_t memory_bytes() const { return position_.capacity() * sizeof(uint32_t); }

@@ -89,23 +89,11 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     const std::lock_guard lock(mutex_);
     stats_.steps = committed;
   }
-  auto next = std::make_shared<ReducerState>();
+  std::shared_ptr<ReducerState> next = old.heir();
   WEFT_TRY(note(comm->open_lane(&next->lane)));
   next->comm = comm;
-  next->hook = old.hook;
-  next->copy = old.copy;
-  next->retain = old.retain;
-  next->mapped = old.mapped;
-  next->uneven = old.uneven;
-  next->rules = old.rules;
-  next->presence = old.presence;
-  next->wanted = old.wanted;
-  next->on_bucket = old.on_bucket;
-  next->on_bucket_user_data = old.on_bucket_user_data;
-  next->manifest = old.manifest;
   next->plan = old.plan;
   next->buckets = old.buckets;
-  next->gradients = old.gradients;
   Status bound = context.engine().locked([&] { return next->hook->rebind(comm->rank(), comm->size()); });
   if (bound.ok()) {
     bound = furnish(next.get(), deadline);

@@ -32,7 +32,7 @@ Status Reducer::grad_view(uint64_t param, void** view) {
 }
 
 Status Reducer::check_begin(const weft_begin_options& options) const {
-  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED)) {
+  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED | WEFT_BEGIN_RECORD)) {
     return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   }
   if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
@@ -40,7 +40,7 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
     if (!state_->uneven) {
       return Status::error(Code::kState, "a step without data: create the reducer with WEFT_REDUCER_UNEVEN");
     }
-    if ((options.flags & ~WEFT_BEGIN_NO_DATA) != 0) {
+    if ((options.flags & (WEFT_BEGIN_LOCAL | WEFT_BEGIN_FIXED)) != 0) {
       return Status::error(Code::kArg, "WEFT_BEGIN_NO_DATA excludes WEFT_BEGIN_LOCAL and WEFT_BEGIN_FIXED");
     }
   }
@@ -86,6 +86,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
+  start.noting = (given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->begun();
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
     begin_without_data(start, false);
     return {};
@@ -108,7 +109,8 @@ void Reducer::open_step(const StepStart& start, bool full) {
   start_.number = start_.record.step = stats_.steps;
   start_.begin_ns = state_->comm->context().clock().now_ns();
   step_->prepare(start_);
-  state_->readiness->open(stamp_, false, full);
+  if (start.noting && !full) state_->order->begin();
+  state_->readiness->open(stamp_, false, full, start.noting && !full);
   if (full) state_->comm->context().engine().notify();
 }
 
@@ -135,6 +137,8 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
                           s.presence->accumulated(param));
     s.gradients[param] = static_cast<std::byte*>(gradient);
   }
+  if (claimed && step.noting()) [[unlikely]]
+    s.order->note(param);
   if (claimed && step.local()) s.presence->note_accumulated(param);
   if (step.local()) s.readiness->leave();
   if (!claimed) [[unlikely]]
@@ -175,7 +179,7 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
   if (!state_->copy) {
     return Status::error(Code::kArg, cat(name,
                                          "the gradient is not where weft_reducer_grad_view says; in view "
-                                         "mode it must be computed there"));
+                                         "mode it must be computed there (a re-plan moves the views)"));
   }
   if (gradient == nullptr) return Status::error(Code::kArg, cat(name, "the gradient is NULL"));
   return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));

@@ -14,6 +14,8 @@
 
 namespace weft {
 
+struct PlanRequest;
+
 class Reducer {
  public:
   // Collective: agrees on parameters, limits and the hook. Any rank's failure is every rank's.
@@ -44,6 +46,9 @@ class Reducer {
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
   void query(weft_reducer_stats* stats) const;  // any thread
 
+  // Other buckets (replan.cpp). Collective. given: what the caller found wrong; the other ranks learn it.
+  Status replan(const weft_replan_options& options, const Status& given);
+
   // Recovery (recover.cpp). rebind is collective over comm.
   void verdict(weft_verdict* verdict) const;
   Status rebind(std::shared_ptr<Comm> comm);
@@ -66,6 +71,8 @@ class Reducer {
   Status absent_refused(uint64_t param, StepWord step) const;
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
+  Status take_plan(const PlanRequest* request, const Status& given);
+  Status move_to(Plan plan, Deadline deadline);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
   void begin_without_data(StepStart start, bool joined);

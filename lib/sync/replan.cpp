@@ -1,9 +1,11 @@
 // Assigning parameters to buckets anew, between steps.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/agreement.h"
 #include "sync/reducer.h"
 
 namespace weft {
@@ -13,7 +15,8 @@ namespace {
 struct PlanVote {
   static constexpr uint32_t kRefuses = 1;  // its call is wrong: its own error
   static constexpr uint32_t kWants = 2;    // it has called weft_reducer_replan; others have joined
-  static constexpr uint32_t kKnows = 4;    // it can say what the plan is to be
+  static constexpr uint32_t kBrings = 4;   // ... with a plan of its own
+  static constexpr uint32_t kKnows = 8;    // it has noted an order of readiness
   uint32_t flags = 0;
   uint32_t reserved = 0;
   uint64_t wish = 0;  // digest of what it asks for
@@ -21,6 +24,42 @@ struct PlanVote {
   bool has(uint32_t flag) const { return (flags & flag) != 0; }
 };
 static_assert(sizeof(PlanVote) == 16);
+
+}  // namespace
+
+// What a program asks for.
+struct PlanRequest {
+  std::vector<uint64_t> limits;                // empty: those in use
+  std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
+
+  static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
+  uint64_t digest() const;
+};
+
+Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
+  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
+    return Status::error(Code::kArg, "bucket_limits is NULL");
+  }
+  if (options.bucket_limit_count > kMaxLimits) {
+    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
+  }
+  request->limits.assign(options.bucket_limits, options.bucket_limits + options.bucket_limit_count);
+  return options.plan == nullptr ? Status() : read_plan(*options.plan, manifest, &request->buckets);
+}
+
+uint64_t PlanRequest::digest() const {
+  ByteWriter writer;
+  writer.put(static_cast<uint32_t>(limits.size()));
+  for (const uint64_t limit : limits) writer.put(limit);
+  for (const std::vector<uint32_t>& params : buckets) {
+    writer.put(static_cast<uint32_t>(params.size()));
+    for (const uint32_t param : params) writer.put(param);
+  }
+  return digest64(writer.bytes());
+}
+
+namespace {
 
 // The rank whose plan is taken.
 Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
@@ -42,6 +81,7 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
           .with_ranks({rank});
     }
   }
+  if (first >= 0 && votes[static_cast<size_t>(first)].has(PlanVote::kBrings)) *root = first;
   if (*root >= 0) return {};
   return Status::error(
       Code::kState,
@@ -70,7 +110,7 @@ CollectiveArgs broadcast(std::vector<uint32_t>* words, int root) {
 
 }  // namespace
 
-Status Reducer::replan(const PlanRequest& request, const Status& given) {
+Status Reducer::replan(const weft_replan_options& options, const Status& given) {
   const ReducerState& s = *state_;
   if (s.comm->failed()) return note(s.comm->failure());
   if (s.readiness->step().open()) {
@@ -84,7 +124,9 @@ Status Reducer::replan(const PlanRequest& request, const Status& given) {
     open_step(start, true);
     WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), false, timeout_ms_));
   }
-  return note(take_plan(&request, given));
+  PlanRequest request;
+  const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
+  return note(take_plan(&request, wish));
 }
 
 // Collective. request: null on a rank that has joined.
@@ -96,9 +138,10 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   PlanVote mine;
   if (request != nullptr) {
     mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
-    mine.wish = digest64(request->write());
+    mine.wish = request->digest();
   }
-  if (given.ok() && (by_order ? s.order.noted() : request != nullptr)) mine.flags |= PlanVote::kKnows;
+  if (!by_order) mine.flags |= PlanVote::kBrings;
+  if (s.order->noted()) mine.flags |= PlanVote::kKnows;
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
   WEFT_TRY(given);
@@ -110,8 +153,12 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     // A rank that has joined knows the order, and not the limits that the others ask for: those in use.
     const std::vector<uint64_t> limits =
         request != nullptr && !request->limits.empty() ? request->limits : s.limits;
-    const Plan plan = by_order ? make_plan(s.manifest, {.limits = limits, .order = s.order.params()})
-                               : make_plan(s.manifest, request->buckets);
+    Plan plan;
+    if (by_order) {
+      plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
+    } else {
+      WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
+    }
     plan.pack(&words);
   }
   WEFT_TRY(s.comm->run(s.lane, broadcast(&words, root), deadline));
@@ -149,7 +196,10 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   }
   const uint64_t committed = step_->committed();
   context.engine().remove(step_.get());
-  state_ = std::move(next);
+  {
+    const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
+    state_.swap(next);
+  }
   make_step();
   step_->commit(committed);
   kept_step_ = kNoStep;

@@ -17,6 +17,7 @@
 #include "sync/plan.h"
 #include "sync/presence.h"
 #include "sync/readiness.h"
+#include "sync/ready_order.h"
 #include "sync/schedule.h"
 
 namespace weft {
@@ -36,6 +37,8 @@ struct ReducerState {
   void* on_bucket_user_data = nullptr;
 
   Manifest manifest;
+  std::vector<uint64_t> limits;       // of buckets that are planned by them
+  std::shared_ptr<ReadyOrder> order;  // stays, like the buckets
   Plan plan;
   std::unique_ptr<HookViews> views;  // step, divisor: written by Step
   Schedule schedule;
@@ -46,6 +49,26 @@ struct ReducerState {
   // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
   // it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
+
+  // What does not hang on the communicator and the plan.
+  std::shared_ptr<ReducerState> heir() const {
+    auto next = std::make_shared<ReducerState>();
+    next->hook = hook;
+    next->copy = copy;
+    next->retain = retain;
+    next->mapped = mapped;
+    next->uneven = uneven;
+    next->rules = rules;
+    next->wanted = wanted;
+    next->on_bucket = on_bucket;
+    next->on_bucket_user_data = on_bucket_user_data;
+    next->manifest = manifest;
+    next->limits = limits;
+    next->order = order;
+    next->presence = presence;
+    next->gradients = gradients;
+    return next;
+  }
 };
 
 }  // namespace weft

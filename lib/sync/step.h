@@ -27,6 +27,7 @@ struct StepStart {
   uint64_t begin_ns = 0;
   OpeningRecord record;  // this rank's
   bool fixed = false;    // WEFT_BEGIN_FIXED
+  bool noting = false;   // the order of readiness is wanted
   bool zeros = false;    // the places of absent parameters are not cleared yet
 };
 

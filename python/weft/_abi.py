@@ -139,11 +139,16 @@ class Param(Sized):
                 ("flags", c_uint64), ("gradient", c_void_p), ("parameter", c_void_p)]
 
 
+class Plan(Sized):
+    _fields_ = [("struct_size", c_size_t), ("bucket_count", c_uint64), ("sizes", P(c_uint64)), ("params", P(c_uint64))]
+
+
 class ReducerOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("params", P(Param)), ("param_count", c_uint64), ("param_size", c_uint64),
                 ("mode", c_int32), ("bucket_limit_count", c_uint32), ("bucket_limits", P(c_uint64)),
                 ("hook", c_void_p), ("on_bucket", bucket_fn), ("on_bucket_user_data", c_void_p),
-                ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32)]
+                ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32),
+                ("plan", P(Plan))]
 
 
 class BeginOptions(Sized):
@@ -161,6 +166,11 @@ class JoinOptions(Sized):
 
 class JoinResult(Sized):
     _fields_ = [("struct_size", c_size_t), ("steps", c_uint64), ("last_active", c_int32), ("reserved", c_uint32)]
+
+
+class ReplanOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("plan", P(Plan)), ("bucket_limits", P(c_uint64)),
+                ("bucket_limit_count", c_uint32), ("reserved", c_uint32)]
 
 
 class ParamInfo(Sized):
@@ -181,7 +191,8 @@ class ReducerStats(Sized):
                 ("communication_ns", c_uint64), ("retained_bytes", c_uint64), ("active_ranks", c_uint32),
                 ("first_active", c_int32), ("last_active", c_int32), ("skipped_buckets", c_uint32),
                 ("divisor", c_double), ("absent_params", c_uint64), ("absent_everywhere", c_uint64),
-                ("hook_bytes", c_uint64), ("sent_bytes", c_uint64), ("plain_bytes", c_uint64)]
+                ("hook_bytes", c_uint64), ("sent_bytes", c_uint64), ("plain_bytes", c_uint64),
+                ("plan_generation", c_uint64)]
 
 
 class Verdict(Sized):
@@ -249,6 +260,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
     "weft_reducer_join": (status, c_void_p, P(JoinOptions), P(JoinResult)),
+    "weft_reducer_replan": (status, c_void_p, P(ReplanOptions), P(Error)),
     "weft_reducer_param": (status, c_void_p, c_uint64, P(ParamInfo)),
     "weft_reducer_error": (status, c_void_p, P(Error)),
     "weft_reducer_bucket_count": (status, c_void_p, P(c_uint32)),

@@ -153,6 +153,7 @@ class BeginFlag(enum.IntFlag):
     LOCAL = 1
     NO_DATA = 2
     FIXED = 4
+    RECORD = 8
 
 
 class FinishFlag(enum.IntFlag):

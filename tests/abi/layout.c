@@ -178,6 +178,11 @@ int main(void) {
   FIELD(weft_param, flags);
   FIELD(weft_param, gradient);
   FIELD(weft_param, parameter);
+  STRUCT(weft_plan);
+  FIELD(weft_plan, struct_size);
+  FIELD(weft_plan, bucket_count);
+  FIELD(weft_plan, sizes);
+  FIELD(weft_plan, params);
   STRUCT(weft_reducer_options);
   FIELD(weft_reducer_options, struct_size);
   FIELD(weft_reducer_options, params);
@@ -193,6 +198,7 @@ int main(void) {
   FIELD(weft_reducer_options, flags);
   FIELD(weft_reducer_options, divide_by);
   FIELD(weft_reducer_options, reserved);
+  FIELD(weft_reducer_options, plan);
   STRUCT(weft_begin_options);
   FIELD(weft_begin_options, struct_size);
   FIELD(weft_begin_options, flags);
@@ -213,6 +219,12 @@ int main(void) {
   FIELD(weft_join_result, steps);
   FIELD(weft_join_result, last_active);
   FIELD(weft_join_result, reserved);
+  STRUCT(weft_replan_options);
+  FIELD(weft_replan_options, struct_size);
+  FIELD(weft_replan_options, plan);
+  FIELD(weft_replan_options, bucket_limits);
+  FIELD(weft_replan_options, bucket_limit_count);
+  FIELD(weft_replan_options, reserved);
   STRUCT(weft_param_info);
   FIELD(weft_param_info, struct_size);
   FIELD(weft_param_info, bucket);
@@ -255,6 +267,7 @@ int main(void) {
   FIELD(weft_reducer_stats, hook_bytes);
   FIELD(weft_reducer_stats, sent_bytes);
   FIELD(weft_reducer_stats, plain_bytes);
+  FIELD(weft_reducer_stats, plan_generation);
   STRUCT(weft_verdict);
   FIELD(weft_verdict, struct_size);
   FIELD(weft_verdict, last_finished_step);

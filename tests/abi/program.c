@@ -33,7 +33,7 @@ int main(void) {
   weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
   weft_reducer_options reducer_options = WEFT_REDUCER_OPTIONS_INIT;
   const int64_t shape[2] = {2, 3};
-  weft_param param = {sizeof(weft_param), "weight", WEFT_DTYPE_F32, 2, NULL, NULL, 0, 0, 0};
+  weft_param param = WEFT_PARAM_INIT;
   float values[6] = {1, 2, 3, 4, 5, 6};
   uint8_t done = 0;
 
@@ -52,6 +52,9 @@ int main(void) {
   EXPECT(weft_request_release(&request) == WEFT_OK && request == NULL);
   EXPECT(weft_all_reduce(comm, values, NULL, 6, WEFT_DTYPE_F32, WEFT_OP_SUM, NULL, NULL) == WEFT_ERR_ARG);
 
+  param.name = "weight";
+  param.dtype = WEFT_DTYPE_F32;
+  param.ndim = 2;
   param.shape = shape;
   reducer_options.params = &param;
   reducer_options.param_count = 1;

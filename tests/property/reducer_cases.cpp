@@ -1,6 +1,7 @@
 #include "reducer_cases.h"
 
 #include <cmath>
+#include <map>
 
 namespace weft::test {
 namespace {
@@ -61,6 +62,23 @@ void fix(Random& random, Window* window) {
   }
 }
 
+// A plan as a program may say it: parameters of one dtype, shuffled and cut.
+std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& params, Random& random) {
+  std::map<Dtype, std::vector<uint32_t>> by_dtype;
+  for (uint32_t i = 0; i < params.size(); i++) by_dtype[params[i].dtype].push_back(i);
+  std::vector<std::vector<uint32_t>> plan;
+  for (auto& [dtype, members] : by_dtype) {
+    for (size_t i = members.size(); i > 1; i--) std::swap(members[i - 1], members[random.below(i)]);
+    plan.emplace_back();
+    for (const uint32_t member : members) {
+      if (!plan.back().empty() && random.chance(3)) plan.emplace_back();
+      plan.back().push_back(member);
+    }
+  }
+  for (size_t i = plan.size(); i > 1; i--) std::swap(plan[i - 1], plan[random.below(i)]);
+  return plan;
+}
+
 }  // namespace
 
 ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
@@ -86,6 +104,10 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     }
     const bool any = std::find(joined.begin(), joined.end(), true) != joined.end();
     window.fixed = !any && random.chance(5);
+    window.record = random.chance(2);
+    window.replan = random.chance(4);
+    window.limit = random.below(300);
+    if (window.replan && random.chance(3)) window.plan = draw_plan(program.params, random);
     window.ranks.resize(static_cast<size_t>(ranks));
     for (size_t r = 0; r < joined.size(); r++) {
       window.ranks[r].joined = joined[r];

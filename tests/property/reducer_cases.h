@@ -35,6 +35,10 @@ struct RankPart {
 struct Window {
   uint32_t micro_batches = 1;
   bool fixed = false;
+  bool replan = false;                      // before the synchronised step
+  std::vector<std::vector<uint32_t>> plan;  // as the program says; empty: by the order of readiness
+  uint64_t limit = 0;                       // of buckets by order
+  bool record = false;
   std::vector<RankPart> ranks;
 };
 

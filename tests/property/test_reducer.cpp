@@ -71,12 +71,7 @@ class Run {
     expect(make_manifest(params_.data(), params_.size(), sizeof(weft_param), &manifest), "manifest");
     for (const Param& p : manifest.params) dense_.push_back(p.dense);
     touched_.assign(params_.size(), false);
-    for (size_t i = 0; view() && i < params_.size(); i++) {
-      void* at = nullptr;
-      expect(reducer_->grad_view(i, &at), "grad_view");
-      views_.push_back(static_cast<std::byte*>(at));
-    }
-    return true;
+    return !view() || look_up_views();
   }
 
   bool view() const { return program_.rig.mode == WEFT_GRADIENT_VIEW; }
@@ -121,6 +116,7 @@ class Run {
     for (size_t l = 0; l < mine.locals.size(); l++) {
       if (!local(window, l)) return false;
     }
+    if (program_.windows[window].replan && !replan(window)) return false;
     std::vector<void*> places;
     for (size_t i = 0; i < params_.size(); i++) places.push_back(memory_[i]);
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
@@ -129,6 +125,7 @@ class Run {
     if (mine.places) begin.gradients = places.data();
     if (!mine.data) begin.flags |= WEFT_BEGIN_NO_DATA;
     if (program_.windows[window].fixed) begin.flags |= WEFT_BEGIN_FIXED;
+    if (program_.windows[window].record) begin.flags |= WEFT_BEGIN_RECORD;
     if (!expect(reducer_->begin(&begin), "begin")) return false;
     for (const size_t i : order(mine.order)) {
       if (!mine.data) break;
@@ -147,6 +144,36 @@ class Run {
     if (mine.rest) finish.flags |= WEFT_FINISH_REST_ABSENT;
     if (!expect(reducer_->finish(finish), "finish")) return false;
     return check_window(window);
+  }
+
+  // Other buckets; what local steps have accumulated stays.
+  bool replan(size_t window) {
+    const Window& w = program_.windows[window];
+    std::vector<uint64_t> sizes, params;
+    for (const auto& bucket : w.plan) {
+      sizes.push_back(bucket.size());
+      params.insert(params.end(), bucket.begin(), bucket.end());
+    }
+    const weft_plan plan = {sizeof plan, sizes.size(), sizes.data(), params.data()};
+    weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+    if (!w.plan.empty()) options.plan = &plan;
+    options.bucket_limits = &w.limit;
+    options.bucket_limit_count = 1;
+    const Status status = reducer_->replan(options, {});
+    const bool unknown = w.plan.empty() && has(status.text(), "no rank has noted the order");
+    if (!expect(status.ok() || unknown, "replan: " + status.text())) return false;
+    if (!w.plan.empty()) expect(reducer_->bucket_count() == sizes.size(), "the buckets of the plan");
+    return !view() || look_up_views();
+  }
+
+  bool look_up_views() {
+    views_.clear();
+    for (size_t i = 0; i < params_.size(); i++) {
+      void* at = nullptr;
+      if (!expect(reducer_->grad_view(i, &at), "grad_view")) return false;
+      views_.push_back(static_cast<std::byte*>(at));
+    }
+    return true;
   }
 
   // The results of a window in the shadow of this rank's memory. reached: the parameter's result comes here.
@@ -213,6 +240,7 @@ class Run {
     for (size_t i = 0; i < params_.size(); i++) shadow_.memory()[i] = memory_.memory()[i];
     weft_join_result result{};
     if (!expect(reducer_->join({}, &result), "join")) return;
+    if (view() && !look_up_views()) return;
     expect(result.steps == program_.windows.size() - window, cat("joined for ", result.steps, " steps"));
     for (; window < program_.windows.size(); window++) {
       const Expected expected(model_, program_, window);
@@ -243,7 +271,7 @@ class Run {
 // How many cases were about what.
 struct Tally {
   uint64_t cases = 0, many_buckets = 0, absences = 0, weights = 0, accumulation = 0, without_data = 0,
-           joins = 0, fixed = 0;
+           joins = 0, fixed = 0, replans = 0;
 
   void count(const ReducerCase& program) {
     const Model model(program.params);
@@ -266,6 +294,7 @@ struct Tally {
     accumulation += any([](const Window&, const RankPart& part) { return !part.locals.empty(); });
     without_data += any([](const Window&, const RankPart& part) { return !part.data && !part.joined; });
     joins += any([](const Window&, const RankPart& part) { return part.joined; });
+    replans += any([](const Window& window, const RankPart&) { return window.replan; });
     fixed += any([](const Window& window, const RankPart&) { return window.fixed; });
   }
 };
@@ -292,16 +321,19 @@ TEST_CASE("random steps of a reducer give what a serial reference gives") {
     check(report.failures);
     if (!report.failures.empty()) break;
   }
-  std::printf(
-      "%llu cases: %llu with three or more buckets, %llu absences, %llu weights, %llu accumulation, %llu "
-      "ranks without "
-      "data, %llu joins, %llu fixed sets\n",
-      static_cast<unsigned long long>(tally.cases), static_cast<unsigned long long>(tally.many_buckets),
-      static_cast<unsigned long long>(tally.absences), static_cast<unsigned long long>(tally.weights),
-      static_cast<unsigned long long>(tally.accumulation),
-      static_cast<unsigned long long>(tally.without_data), static_cast<unsigned long long>(tally.joins),
-      static_cast<unsigned long long>(tally.fixed));
-  for (const uint64_t count : {tally.many_buckets, tally.absences, tally.weights, tally.accumulation}) {
-    CHECK(count >= kSimulations * kCases / 5);
+  const std::pair<uint64_t, const char*> counts[] = {{tally.many_buckets, "three or more buckets"},
+                                                     {tally.absences, "absences"},
+                                                     {tally.weights, "weights"},
+                                                     {tally.replans, "re-plans"},
+                                                     {tally.accumulation, "accumulation"},
+                                                     {tally.without_data, "ranks without data"},
+                                                     {tally.joins, "joins"},
+                                                     {tally.fixed, "fixed sets"}};
+  std::string text;
+  for (const auto& [count, what] : counts) text += cat(", ", count, " with ", what);
+  std::printf("%s cases%s\n", cat(tally.cases).c_str(), text.c_str());
+  for (const uint64_t count :
+       {tally.many_buckets, tally.absences, tally.weights, tally.replans, tally.accumulation}) {
+    CHECK(count >= kSimulations * kCases / 6);
   }
 }

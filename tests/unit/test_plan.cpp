@@ -135,3 +135,54 @@ TEST_CASE("a step is settled when every gradient that was claimed has arrived") 
     CHECK_FALSE(readiness.full());
   }
 }
+
+TEST_CASE("by order of readiness buckets are launched as their last members come") {
+  // The bucket of f64 opens first and is full last.
+  const Manifest m =
+      manifest_of({{Dtype::kF64, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF64, 10}});
+  const Plan plan = make_plan(m, {.limits = {80}, .order = {0, 1, 2, 3}});
+  CHECK(members(plan) == Buckets{{0}, {1, 2}, {3}});
+  CHECK(members(make_plan(m, {.limits = {160}, .order = {0, 2, 1, 3}})) == Buckets{{2, 1}, {0, 3}});
+}
+
+TEST_CASE("a plan of the program's own is taken if every parameter is in one bucket of its kind") {
+  const Manifest m = manifest_of({{Dtype::kF32, 4}, {Dtype::kF64, 2}, {Dtype::kF32, 1}});
+  Plan plan;
+  REQUIRE(make_plan(m, Buckets{{2, 0}, {1}}, &plan).ok());
+  CHECK(members(plan) == Buckets{{2, 0}, {1}});
+  CHECK(plan.bucket_of == std::vector<uint32_t>{0, 1, 0});
+  CHECK(plan.offset_of == std::vector<uint64_t>{1, 0, 0});
+  const auto refused = [&](const Buckets& buckets, const std::string& why) {
+    const Status status = make_plan(m, buckets, &plan);
+    INFO(status.text());
+    CHECK(status.code() == Code::kArg);
+    CHECK(status.text().find(why) != std::string::npos);
+  };
+  refused({{0, 2}}, "'p1') is in no bucket");
+  refused({{0, 2}, {1, 1}}, "'p1') is listed twice");
+  refused({{0, 1}, {2}}, "'p1') cannot be in bucket 0 with 'p0'");
+  refused({{0, 2}, {1}, {}}, "bucket 2 is empty");
+  refused({{0, 2}, {1, 3}}, "unknown parameter");
+}
+
+TEST_CASE("a plan survives its journey as words, and words that are none are refused") {
+  const Manifest m = manifest_of(kAlternating);
+  const Plan plan = make_plan(m, {.limits = {400}});
+  std::vector<uint32_t> words(Plan::words(m.params.size()));
+  plan.pack(&words);
+  Plan read;
+  REQUIRE(Plan::unpack(m, words, &read).ok());
+  CHECK(members(read) == members(plan));
+  CHECK(read.bucket_of == plan.bucket_of);
+  for (size_t i = 0; i < words.size(); i++) {
+    for (const uint32_t value : {0u, 1u, 5u, 6u, 7u, 13u, UINT32_MAX}) {
+      std::vector<uint32_t> changed = words;
+      changed[i] = value;
+      const Status status = Plan::unpack(m, changed, &read);
+      // Either a plan all the same, or refused.
+      if (!status.ok()) CHECK(status.code() == Code::kMismatch);
+    }
+  }
+  words.pop_back();
+  CHECK(Plan::unpack(m, words, &read).code() == Code::kMismatch);
+}

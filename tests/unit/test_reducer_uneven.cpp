@@ -20,6 +20,7 @@ OpeningRecord record(uint32_t flags, double weight = 1, uint64_t step = 3, uint3
 
 constexpr uint32_t kData = OpeningRecord::kData;
 constexpr uint32_t kJoined = OpeningRecord::kJoined;
+constexpr uint32_t kReplan = OpeningRecord::kReplan;
 
 }  // namespace
 
@@ -57,6 +58,8 @@ TEST_CASE("a step is over when all ranks have joined, and stops at the first tha
   CHECK(opening.joined == std::vector<int>{0});
   REQUIRE(judge_opening({record(kJoined), record(kData)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
   CHECK(opening.turn == Turn::kExhausted);
+  REQUIRE(judge_opening({record(kJoined), record(kReplan)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
+  CHECK(opening.turn == Turn::kReplan);
   REQUIRE(judge_opening({record(kJoined), record(kJoined)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
   CHECK(opening.turn == Turn::kOver);
 }
@@ -75,7 +78,9 @@ TEST_CASE("an opening names the rank that differs or says what cannot be") {
   for (const double weight : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
     refused({record(kData), record(kData, weight)}, "rank 1 opened the step with what cannot be");
   }
-  refused({record(kData), record(4)}, "what cannot be");
+  refused({record(kData), record(8)}, "what cannot be");
+  refused({record(kData), record(kReplan)}, "rank 1 re-plans while others begin a step");
+  refused({record(kReplan), record(kData)}, "rank 1 begins a step while others re-plan");
   refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
   // Those without data do not know how others divide.
   CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
