@@ -53,6 +53,7 @@ class Stats:
     hook_bytes: int
     sent_bytes: int
     plain_bytes: int
+    plan_generation: int
 
 
 @dataclasses.dataclass(frozen=True)

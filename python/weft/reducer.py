@@ -33,6 +33,7 @@ class Reducer(Handle):
     uneven         ranks may begin a step without data, with weights, and join
     stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
     divide_by      what sums are divided by; all but "world" need uneven
+    plan           which parameters share a bucket, in order of launch; default: by bucket_limits
 
     Threads: one at a time; ready: any, different parameters concurrently.
     """
@@ -43,7 +44,8 @@ class Reducer(Handle):
                  bucket_limits: Optional[Sequence[int]] = None, hook: Optional[Hook] = None,
                  on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
-                 divide_by: Union[Divide, str] = Divide.WORLD) -> None:
+                 divide_by: Union[Divide, str] = Divide.WORLD,
+                 plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
@@ -54,9 +56,7 @@ class Reducer(Handle):
         list_, self._keep = _param_list(self.params)
         options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
                                       mode=self.mode, timeout_ms=milliseconds(timeout))
-        if bucket_limits is not None:
-            options.bucket_limits = (ctypes.c_uint64 * len(bucket_limits))(*bucket_limits)
-            options.bucket_limit_count = len(bucket_limits)
+        self._set_plan(options, plan, bucket_limits)
         if hook is not None:
             options.hook = hook._handle
         if on_bucket is not None:
@@ -90,7 +90,7 @@ class Reducer(Handle):
         return self._index[param] if isinstance(param, str) else param
 
     def begin(self, *, local: bool = False, micro_batches: int = 1, no_data: bool = False, fixed: bool = False,
-              weight: float = 1.0, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
+              weight: float = 1.0, record: bool = False, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
         """Begin a step.
 
         local          gradients are only added up here, for the next synchronised step
@@ -98,10 +98,11 @@ class Reducer(Handle):
         no_data        this rank has none in this step: it contributes zeros and receives the results; finish at once
         fixed          the same parameters are absent on all ranks: nothing is exchanged about that
         weight         of this rank, where sums are divided by the weights
+        record         note the order in which gradients become ready, for `replan`; the first step does
         gradients      in copy mode, where results of absent parameters go, by parameter; lent until finish
         """
         options = _abi.BeginOptions(flags=(BeginFlag.LOCAL if local else 0) | (BeginFlag.NO_DATA if no_data else 0) |
-                                    (BeginFlag.FIXED if fixed else 0), micro_batches=micro_batches, weight=weight)
+                                    (BeginFlag.FIXED if fixed else 0) | (BeginFlag.RECORD if record else 0), micro_batches=micro_batches, weight=weight)
         if gradients:
             places: list[Optional[int]] = [None] * len(self.params)
             for param, gradient in gradients.items():
@@ -159,6 +160,18 @@ class Reducer(Handle):
         """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
         self._end(lib.reducer_retry, commit)
 
+    def replan(self, plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
+               bucket_limits: Optional[Sequence[int]] = None) -> None:
+        """Assign parameters to buckets anew, by default in the order in which gradients became ready. Collective.
+
+        In view mode the views move: ask for them again, and use the old ones no more.
+        """
+        options, error = _abi.ReplanOptions(), _abi.Error()
+        self._set_plan(options, plan, bucket_limits)
+        code = lib.reducer_replan(self._handle, options, error)
+        if code:
+            raise_error(code, error)
+
     def rebind(self, comm: Comm) -> None:
         """Go on over another communicator, as a rule the one that Comm.shrink made. Collective over its ranks."""
         error = _abi.Error()
@@ -206,6 +219,17 @@ class Reducer(Handle):
         except WeftError as failure:
             return failure
         return None
+
+    def _set_plan(self, options: Any, plan: Optional[Sequence[Sequence[Union[int, str]]]],
+                  bucket_limits: Optional[Sequence[int]]) -> None:
+        if bucket_limits is not None:
+            options.bucket_limits = (ctypes.c_uint64 * len(bucket_limits))(*bucket_limits)
+            options.bucket_limit_count = len(bucket_limits)
+        if plan is not None:
+            members = [self.index(param) for bucket in plan for param in bucket]
+            options.plan = ctypes.pointer(_abi.Plan(
+                bucket_count=len(plan), sizes=(ctypes.c_uint64 * len(plan))(*map(len, plan)),
+                params=(ctypes.c_uint64 * len(members))(*members)))
 
     def _end(self, call: Any, commit: bool, flags: int = 0) -> None:
         code = call(self._handle, _abi.FinishOptions(flags=flags | (FinishFlag.COMMIT if commit else 0)))

@@ -29,8 +29,7 @@ class Synchronised:
         self.hooks = []
         for index, parameter in enumerate(self.parameters):
             self.hooks.append(parameter.register_post_accumulate_grad_hook(self._hook(index)))
-            if self.view:
-                parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
+        self._look()
 
     def broadcast_state(self, root=0):
         """Parameters and buffers of root, to all."""
@@ -60,6 +59,16 @@ class Synchronised:
         """A step of one backward pass."""
         with self.step(**begin):
             loss.backward(create_graph=create_graph)
+
+    def replan(self):
+        """Buckets in the order in which gradients became ready; views keep what they hold."""
+        self.reducer.replan()
+        self._look()
+
+    def _look(self):
+        """In view mode, gradients are where the reducer has them."""
+        for index, parameter in enumerate(self.parameters if self.view else []):
+            parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
 
     def _hand_over(self):
         """What earlier backward passes added up counts, also if the last one did not come by."""

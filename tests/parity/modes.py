@@ -3,6 +3,7 @@
 `ddp` is DistributedDataParallel's wrapper, `synced` binding.Synchronised, both over equal modules. A step leaves its
 result in the gradients. `batches` are those of one rank and one step, as many as micro_batches.
 """
+import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import weft
@@ -106,6 +107,36 @@ class Retained(Mode):
     reducer_options = {"retain": True}
 
 
+class Replan(Mode):
+    """Buckets in the order of readiness after the first step, as DDP rebuilds its own."""
+
+    first = True
+
+    def step_weft(self, synced, batches):
+        super().step_weft(synced, batches)
+        if self.first:
+            self.first = False
+            held = [parameter.grad.clone() for parameter in synced.parameters if parameter.grad is not None]
+            synced.replan()
+            kept = [parameter.grad for parameter in synced.parameters if parameter.grad is not None]
+            assert all(map(torch.equal, held, kept)), "gradients changed when buckets did"
+
+    def finish(self, ddp, synced):
+        if "rebuilt_per_bucket_param_indices" not in ddp._get_ddp_logging_data():
+            return  # with parameters that may be unused DDP does not
+        theirs = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"].split(",")
+        theirs = [tuple(map(int, bucket.split())) for bucket in theirs]
+        ours = [bucket.params for bucket in synced.reducer.buckets()]
+        if len({parameter.dtype for parameter in synced.parameters}) > 1:
+            # What is left over of each type comes in the order of a hash map there.
+            theirs, ours = sorted(theirs), sorted(ours)
+        assert ours == theirs, f"buckets {ours}, DDP's {theirs}"
+
+
+class ReplanView(Replan, View):
+    pass
+
+
 class CastHook(Mode):
     """Gradients travel in 16 bits."""
 
@@ -139,5 +170,5 @@ class Fp16WrapperHook(CastHook):
 
 
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
-         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "fp16": Fp16Hook, "bf16": Bf16Hook,
+         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan, "replan-view": ReplanView, "fp16": Fp16Hook, "bf16": Bf16Hook,
          "fp16-wrapper": Fp16WrapperHook}

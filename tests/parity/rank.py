@@ -65,7 +65,10 @@ class Case:
             self.mode.step_weft(self.synced, batches)
             self.compare(step, contributions)
             self.update()
-        self.mode.finish(self.ddp, self.synced)
+        try:
+            self.mode.finish(self.ddp, self.synced)
+        except AssertionError as error:
+            self.problems.append(str(error))
         self.synced.close()
         return self.problems
 

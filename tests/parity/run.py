@@ -20,7 +20,8 @@ import torch_venv  # noqa: E402
 
 RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
-MODES = "copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,fp16,bf16,fp16-wrapper"
+MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,fp16,bf16,"
+         "fp16-wrapper")
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,uneven_inputs,"
               "stop_when_exhausted,optimiser_in_step")

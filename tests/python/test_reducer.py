@@ -117,6 +117,26 @@ def test_join():
     expect_equal(ranks(body)[2], [2.0, 1.666667, 1.0, 2.0, 2.5, 3.0, 2.333333, 2.6, 3.0])
 
 
+def test_plans():
+    """buckets are the program's own, or follow the order of readiness; views move with them"""
+    def body(comm):
+        params = [weft.Param(name, (4,)) for name in "abc"]
+        with weft.Reducer(comm, params, mode="view", plan=[["c", "a"], ["b"]]) as reducer:
+            expect_equal([bucket.params for bucket in reducer.buckets()], [(2, 0), (1,)])
+            for order, record in (("bca", False), ("acb", True)):
+                for view in reducer.views:
+                    view[:] = comm.rank
+                with reducer.step(record=record):
+                    for name in order:
+                        reducer.ready(name)
+                reducer.replan(bucket_limits=[16])
+                expect_equal([bucket.params for bucket in reducer.buckets()], [("abc".index(name),) for name in order])
+                expect_equal([float(view[0]) for view in reducer.views], [1.0] * 3)
+            expect_equal(reducer.stats().plan_generation, 2)
+
+    ranks(body)
+
+
 def test_recovery():
     """survivors shrink, rebind and retry the step that failed"""
     begun = threading.Barrier(SIZE, timeout=20)  # the second step, by the survivors
