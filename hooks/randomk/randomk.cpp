@@ -1,6 +1,7 @@
 // randomk: values at random places, the same ones on all ranks, so that only values travel, in one
-// all-reduce; the rest is fed back (Stich et al. 2018, "Sparsified SGD with memory"). Listed in the registry;
-// calls are serialised by the engine's drive lock.
+// all-reduce. With feedback the rest is kept (Stich et al. 2018, "Sparsified SGD with memory"); that is off
+// by default, since what has waited for many steps and then comes at once makes training with momentum
+// unstable. Listed in the registry; calls are serialised by the engine's drive lock.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -18,7 +19,7 @@ namespace {
 struct Settings {
   std::string name;
   double ratio = 0.01;
-  bool feedback = true;
+  bool feedback = false;
   uint64_t seed = 0;
 };
 

@@ -27,7 +27,7 @@ constexpr Named kHooks[] = {{"int8", "", 1.0 / 127},
                             {"onebit", "", 2.0},
                             {"topk", "ratio=0.25", 1.0},
                             {"topk", "ratio=1", 1e-6},
-                            {"randomk", "ratio=0.25", 1.0},
+                            {"randomk", "ratio=0.25 feedback=1", 1.0},
                             {"randomk", "ratio=1 seed=3", 1e-6},
                             {"quantize", "", 1.0 / 127},
                             {"quantize", "per=channel", 1.0 / 127}};

@@ -15,7 +15,7 @@ constexpr std::pair<const char*, const char*> kHooks[] = {{"int8", "rounding=sto
                                                           {"fp8", ""},
                                                           {"onebit", ""},
                                                           {"topk", "ratio=0.1"},
-                                                          {"randomk", ""},
+                                                          {"randomk", "feedback=1"},
                                                           {"powersgd", "start=2 rank=2"},
                                                           {"powersgd", "start=13"},
                                                           {"batched_powersgd", "start=2"}};
