@@ -662,8 +662,12 @@ typedef struct weft_param {
    * an absent parameter goes. Default: none. This rank's own, like the next. */
   void* gradient;
   void* parameter; /* its value, for hooks; never touched here. Default none */
+  /* How often it becomes ready in a step (shared weights, checkpointing); the last time counts, and hands the
+   * gradient over. Equal on all ranks; default 1. See WEFT_REDUCER_STATIC. */
+  uint32_t uses;
+  uint32_t reserved; /* 0 */
 } weft_param;
-#define WEFT_PARAM_INIT {sizeof(weft_param), NULL, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL}
+#define WEFT_PARAM_INIT {sizeof(weft_param), NULL, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0}
 
 typedef int32_t weft_gradient_mode;
 /* Default: ready copies the gradient in, its bucket's completion copies the result back. */
@@ -713,6 +717,12 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_UNEVEN UINT64_C(4)
 /* With UNEVEN: a step in which a rank has joined is not reduced; finish says so on all ranks. */
 #define WEFT_REDUCER_STOP_WHEN_EXHAUSTED UINT64_C(8)
+
+/* The pattern of uses is that of the first step and stays: how often each parameter becomes ready is learned
+ * there (weft_param.uses is not looked at), and with WEFT_REDUCER_ABSENT those that never did are absent from
+ * every later step without being said to be. The first step's buckets travel when it finishes; a later one in
+ * which a parameter becomes ready more or less often is an error that names it. */
+#define WEFT_REDUCER_STATIC UINT64_C(16)
 
 /* What sums are divided by, besides micro_batches. All but WORLD need WEFT_REDUCER_UNEVEN. */
 #define WEFT_DIVIDE_WORLD 0   /* the number of ranks */
@@ -816,6 +826,12 @@ typedef struct weft_finish_options {
  * here; weft_reducer_rebind finds out whether they are everywhere.) Threads: one thread at a time per
  * reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
+
+/* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer
+ * step may run while later buckets travel. Ends no step. Returns WEFT_ERR_NOT_DONE if it takes longer;
+ * WEFT_ERR_STATE without a synchronised step; the step's failure. timeout_ms as for weft_request_wait.
+ * Threads: any thread, not from a callback. Since 1.0 */
+WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64_t timeout_ms);
 
 /* Copy the last step's result of a parameter to `gradient`, laid out by the parameter's strides; in copy
  * mode, for parameters that were absent here without a place for their result. Returns WEFT_ERR_STATE inside

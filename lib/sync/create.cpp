@@ -16,8 +16,8 @@ Status check_options(const weft_reducer_options& options) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
-  constexpr uint64_t kFlags =
-      WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED;
+  constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
+                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -49,13 +49,14 @@ struct Proposal {
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own; 0 if it has none
+  uint64_t uses = 0;  // as well
   Manifest manifest;
 
   Bytes write() const {
     ByteWriter writer;
     writer.put_string(hook).put(flags).put(divide_by).put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
-    writer.put(plan);
+    writer.put(plan).put(uses);
     manifest.write(&writer);
     return writer.take();
   }
@@ -67,9 +68,10 @@ struct Proposal {
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
     out->plan = reader.get<uint64_t>();
+    out->uses = reader.get<uint64_t>();
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
     const size_t read =
-        sizeof(uint32_t) * 3 + sizeof(uint64_t) * 2 + out->hook.size() + limits * sizeof(uint64_t);
+        sizeof(uint32_t) * 3 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -86,6 +88,9 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
                "] on rank ", other_rank);
   }
   if (a.plan != b.plan) return cat("ranks ", rank, " and ", other_rank, " bring different plans");
+  if (a.uses != b.uses) {
+    return cat("ranks ", rank, " and ", other_rank, " say that parameters are used differently often");
+  }
   if (a.flags != b.flags) {
     return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
                other_rank);
@@ -110,6 +115,9 @@ Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* 
   proposal->divide_by = options.divide_by;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
+  if (!proposal->manifest.uses.empty()) {
+    proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
+  }
   if (options.plan == nullptr) {
     *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}});
     return {};
@@ -140,6 +148,12 @@ Status furnish_local(ReducerState* s) {
   }
   if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
+  const bool learns = s->learns;
+  if (!s->uses && (learns || !s->manifest.uses.empty())) {
+    std::vector<uint32_t> uses = s->manifest.uses;
+    uses.resize(s->manifest.params.size(), 1);
+    s->uses = std::make_shared<Uses>(std::move(uses), learns);
+  }
   if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
@@ -181,6 +195,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->order = std::make_shared<ReadyOrder>(state->manifest.params.size());
   state->plan = std::move(plan);
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
+  state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
@@ -253,12 +268,12 @@ Reducer::~Reducer() {
 uint64_t Reducer::heap_bytes() const {
   const ReducerState& s = *state_;
   uint64_t bytes =
-      sizeof *this + sizeof s + s.presence->memory_bytes() + s.order->memory_bytes() +
-      s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() + s.buckets->memory_bytes() +
-      s.readiness->memory_bytes() + step_->memory_bytes() + s.schedule.slots.capacity() * sizeof(Slot) +
-      s.schedule.buckets.capacity() * sizeof(HookedBucket) + s.plan.bucket_of.capacity() * sizeof(uint32_t) +
-      s.plan.offset_of.capacity() * sizeof(uint64_t) + s.plan.buckets.capacity() * sizeof(PlannedBucket) +
-      FlightRing::kCapacity * sizeof(FlightOperation);
+      sizeof *this + sizeof s + s.presence->memory_bytes() + (s.uses ? s.uses->memory_bytes() : 0) +
+      s.order->memory_bytes() + s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() +
+      s.buckets->memory_bytes() + s.readiness->memory_bytes() + step_->memory_bytes() +
+      s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket) +
+      s.plan.bucket_of.capacity() * sizeof(uint32_t) + s.plan.offset_of.capacity() * sizeof(uint64_t) +
+      s.plan.buckets.capacity() * sizeof(PlannedBucket) + FlightRing::kCapacity * sizeof(FlightOperation);
   for (const PlannedBucket& b : s.plan.buckets) {
     bytes += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
   }

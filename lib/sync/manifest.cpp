@@ -130,6 +130,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   }
   out->name.assign(in.name, length);
   if (in.flags != 0) return wrong(index, out->name, cat("unknown flags ", in.flags));
+  if (in.reserved != 0) return wrong(index, out->name, "reserved is not 0");
   if (in.ndim < 0 || in.ndim > kMaxParamDims) {
     return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
   }
@@ -189,9 +190,14 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
     weft_param param{};
     std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
     WEFT_TRY(from_struct(i, param, &manifest->params[i]));
-    if (param.gradient == nullptr && param.parameter == nullptr) continue;
-    manifest->homes.resize(count);
-    manifest->homes[i] = {static_cast<std::byte*>(param.gradient), param.parameter};
+    if (param.gradient != nullptr || param.parameter != nullptr) {
+      manifest->homes.resize(count);
+      manifest->homes[i] = {static_cast<std::byte*>(param.gradient), param.parameter};
+    }
+    if (param.uses > 1) {
+      if (manifest->uses.empty()) manifest->uses.assign(count, 1);
+      manifest->uses[i] = param.uses;
+    }
   }
   WEFT_TRY(check_total(manifest->params));
   return check_names(manifest->params);

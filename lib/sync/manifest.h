@@ -42,6 +42,7 @@ struct Manifest {
     void* parameter = nullptr;
   };
   std::vector<Home> homes;
+  std::vector<uint32_t> uses;  // per parameter; empty: each is used once
 
   std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }
   void* parameter(uint64_t i) const { return homes.empty() ? nullptr : homes[i].parameter; }

@@ -65,6 +65,9 @@ class Readiness {
     return out;
   }
 
+  bool claimed(uint64_t param, uint32_t stamp) const {
+    return stamps_[param].load(std::memory_order_acquire) == stamp;
+  }
   // All gradients are in their buckets.
   bool full() const {
     for (uint32_t b = 0; b < plan_.buckets.size(); b++) {

@@ -93,7 +93,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   }
   next_stamp();
   open_step(start, false);
-  return {};
+  return leave_out_unused();
 }
 
 uint32_t Reducer::next_stamp() {
@@ -128,6 +128,22 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
                              : gradient == nullptr || gradient == place.memory;
   if (!usable || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
+  if (s.uses) [[unlikely]] {
+    const Uses::Count count = s.uses->count(param, step.stamp());
+    if (count == Uses::Count::kTooMany) return note(too_often(param, step));
+    if (count == Uses::Count::kEarlier) {
+      // While uses are learned each may be the last.
+      if (s.copy && s.uses->learning()) s.gradients[param] = static_cast<std::byte*>(gradient);
+      return {};
+    }
+  }
+  return take(param, gradient, step);
+}
+
+// The gradient is complete.
+Status Reducer::take(uint64_t param, void* gradient, StepWord step) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
   if (step.local() && !s.readiness->enter(step)) [[unlikely]]
     return note(ready_refused(param, s.readiness->step()));
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
@@ -197,6 +213,7 @@ Status Reducer::finish(const weft_finish_options& options) {
   const StepWord step = s.readiness->step();
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
+  if (s.uses && s.uses->learning()) WEFT_TRY(take_learned(step));
   if (step.local()) return finish_local();
   if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
     for (const uint64_t param : s.readiness->missing()) WEFT_TRY(absent(&param, 1));
@@ -250,6 +267,7 @@ Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
       Code::kState, cat(missing.size(), " of ", state_->manifest.params.size(),
                         " parameters never became ready in ", step_text(), " on rank ", state_->comm->rank(),
                         ": ", state_->manifest.names(missing, missing.size()),
+                        uses_text(missing.front(), state_->readiness->step()),
                         ". The step is still open: make them ready and finish again")));
 }
 

@@ -34,6 +34,7 @@ class Reducer {
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
   Status result(uint64_t param, void* gradient);
+  Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
   Status param(uint64_t param, weft_param_info* info) const;
   // Steps without data until all ranks have joined.
   Status join(const weft_join_options& options, weft_join_result* result);
@@ -67,7 +68,12 @@ class Reducer {
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
+  Status take(uint64_t param, void* gradient, StepWord step);
   Status ready_refused(uint64_t param, StepWord step) const;
+  Status too_often(uint64_t param, StepWord step) const;
+  Status take_learned(StepWord step);
+  Status leave_out_unused();
+  std::string uses_text(uint64_t param, StepWord step) const;
   Status absent_refused(uint64_t param, StepWord step) const;
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
@@ -96,13 +102,13 @@ class Reducer {
 
   // begin and finish
   uint32_t stamp_ = 0;
-  uint32_t synchronised_ = 0;            // the stamp of the last synchronised step
-  StepStart start_;                      // of the last synchronised step
-  void* const* destinations_ = nullptr;  // of results of absent parameters, in this step
-  bool reduced_ = false;                 // the buckets hold the last step's results
-  uint64_t finished_ = 0;                // steps finished here, also those that were rolled back
-  uint64_t kept_step_ = kNoStep;         // the step whose contributions are kept, all of them
-  uint32_t kept_buckets_ = 0;            // of which are in the retained copies; the others in the buckets
+  std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
+  StepStart start_;                        // of the last synchronised step
+  void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
+  bool reduced_ = false;                   // the buckets hold the last step's results
+  uint64_t finished_ = 0;                  // steps finished here, also those that were rolled back
+  uint64_t kept_step_ = kNoStep;           // the step whose contributions are kept, all of them
+  uint32_t kept_buckets_ = 0;              // of which are in the retained copies; the others in the buckets
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   mutable std::mutex mutex_;

@@ -19,6 +19,7 @@
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
 #include "sync/schedule.h"
+#include "sync/uses.h"
 
 namespace weft {
 
@@ -29,6 +30,7 @@ struct ReducerState {
   bool copy = true;     // WEFT_GRADIENT_COPY
   bool retain = false;  // WEFT_REDUCER_RETAIN
   bool mapped = false;  // WEFT_REDUCER_ABSENT
+  bool learns = false;  // WEFT_REDUCER_STATIC
   bool uneven = false;  // WEFT_REDUCER_UNEVEN
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
@@ -46,6 +48,7 @@ struct ReducerState {
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
+  std::shared_ptr<Uses> uses;            // as well; null if each parameter is used once
   // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
   // it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
@@ -57,6 +60,7 @@ struct ReducerState {
     next->copy = copy;
     next->retain = retain;
     next->mapped = mapped;
+    next->learns = learns;
     next->uneven = uneven;
     next->rules = rules;
     next->wanted = wanted;
@@ -66,6 +70,7 @@ struct ReducerState {
     next->limits = limits;
     next->order = order;
     next->presence = presence;
+    next->uses = uses;
     next->gradients = gradients;
     return next;
   }

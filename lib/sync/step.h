@@ -48,6 +48,10 @@ class Step final : public Task, public FlightSource {
   }
   // The step of this stamp is over, well or not: neither the library nor its hook touches gradients any more.
   bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
+  // The bucket's result is in the gradients, in the step of this stamp. Any thread.
+  bool done(uint32_t bucket, uint32_t stamp) const {
+    return running_[bucket].done.load(std::memory_order_acquire) == stamp;
+  }
   // Every rank has finished the steps below this number.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   void commit(uint64_t steps) {
@@ -94,6 +98,7 @@ class Step final : public Task, public FlightSource {
     explicit Running(Engine& engine) : waiter(engine) {}
     StageWaiter waiter;
     std::atomic<uint64_t> ready_ns{0};
+    std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
     uint64_t generation = 0;      // of the stage that is pending

@@ -100,6 +100,7 @@ bool Step::absent_everywhere(uint32_t param) const {
 
 void Step::bucket_done(uint32_t bucket) {
   running_[bucket].done_ns = last_done_ns_ = clock_.now_ns();
+  running_[bucket].done.store(stamp_, std::memory_order_release);
   done_++;
   trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
   report(bucket, Code::kOk);

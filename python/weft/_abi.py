@@ -136,7 +136,8 @@ class HookParams(Sized):
 class Param(Sized):
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("dtype", c_int32), ("ndim", c_int32),
                 ("shape", P(c_int64)), ("strides", P(c_int64)), ("device_kind", c_int32), ("device", c_int32),
-                ("flags", c_uint64), ("gradient", c_void_p), ("parameter", c_void_p)]
+                ("flags", c_uint64), ("gradient", c_void_p), ("parameter", c_void_p),
+                ("uses", c_uint32), ("reserved", c_uint32)]
 
 
 class Plan(Sized):
@@ -258,6 +259,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_ready": (status, c_void_p, c_uint64, c_void_p, P(Stream)),
     "weft_reducer_absent": (status, c_void_p, P(c_uint64), c_uint64),
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
+    "weft_reducer_wait_param": (status, c_void_p, c_uint64, c_int64),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
     "weft_reducer_join": (status, c_void_p, P(JoinOptions), P(JoinResult)),
     "weft_reducer_replan": (status, c_void_p, P(ReplanOptions), P(Error)),

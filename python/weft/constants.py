@@ -139,6 +139,7 @@ class ReducerFlag(enum.IntFlag):
     ABSENT = 2
     UNEVEN = 4
     STOP_WHEN_EXHAUSTED = 8
+    STATIC = 16
 
 
 class Divide(enum.IntEnum):

@@ -178,6 +178,8 @@ int main(void) {
   FIELD(weft_param, flags);
   FIELD(weft_param, gradient);
   FIELD(weft_param, parameter);
+  FIELD(weft_param, uses);
+  FIELD(weft_param, reserved);
   STRUCT(weft_plan);
   FIELD(weft_plan, struct_size);
   FIELD(weft_plan, bucket_count);

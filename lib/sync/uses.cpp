@@ -1,0 +1,78 @@
+// Parameters that become ready several times in a step, as weft_param.uses says or as the first step shows.
+#include "sync/uses.h"
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+Status Reducer::too_often(uint64_t param, StepWord step) const {
+  const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
+  return Status::error(Code::kState, cat(name, " became ready too often", uses_text(param, step)));
+}
+
+// What is expected of a parameter that did not come as often.
+std::string Reducer::uses_text(uint64_t param, StepWord step) const {
+  const Uses* const uses = state_->uses.get();
+  if (uses == nullptr || (!uses->learns() && uses->needed(param) == 1)) return {};
+  return cat(" ('", state_->manifest.params[param].name, "' ", uses->counted(param, step.stamp()), " times; ",
+             uses->needed(param), " ",
+             uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
+}
+
+// The end of the step that shows how often parameters are used: what became ready is complete now.
+Status Reducer::take_learned(StepWord step) {
+  ReducerState& s = *state_;
+  std::vector<uint32_t> unused;
+  for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
+    const bool open = !s.readiness->claimed(i, step.stamp());  // not absent
+    if (open && s.uses->counted(i, step.stamp()) == 0) unused.push_back(i);
+  }
+  if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
+  for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
+    if (s.readiness->claimed(i, step.stamp())) continue;
+    if (s.uses->counted(i, step.stamp()) > 0) {
+      WEFT_TRY(take(i, s.copy ? s.gradients[i] : nullptr, step));
+    } else if (!step.local()) {
+      const uint64_t param = i;
+      WEFT_TRY(absent(&param, 1));
+    }
+  }
+  s.uses->learn(step.stamp());
+  return {};
+}
+
+// What the first step did not use is absent from every later one.
+Status Reducer::leave_out_unused() {
+  const ReducerState& s = *state_;
+  if (!s.uses || !s.uses->learns() || s.uses->learning() || (!s.mapped && !start_.fixed)) return {};
+  for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
+    if (s.uses->needed(i) == 0) WEFT_TRY(absent(&i, 1));
+  }
+  return {};
+}
+
+Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
+  const ReducerState& s = *state_;
+  if (timeout_ms < WEFT_TIMEOUT_POLL) {
+    return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
+  }
+  if (param >= s.manifest.params.size()) return note(ready_refused(param, StepWord()));
+  const uint32_t stamp = synchronised_.load();
+  if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
+  const uint32_t bucket = s.buckets->place(param).bucket;
+  const auto over = [&] { return step_->done(bucket, stamp) || step_->finished(stamp); };
+  Context& context = s.comm->context();
+  if (!context.engine().wait(over,
+                             Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
+    return Status::error(Code::kNotDone, cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                             "') has no result yet"));
+  }
+  if (step_->done(bucket, stamp)) return {};
+  if (s.comm->failed()) return note(s.comm->failure());
+  return note(Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                              "'): nothing was reduced in this step")));
+}
+
+}  // namespace weft

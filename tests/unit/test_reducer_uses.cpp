@@ -1,0 +1,148 @@
+// Parameters that become ready several times in a step, and waiting for one parameter's result.
+#include "reducer_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+std::vector<TestParam> three_params() {
+  return {{"tied", {6}}, {"once", {3}}, {"last", {5}}};
+}
+
+void refused(Rank& self, const Status& status, Code code, const std::string& why) {
+  self.expect(status.code() == code && has(status.text(), why), status.text() + ", not " + why);
+}
+
+// With `uses` for the first parameter.
+Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::unique_ptr<Reducer>* reducer,
+            int32_t mode = WEFT_GRADIENT_COPY) {
+  std::vector<weft_param> params = model.c();
+  params[0].uses = uses;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = params.data();
+  options.param_count = params.size();
+  const uint64_t limit = 0;
+  options.bucket_limits = &limit;
+  options.bucket_limit_count = 1;
+  options.mode = mode;
+  options.flags = flags;
+  return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
+}
+
+}  // namespace
+
+TEST_CASE("a parameter that is declared to be used three times is taken when it is ready for the third") {
+  const Model model(three_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make(self, model, 3, 0, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 3; step++) {
+      self.expect(reducer->begin(nullptr), "begin");
+      for (int use = 0; use < 2; use++) {
+        gradients.fill(0, 99 + step, self.rank);  // not complete yet
+        self.expect(reducer->ready(0, gradients[0], nullptr), "an earlier use");
+      }
+      gradients.fill(step, self.rank);
+      self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+      self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
+      refused(self, reducer->finish({}), Code::kState, "'tied' ('tied' 2 times; 3 are declared)");
+      self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
+      refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState,
+              "too often ('tied' 4 times; 3 are declared)");
+      refused(self, reducer->ready(1, gradients[1], nullptr), Code::kState, "'once') became ready too often");
+      self.expect(reducer->finish({}), "finish");
+      const Gradients expected = reference(model, {step}, 2, 2);
+      self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+    }
+  }));
+}
+
+TEST_CASE("ranks that declare different uses are told so") {
+  const Model model(three_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    refused(self, make(self, model, 2 + static_cast<uint32_t>(self.rank), 0, &reducer), Code::kMismatch,
+            "used differently often");
+  }));
+}
+
+TEST_CASE("a static pattern is learned in the first step, local or not, and may differ between ranks") {
+  const Model model(three_params());
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    for (const bool local_first : {false, true}) {
+      check(run_threads(2, [&](Rank& self) {
+        std::unique_ptr<Reducer> reducer;
+        self.expect(make(self, model, 1, WEFT_REDUCER_STATIC | WEFT_REDUCER_ABSENT, &reducer, mode),
+                    "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        const int uses = 2 + self.rank;
+        for (uint64_t step = 0; step < 4; step++) {
+          weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+          const bool local = local_first && step == 0;
+          if (local) begin.flags = WEFT_BEGIN_LOCAL;
+          self.expect(reducer->begin(&begin), "begin");
+          for (size_t i = 0; i < 2; i++) {
+            void* at = gradients[i];
+            if (mode == WEFT_GRADIENT_VIEW) self.expect(reducer->grad_view(i, &at), "view");
+            for (int use = 0; use < (i == 0 ? uses : 1); use++) {
+              gradients.fill(i, local ? 0 : step, self.rank, static_cast<std::byte*>(at));
+              self.expect(reducer->ready(i, at, nullptr), "ready");
+            }
+          }
+          if (step == 1 && !local_first) {
+            const auto at = [&](size_t i) { return mode == WEFT_GRADIENT_VIEW ? nullptr : gradients[i]; };
+            refused(self, reducer->ready(0, at(0), nullptr), Code::kState, "'tied') became ready too often");
+            refused(self, reducer->ready(2, at(2), nullptr), Code::kState,
+                    "'last' 1 times; 0 in the first step");
+          }
+          self.expect(reducer->finish({}), "finish");
+          if (local_first && step < 2) continue;  // the sum of two micro-batches
+          const Gradients expected = reference(model, {step}, 2, 2);
+          for (size_t i = 0; i < 2; i++) {
+            void* at = gradients[i];
+            if (mode == WEFT_GRADIENT_VIEW) self.expect(reducer->grad_view(i, &at), "view");
+            self.expect(std::memcmp(at, expected.memory()[i].data(), expected.memory()[i].size()) == 0,
+                        "result");
+          }
+          weft_param_info info{};
+          self.expect(reducer->param(2, &info), "param");
+          self.expect(info.absent_everywhere == 1, "absent");
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("waiting for one parameter ends with its bucket, and says what failed") {
+  const Model model(three_params());
+  Meeting begun(2);
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make(self, model, 1, 0, &reducer), "create");
+    if (!reducer) return;
+    refused(self, reducer->wait_param(0, 0), Code::kState, "no synchronised step");
+    refused(self, reducer->wait_param(9, 0), Code::kArg, "unknown");
+    Gradients gradients(model);
+    gradients.fill(5, self.rank);
+    const Gradients expected = reference(model, {5}, 2, 2);
+    self.expect(reducer->begin(nullptr), "begin");
+    // The plan launches the last parameter first.
+    self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
+    refused(self, reducer->wait_param(0, WEFT_TIMEOUT_POLL), Code::kNotDone, "'tied') has no result yet");
+    self.expect(reducer->wait_param(2, 0), "wait");
+    self.expect(gradients.memory()[2] == expected.memory()[2], "result, in the middle of the step");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+    self.expect(reducer->finish({}), "finish");
+    self.expect(reducer->wait_param(0, 0), "after the step");
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(begun.arrive(self), "meeting");
+    self.comm->fail(Status::error(Code::kCancelled, "enough"));
+    const Status status = reducer->wait_param(1, 0);
+    self.expect(!status.ok() && status.code() != Code::kNotDone, status.text());
+  }));
+}
