@@ -91,7 +91,7 @@ Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<
   const Status called = call(transport, rank, cards);
   const Status agreed = agree_on(args.exchange, called, args.deadline);
   // UCX does not reach who has died; that it has the exchange knows.
-  const Status lost = called.ok() ? Status() : args.exchange.check();
+  Status lost = called.ok() ? Status() : args.exchange.check();
   if (lost.code() == Code::kPeerFailed) return lost;
   WEFT_TRY(agreed);
   WEFT_TRY(await(transport, args, &Peer::hello, [&] { return answer(transport, rank, cards); }));

@@ -175,7 +175,7 @@ weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* op
     weft_join_options read;
     WEFT_TRY(read_struct(options, "weft_join_options", &read));
     weft_join_result out{};
-    const Status joined = reducer->rep->join(read, &out);
+    Status joined = reducer->rep->join(read, &out);
     after_progress(*reducer->context);
     if (result != nullptr) WEFT_TRY(write_struct(out, "result", result));
     return joined;

@@ -39,8 +39,8 @@ Status resolve(const std::string& host, Clock& clock, Deadline deadline, const T
     *numeric = host;  // as it was given: it may name an interface as well
     return {};
   }
-  const Status late = Status::error(Code::kTimeout, cat("host ", host, ": no name server answered in time"),
-                                    Evidence::kDeadline);
+  Status late = Status::error(Code::kTimeout, cat("host ", host, ": no name server answered in time"),
+                              Evidence::kDeadline);
   if (deadline.expired(clock)) return late;
   const auto question = std::make_shared<Question>();
   question->host = host;
