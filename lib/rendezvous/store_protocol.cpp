@@ -133,7 +133,9 @@ bool decode_failed(ByteView frame, Status* status) {
   if (!known(code) || !known(evidence) || !get_ranks(reader, &ranks)) return false;
   const std::string text = reader.get_string(kMaxText);
   if (!reader.done()) return false;
-  *status = Status::error(code, text, evidence).with_ranks(ranks);
+  // What happened to another rank itself is known here because it says so.
+  const Evidence here = evidence == Evidence::kLocal ? Evidence::kReport : evidence;
+  *status = Status::error(code, text, here).with_ranks(ranks);
   return true;
 }
 
