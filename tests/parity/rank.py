@@ -128,11 +128,16 @@ def main():
     with weft.Context() as context:
         for backend in backends.split(","):
             with weft.Comm(context, rank=RANK, size=SIZE, store=f"{store}-{backend}", backend=backend, timeout=60) as comm:
+                # A communicator of shm makes at most 63 reducers in its life.
                 for model in filter(None, models.split(",")):
-                    for mode in modes.split(","):
-                        lines.append(run_case(model, mode, backend, comm))
-                for name in filter(None, behaviours.split(",")):
-                    lines.append(verdict(f"{name}, {SIZE} ranks, {backend}", BEHAVIOURS[name](comm)))
+                    with comm.split(0) as part:
+                        for mode in modes.split(","):
+                            lines.append(run_case(model, mode, backend, part))
+                        part.barrier()
+                with comm.split(0) as part:
+                    for name in filter(None, behaviours.split(",")):
+                        lines.append(verdict(f"{name}, {SIZE} ranks, {backend}", BEHAVIOURS[name](part)))
+                    part.barrier()
                 comm.barrier()
     # Every rank has closed what is Weft's, and passed its last barrier. PyTorch's own threads are not ended, but left:
     # now and then one of them aborts a process that tears them down while another rank's connection closes.
