@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/.."
 what=${1:-build}
 clang_format=19.1.7
-clang_tidy=19.1.0.1
+clang_tidy=23.1.4
 
 debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
   catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev iproute2"

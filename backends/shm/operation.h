@@ -62,7 +62,7 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
                   const std::byte** inputs, Source&& source) {
   if (bytes == 0) return {};
   const std::byte* const own = op.input() == nullptr ? nullptr : op.input() + op.wanted() + offset;
-  std::byte* const dst = op.args.dst + offset;
+  std::byte* const dst = op.args.dst == nullptr ? nullptr : op.args.dst + offset;
   switch (op.take) {
     case Operation::Take::kFold: {
       for (int r = 0; r < op.size; r++) {

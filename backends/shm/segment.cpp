@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "base/round_up.h"
 #include "base/text.h"
@@ -34,14 +36,17 @@ Status map(const Fd& fd, uint64_t offset, uint64_t size, std::byte** base) {
   return {};
 }
 
+bool parse_number(const char* text, uint64_t* value) {
+  return std::from_chars(text, text + std::strlen(text), *value).ec == std::errc();
+}
+
 // A number in a small file such as memory.max; false if there is none ("max").
 bool read_number(const char* path, uint64_t* value) {
   std::FILE* const file = std::fopen(path, "re");
   if (file == nullptr) return false;
-  unsigned long long number = 0;
-  const bool ok = std::fscanf(file, "%llu", &number) == 1;
+  char line[32];
+  const bool ok = std::fgets(line, sizeof line, file) != nullptr && parse_number(line, value);
   std::fclose(file);
-  *value = number;
   return ok;
 }
 
@@ -206,9 +211,12 @@ uint64_t available_memory() {
   uint64_t available = UINT64_MAX;
   if (std::FILE* const file = std::fopen("/proc/meminfo", "re")) {
     char line[128];
-    unsigned long long kib = 0;
+    constexpr std::string_view kField = "MemAvailable:";
     while (std::fgets(line, sizeof line, file) != nullptr) {
-      if (std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = kib * 1024;
+      if (std::strncmp(line, kField.data(), kField.size()) != 0) continue;
+      uint64_t kib = 0;
+      if (parse_number(line + std::strspn(line + kField.size(), " ") + kField.size(), &kib))
+        available = kib * 1024;
     }
     std::fclose(file);
   }

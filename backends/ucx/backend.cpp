@@ -21,7 +21,7 @@ Status probe(std::string* detail) {
 
 }  // namespace
 
-const Backend& backend() {
+const Backend& backend() noexcept {
   static constexpr Backend kBackend = {
       .name = "ucx",
       .summary = "messages over UCX, between hosts and inside one",

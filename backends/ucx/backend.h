@@ -5,6 +5,6 @@
 
 namespace weft::ucx {
 
-const Backend& backend();
+const Backend& backend() noexcept;
 
 }  // namespace weft::ucx

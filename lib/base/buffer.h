@@ -1,6 +1,8 @@
 // Bytes that cross a process boundary: an owned buffer, a writer, and a reader that checks bounds first.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -58,9 +60,9 @@ class ByteReader {
   template <class Int>
     requires std::is_integral_v<Int> || std::is_enum_v<Int>
   Int get() {
-    Int value{};
-    if (take(sizeof value)) std::memcpy(&value, bytes_.data() + at_ - sizeof value, sizeof value);
-    return value;
+    std::array<std::byte, sizeof(Int)> raw{};
+    if (take(sizeof(Int))) std::memcpy(raw.data(), bytes_.data() + at_ - sizeof(Int), sizeof(Int));
+    return std::bit_cast<Int>(raw);
   }
   double get_f64() {
     const uint64_t bits = get<uint64_t>();

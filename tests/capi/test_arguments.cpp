@@ -9,6 +9,7 @@
 
 #include "capi/ranks.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 namespace {
 

@@ -1,5 +1,6 @@
 // The C ABI, seen by a program: collectives, requests, callbacks, errors. Ranks are threads.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -109,11 +110,11 @@ TEST_CASE("an operation's deadline fails the communicator and names the absent r
     std::atomic<bool> over{false};
     const std::string error = weft_test::run(backend, 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       if (r.rank == 2) {
-        while (!over) std::this_thread::yield();
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-      options.timeout_ms = 50;
+      options.timeout_ms = 500;  // longer than one of the two may come after the other, or it is named too
       findings.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_ERR_TIMEOUT);
       weft_error details = WEFT_ERROR_INIT;
       findings.expect(weft_comm_error(r.comm, &details) == WEFT_ERR_TIMEOUT);

@@ -1,5 +1,6 @@
 // Objects of the C ABI at their end: destroyed in any order, by any thread, with work outstanding.
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -116,7 +117,7 @@ TEST_CASE("the deadline of an operation holds also while it waits behind another
     std::atomic<bool> over{false};
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       if (r.rank == 1) {
-        while (!over) std::this_thread::yield();  // joins nothing
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // joins nothing
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;

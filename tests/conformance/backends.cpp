@@ -9,6 +9,7 @@
 #include "loopback/loopback.h"
 #include "shm/backend.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 #include "support/simulation.h"
 

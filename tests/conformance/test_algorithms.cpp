@@ -9,6 +9,7 @@
 #include "cases.h"
 #include "coll/select.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 
 using namespace weft;
@@ -16,11 +17,7 @@ using namespace weft::test;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kSample = 4;  // one case in so many
-#else
-constexpr uint64_t kSample = 1;
-#endif
+constexpr uint64_t kSample = kSanitized ? 4 : 1;  // one case in so many
 
 bool moves_messages(const BackendRow& row) {
   return row.backend().make_transport != nullptr;

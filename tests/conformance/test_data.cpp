@@ -2,6 +2,7 @@
 #include "backends.h"
 #include "cases.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 
 using namespace weft;
@@ -9,11 +10,7 @@ using namespace weft::test;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kSample = 8;  // one case in so many
-#else
-constexpr uint64_t kSample = 1;
-#endif
+constexpr uint64_t kSample = kSanitized ? 8 : 1;  // one case in so many
 
 constexpr Coll kColls[] = {Coll::kAllReduce, Coll::kReduce,        Coll::kBroadcast,
                            Coll::kAllGather, Coll::kReduceScatter, Coll::kGather,

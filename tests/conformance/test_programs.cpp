@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "cases.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 #include "support/simulation.h"
 
@@ -11,11 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kPrograms = 30;
-#else
-constexpr uint64_t kPrograms = 300;
-#endif
+constexpr uint64_t kPrograms = kSanitized ? 30 : 300;
 
 std::vector<Case> random_program(int size, Random& random) {
   std::vector<Case> program(3 + random.below(8));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "reducer_cases.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 
 using namespace weft;
@@ -13,11 +14,7 @@ using namespace weft::test;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kSimulations = 30;
-#else
-constexpr uint64_t kSimulations = 600;
-#endif
+constexpr uint64_t kSimulations = kSanitized ? 30 : 600;
 constexpr uint64_t kCases = 20;  // in one simulation, one after the other
 
 // One rank's run of one program.

@@ -29,18 +29,6 @@ inline std::string skip_reason;
 #endif
 }
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kThreadSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr bool kThreadSanitizer = true;
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
-
 }  // namespace weft::test
 
 // End the running test case, also from a helper, and count it as skipped; `make test` prints why.

@@ -2,6 +2,7 @@
 // conformance suite has all dtypes and ops; here the sizes are chosen by path.
 #include "shm_rank.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 using namespace weft;
 using namespace weft::test;

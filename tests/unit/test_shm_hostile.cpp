@@ -9,6 +9,7 @@
 #include "shm/lane.h"
 #include "shm_rank.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 using namespace weft;
 using namespace weft::shm;

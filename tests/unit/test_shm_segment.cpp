@@ -11,6 +11,7 @@
 #include "shm/segment.h"
 #include "shm_rank.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 using namespace weft;
 using namespace weft::shm;
@@ -172,9 +173,7 @@ TEST_CASE("a communicator leaves neither descriptors nor mappings behind") {
 
 TEST_CASE("ranks that run out of address space settle for smaller arenas") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer needs its address space");
-#if defined(__SANITIZE_ADDRESS__)
-  WEFT_SKIP("the address sanitizer needs its address space");
-#endif
+  if (kAddressSanitizer) WEFT_SKIP("the address sanitizer needs its address space");
   const uint64_t huge = uint64_t{1} << 46;
   const uint64_t feasible = feasible_arena(4, huge);
   CHECK(feasible < huge);

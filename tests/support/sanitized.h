@@ -1,0 +1,26 @@
+// Under which sanitizer the tests are compiled, for those that cannot live under one or choose how much they
+// try.
+#pragma once
+
+#if defined(__has_feature)  // clang
+#define WEFT_TEST_HAS_FEATURE(name) __has_feature(name)
+#else
+#define WEFT_TEST_HAS_FEATURE(name) 0
+#endif
+
+namespace weft::test {
+
+#if defined(__SANITIZE_THREAD__) || WEFT_TEST_HAS_FEATURE(thread_sanitizer)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+#if defined(__SANITIZE_ADDRESS__) || WEFT_TEST_HAS_FEATURE(address_sanitizer)
+inline constexpr bool kAddressSanitizer = true;
+#else
+inline constexpr bool kAddressSanitizer = false;
+#endif
+// Everything takes about ten times as long.
+inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
+
+}  // namespace weft::test
