@@ -130,7 +130,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   }
   out->name.assign(in.name, length);
   if (in.flags != 0) return wrong(index, out->name, cat("unknown flags ", in.flags));
-  if (in.reserved != 0) return wrong(index, out->name, "reserved is not 0");
+  if (in.sparse_ndim != 0) return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
   if (in.ndim < 0 || in.ndim > kMaxParamDims) {
     return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
   }

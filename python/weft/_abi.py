@@ -137,7 +137,7 @@ class Param(Sized):
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("dtype", c_int32), ("ndim", c_int32),
                 ("shape", P(c_int64)), ("strides", P(c_int64)), ("device_kind", c_int32), ("device", c_int32),
                 ("flags", c_uint64), ("gradient", c_void_p), ("parameter", c_void_p),
-                ("uses", c_uint32), ("reserved", c_uint32)]
+                ("uses", c_uint32), ("sparse_ndim", c_uint32)]
 
 
 class Plan(Sized):
@@ -149,7 +149,8 @@ class ReducerOptions(Sized):
                 ("mode", c_int32), ("bucket_limit_count", c_uint32), ("bucket_limits", P(c_uint64)),
                 ("hook", c_void_p), ("on_bucket", bucket_fn), ("on_bucket_user_data", c_void_p),
                 ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32),
-                ("plan", P(Plan))]
+                ("plan", P(Plan)), ("reduce_dtype", c_int32), ("buffers_root", c_int32), ("check_interval", c_uint32),
+                ("reserved2", c_uint32)]
 
 
 class BeginOptions(Sized):
@@ -158,7 +159,29 @@ class BeginOptions(Sized):
 
 
 class FinishOptions(Sized):
-    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("stream", P(Stream))]
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("stream", P(Stream)), ("clip_norm", c_double)]
+
+
+class Sparse(Sized):
+    _fields_ = [("struct_size", c_size_t), ("count", c_uint64), ("indices", P(c_int64)), ("values", c_void_p)]
+
+
+class Norms(Sized):
+    _fields_ = [("struct_size", c_size_t), ("total", c_double), ("clip_factor", c_double),
+                ("nonfinite_params", c_uint64), ("skipped", c_uint8), ("reserved", c_uint8 * 7)]
+
+
+class Slice(Structure):
+    _fields_ = [("param", c_uint64), ("offset", c_uint64), ("count", c_uint64)]
+
+
+class GatherOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("timeout_ms", c_int64)]
+
+
+class BroadcastOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("root", c_int32), ("in_flight", c_uint32),
+                ("chunk_bytes", c_uint64), ("timeout_ms", c_int64)]
 
 
 class JoinOptions(Sized):
@@ -261,6 +284,14 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
     "weft_reducer_wait_param": (status, c_void_p, c_uint64, c_int64),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
+    "weft_reducer_ready_sparse": (status, c_void_p, c_uint64, P(Sparse), P(Stream)),
+    "weft_reducer_sparse_result": (status, c_void_p, c_uint64, P(Sparse)),
+    "weft_reducer_norms": (status, c_void_p, P(Norms), P(c_double)),
+    "weft_reducer_owned": (status, c_void_p, c_int32, P(Slice), P(c_uint64)),
+    "weft_reducer_gather_params": (status, c_void_p, P(GatherOptions)),
+    "weft_reducer_broadcast": (status, c_void_p, P(BroadcastOptions), P(Error)),
+    "weft_reducer_check": (status, c_void_p, P(Error)),
+    "weft_reducer_report": (status, c_void_p, c_char_p, P(c_uint64)),
     "weft_reducer_join": (status, c_void_p, P(JoinOptions), P(JoinResult)),
     "weft_reducer_replan": (status, c_void_p, P(ReplanOptions), P(Error)),
     "weft_reducer_param": (status, c_void_p, c_uint64, P(ParamInfo)),

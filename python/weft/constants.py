@@ -140,6 +140,28 @@ class ReducerFlag(enum.IntFlag):
     UNEVEN = 4
     STOP_WHEN_EXHAUSTED = 8
     STATIC = 16
+    BUFFERS = 32
+    SHARDED = 64
+    OWN_WHOLE = 128
+    NORMS = 256
+    ACCUMULATE_F32 = 512
+    SPARSE_FIXED = 1024
+    DETERMINISTIC = 2048
+    COPY_STRAYS = 4096
+    REPLAN = 8192
+
+
+class ParamFlag(enum.IntFlag):
+    SPARSE = 1
+    STATE_ONLY = 2
+    BUFFER = 4
+    IGNORED = 8
+
+
+class BroadcastFlag(enum.IntFlag):
+    PARAMS = 1
+    STATE = 2
+    BUFFERS = 4
 
 
 class Divide(enum.IntEnum):
@@ -160,6 +182,8 @@ class BeginFlag(enum.IntFlag):
 class FinishFlag(enum.IntFlag):
     COMMIT = 1
     REST_ABSENT = 2
+    SKIP = 4
+    SKIP_NONFINITE = 8
 
 
 VERSION_MAJOR = 1
@@ -173,3 +197,4 @@ NO_STEP = 2**64 - 1
 TIMEOUT_INFINITE = -1
 TIMEOUT_POLL = -2
 COLOR_NONE = -(2**31)
+ROOT_LAST_ACTIVE = -1

@@ -657,16 +657,26 @@ typedef struct weft_param {
   const int64_t* strides; /* in elements; default: row-major */
   int32_t device_kind;    /* WEFT_DEVICE_*; default host */
   int32_t device;
-  uint64_t flags; /* 0 */
+  uint64_t flags; /* WEFT_PARAM_* */
   /* Where its gradient is in copy mode, from create to destroy: for ready with NULL, and where the result of
    * an absent parameter goes. Default: none. This rank's own, like the next. */
   void* gradient;
-  void* parameter; /* its value, for hooks; never touched here. Default none */
+  /* Its value, laid out by the strides: for hooks, and for the calls that broadcast, compare or gather
+   * values. Default none */
+  void* parameter;
   /* How often it becomes ready in a step (shared weights, checkpointing); the last time counts, and hands the
    * gradient over. Equal on all ranks; default 1. See WEFT_REDUCER_STATIC. */
   uint32_t uses;
-  uint32_t reserved; /* 0 */
+  uint32_t sparse_ndim; /* WEFT_PARAM_SPARSE: how many leading dimensions its indices name; default 1 */
 } weft_param;
+/* Its gradients are sparse (COO): weft_reducer_ready_sparse. A bucket of its own. */
+#define WEFT_PARAM_SPARSE UINT64_C(1)
+/* Part of the model's state without a gradient: broadcast, never reduced. Any dtype; needs `parameter`. */
+#define WEFT_PARAM_STATE_ONLY UINT64_C(2)
+/* A buffer, such as a running mean: as STATE_ONLY, and broadcast as steps begin (WEFT_REDUCER_BUFFERS). */
+#define WEFT_PARAM_BUFFER UINT64_C(4)
+/* Not this library's: never verified, in no bucket, never broadcast. It keeps its index. */
+#define WEFT_PARAM_IGNORED UINT64_C(8)
 #define WEFT_PARAM_INIT {sizeof(weft_param), NULL, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0}
 
 typedef int32_t weft_gradient_mode;
@@ -705,6 +715,14 @@ typedef struct weft_reducer_options {
   int32_t divide_by;     /* WEFT_DIVIDE_*; equal on all ranks; default WORLD */
   uint32_t reserved;     /* 0 */
   const weft_plan* plan; /* equal on all ranks; default: by bucket_limits */
+  /* Gradients of F16, BF16 and F32 travel and are summed as this type (one of these three), without a second
+   * buffer for the whole model. Equal on all ranks; default: each as its own. */
+  int32_t reduce_dtype;
+  int32_t buffers_root; /* WEFT_REDUCER_BUFFERS: whose buffers; a rank, or WEFT_ROOT_LAST_ACTIVE; default 0 */
+  /* Compare the parameters' values as every so many synchronised steps begin, as weft_reducer_check does.
+   * Equal on all ranks; default 0: never. */
+  uint32_t check_interval;
+  uint32_t reserved2; /* 0 */
 } weft_reducer_options;
 /* Keep what each rank contributes to a step until the step is committed, for weft_reducer_retry. Needs the
  * memory of the buckets once more (weft_reducer_stats.retained_bytes); every finish then commits. */
@@ -724,13 +742,56 @@ typedef struct weft_reducer_options {
  * which a parameter becomes ready more or less often is an error that names it. */
 #define WEFT_REDUCER_STATIC UINT64_C(16)
 
+/* Every synchronised step begins with a broadcast of the buffers (WEFT_PARAM_BUFFER) from buffers_root; begin
+ * returns when they have arrived. */
+#define WEFT_REDUCER_BUFFERS UINT64_C(32)
+/* Sharded (ZeRO): each rank receives the sums of the slices that it owns (weft_reducer_owned) alone; the rest
+ * of the gradients is undefined after finish. The program updates the slices and gathers the parameters. */
+#define WEFT_REDUCER_SHARDED UINT64_C(64)
+/* With SHARDED: a parameter is owned by one rank as a whole. */
+#define WEFT_REDUCER_OWN_WHOLE UINT64_C(128)
+/* Compute the norms of the reduced gradients, and which are not finite, as they are reduced
+ * (weft_reducer_norms); needed for weft_finish_options.clip_norm and WEFT_FINISH_SKIP_NONFINITE. */
+#define WEFT_REDUCER_NORMS UINT64_C(256)
+/* Copy mode: local steps add gradients of F16 and BF16 up in F32. Costs the bucket's memory twice over. */
+#define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
+/* The indices of sparse gradients are those of the first synchronised step and stay: values alone travel. */
+#define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
+/* Equal bits for every backend, algorithm and bucket plan: each element is folded in the order of ranks. */
+#define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
+/* View mode: ready takes a gradient that is not in its view, and copies it there. */
+#define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
+/* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan. */
+#define WEFT_REDUCER_REPLAN UINT64_C(8192)
+
+/* For roots: the highest rank that has data. */
+#define WEFT_ROOT_LAST_ACTIVE -1
+
 /* What sums are divided by, besides micro_batches. All but WORLD need WEFT_REDUCER_UNEVEN. */
 #define WEFT_DIVIDE_WORLD 0   /* the number of ranks */
 #define WEFT_DIVIDE_ACTIVE 1  /* the number of ranks that have data in this step */
 #define WEFT_DIVIDE_WEIGHTS 2 /* a weighted mean: the sum of their weights (samples, say) */
 
 #define WEFT_REDUCER_OPTIONS_INIT \
-  {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL}
+  {sizeof(weft_reducer_options),  \
+   NULL,                          \
+   0,                             \
+   sizeof(weft_param),            \
+   0,                             \
+   0,                             \
+   NULL,                          \
+   NULL,                          \
+   NULL,                          \
+   NULL,                          \
+   0,                             \
+   0,                             \
+   0,                             \
+   0,                             \
+   NULL,                          \
+   0,                             \
+   0,                             \
+   0,                             \
+   0}
 
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 
@@ -809,15 +870,23 @@ WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* 
 
 typedef struct weft_finish_options {
   size_t struct_size;
-  uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks */
+  uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks, but for SKIP */
   const weft_stream* stream; /* waits on the device; default host */
+  /* Scale the results so that the norm of all of them together is at most this; equal on all ranks, needs
+   * WEFT_REDUCER_NORMS. Default 0: no limit. */
+  double clip_norm;
 } weft_finish_options;
 /* Return only when every rank has all results of this step: after WEFT_OK the step is committed, and no
  * failure undoes it. Costs a barrier. */
 #define WEFT_FINISH_COMMIT UINT64_C(1)
 /* Every parameter that is neither ready nor absent is absent. */
 #define WEFT_FINISH_REST_ABSENT UINT64_C(2)
-#define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL}
+/* Skip the step, because this rank's loss overflowed, say: what one rank asks all do, see weft_norms.skipped.
+ * Needs WEFT_REDUCER_NORMS. */
+#define WEFT_FINISH_SKIP UINT64_C(4)
+/* Skip the step if a reduced gradient is not finite. Needs WEFT_REDUCER_NORMS. */
+#define WEFT_FINISH_SKIP_NONFINITE UINT64_C(8)
+#define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0}
 
 /* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
  * WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make them ready and
@@ -838,6 +907,87 @@ WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t par
  * a step, or if the last synchronised step did not reduce it. Threads: one thread at a time per reducer.
  * Since 1.0 */
 WEFT_API weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gradient);
+
+/* Entries of a sparse gradient. Duplicates are allowed: they add up. */
+typedef struct weft_sparse {
+  size_t struct_size;
+  uint64_t count;         /* entries */
+  const int64_t* indices; /* sparse_ndim rows of count each, one for a dimension: row d holds dimension d's */
+  const void* values;     /* count blocks of the dense dimensions' elements, row-major */
+} weft_sparse;
+#define WEFT_SPARSE_INIT {sizeof(weft_sparse), 0, NULL, NULL}
+
+/* The gradient of a parameter with WEFT_PARAM_SPARSE is complete; its entries are lent until its bucket
+ * completes. Otherwise as weft_reducer_ready. Since 1.0 */
+WEFT_API weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param,
+                                               const weft_sparse* gradient, const weft_stream* stream);
+
+/* The last step's result of a sparse parameter: sorted by index, each index once. Its memory is the reducer's
+ * and stays until the next begin. Returns as weft_reducer_result. Since 1.0 */
+WEFT_API weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, weft_sparse* result);
+
+typedef struct weft_norms {
+  size_t struct_size;
+  double total;              /* the L2 norm of all gradients that have a result, before clipping */
+  double clip_factor;        /* that they were scaled by */
+  uint64_t nonfinite_params; /* parameters with an infinity or a NaN in their result */
+  uint8_t skipped;           /* 1: the step was skipped on all ranks; gradients are as they were */
+  uint8_t reserved[7];
+} weft_norms;
+
+/* Norms of the last synchronised step, equal bits on all ranks. per_param (may be NULL) receives the L2 norm
+ * of each parameter's result; param_count entries. Returns WEFT_ERR_STATE inside a step, before the first or
+ * without WEFT_REDUCER_NORMS. Threads: one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms, double* per_param);
+
+/* A piece of a parameter, elements in the order in which the gradient is laid out. */
+typedef struct weft_slice {
+  uint64_t param;
+  uint64_t offset; /* elements */
+  uint64_t count;  /* elements, at least 1 */
+} weft_slice;
+
+/* The slices that a rank owns, with WEFT_REDUCER_SHARDED, in the order of the buckets. *count: room in
+ * slices, becomes how many there are; slices may be NULL to ask. Returns WEFT_ERR_ARG if there is not room
+ * enough. Threads: between steps, one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices,
+                                        uint64_t* count);
+
+typedef struct weft_gather_options {
+  size_t struct_size;
+  uint64_t flags;     /* 0 */
+  int64_t timeout_ms; /* default: the reducer's */
+} weft_gather_options;
+#define WEFT_GATHER_OPTIONS_INIT {sizeof(weft_gather_options), 0, 0}
+
+/* Sharded: start to send each owner's slices of the parameters' values (weft_param.parameter) to all ranks,
+ * in the order of the parameters. Returns at once; weft_reducer_wait_param waits for one parameter, the next
+ * begin for all. Returns WEFT_ERR_STATE inside a step. Threads: one thread at a time per reducer. Since 1.0
+ */
+WEFT_API weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options);
+
+typedef struct weft_broadcast_options {
+  size_t struct_size;
+  uint64_t flags;       /* WEFT_BROADCAST_*; default 0: all of them */
+  int32_t root;         /* rank, or WEFT_ROOT_LAST_ACTIVE (of the last step); default 0 */
+  uint32_t in_flight;   /* chunks at the same time; default 2 */
+  uint64_t chunk_bytes; /* at most, in one message; default 250 MiB */
+  int64_t timeout_ms;   /* default: the communicator's for operations */
+} weft_broadcast_options;
+#define WEFT_BROADCAST_PARAMS UINT64_C(1)  /* values of parameters with gradients */
+#define WEFT_BROADCAST_STATE UINT64_C(2)   /* WEFT_PARAM_STATE_ONLY */
+#define WEFT_BROADCAST_BUFFERS UINT64_C(4) /* WEFT_PARAM_BUFFER */
+#define WEFT_BROADCAST_OPTIONS_INIT {sizeof(weft_broadcast_options), 0, 0, 0, 0, 0}
+
+/* Copy the values of parameters (weft_param.parameter) from the root to all ranks, in coalesced chunks.
+ * options are equal on all ranks. Collective, between steps. options and error may be NULL. Since 1.0 */
+WEFT_API weft_status weft_reducer_broadcast(weft_reducer* reducer, const weft_broadcast_options* options,
+                                            weft_error* error);
+
+/* Compare the parameters' values on all ranks, by hash. A difference is WEFT_ERR_MISMATCH on every rank: the
+ * text names the first parameter that differs, failed_ranks those that hold the minority's value. The reducer
+ * stays usable. Collective, between steps. error may be NULL. Since 1.0 */
+WEFT_API weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error);
 
 typedef struct weft_join_options {
   size_t struct_size;
@@ -951,6 +1101,11 @@ typedef struct weft_reducer_stats {
   uint64_t plain_bytes;
   uint64_t plan_generation; /* how often weft_reducer_replan has changed the plan */
 } weft_reducer_stats;
+
+/* Everything that is known of the reducer and its steps as JSON: docs/reducer.md lists the fields. *size:
+ * room in text, becomes the bytes of the whole text with its final 0; text may be NULL to ask. What does not
+ * fit is cut, which WEFT_ERR_ARG says. Threads: between steps, one thread at a time per reducer. Since 1.0 */
+WEFT_API weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* size);
 
 /* Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats);

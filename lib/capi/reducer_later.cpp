@@ -1,0 +1,38 @@
+// Calls of weft_reducer_* whose work is still to come.
+#include "capi/handles.h"
+
+using namespace weft;
+using namespace weft::capi;
+
+namespace {
+
+weft_status later(const char* call) {
+  return plain([&] { return Status::error(Code::kUnsupported, cat(call, " is not in this version")); });
+}
+
+}  // namespace
+
+weft_status weft_reducer_ready_sparse(weft_reducer*, uint64_t, const weft_sparse*, const weft_stream*) {
+  return later(__func__);
+}
+weft_status weft_reducer_sparse_result(weft_reducer*, uint64_t, weft_sparse*) {
+  return later(__func__);
+}
+weft_status weft_reducer_norms(weft_reducer*, weft_norms*, double*) {
+  return later(__func__);
+}
+weft_status weft_reducer_owned(weft_reducer*, int32_t, weft_slice*, uint64_t*) {
+  return later(__func__);
+}
+weft_status weft_reducer_gather_params(weft_reducer*, const weft_gather_options*) {
+  return later(__func__);
+}
+weft_status weft_reducer_broadcast(weft_reducer*, const weft_broadcast_options*, weft_error*) {
+  return later(__func__);
+}
+weft_status weft_reducer_check(weft_reducer*, weft_error*) {
+  return later(__func__);
+}
+weft_status weft_reducer_report(weft_reducer*, char*, uint64_t*) {
+  return later(__func__);
+}
