@@ -15,6 +15,7 @@ LAYERS = {
     "lib/base": ["base/"],
     "lib/core": ABOVE_CORE,
     "lib/rendezvous": ABOVE_CORE + ["rendezvous/"],
+    "lib/frames": ABOVE_CORE + ["frames/"],
     "lib/kernels": ABOVE_CORE + ["kernels/"],
     "lib/coll": ABOVE_CORE + ["coll/"],
     "lib/trace": ABOVE_CORE + ["trace/"],
@@ -75,7 +76,7 @@ def allowed_prefixes(path):
         return LIB_FOLDERS + [""] if len(parts) == 2 else LAYERS.get("/".join(parts[:2]), [])
     own = "/".join(parts[:2]) + "/"
     names = [own, parts[1] + "/"]
-    return names + (ABOVE_CORE if parts[0] == "backends" else HOOK_SEES)
+    return names + (ABOVE_CORE + ["frames/"] if parts[0] == "backends" else HOOK_SEES)
 
 
 def may_include(path, included, root):

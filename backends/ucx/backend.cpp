@@ -2,8 +2,9 @@
 #include "backend.h"
 
 #include "base/text.h"
-#include "connect.h"
+#include "frames/meet.h"
 #include "library.h"
+#include "link.h"
 
 namespace weft::ucx {
 namespace {
@@ -17,6 +18,11 @@ Status probe(std::string* detail) {
   if (found.empty()) return Status::error(Code::kUnavailable, cat("because ", version(), " finds no device"));
   *detail = cat(version(), " over ", found);
   return {};
+}
+
+Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
+  return frames::meet_over(std::make_unique<UcxLink>(args.exchange.size(), args.clock, args.log), args,
+                           transport);
 }
 
 }  // namespace

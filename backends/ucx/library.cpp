@@ -46,7 +46,7 @@ constexpr Setting kSettings[] = {
     {"KEEPALIVE_INTERVAL", "inf"},  // the control channel knows better who is alive
     {"MEMTYPE_CACHE", "n"},         // it hooks memory calls; Weft says what memory it passes
     {"RCACHE_ENABLE", "n"},         // the same
-    {"RESOLVE_REMOTE_EP_ID", "y"},  // an endpoint calls when it is made (connect.cpp, call)
+    {"RESOLVE_REMOTE_EP_ID", "y"},  // an endpoint calls when it is made (lib/frames/meet.cpp, call)
     {"RNDV_THRESH", "inf"},         // each message says itself how it goes
     {"ZCOPY_THRESH", "8k"},         // a piece for TCP goes as one, not in copied parts (UCX 1.22)
     {"WARN_INVALID_CONFIG", "n"},

@@ -12,14 +12,16 @@
 #include <string>
 #include <vector>
 
+#include "frames/transport.h"
 #include "support/catch.h"
 #include "support/flood.h"
 #include "support/seed.h"
 #include "support/simulation.h"
 #include "ucx/library.h"
-#include "ucx/transport.h"
+#include "ucx/link.h"
 
 using namespace weft;
+using namespace weft::frames;
 using namespace weft::ucx;
 
 namespace {
@@ -34,7 +36,8 @@ class Ranks {
   explicit Ranks(int size, Stage stage = kMet) {
     std::vector<Bytes> addresses(static_cast<size_t>(size));
     for (int r = 0; r < size; r++) {
-      ranks_.push_back(std::make_unique<UcxTransport>(r, size, clock_, log_));
+      ranks_.push_back(std::make_unique<FramedTransport>(
+          r, size, std::make_unique<UcxLink>(size, clock_, log_), clock_, log_));
       const Status opened = at(r).open(&addresses[static_cast<size_t>(r)]);
       // UCX finds network devices in /sys, which some containers lack.
       if (!opened.ok() && std::getenv("WEFT_UCX_TLS") != nullptr) WEFT_SKIP(opened.text());
@@ -53,15 +56,15 @@ class Ranks {
     if (stage == kMet) meet();
   }
 
-  // As connect.cpp does it: of two ranks the lower one calls, and the other one answers.
+  // As meet.cpp does it: of two ranks the lower one calls, and the other one answers.
   void call(int from, int to) {
-    REQUIRE(at(from).add_endpoint(to, address(to)).ok());
+    REQUIRE(at(from).connect(to, address(to)).ok());
     at(from).tell(at(from).peer(to), NoteKind::kHello);
   }
   void answer() {
     for (int a = 0; a < size(); a++) {
       for (int b = a + 1; b < size() && ranks_[static_cast<size_t>(b)]; b++) {
-        if (at(b).peer(a).hello && at(b).peer(a).endpoint == nullptr) call(b, a);
+        if (at(b).peer(a).hello && !at(b).peer(a).connected) call(b, a);
       }
     }
   }
@@ -79,7 +82,7 @@ class Ranks {
 
   static uint64_t token(int from, int to) { return static_cast<uint64_t>(1000 * from + to + 1); }
   int size() const { return static_cast<int>(ranks_.size()); }
-  UcxTransport& at(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  FramedTransport& at(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
   const Bytes& address(int rank) { return addresses_[static_cast<size_t>(rank)]; }
   void end(int rank) { ranks_[static_cast<size_t>(rank)].reset(); }
   Clock& clock() { return clock_; }
@@ -106,7 +109,7 @@ class Ranks {
  private:
   SystemClock clock_;
   Log log_;
-  std::vector<std::unique_ptr<UcxTransport>> ranks_;
+  std::vector<std::unique_ptr<FramedTransport>> ranks_;
   std::vector<Bytes> addresses_;
 };
 
@@ -139,12 +142,13 @@ class Stranger {
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     REQUIRE(ucp_ep_create(worker_.get(), &params, &endpoint_) == UCS_OK);
   }
-  void send(unsigned id, const void* header, size_t header_size, const Bytes& data, bool rendezvous = false) {
+  void send(FrameKind kind, const void* header, size_t header_size, const Bytes& data,
+            bool rendezvous = false) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    void* const request =
-        ucp_am_send_nbx(endpoint_, id, header, header_size, data.data(), data.size(), &param);
+    void* const request = ucp_am_send_nbx(endpoint_, static_cast<unsigned>(kind), header, header_size,
+                                          data.data(), data.size(), &param);
     if (!UCS_PTR_IS_PTR(request)) return;
     ranks_.until([&] {
       ucp_worker_progress(worker_.get());
@@ -238,7 +242,7 @@ TEST_CASE("ranks that take back what they send and end while they meet are no ha
       for (int i = 0; i < 3; i++) {
         const int going = (first + i) % 3;
         for (int other = 0; other < 3; other++) {
-          if (ranks.at(going).peer(other).endpoint == nullptr) continue;
+          if (!ranks.at(going).peer(other).connected) continue;
           Message out;
           ranks.at(going).send(other, tag(0), descriptor(0), data.data(), data.size(), &out);
           ranks.at(going).cancel(&out);
@@ -398,16 +402,16 @@ TEST_CASE("who does not know the token is not heard") {
       header.token = token;
       header.from = from;
       if (from == 0 && token == Ranks::token(0, 1)) continue;
-      stranger.send(kMessageId, &header, sizeof header, Bytes(100));
+      stranger.send(FrameKind::kMessage, &header, sizeof header, Bytes(100));
       Note note{token, kWindowBytes, 0, from, NoteKind::kCredit};
-      stranger.send(kNoteId, &note, sizeof note, {});
+      stranger.send(FrameKind::kNote, &note, sizeof note, {});
     }
   }
-  stranger.send(kMessageId, &header, 3, Bytes(100));
-  stranger.send(kMessageId, nullptr, 0, {});
+  stranger.send(FrameKind::kMessage, &header, 3, Bytes(100));
+  stranger.send(FrameKind::kMessage, nullptr, 0, {});
   header.token = Ranks::token(0, 1);
   header.from = 0;
-  stranger.send(kMessageId, &header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
+  stranger.send(FrameKind::kMessage, &header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
   ranks.idle();
   CHECK_FALSE(in.done);
   CHECK(room == Bytes(100, kUntouched));
@@ -465,22 +469,22 @@ TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into i
     ranks.at(1).receive(0, tag(0), room.data() + kSize, kSize, &in);
     // Make it go, so that fragments have something to hit.
     Header offer{Ranks::token(0, 1), 0, kSize, 1, 0, 0, 0, 1, descriptor(0)};
-    rank0.send(kMessageId, &offer, sizeof offer, {});
+    rank0.send(FrameKind::kMessage, &offer, sizeof offer, {});
     for (int i = 0; i < 200; i++) {
       const auto any = [&](uint64_t usual) { return random.chance(3) ? random.next() : random.below(usual); };
       Bytes data(random.below(3000));
-      const unsigned id = static_cast<unsigned>(random.below(3));
-      if (id == kMessageId) {
+      const auto kind = static_cast<FrameKind>(random.below(3));
+      if (kind == FrameKind::kMessage) {
         Header header{Ranks::token(0, 1), any(3), any(3000), any(3), 0, 0, 0, random.chance(2),
                       descriptor(any(3))};
         if (random.chance(2)) header.size = data.size() + random.below(3000);
-        rank0.send(id, &header, sizeof header, data);
-      } else if (id == kFragmentId) {
+        rank0.send(kind, &header, sizeof header, data);
+      } else if (kind == FrameKind::kFragment) {
         const Fragment fragment{Ranks::token(0, 1), random.below(4), any(kSize), 0, random.chance(2)};
-        rank0.send(id, &fragment, sizeof fragment, data);
+        rank0.send(kind, &fragment, sizeof fragment, data);
       } else {
         const Note note{Ranks::token(0, 1), any(5), any(5), 0, static_cast<NoteKind>(any(7))};
-        rank0.send(id, &note, sizeof note, {});
+        rank0.send(kind, &note, sizeof note, {});
       }
       ranks.progress();
     }

@@ -1,4 +1,4 @@
-#include "connect.h"
+#include "frames/meet.h"
 
 #include <sys/random.h>
 
@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/text.h"
-#include "card.h"
-#include "transport.h"
+#include "frames/card.h"
+#include "frames/transport.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 namespace {
 
 // A number that a stranger cannot guess, never 0.
@@ -22,35 +22,34 @@ Status make_token(uint64_t* token) {
   return {};
 }
 
-Status make_card(UcxTransport& transport, int ranks, Card* card) {
+Status make_card(FramedTransport& transport, int ranks, Card* card) {
   for (int r = 0; r < ranks; r++) {
     WEFT_TRY(make_token(&transport.peer(r).token_in));
     card->tokens.push_back(transport.peer(r).token_in);
   }
   WEFT_TRY(transport.open(&card->address));
   if (card->address.empty() || card->address.size() > kMostAddressBytes) {
-    return Status::error(Code::kUnavailable,
-                         cat("because UCX's address has ", card->address.size(), " bytes"));
+    return Status::error(Code::kUnavailable, cat("because the address has ", card->address.size(), " bytes"));
   }
   return {};
 }
 
-// Of two ranks the lower one calls. The other one makes its endpoint when it has heard the call, and UCX
-// makes it of what the call brought. If both called, UCX would settle later which call counts, by endpoints
-// that may have been closed by then: UCX 1.13 ends the process over that (docs/design.md).
-Status call(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
+// Of two ranks the lower one calls, and the other one when it has heard the call. If both called, UCX would
+// settle later which call counts, by endpoints that may have been closed by then: UCX 1.13 ends the process
+// over that (docs/design.md).
+Status call(FramedTransport& transport, int rank, const std::vector<Card>& cards) {
   for (size_t r = static_cast<size_t>(rank) + 1; r < cards.size(); r++) {
-    WEFT_TRY(transport.add_endpoint(static_cast<int>(r), cards[r].address));
+    WEFT_TRY(transport.connect(static_cast<int>(r), cards[r].address));
     transport.tell(transport.peer(static_cast<int>(r)), NoteKind::kHello);
   }
   return {};
 }
 
-Status answer(UcxTransport& transport, int rank, const std::vector<Card>& cards) {
+Status answer(FramedTransport& transport, int rank, const std::vector<Card>& cards) {
   for (int r = 0; r < rank; r++) {
     Peer& peer = transport.peer(r);
-    if (!peer.hello || peer.endpoint != nullptr || peer.broken) continue;
-    WEFT_TRY(transport.add_endpoint(r, cards[static_cast<size_t>(r)].address));
+    if (!peer.hello || peer.connected || peer.broken) continue;
+    WEFT_TRY(transport.connect(r, cards[static_cast<size_t>(r)].address));
     transport.tell(peer, NoteKind::kHello);
   }
   return {};
@@ -58,7 +57,7 @@ Status answer(UcxTransport& transport, int rank, const std::vector<Card>& cards)
 
 // Until everybody is `heard`. `step` is done in every round.
 template <class Step>
-Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* heard, Step&& step) {
+Status await(FramedTransport& transport, const BackendArgs& args, bool Peer::* heard, Step&& step) {
   const int rank = args.exchange.rank();
   const int size = args.exchange.size();
   std::vector<int> silent;
@@ -80,17 +79,18 @@ Status await(UcxTransport& transport, const BackendArgs& args, bool Peer::* hear
     }
     args.clock.relax(round);
   }
-  return Status::error(Code::kTimeout, cat("rank ", list_text(silent), " did not answer over UCX"),
+  return Status::error(Code::kTimeout,
+                       cat("rank ", list_text(silent), " did not answer over ", transport.name()),
                        Evidence::kDeadline)
       .with_ranks(silent);
 }
 
 // Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
-Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
+Status meet(FramedTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
   const int rank = args.exchange.rank();
   const Status called = call(transport, rank, cards);
   const Status agreed = agree_on(args.exchange, called, args.deadline);
-  // UCX does not reach who has died; that it has the exchange knows.
+  // A link may not reach who has died; that it has the exchange knows.
   Status lost = called.ok() ? Status() : args.exchange.check();
   if (lost.code() == Code::kPeerFailed) return lost;
   WEFT_TRY(agreed);
@@ -101,7 +101,7 @@ Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<
   WEFT_TRY(await(transport, args, &Peer::ready, [] { return Status(); }));
   for (uint32_t round = 0; !transport.settled(); round++) {
     if (args.deadline.expired(args.clock)) {
-      return Status::error(Code::kTimeout, "UCX does not send", Evidence::kDeadline);
+      return Status::error(Code::kTimeout, cat(transport.name(), " does not send"), Evidence::kDeadline);
     }
     args.clock.relax(round);
   }
@@ -110,10 +110,10 @@ Status meet(UcxTransport& transport, const BackendArgs& args, const std::vector<
 
 }  // namespace
 
-Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
+Status meet_over(std::unique_ptr<Link> link, const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   const int rank = args.exchange.rank();
   const int size = args.exchange.size();
-  auto made = std::make_unique<UcxTransport>(rank, size, args.clock, args.log);
+  auto made = std::make_unique<FramedTransport>(rank, size, std::move(link), args.clock, args.log);
   Card mine;
   Status opened = reach(args, FailPlace::kSystem, 1);
   if (opened.ok()) opened = make_card(*made, size, &mine);
@@ -126,7 +126,7 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   for (size_t r = 0; r < all.size(); r++) {
     const int name = args.exchange.name(static_cast<int>(r));
     if (!decode(all[r], size, &cards[r])) {
-      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed UCX address"))
+      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed address"))
           .with_ranks({name});
     }
     if (!cards[r].problem.empty()) {
@@ -146,4 +146,4 @@ Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   return {};
 }
 
-}  // namespace weft::ucx
+}  // namespace weft::frames

@@ -1,5 +1,5 @@
-// What travels in front of every message over UCX, and how it is checked. Written by one rank's transport
-// (transport.cpp), read by another's; the port is open to anybody who reaches it, so nothing in here is
+// What travels in front of every message over a link, and how it is checked. Written by one rank's transport
+// (transport.cpp), read by another's; a link may be open to anybody who reaches it, so nothing in here is
 // believed before parse has looked at it. Threads: values.
 #pragma once
 
@@ -9,12 +9,15 @@
 #include "base/buffer.h"
 #include "core/transport.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 
-// Ids of UCX's active messages.
-inline constexpr unsigned kMessageId = 0;   // Header, and the first part of an eager message's data
-inline constexpr unsigned kFragmentId = 1;  // Fragment, and a further part of a message's data
-inline constexpr unsigned kNoteId = 2;      // Note
+enum class FrameKind : uint32_t {
+  kMessage = 0,   // Header, and the first part of an eager message's data
+  kFragment = 1,  // Fragment, and a further part of a message's data
+  kNote = 2,      // Note
+};
+// The longest of the three.
+inline constexpr size_t kMostHeadBytes = 80;
 
 // In front of a message of Transport::send.
 struct Header {
@@ -66,4 +69,4 @@ bool parse(ByteView bytes, T* value) {
   return true;
 }
 
-}  // namespace weft::ucx
+}  // namespace weft::frames

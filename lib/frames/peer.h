@@ -1,8 +1,6 @@
-// One other rank, as the transport sees it: UCX's endpoint, what waits for it and what came from it. A value
-// without behaviour: transport.cpp and connect.cpp work on it. Threads: under the engine's drive lock.
+// One other rank, as the transport sees it: what waits for it and what came from it. A value without
+// behaviour: transport.cpp, arrivals.cpp and meet.cpp work on it. Threads: under the engine's drive lock.
 #pragma once
-
-#include <ucp/api/ucp.h>
 
 #include <array>
 #include <cstdint>
@@ -10,28 +8,28 @@
 #include <vector>
 
 #include "core/transport.h"
-#include "wire.h"
+#include "frames/link.h"
+#include "frames/wire.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 
-class UcxTransport;
 struct Peer;
 struct Posted;
 
-// Parts of one message that UCX holds at a time.
+// Parts of one message that the link holds at a time.
 inline constexpr size_t kDepth = 4;
 
-// Something that UCX sends: it reads the frame here until it is done.
+// A frame of a message.
+struct Part : Lent {
+  Posted* posted = nullptr;  // null: of a note
+};
 template <class Frame>
-struct Flight {
-  Posted* posted = nullptr;
-  bool busy = false;
+struct Flight : Part {
   Frame frame;
 };
 
-// A send, or a receive. Receives never lend their buffer to UCX: it is written in callbacks alone.
+// A send, or a receive. Receives never lend their buffer to the link: it is written in heard() alone.
 struct Posted {
-  UcxTransport* transport = nullptr;
   Peer* peer = nullptr;
   Message* message = nullptr;
   bool is_send = false;
@@ -41,7 +39,7 @@ struct Posted {
   uint64_t other_name = 0;  // the other side's
   uint64_t size = 0;        // of a send, or of the message that is being received
   uint64_t moved = 0;       // of that
-  uint32_t in_flight = 0;   // what UCX holds of it: while there is any, it reads the buffer
+  uint32_t in_flight = 0;   // what the link holds of it: while there is any, it reads the buffer
   bool refused = false;     // a part of it was not sent
   MessageTag tag;           // receives
   const std::byte* source = nullptr;
@@ -58,20 +56,12 @@ struct Arrived {
   std::vector<std::byte> data;  // an eager one's, as far as it has come
 };
 
-// A note under way.
-struct Told {
-  bool done = false;
-  Note note;
-};
-
 struct Peer {
   int rank = 0;
-  // None before the ranks meet (connect.cpp), and none after it was closed (then the peer is broken).
-  ucp_ep_h endpoint = nullptr;
-  uint64_t piece_bytes = 0;  // what its endpoint takes in one piece
-  uint64_t eager_bytes = 0;  // up to here messages are sent without asking
-  uint64_t token_in = 0;     // what its messages must show
-  uint64_t token_out = 0;    // what ours must show there
+  bool connected = false;  // from connect to close
+  LinkLimits limits;
+  uint64_t token_in = 0;   // what its messages must show
+  uint64_t token_out = 0;  // what ours must show there
   std::list<Posted> posted;
   std::list<Arrived> arrived;
   uint64_t arrived_bytes = 0;  // what eager messages in `arrived` count against the window
@@ -81,10 +71,10 @@ struct Peer {
   uint64_t received = 0;
   bool hello = false;
   bool ready = false;
-  // After an error of the endpoint.
+  // After the link has lost it, or it was closed.
   bool broken = false;
   Status why;
   uint64_t broken_ns = 0;
 };
 
-}  // namespace weft::ucx
+}  // namespace weft::frames

@@ -1,4 +1,4 @@
-// What a rank tells the others of itself before they meet over UCX. Written and read by connect.cpp, on the
+// What a rank tells the others of itself before they meet over a link. Written and read by meet.cpp, on the
 // program's thread; it comes from another process, so its bounds are checked before anything is believed.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 #include "base/buffer.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 
-// Of one rank's address, far above what UCX makes for a machine with many devices.
+// Of one rank's address, far above what UCX makes for a machine with many devices, the longest that we know.
 inline constexpr uint32_t kMostAddressBytes = 64 * 1024;
 inline constexpr uint32_t kMostProblemBytes = 1024;
 
@@ -39,4 +39,4 @@ inline bool decode(ByteView bytes, int ranks, Card* card) {
   return reader.done() && (card->problem.empty() != card->address.empty());
 }
 
-}  // namespace weft::ucx
+}  // namespace weft::frames

@@ -1,14 +1,12 @@
-// Transport over UCP's active messages: one worker a communicator, one endpoint a rank. Made by connect.h.
+// A Transport over a Link: messages matched by tag, cut into frames, and taken back at any time. Made by
+// meet.h.
 //
-// Messages travel in pieces. Short ones are sent eagerly; a long one is offered first and sent when the
-// receiver has its place ready. Everything that is written to a buffer of the program is written here, in
-// callbacks, for a message that is still wanted: a rank that wakes up late finds nobody who takes what it
-// sends. (UCX's own rendezvous lets go of a receive's buffer only when its sender cooperates, even when the
-// endpoint is closed by force.) What arrives before its receive is kept, and no more than kWindowBytes from
-// each rank: beyond that a sender offers everything.
+// Short messages are sent eagerly; a long one is offered first and sent when the receiver has its place
+// ready. Everything that is written to a buffer of the program is written here, in heard(), for a message
+// that is still wanted: a rank that wakes up late finds nobody who takes what it sends. What arrives before
+// its receive is kept, and no more than kWindowBytes from each rank: beyond that a sender offers everything.
 //
-// Threads: as core/transport.h says. UCX calls back from inside ucp_worker_progress, that is, under the same
-// lock. UCX's own thread only accepts connections.
+// Threads: as core/transport.h says. The link calls back under the same lock.
 #pragma once
 
 #include <atomic>
@@ -18,11 +16,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "core/transport.h"
-#include "library.h"
-#include "peer.h"
+#include "frames/link.h"
+#include "frames/peer.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 
 // Eager bytes that a receiver holds for one sender at most, and what each message counts besides its data.
 inline constexpr uint64_t kWindowBytes = uint64_t{2} << 20;
@@ -30,15 +29,15 @@ inline constexpr uint64_t kMessageCost = 128;
 inline uint64_t cost(uint64_t size) {
   return size + kMessageCost;
 }
-// How long a broken endpoint is not reported: a rank that gives up because of another's failure breaks its
+// How long a lost peer is not reported: a rank that gives up because of another's failure breaks its
 // connections too, and the control channel tells the cause meanwhile.
 inline constexpr uint64_t kGraceNs = 500'000'000;
 
-class UcxTransport final : public Transport {
+class FramedTransport final : public Transport, private LinkEvents {
  public:
   // clock and log outlive the transport.
-  UcxTransport(int rank, int size, Clock& clock, Log& log);
-  ~UcxTransport() override;
+  FramedTransport(int rank, int size, std::unique_ptr<Link> link, Clock& clock, Log& log);
+  ~FramedTransport() override;
 
   void send(int peer, const MessageTag& tag, const Descriptor& descriptor, const std::byte* data,
             uint64_t size, Message* message) override;
@@ -48,7 +47,7 @@ class UcxTransport final : public Transport {
   void cancel(Message* message) override;
   bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) override;
   bool settled() override;
-  bool outlives_sender() const override { return false; }
+  bool outlives_sender() const override { return link_->outlives_sender(); }
   uint64_t sent_to(int rank) const override {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
     return peer.broken ? 0 : peer.sent;
@@ -57,30 +56,25 @@ class UcxTransport final : public Transport {
   TransportCounters counters() const override;
   int local_size() const override { return local_size_; }
   std::string transports() const override { return transports_; }
-  const char* name() const override { return "ucx"; }
+  const char* name() const override { return link_->name(); }
 
-  // For connect.cpp, before anything is posted.
-  Status open(Bytes* address);
+  // For meet.cpp, before anything is posted.
+  Status open(Bytes* address) { return link_->open(*this, address); }
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
-  Status add_endpoint(int rank, const Bytes& address);
+  Status connect(int rank, ByteView address);
   void tell(Peer& peer, NoteKind kind, uint64_t first = 0, uint64_t second = 0);
   void set_local_size(int size) { local_size_ = size; }
-  void note_transports();  // when the endpoints are connected
+  void note_transports();  // when all are connected
 
-  // What another process sent: a Header, Fragment or Note, as bytes, and the data behind it. For on_frame and
-  // tests/fuzz.
-  template <class Frame>
-  void hear(ByteView frame, ByteView data);
+  // What another process sent. Called by the link, and by tests/fuzz.
+  void heard(FrameKind kind, ByteView head, ByteView data) override;
 
  private:
-  template <class Frame>
-  static ucs_status_t on_frame(void* self, const void* header, size_t header_size, void* data, size_t size,
-                               const ucp_am_recv_param_t* param);
-  static void on_error(void* self, ucp_ep_h endpoint, ucs_status_t status);
-  template <class Frame>
-  static void on_sent(void* request, ucs_status_t status, void* flight);
-  static void on_told(void* request, ucs_status_t status, void* told);
+  void sent(Lent& lent, const Status& status) override;
+  void lost(int peer, Status why) override { lose(this->peer(peer), std::move(why)); }
 
+  template <class Frame>
+  void hear(ByteView head, ByteView data);
   // What came; false when it breaks the rules.
   bool arrived(Peer& peer, const Header& header, ByteView data);
   bool arrived(Peer& peer, const Fragment& fragment, ByteView data);
@@ -91,14 +85,14 @@ class UcxTransport final : public Transport {
   void append(Posted& receive, ByteView data);
   bool keep(Peer& peer, const Header& header, ByteView data);
   template <class Frame>
-  void fly(Flight<Frame>& flight, unsigned id, const std::byte* data, uint64_t size);
-  bool stream(Posted& send);  // more of a message that is going; true if UCX took any
+  void fly(Flight<Frame>& flight, FrameKind kind, const std::byte* data, uint64_t size);
+  bool stream(Posted& send);  // more of a message that is going; true if the link took any
   void finish_if_done(Posted& send);
   void retire(Posted& posted, Status status);
   void pay_back(Peer& peer, uint64_t bytes);
   void lose(Peer& peer, Status why);
   bool report_broken();
-  void close_by_force(Peer& peer);
+  void close(Peer& peer);
   void drain(const Posted& send);
 
   const int rank_;
@@ -106,22 +100,20 @@ class UcxTransport final : public Transport {
   Log& log_;
   int local_size_ = 1;
   std::string transports_;
-  ContextPtr context_;
-  WorkerPtr worker_;
   std::vector<Peer> peers_;
   std::list<Posted> unused_;  // kept for their memory
   std::list<Arrived> unused_arrived_;
-  std::list<Told> told_;
+  std::list<Flight<Note>> notes_;  // some of them under way
   uint64_t last_name_ = 0;
-  uint32_t streams_ = 0;        // sends that are going and not all handed to UCX
-  std::vector<void*> closing_;  // UCX's requests of endpoints that are being closed
-  void* flushing_ = nullptr;    // UCX's request of a flush
-  bool unsettled_ = false;      // something was sent since the last flush began
-  bool advanced_ = false;       // something was done in this call of progress()
+  uint32_t streams_ = 0;   // sends that are going and not all handed to the link
+  bool stopped_ = false;   // the link
+  bool advanced_ = false;  // something was done in this call of progress()
   bool any_broken_ = false;
   bool strangers_ = false;  // a message was thrown away
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_received_{0};
+  // Last: what it lent refers to what is above, until it is gone.
+  std::unique_ptr<Link> link_;
 };
 
-}  // namespace weft::ucx
+}  // namespace weft::frames

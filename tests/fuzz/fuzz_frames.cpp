@@ -1,15 +1,16 @@
-// Input: what a member of a communicator, which knows its token, sends over UCX: frames and data, between
+// Input: what a member of a communicator, which knows its token, sends over a link: frames and data, between
 // receives that are posted and taken back. Whatever it is, only receives that wait are written to, and what
 // is kept for later is bounded. Each step is a byte that says what, one that says how much, and the bytes.
 #include <cstring>
 #include <list>
+#include <memory>
 
 #include "base/log.h"
+#include "frames/transport.h"
 #include "fuzz.h"
-#include "ucx/transport.h"
 
 using namespace weft;
-using namespace weft::ucx;
+using namespace weft::frames;
 using fuzz::demand;
 
 namespace {
@@ -19,6 +20,22 @@ constexpr uint64_t kToken = 0x1234;
 constexpr size_t kMost = 600;  // of a receive
 constexpr size_t kReceives = 32;
 constexpr int kSender = 0;
+
+// Connected to nobody.
+class NoLink final : public Link {
+ public:
+  Status open(LinkEvents&, Bytes*) override { return {}; }
+  Status connect(int, ByteView, LinkLimits*) override { return {}; }
+  bool send(int, FrameKind, ByteView, ByteView, Lent&) override { return false; }
+  bool progress() override { return false; }
+  void close(int) override {}
+  void stop() override {}
+  bool settled() override { return true; }
+  bool outlives_sender() const override { return true; }
+  std::string path(int) const override { return {}; }
+  std::string about() const override { return {}; }
+  const char* name() const override { return "fuzz"; }
+};
 
 // A receive, between bytes that are not its.
 struct Wanted {
@@ -42,13 +59,13 @@ struct Wanted {
 };
 
 template <class Frame>
-void hear(UcxTransport& transport, fuzz::Input& input, size_t data_size) {
+void hear(FramedTransport& transport, FrameKind kind, fuzz::Input& input, size_t data_size) {
   Frame frame{};
   const ByteView bytes = input.take(sizeof frame);
   std::memcpy(&frame, bytes.data(), bytes.size());
   frame.token = kToken;
   frame.from = kSender;
-  transport.hear<Frame>(std::as_bytes(std::span(&frame, 1)), input.take(data_size));
+  transport.heard(kind, std::as_bytes(std::span(&frame, 1)), input.take(data_size));
 }
 
 }  // namespace
@@ -58,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   SystemClock clock;
   Log log;
   std::list<Wanted> wanted;
-  UcxTransport transport(1, 2, clock, log);  // never opened: it hears, and answers nobody
+  FramedTransport transport(1, 2, std::make_unique<NoLink>(), clock, log);  // it hears, and answers nobody
   transport.peer(kSender).token_in = kToken;
   while (!input.empty()) {
     const uint8_t what = input.byte();
@@ -72,18 +89,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       }
       case 1:
-        hear<Header>(transport, input, amount);
+        hear<Header>(transport, FrameKind::kMessage, input, amount);
         break;
       case 2:
-        hear<Fragment>(transport, input, amount);
+        hear<Fragment>(transport, FrameKind::kFragment, input, amount);
         break;
       case 3:
-        hear<Note>(transport, input, amount % 4);
+        hear<Note>(transport, FrameKind::kNote, input, amount % 4);
         break;
       case 4:
-        transport.hear<Header>(input.take(amount), {});
-        transport.hear<Fragment>(input.take(amount), {});
-        transport.hear<Note>(input.take(amount), {});
+        transport.heard(FrameKind::kMessage, input.take(amount), {});
+        transport.heard(FrameKind::kFragment, input.take(amount), {});
+        transport.heard(FrameKind::kNote, input.take(amount), {});
         break;
       case 5:
         if (!wanted.empty() && !wanted.front().message.done) transport.cancel(&wanted.front().message);

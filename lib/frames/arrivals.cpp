@@ -1,14 +1,14 @@
-// The receiving side of UcxTransport: what comes is checked, given to its receive or kept for it. on_frame is
-// called by UCX, from inside ucp_worker_progress; receive and peek by lanes.
+// The receiving side of FramedTransport: what comes is checked, given to its receive or kept for it. heard is
+// called by the link; receive and peek by lanes.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
-#include "transport.h"
+#include "frames/transport.h"
 
-namespace weft::ucx {
+namespace weft::frames {
 namespace {
 
 // Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
@@ -18,8 +18,8 @@ constexpr size_t kMostIdle = 8 * 1024;
 
 }  // namespace
 
-void UcxTransport::receive(int rank, const MessageTag& tag, std::byte* data, uint64_t capacity,
-                           Message* message) {
+void FramedTransport::receive(int rank, const MessageTag& tag, std::byte* data, uint64_t capacity,
+                              Message* message) {
   Posted& receive = post(rank, message);
   Peer& peer = *receive.peer;
   receive.is_send = false;
@@ -36,7 +36,7 @@ void UcxTransport::receive(int rank, const MessageTag& tag, std::byte* data, uin
 }
 
 // A message has found its receive: copy what has come of it, or ask for it.
-void UcxTransport::take(Posted& receive, const Header& header, ByteView data) {
+void FramedTransport::take(Posted& receive, const Header& header, ByteView data) {
   Message& message = *receive.message;
   Peer& peer = *receive.peer;
   const bool eager = header.offered == 0;
@@ -57,7 +57,7 @@ void UcxTransport::take(Posted& receive, const Header& header, ByteView data) {
   append(receive, data);
 }
 
-void UcxTransport::append(Posted& receive, ByteView data) {
+void FramedTransport::append(Posted& receive, ByteView data) {
   if (!data.empty()) std::memcpy(receive.target + receive.moved, data.data(), data.size());
   receive.moved += data.size();
   bytes_received_.fetch_add(data.size(), std::memory_order_relaxed);
@@ -66,12 +66,12 @@ void UcxTransport::append(Posted& receive, ByteView data) {
 }
 
 // Room in the window again. The sender learns it before it runs out.
-void UcxTransport::pay_back(Peer& peer, uint64_t bytes) {
+void FramedTransport::pay_back(Peer& peer, uint64_t bytes) {
   peer.owed += bytes;
   if (peer.owed >= kWindowBytes / 2) tell(peer, NoteKind::kCredit, std::exchange(peer.owed, 0));
 }
 
-bool UcxTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* descriptor) {
+bool FramedTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* descriptor) {
   for (const Arrived& arrived : peer(rank).arrived) {
     if (arrived.header.lane != lane || arrived.header.slot != slot) continue;
     *descriptor = arrived.header.descriptor;
@@ -80,38 +80,38 @@ bool UcxTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* desc
   return false;
 }
 
-template <class Frame>
-ucs_status_t UcxTransport::on_frame(void* self, const void* bytes, size_t bytes_size, void* data, size_t size,
-                                    const ucp_am_recv_param_t* param) {
-  // A rendezvous of UCX's, which no member begins, brings no data.
-  const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
-  static_cast<UcxTransport*>(self)->hear<Frame>(
-      ByteView(static_cast<const std::byte*>(bytes), whole ? bytes_size : 0),
-      ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
-  return UCS_OK;
+void FramedTransport::heard(FrameKind kind, ByteView head, ByteView data) {
+  switch (kind) {
+    case FrameKind::kMessage:
+      return hear<Header>(head, data);
+    case FrameKind::kFragment:
+      return hear<Fragment>(head, data);
+    case FrameKind::kNote:
+      return hear<Note>(head, data);
+  }
 }
 
 // A frame from a rank that shows what only that rank was told; anything else is thrown away.
 template <class Frame>
-void UcxTransport::hear(ByteView bytes, ByteView data) {
+void FramedTransport::hear(ByteView bytes, ByteView data) {
   Frame frame;
   const bool known = parse(bytes, &frame) && frame.from < peers_.size();
   Peer* const peer = known ? &peers_[frame.from] : nullptr;
   if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
     if (!std::exchange(strangers_, true)) {
-      log_.warn("ucx: a message from outside of the communicator was thrown away");
+      log_.warn(cat(name(), ": a message from outside of the communicator was thrown away"));
     }
     return;
   }
   peer->received++;
-  const bool closed = peer->endpoint == nullptr && peer->broken;
+  const bool closed = !peer->connected && peer->broken;
   if (closed || arrived(*peer, frame, data)) return;
-  lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ucx"),
+  lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ", name()),
                             Evidence::kConnection)
                   .with_ranks({peer->rank}));
 }
 
-bool UcxTransport::arrived(Peer& peer, const Header& header, ByteView data) {
+bool FramedTransport::arrived(Peer& peer, const Header& header, ByteView data) {
   const bool eager = header.offered == 0;
   if (eager ? data.size() > header.size || (data.empty() && header.size > 0) : !data.empty()) return false;
   const MessageTag tag = header.tag();
@@ -123,7 +123,7 @@ bool UcxTransport::arrived(Peer& peer, const Header& header, ByteView data) {
   return true;
 }
 
-bool UcxTransport::keep(Peer& peer, const Header& header, ByteView data) {
+bool FramedTransport::keep(Peer& peer, const Header& header, ByteView data) {
   const bool eager = header.offered == 0;
   if (peer.arrived.size() >= kMostArrived) return false;
   if (eager && (header.size > kWindowBytes || peer.arrived_bytes + cost(header.size) > kWindowBytes)) {
@@ -141,7 +141,7 @@ bool UcxTransport::keep(Peer& peer, const Header& header, ByteView data) {
   return true;
 }
 
-bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, ByteView data) {
+bool FramedTransport::arrived(Peer& peer, const Fragment& fragment, ByteView data) {
   const bool offered = fragment.offered != 0;
   const auto receive = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
     return !posted.is_send && posted.going && posted.offered == offered &&
@@ -163,7 +163,7 @@ bool UcxTransport::arrived(Peer& peer, const Fragment& fragment, ByteView data) 
   return true;
 }
 
-bool UcxTransport::arrived(Peer& peer, const Note& note, ByteView data) {
+bool FramedTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   advanced_ = true;
   if (!data.empty()) return false;
   if (note.kind == NoteKind::kHello) peer.hello = true;
@@ -183,14 +183,4 @@ bool UcxTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   return true;
 }
 
-template ucs_status_t UcxTransport::on_frame<Header>(void*, const void*, size_t, void*, size_t,
-                                                     const ucp_am_recv_param_t*);
-template ucs_status_t UcxTransport::on_frame<Fragment>(void*, const void*, size_t, void*, size_t,
-                                                       const ucp_am_recv_param_t*);
-template ucs_status_t UcxTransport::on_frame<Note>(void*, const void*, size_t, void*, size_t,
-                                                   const ucp_am_recv_param_t*);
-template void UcxTransport::hear<Header>(ByteView, ByteView);
-template void UcxTransport::hear<Fragment>(ByteView, ByteView);
-template void UcxTransport::hear<Note>(ByteView, ByteView);
-
-}  // namespace weft::ucx
+}  // namespace weft::frames

@@ -1,0 +1,53 @@
+// A Link over UCP's active messages: one worker a communicator, one endpoint a rank.
+//
+// Threads: as frames/link.h says. UCX calls back from inside ucp_worker_progress, that is, under the same
+// lock. UCX's own thread only accepts connections.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "frames/link.h"
+#include "library.h"
+
+namespace weft::ucx {
+
+class UcxLink final : public frames::Link {
+ public:
+  // clock and log outlive the link.
+  UcxLink(int size, Clock& clock, Log& log);
+  ~UcxLink() override;
+
+  Status open(frames::LinkEvents& events, Bytes* address) override;
+  Status connect(int peer, ByteView address, frames::LinkLimits* limits) override;
+  bool send(int peer, frames::FrameKind kind, ByteView head, ByteView data, frames::Lent& lent) override;
+  bool progress() override;
+  void close(int peer) override;
+  void stop() override;
+  bool settled() override;
+  bool outlives_sender() const override { return false; }
+  std::string path(int peer) const override;
+  std::string about() const override { return version(); }
+  const char* name() const override { return "ucx"; }
+
+ private:
+  template <frames::FrameKind kKind>
+  static ucs_status_t on_frame(void* self, const void* head, size_t head_size, void* data, size_t size,
+                               const ucp_am_recv_param_t* param);
+  static void on_error(void* self, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* lent);
+  Status broke(int peer, ucs_status_t status) const;
+
+  Clock& clock_;
+  Log& log_;
+  frames::LinkEvents* events_ = nullptr;
+  ContextPtr context_;
+  WorkerPtr worker_;
+  std::vector<ucp_ep_h> endpoints_;  // by rank; null before connect and after close
+  std::vector<void*> closing_;       // UCX's requests of endpoints that are being closed
+  void* flushing_ = nullptr;         // UCX's request of a flush
+  bool unsettled_ = false;           // something was sent since the last flush began
+};
+
+}  // namespace weft::ucx
