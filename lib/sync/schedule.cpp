@@ -46,11 +46,13 @@ class Checker {
 
   Status convert(const weft_hook_collective& c, Slot* slot) const {
     CollectiveArgs& args = slot->args;
-    if (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) {
-      return bad("dynamic counts are not supported in this version", Code::kUnsupported);
+    if (c.flags & ~(WEFT_HOOK_COLLECTIVE_OPTIONAL | WEFT_HOOK_COLLECTIVE_DYNAMIC)) {
+      return bad(cat("unknown flags ", c.flags));
     }
-    if (c.flags & ~WEFT_HOOK_COLLECTIVE_OPTIONAL) return bad(cat("unknown flags ", c.flags));
     slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
+    slot->dynamic = (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) != 0;
+    if (slot->optional && slot->dynamic)
+      return bad("a dynamic collective is optional as it is: set one flag");
     for (const uint64_t reserved : c.reserved) {
       if (reserved != 0) return bad("a reserved field is set");
     }
@@ -102,6 +104,9 @@ class Checker {
     WEFT_TRY(extent(c.src_space, c.src_offset_bytes, dtype, wide_src ? wide : c.count, "source", &src));
     WEFT_TRY(extent(c.dst_space, c.dst_offset_bytes, dtype, wide_dst ? wide : c.count, "destination", &dst));
     const bool overlap = src.space == dst.space && src.begin < dst.end() && dst.begin < src.end();
+    if (overlap && slot->dynamic && (wide_src || wide_dst)) {
+      return bad("a dynamic one cannot be in place: where blocks lie depends on the counts");
+    }
     if (overlap && !in_place(coll, src, dst)) return bad("source and destination overlap");
     if (coll == Coll::kBroadcast && (src.space != dst.space || src.begin != dst.begin)) {
       return bad("a broadcast has one buffer: source and destination must be the same");
@@ -168,6 +173,18 @@ Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, st
   schedule->buckets.push_back(
       {plan.collective_count, plan.result_space, plan.result_offset_bytes, plan.scratch_bytes});
   return {};
+}
+
+// The exchange of the ranks' counts.
+Slot counts_before(const Slot& dynamic) {
+  Slot slot;
+  slot.kind = Slot::Kind::kCounts;
+  slot.bucket = dynamic.bucket;
+  slot.index = dynamic.index;
+  slot.args.coll = Coll::kAllGather;
+  slot.args.dtype = Dtype::kU64;
+  slot.args.count = 1;
+  return slot;
 }
 
 }  // namespace
@@ -238,12 +255,16 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
     WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
     most = std::max(most, schedule->buckets[b].collectives);
   }
-  schedule->slots.reserve(by_bucket.size());
+  const auto dynamic =
+      std::count_if(by_bucket.begin(), by_bucket.end(), [](const Slot& slot) { return slot.dynamic; });
+  schedule->slots.reserve(by_bucket.size() + static_cast<size_t>(dynamic));
   for (size_t wave = 0; wave + 1 < plan.buckets.size() + most; wave++) {
     for (size_t k = 0; k < most && k <= wave; k++) {
       const size_t b = wave - k;
       if (b >= plan.buckets.size() || k >= schedule->buckets[b].collectives) continue;
-      schedule->slots.push_back(by_bucket[first[b] + k]);
+      const Slot& slot = by_bucket[first[b] + k];
+      if (slot.dynamic) schedule->slots.push_back(counts_before(slot));
+      schedule->slots.push_back(slot);
     }
   }
   return {};
@@ -266,7 +287,7 @@ void Schedule::add_map(uint64_t words) {
   slot.args.op = ReduceOp::kBor;
   slot.args.count = words;
   const auto last = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
-    return s.kind == Slot::Kind::kBucket && s.bucket + 1 == buckets.size();
+    return s.of_bucket() && s.bucket + 1 == buckets.size();
   });
   slots.insert(last, slot);
 }
@@ -278,7 +299,7 @@ void Schedule::write(ByteWriter* writer) const {
   writer->put(static_cast<uint32_t>(declared));
   for (const Slot& slot : slots) {
     if (slot.kind != Slot::Kind::kBucket) continue;
-    writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional);
+    writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional).put(slot.dynamic);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
   }
@@ -306,10 +327,11 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
                                 int other_rank, ByteView theirs) {
   struct Read {
     uint32_t bucket, index;
-    bool average, optional;
+    bool average, optional, dynamic;
     Descriptor what;
     std::string text() const {
-      return cat(what.text(), average ? " (averaged)" : "", optional ? " (optional)" : "");
+      return cat(what.text(), average ? " (averaged)" : "", optional ? " (optional)" : "",
+                 dynamic ? " (dynamic)" : "");
     }
   };
   const auto read = [](ByteReader& from) {
@@ -318,6 +340,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     out.index = from.get<uint32_t>();
     out.average = from.get<uint8_t>() != 0;
     out.optional = from.get<uint8_t>() != 0;
+    out.dynamic = from.get<uint8_t>() != 0;
     out.what.coll = from.get<uint8_t>();
     out.what.dtype = from.get<uint8_t>();
     out.what.op = from.get<uint8_t>();
@@ -336,7 +359,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     const Read x = i < count_a ? read(a) : Read{};
     const Read y = i < count_b ? read(b) : Read{};
     if (i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index && x.average == y.average &&
-        x.optional == y.optional && x.what == y.what) {
+        x.optional == y.optional && x.dynamic == y.dynamic && x.what == y.what) {
       continue;
     }
     // The order is by bucket and index: where they differ, one rank has a collective that the other lacks.

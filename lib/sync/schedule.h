@@ -39,18 +39,22 @@ class HookViews {
   std::vector<int64_t> strides_;  // row-major ones of gradients that are not dense
 };
 
-// One collective of a step: one of a bucket's, or the opening (sync/opening.h), or the map of the parameters
-// that are present (sync/presence.h), whose memory is Step's.
+// One collective of a step: one of a bucket's, or the exchange of counts before it (dynamic), or the opening
+// (sync/opening.h), or the map of the parameters that are present (sync/presence.h), whose memory is Step's.
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kOpening, kMap };
+  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kMap };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives
   bool average = false;            // postscale is 1 / divisor of the step
   bool optional = false;           // the stage before says whether it runs
+  bool dynamic = false;            // the ranks' counts, which travel before, say how much of it; kBucket
   std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
   std::array<uint64_t, 2> offset{};
-  CollectiveArgs args;  // but src and dst, set by bind, and postscale
+  CollectiveArgs
+      args;  // but src and dst, set by bind, and postscale; kCounts: of ranks' counts, without memory
+
+  bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts; }
 };
 
 struct HookedBucket {

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/counts.h"
 
 namespace weft {
 namespace {
@@ -28,6 +29,9 @@ Step::Step(std::shared_ptr<ReducerState> state)
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
   late_.reserve(bucket_count());
+  for (const Slot& slot : s_.schedule.slots) {
+    if (slot.dynamic) running_[slot.bucket].counts.resize(static_cast<size_t>(s_.comm->size()));
+  }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
@@ -87,6 +91,7 @@ void Step::start(uint32_t stamp) {
   for (Running& r : running_) {
     r.launch_ns = r.done_ns = 0;
     r.stages = r.absent = 0;
+    r.counted = UINT32_MAX;
     r.skipped = false;
   }
 }
@@ -143,11 +148,11 @@ bool Step::collect() {
   }
   if (!request(collected_).done()) return false;
   const bool ok = request(collected_).result.ok();
-  const bool left_out = slot.optional && running_[slot.bucket].left_out;
+  const bool took_place = !left_out(slot);
   collected_++;
   if (!ok) return true;  // the communicator has failed
   // Who starts a step has finished the one before.
-  if (!left_out && needs_all(slot.args.coll)) commit(begun_.number);
+  if (took_place && needs_all(slot.args.coll)) commit(begun_.number);
   switch (slot.kind) {
     case Slot::Kind::kOpening:
       opened();
@@ -155,10 +160,27 @@ bool Step::collect() {
     case Slot::Kind::kMap:
       mapped_ = true;
       break;
+    case Slot::Kind::kCounts:
+      counted(slot);
+      break;
     case Slot::Kind::kBucket:
       run_stage(slot.bucket);
   }
   return true;
+}
+
+// What the ranks count of a dynamic collective is known.
+void Step::counted(const Slot& slot) {
+  Running& running = running_[slot.bucket];
+  const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective follows
+  const Status judged = judge_counts(running.counts, most, &running.moved);
+  if (judged.ok()) {
+    running.counted = slot.index;
+  } else {
+    s_.comm->fail(
+        judged.with_prefix(cat(s_.plan.text(s_.manifest, slot.bucket), ", collective ", slot.index, ": "))
+            .with_step(begun_.number));
+  }
 }
 
 // All ranks have begun the step, and draw the same conclusion.
@@ -228,8 +250,13 @@ bool Step::make_up(uint32_t bucket) {
 
 // Slots that all ranks pass over in this step.
 bool Step::skips(const Slot& slot) const {
-  return slot.kind == Slot::Kind::kMap ? begun_.fixed
-                                       : slot.kind == Slot::Kind::kBucket && running_[slot.bucket].skipped;
+  return slot.kind == Slot::Kind::kMap ? begun_.fixed : slot.of_bucket() && running_[slot.bucket].skipped;
+}
+
+// A collective of a bucket that does not take place in this step, on any rank.
+bool Step::left_out(const Slot& slot) const {
+  const Running& running = running_[slot.bucket];
+  return (slot.optional && running.count == 0) || (slot.dynamic && running.moved == 0);
 }
 
 bool Step::may_submit(const Slot& slot) const {
@@ -238,11 +265,26 @@ bool Step::may_submit(const Slot& slot) const {
       return true;
     case Slot::Kind::kMap:
       return launched_ == bucket_count();
+    case Slot::Kind::kCounts:
     case Slot::Kind::kBucket:
       break;
   }
   const Running& running = running_[slot.bucket];
-  return slot.bucket < launched_ && (running.skipped || running.stages > slot.index);
+  if (slot.bucket >= launched_) return false;
+  if (running.skipped) return true;
+  return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
+}
+
+// The hook counts no more than it declared.
+bool Step::allowed(const Slot& slot) {
+  if (slot.kind != Slot::Kind::kCounts) return true;
+  const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
+  const uint64_t count = running_[slot.bucket].count;
+  if (count <= most) return true;
+  stage_failed(slot.bucket, Status::error(Code::kHook, cat("hook '", s_.hook->name(), "' counts ", count,
+                                                           " for collective ", slot.index,
+                                                           ", of which it declared at most ", most)));
+  return false;
 }
 
 // What is known of a slot's collective only now.
@@ -255,6 +297,11 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     s_.presence->map(stamp_);
     args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
     args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
+  } else if (slot.kind == Slot::Kind::kCounts) {
+    args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
+    args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
+  } else if (slot.dynamic) {
+    args->count = running_[slot.bucket].moved;
   }
 }
 
@@ -268,6 +315,7 @@ bool Step::submit() {
       submitted_++;
       continue;
     }
+    if (!allowed(slot)) break;
     Request& next = request(submitted_);
     next.reset();
     next.start_ns = 0;
@@ -275,10 +323,10 @@ bool Step::submit() {
     fill(slot, &next.args);
     next.deadline = Deadline::at(applied_deadline_ns_);
     if (slot.optional) next.args.tag += begun_.number;  // a rank that left it out meets nobody one step later
-    if (slot.optional && running_[slot.bucket].left_out) {
+    if (left_out(slot)) {
       next.complete({});
     } else {
-      sent_bytes_ += least_bytes(slot.args, s_.comm->size());
+      sent_bytes_ += least_bytes(next.args, s_.comm->size());
       s_.lane->submit(&next);
     }
     submitted_++;
@@ -291,13 +339,17 @@ void Step::run_stage(uint32_t bucket) {
   weft_stage stage{};
   stage.struct_size = sizeof stage;
   stage.index = running.stages;
+  if (running.stages > 0 && running.counted == running.stages - 1) {
+    stage.counts = running.counts.data();
+    stage.moved_count = running.moved;
+  }
   // Opened before the call: the completion may come before the call returns.
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
   running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
   Status status = s_.comm->reach(FailPlace::kStage, bucket, stage.index);
   if (status.ok()) status = s_.hook->stage(s_.views->bucket(bucket), &stage);
-  running.left_out = stage.dynamic_count == 0;
+  running.count = stage.dynamic_count;
   if (status.ok() && stage.pending != 0) {
     pending_.push_back(bucket);
     return;
@@ -357,6 +409,10 @@ std::string Step::where() const {
     const Slot& slot = s_.schedule.slots[collected_];
     if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
     if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
+    if (slot.kind == Slot::Kind::kCounts) {
+      return cat("the ranks exchange their counts for collective ", slot.index, " of ",
+                 s_.plan.text(s_.manifest, slot.bucket));
+    }
     return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket), " is under way");
   }
   if (launched_ < bucket_count()) {

@@ -101,12 +101,15 @@ class Step final : public Task, public FlightSource {
     std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
-    uint64_t generation = 0;      // of the stage that is pending
-    uint64_t stage_began_ns = 0;  // if a trace runs
-    uint32_t stages = 0;          // completed
-    bool left_out = false;        // the stage wants no optional collective after it
-    uint32_t absent = 0;          // parameters
-    bool skipped = false;         // it does not travel
+    uint64_t generation = 0;        // of the stage that is pending
+    uint64_t stage_began_ns = 0;    // if a trace runs
+    uint32_t stages = 0;            // completed
+    uint64_t count = 0;             // that the last stage set: none of the optional collective after it if 0
+    uint32_t counted = UINT32_MAX;  // the dynamic collective that `counts` are of
+    uint64_t moved = 0;             // the largest of them
+    std::vector<uint64_t> counts;   // one a rank, from other processes until `counted` is set
+    uint32_t absent = 0;            // parameters
+    bool skipped = false;           // it does not travel
   };
 
   void start(uint32_t stamp);
@@ -126,6 +129,9 @@ class Step final : public Task, public FlightSource {
   void look_at(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool skips(const Slot& slot) const;
+  bool left_out(const Slot& slot) const;
+  bool allowed(const Slot& slot);
+  void counted(const Slot& slot);
   void fill(const Slot& slot, CollectiveArgs* args);
   bool next_result();
   void run_stage(uint32_t bucket);

@@ -113,7 +113,8 @@ class StageToken(Structure):
 
 class Stage(Sized):
     _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("pending", c_uint8), ("reserved", c_uint8 * 3),
-                ("dynamic_count", c_uint64), ("token", StageToken)]
+                ("dynamic_count", c_uint64), ("token", StageToken), ("counts", P(c_uint64)),
+                ("moved_count", c_uint64)]
 
 
 class HookTable(Sized):

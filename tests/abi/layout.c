@@ -150,6 +150,8 @@ int main(void) {
   FIELD(weft_stage, reserved);
   FIELD(weft_stage, dynamic_count);
   FIELD(weft_stage, token);
+  FIELD(weft_stage, counts);
+  FIELD(weft_stage, moved_count);
   STRUCT(weft_hook_table);
   FIELD(weft_hook_table, struct_size);
   FIELD(weft_hook_table, name);

@@ -533,7 +533,11 @@ typedef struct weft_bucket {
 #define WEFT_SPACE_BUCKET 0  /* the bucket's buffer */
 #define WEFT_SPACE_SCRATCH 1 /* the hook's scratch for this bucket */
 
-/* count is a largest count; the stage sets the real one */
+/* count is a largest count; the stage before sets dynamic_count to what this rank needs of it, 0 to count.
+ * The ranks exchange that in a small collective of its own, and the largest of their counts is the
+ * collective's; none takes place if it is 0. Blocks of ranks lie at multiples of that count; what a rank did
+ * not count travels as its memory has it. Not with OPTIONAL, nor in place in ALL_GATHER and REDUCE_SCATTER.
+ */
 #define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
 /* runs in some steps only: the stage before it sets dynamic_count, 0 to leave it out, on all ranks alike */
 #define WEFT_HOOK_COLLECTIVE_OPTIONAL UINT64_C(2)
@@ -580,6 +584,9 @@ typedef struct weft_stage {
   uint8_t reserved[3];
   uint64_t dynamic_count; /* out: the real count of a DYNAMIC or OPTIONAL collective that follows */
   weft_stage_token token;
+  /* Of the DYNAMIC collective before this stage: what each rank counted, size entries; else NULL */
+  const uint64_t* counts;
+  uint64_t moved_count; /* the largest of these; 0: no collective took place */
 } weft_stage;
 
 /* A user's hook. plan and stage are required, the others may be NULL. Calls for one reducer are serialised;
@@ -669,7 +676,8 @@ typedef struct weft_param {
   uint32_t uses;
   uint32_t sparse_ndim; /* WEFT_PARAM_SPARSE: how many leading dimensions its indices name; default 1 */
 } weft_param;
-/* Its gradients are sparse (COO): weft_reducer_ready_sparse. A bucket of its own. */
+/* Its gradients are sparse (COO): weft_reducer_ready_sparse. A bucket of its own; strides and gradient are
+ * not set. */
 #define WEFT_PARAM_SPARSE UINT64_C(1)
 /* Part of the model's state without a gradient: broadcast, never reduced. Any dtype; needs `parameter`. */
 #define WEFT_PARAM_STATE_ONLY UINT64_C(2)
@@ -755,7 +763,8 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_NORMS UINT64_C(256)
 /* Copy mode: local steps add gradients of F16 and BF16 up in F32. Costs the bucket's memory twice over. */
 #define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
-/* The indices of sparse gradients are those of the first synchronised step and stay: values alone travel. */
+/* The indices of each rank's sparse gradients are those of the first synchronised step and stay: from then on
+ * values alone travel (zeros for a parameter that is absent), and other indices fail the step. */
 #define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
 /* Equal bits for every backend, algorithm and bucket plan: each element is folded in the order of ranks. */
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
@@ -917,13 +926,15 @@ typedef struct weft_sparse {
 } weft_sparse;
 #define WEFT_SPARSE_INIT {sizeof(weft_sparse), 0, NULL, NULL}
 
-/* The gradient of a parameter with WEFT_PARAM_SPARSE is complete; its entries are lent until its bucket
- * completes. Otherwise as weft_reducer_ready. Since 1.0 */
+/* The gradient of a parameter with WEFT_PARAM_SPARSE is complete; its entries are read during the call, in
+ * both modes. A gradient without entries has count 0. Returns WEFT_ERR_ARG also for an index beyond the shape
+ * and for a parameter that is not sparse. Otherwise as weft_reducer_ready. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param,
                                                const weft_sparse* gradient, const weft_stream* stream);
 
-/* The last step's result of a sparse parameter: sorted by index, each index once. Its memory is the reducer's
- * and stays until the next begin. Returns as weft_reducer_result. Since 1.0 */
+/* The last step's result of a sparse parameter: sorted by index, each index once, equal bits on all ranks;
+ * every index if that moved less than entries would have. Its memory is the reducer's and stays until the
+ * next begin. Returns as weft_reducer_result. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, weft_sparse* result);
 
 typedef struct weft_norms {

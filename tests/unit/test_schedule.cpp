@@ -90,6 +90,16 @@ TEST_CASE("collectives run in one wavefront, whatever number each bucket has") {
   CHECK(Made(three, [](const auto& b, auto* p) { all_reduces(b, p, 0); }).order().empty());
 }
 
+TEST_CASE("the ranks' counts travel just before a dynamic collective") {
+  const Made made({{"a", {1}}, {"b", {1}}}, [](const auto& b, auto* p) {
+    all_reduces(b, p, 2);
+    p->collectives[1].flags = WEFT_HOOK_COLLECTIVE_DYNAMIC;
+  });
+  CHECK(made.order() == Order{{0, 0}, {1, 0}, {0, 1}, {0, 1}, {1, 1}, {1, 1}});
+  CHECK(made.schedule.slots[2].kind == Slot::Kind::kCounts);
+  CHECK(made.schedule.slots[3].dynamic);
+}
+
 TEST_CASE("what a hook must not declare is refused, naming hook, bucket and collective") {
   const auto set = [](auto member, auto value) {
     return [=](weft_hook_plan* p) { p->collectives[0].*member = value; };
@@ -105,7 +115,14 @@ TEST_CASE("what a hook must not declare is refused, naming hook, bucket and coll
   refused(set(&C::src_offset_bytes, uint64_t{2}));
   refused(set(&C::src_offset_bytes, UINT64_MAX - 3));
   refused(set(&C::src_space, 5));
-  CHECK(has(refused(set(&C::flags, WEFT_HOOK_COLLECTIVE_DYNAMIC), Code::kUnsupported), "dynamic"));
+  CHECK(
+      has(refused(set(&C::flags, WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_OPTIONAL)), "one flag"));
+  CHECK(has(refused([](weft_hook_plan* p) {  // in place, but blocks move with the counts
+              p->collectives[0].coll = WEFT_COLL_ALL_GATHER;
+              p->collectives[0].count = 2;
+              p->collectives[0].flags = WEFT_HOOK_COLLECTIVE_DYNAMIC;
+            }),
+            "in place"));
   refused(set(&C::flags, uint64_t{1} << 40));
   refused([](weft_hook_plan* p) { p->collective_count = WEFT_HOOK_COLLECTIVES + 1; });
   refused([](weft_hook_plan* p) { p->scratch_bytes = UINT64_MAX; });

@@ -1,0 +1,27 @@
+// What ranks tell each other before a collective whose size each of them knows only for itself. Used by Step
+// (dynamic collectives of hooks) and SparseExchange, under the engine's drive lock.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "base/text.h"
+
+namespace weft {
+
+// counts: one a rank, from other processes: kMismatch naming a rank that counts more than can be.
+inline Status judge_counts(const std::vector<uint64_t>& counts, uint64_t most, uint64_t* largest) {
+  const auto over = std::find_if(counts.begin(), counts.end(), [&](uint64_t count) { return count > most; });
+  if (over != counts.end()) {
+    const auto rank = static_cast<int>(over - counts.begin());
+    return Status::error(Code::kMismatch,
+                         cat("rank ", rank, " counts ", *over, "; at most ", most, " can be"))
+        .with_ranks({rank});
+  }
+  *largest = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+  return {};
+}
+
+}  // namespace weft
