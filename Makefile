@@ -3,6 +3,7 @@
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make test [SUITE=unit] [FILTER=text]
 #   make test-parity
+#   make test-mutants
 
 BUILD ?= build
 RANKS ?= 2
@@ -18,7 +19,7 @@ MESON_OPTIONS ?=
 WEFT := $(BUILD)/tools/weft
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity bench bench-peers lint install clean help
+.PHONY: setup build demo test test-parity test-mutants bench bench-peers lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +52,9 @@ test: build ## run all tests; the last line counts test cases
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
+
+test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests must notice each time (15 minutes)
+	@python3 tests/mutants/run.py $(BUILD) --jobs $(JOBS)
 
 bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))
