@@ -197,6 +197,23 @@ weft_status weft_reducer_replan(weft_reducer* reducer, const weft_replan_options
   });
 }
 
+weft_status weft_reducer_broadcast(weft_reducer* reducer, const weft_broadcast_options* options,
+                                   weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_broadcast_options read{};
+    const Status given = read_struct(options, "weft_broadcast_options", &read);
+    return reducer->rep->broadcast(read, given);
+  });
+}
+
+weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->check();
+  });
+}
+
 weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param_info* info) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));

@@ -13,8 +13,8 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
   for (uint64_t i = 0; i < count; i++) {
     const uint64_t param = params[i];
     const StepWord step = s.readiness->step();
-    const bool possible = param < s.manifest.params.size() && step.open() &&
-                          (step.local() || s.mapped || start_.fixed) && (!s.comm->failed() || s.retain);
+    const bool possible = has_bucket(param) && step.open() && (step.local() || s.mapped || start_.fixed) &&
+                          (!s.comm->failed() || s.retain);
     if (!possible || !s.readiness->claim(param, step.stamp())) return note(absent_refused(param, step));
     if (step.local()) continue;
     if (leave_out(param, step.stamp())) clear_place(s.buckets->place(param));
@@ -27,11 +27,8 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
 }
 
 Status Reducer::absent_refused(uint64_t param, StepWord step) const {
-  const std::vector<Param>& params = state_->manifest.params;
-  if (param >= params.size()) {
-    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
-  }
-  const std::string name = cat("parameter ", param, " ('", params[param].name, "')");
+  WEFT_TRY(known(param));
+  const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
   if (!step.open())
     return Status::error(Code::kState, cat(name, " is absent, but from no step: begin first"));
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
@@ -66,7 +63,7 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
   bool accumulated = false;
   next_stamp();
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
-    accumulated |= !leave_out(i, stamp_);
+    if (has_bucket(i)) accumulated |= !leave_out(i, stamp_);
   }
   start.zeros = true;
   start.record.flags = accumulated ? OpeningRecord::kData : 0;
@@ -96,6 +93,7 @@ void Reducer::note_opening(bool reduced) {
     if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
   }
   const Opening& opening = step_->opening();
+  if (reduced) last_active_ = opening.last_active;
   const std::lock_guard lock(mutex_);
   stats_.active_ranks = opening.active;
   stats_.first_active = opening.first_active;
@@ -150,7 +148,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
 
 Status Reducer::result(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
-  if (param >= s.manifest.params.size()) return note(ready_refused(param, StepWord()));
+  WEFT_TRY(note(known(param)));
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
   const Buckets::Place& place = s.buckets->place(param);
   if (gradient == nullptr && place.count > 0) {
@@ -179,7 +177,7 @@ Status Reducer::param(uint64_t param, weft_param_info* info) const {
   const ReducerState& s = *state_;
   *info = {};
   info->struct_size = sizeof *info;
-  if (param >= s.manifest.params.size()) return ready_refused(param, StepWord());
+  if (param >= s.manifest.params.size()) return known(param);
   const Buckets::Place& place = s.buckets->place(param);
   info->bucket = place.bucket;
   info->offset = s.plan.offset_of[param];

@@ -49,8 +49,10 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, std::shared_ptr
   made->places_.reserve(manifest.params.size());
   for (uint32_t i = 0; i < manifest.params.size(); i++) {
     const Layout& layout = made->layouts_.emplace_back(manifest.params[i]);
-    std::byte* const memory = made->buffers_[plan.bucket_of[i]] + plan.offset_of[i] * layout.element_bytes();
-    made->places_.push_back({memory, &layout, plan.bucket_of[i], layout.element_bytes(), layout.count()});
+    const uint32_t bucket = plan.bucket_of[i];
+    std::byte* const memory =
+        bucket == kNoBucket ? nullptr : made->buffers_[bucket] + plan.offset_of[i] * layout.element_bytes();
+    made->places_.push_back({memory, &layout, bucket, layout.element_bytes(), layout.count()});
   }
   *out = std::move(made);
   return {};

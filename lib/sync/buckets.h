@@ -21,9 +21,9 @@ class Buckets {
  public:
   // What ready needs of a parameter, on one cache line.
   struct Place {
-    std::byte* memory = nullptr;
+    std::byte* memory = nullptr;  // null without a bucket
     const Layout* layout = nullptr;
-    uint32_t bucket = 0;
+    uint32_t bucket = 0;  // or kNoBucket
     uint32_t element_bytes = 0;
     uint64_t count = 0;
   };

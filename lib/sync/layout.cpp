@@ -1,7 +1,6 @@
 #include "sync/layout.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace weft {
@@ -24,31 +23,6 @@ Layout::Layout(const Param& param)
   if (dims_.back().stride == 1) {
     run_ = dims_.back().extent;
     dims_.pop_back();
-  }
-}
-
-template <class Move>
-void Layout::for_each_run(uint64_t first, uint64_t count, Move&& move) const {
-  if (dims_.empty()) {
-    if (count > 0) move(first, first, count);
-    return;
-  }
-  std::array<uint64_t, kMaxParamDims> at{};
-  uint64_t offset = 0;
-  uint64_t rest = first / run_;
-  for (size_t d = dims_.size(); d-- > 0;) {
-    at[d] = rest % dims_[d].extent;
-    rest /= dims_[d].extent;
-    offset += at[d] * dims_[d].stride;
-  }
-  for (uint64_t done = 0; done < count; done += run_) {
-    move(offset, first + done, run_);
-    for (size_t d = dims_.size(); d-- > 0;) {
-      offset += dims_[d].stride;
-      if (++at[d] < dims_[d].extent) break;
-      offset -= dims_[d].extent * dims_[d].stride;
-      at[d] = 0;
-    }
   }
 }
 
@@ -82,6 +56,18 @@ void Layout::unflatten(const DeviceOps& ops, const std::byte* place, std::byte* 
     } else {
       std::memcpy(args.dst, args.src, n * element_bytes_);
     }
+  });
+}
+
+void Layout::pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const {
+  for_each_run(first, count, [&](uint64_t from, uint64_t to, uint64_t n) {
+    std::memcpy(packed + (to - first) * element_bytes_, value + from * element_bytes_, n * element_bytes_);
+  });
+}
+
+void Layout::unpack(const std::byte* packed, std::byte* value, uint64_t first, uint64_t count) const {
+  for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
+    std::memcpy(value + to * element_bytes_, packed + (from - first) * element_bytes_, n * element_bytes_);
   });
 }
 

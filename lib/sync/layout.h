@@ -1,8 +1,11 @@
 // How a gradient lies in the program's memory, against its place in a bucket: the places of a bucket are
 // packed, a gradient may have any strides. Used by ready (into the bucket) and by a bucket's completion
-// (back). Threads: immutable after construction; any thread.
+// (back). Values of parameters, which lie as their gradients, are packed and unpacked by it too. Threads:
+// immutable after construction; any thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -21,9 +24,17 @@ class Layout {
   // piece().
   void unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
                  uint64_t count) const;
+  // The same as plain bytes, of any dtype, for any elements [first, first + count): a value -> packed, which
+  // is where element `first` goes, and back.
+  void pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const;
+  void unpack(const std::byte* packed, std::byte* value, uint64_t first, uint64_t count) const;
+  // Calls move(offset in the gradient, offset in the place, elements) for consecutive elements, in order.
+  template <class Move>
+  void for_each_run(uint64_t first, uint64_t count, Move&& move) const;
   // How many elements from `first` on to move in one go so that it takes about `most` elements' time.
   uint64_t piece(uint64_t first, uint64_t most) const;
 
+  bool dense() const { return dims_.empty(); }
   uint64_t count() const { return count_; }
   uint32_t element_bytes() const { return element_bytes_; }
   uint64_t memory_bytes() const { return dims_.capacity() * sizeof(Dim); }
@@ -33,15 +44,40 @@ class Layout {
     uint64_t extent;
     uint64_t stride;  // of the gradient, in elements
   };
-  // Calls move(offset in the gradient, offset in the place, elements) for consecutive elements, in order.
-  template <class Move>
-  void for_each_run(uint64_t first, uint64_t count, Move&& move) const;
-
   Dtype dtype_;
   uint32_t element_bytes_;
   uint64_t count_;
   uint64_t run_;           // elements that are consecutive in both; count_ for a dense gradient
   std::vector<Dim> dims_;  // of the runs, outermost first; empty for a dense gradient
 };
+
+template <class Move>
+void Layout::for_each_run(uint64_t first, uint64_t count, Move&& move) const {
+  if (dims_.empty()) {
+    if (count > 0) move(first, first, count);
+    return;
+  }
+  std::array<uint64_t, kMaxParamDims> at{};
+  uint64_t offset = 0;
+  uint64_t rest = first / run_;
+  for (size_t d = dims_.size(); d-- > 0;) {
+    at[d] = rest % dims_[d].extent;
+    rest /= dims_[d].extent;
+    offset += at[d] * dims_[d].stride;
+  }
+  uint64_t skip = first % run_;
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t n = std::min(run_ - skip, count - done);
+    move(offset + skip, first + done, n);
+    done += n;
+    skip = 0;
+    for (size_t d = dims_.size(); d-- > 0;) {
+      offset += dims_[d].stride;
+      if (++at[d] < dims_[d].extent) break;
+      offset -= dims_[d].extent * dims_[d].stride;
+      at[d] = 0;
+    }
+  }
+}
 
 }  // namespace weft

@@ -7,10 +7,12 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "sync/layout.h"
 
 namespace weft {
 namespace {
 
+constexpr uint64_t kParamFlags = WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED;
 constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 47;
 
 Status wrong(uint64_t index, const std::string& name, const std::string& what, Code code = Code::kArg) {
@@ -82,14 +84,15 @@ Status check_strides(uint64_t index, Param* param) {
 Status check_param(uint64_t index, Param* param) {
   const std::string& name = param->name;
   if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
-  if (!is_float(param->dtype)) {
+  if (param->ignored()) return {};
+  if (!valid(param->dtype)) return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
+  if (param->reduced() && !is_float(param->dtype)) {
     return wrong(index, name,
                  cat("gradients are f16, bf16, f32 or f64, not ", weft::name(param->dtype), " (",
                      static_cast<int>(param->dtype), ")"));
   }
   if (param->device_kind != WEFT_DEVICE_HOST) {
-    return wrong(index, name, "only gradients in host memory are supported in this version",
-                 Code::kUnsupported);
+    return wrong(index, name, "only host memory is supported in this version", Code::kUnsupported);
   }
   WEFT_TRY(count_elements(index, param));
   return check_strides(index, param);
@@ -113,13 +116,67 @@ Status check_names(const std::vector<Param>& params) {
   std::unordered_map<std::string_view, size_t> seen;
   seen.reserve(params.size());
   for (size_t i = 0; i < params.size(); i++) {
+    if (params[i].ignored()) continue;
     const auto [it, fresh] = seen.emplace(params[i].name, i);
     if (!fresh) return wrong(i, params[i].name, cat("parameter ", it->second, " has the same name"));
   }
   return {};
 }
 
+// Gradients that share memory would each be taken for both: the one that is written back later wins.
+Status check_gradients(const Manifest& manifest) {
+  struct Run {
+    uintptr_t begin, end;
+    uint32_t param;
+  };
+  std::vector<Run> runs;
+  for (uint32_t i = 0; i < manifest.homes.size(); i++) {
+    const auto at = reinterpret_cast<uintptr_t>(manifest.gradient(i));
+    const Param& p = manifest.params[i];
+    if (at == 0 || p.count == 0 || !p.reduced()) continue;
+    // Those with gaps may lie between each other.
+    const uint64_t size = dtype_size(p.dtype);
+    Layout(p).for_each_run(0, p.count, [&](uint64_t offset, uint64_t, uint64_t count) {
+      runs.push_back({at + offset * size, at + (offset + count) * size, i});
+    });
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  for (size_t r = 1; r < runs.size(); r++) {
+    if (runs[r].begin >= runs[r - 1].end) continue;
+    const uint32_t first = std::min(runs[r].param, runs[r - 1].param);
+    const uint32_t second = std::max(runs[r].param, runs[r - 1].param);
+    return wrong(
+        second, manifest.params[second].name,
+        cat("its gradient overlaps that of parameter ", first, " ('", manifest.params[first].name, "')"));
+  }
+  return {};
+}
+
+Status check_flags(uint64_t index, const weft_param& in, const Param& param) {
+  const uint64_t unknown = in.flags & ~kParamFlags;
+  if (unknown != 0) return wrong(index, param.name, cat("unknown flags ", unknown));
+  if ((in.flags & (in.flags - 1)) != 0) {
+    return wrong(index, param.name, "it is one of WEFT_PARAM_STATE_ONLY, BUFFER and IGNORED, not several");
+  }
+  if (param.reduced() || param.ignored()) return {};
+  if (in.gradient != nullptr)
+    return wrong(index, param.name, cat("gradient is set, but it is ", param.kind()));
+  if (in.uses > 1) return wrong(index, param.name, cat("uses is ", in.uses, ", but it is ", param.kind()));
+  return {};
+}
+
+// Nothing of it is looked at but a name for errors, if it has one.
+void ignore(const weft_param& in, Param* out) {
+  out->name = in.name == nullptr ? "" : std::string(in.name, strnlen(in.name, kMaxParamName));
+  out->flags = WEFT_PARAM_IGNORED;
+  out->count = 0;
+}
+
 Status from_struct(uint64_t index, const weft_param& in, Param* out) {
+  if (in.flags == WEFT_PARAM_IGNORED) {
+    ignore(in, out);
+    return {};
+  }
   if (in.name == nullptr || in.name[0] == 0) {
     return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
   }
@@ -129,7 +186,8 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
                          cat("parameter ", index, ": the name is longer than ", kMaxParamName, " bytes"));
   }
   out->name.assign(in.name, length);
-  if (in.flags != 0) return wrong(index, out->name, cat("unknown flags ", in.flags));
+  out->flags = in.flags;
+  WEFT_TRY(check_flags(index, in, *out));
   if (in.sparse_ndim != 0) return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
   if (in.ndim < 0 || in.ndim > kMaxParamDims) {
     return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
@@ -155,7 +213,11 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   } else {
     out->strides = row_major(out->shape);
   }
-  return check_param(index, out);
+  WEFT_TRY(check_param(index, out));
+  if (!out->reduced() && in.parameter == nullptr && out->count > 0) {
+    return wrong(index, out->name, cat("`parameter` is NULL, but it is ", out->kind()));
+  }
+  return {};
 }
 
 }  // namespace
@@ -170,10 +232,24 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
   return strides;
 }
 
+const char* Param::kind() const {
+  if (ignored()) return "ignored (WEFT_PARAM_IGNORED)";
+  if ((flags & WEFT_PARAM_BUFFER) != 0) return "a buffer (WEFT_PARAM_BUFFER): it has no gradient";
+  return "state alone (WEFT_PARAM_STATE_ONLY): it has no gradient";
+}
+
+size_t Manifest::reduced() const {
+  return static_cast<size_t>(
+      std::count_if(params.begin(), params.end(), [](const Param& p) { return p.reduced(); }));
+}
+
 std::string Param::text() const {
+  if (ignored()) return "ignored";
   std::string out = cat(weft::name(dtype), " [", list_text(shape), "]");
   if (strides != row_major(shape)) out += cat(" with strides [", list_text(strides), "]");
   if (device_kind != WEFT_DEVICE_HOST) out += cat(" on device ", device_kind, ":", device);
+  if ((flags & WEFT_PARAM_BUFFER) != 0) out += ", a buffer";
+  if ((flags & WEFT_PARAM_STATE_ONLY) != 0) out += ", state alone";
   return out;
 }
 
@@ -190,6 +266,7 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
     weft_param param{};
     std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
     WEFT_TRY(from_struct(i, param, &manifest->params[i]));
+    if (manifest->params[i].ignored()) continue;
     if (param.gradient != nullptr || param.parameter != nullptr) {
       manifest->homes.resize(count);
       manifest->homes[i] = {static_cast<std::byte*>(param.gradient), param.parameter};
@@ -199,13 +276,17 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
       manifest->uses[i] = param.uses;
     }
   }
+  if (manifest->reduced() == 0) return Status::error(Code::kArg, "no parameter of the list has a gradient");
   WEFT_TRY(check_total(manifest->params));
-  return check_names(manifest->params);
+  WEFT_TRY(check_names(manifest->params));
+  return check_gradients(*manifest);
 }
 
 void Manifest::write(ByteWriter* writer) const {
   writer->put(static_cast<uint32_t>(params.size()));
   for (const Param& p : params) {
+    writer->put(p.flags);
+    if (p.ignored()) continue;
     writer->put_string(p.name).put(p.dtype).put(p.device_kind).put(p.device);
     writer->put(static_cast<uint8_t>(p.shape.size()));
     for (const int64_t extent : p.shape) writer->put(extent);
@@ -223,6 +304,15 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
   // One by one: the count is believed only as far as bytes follow.
   for (uint32_t i = 0; i < count && reader.ok(); i++) {
     Param p;
+    p.flags = reader.get<uint64_t>();
+    if ((p.flags & ~kParamFlags) != 0 || (p.flags & (p.flags - 1)) != 0) {
+      return bad(cat("parameter ", i, " has flags ", p.flags));
+    }
+    if (p.ignored()) {
+      ignore({}, &p);
+      manifest->params.push_back(std::move(p));
+      continue;
+    }
     p.name = reader.get_string(kMaxParamName);
     p.dtype = reader.get<Dtype>();
     p.device_kind = reader.get<int32_t>();

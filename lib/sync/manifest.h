@@ -19,6 +19,7 @@ struct Param {
   Dtype dtype = Dtype::kF32;
   int32_t device_kind = WEFT_DEVICE_HOST;
   int32_t device = 0;
+  uint64_t flags = 0;  // WEFT_PARAM_*
   std::vector<int64_t> shape;
   // In elements, as many as shape. Dimensions of at most one element, whose stride says nothing, have the
   // row-major stride, so that equal layouts compare equal.
@@ -29,6 +30,12 @@ struct Param {
   bool dense = true;
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
+  // It has gradients, and so a place in a bucket.
+  bool reduced() const {
+    return (flags & (WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED)) == 0;
+  }
+  bool ignored() const { return (flags & WEFT_PARAM_IGNORED) != 0; }
+  const char* kind() const;  // "a buffer: it has no gradient", of one that is not reduced
   std::string text() const;  // "f32 [64, 3, 7, 7]", "f16 [8, 4] with strides [1, 8]"
   bool operator==(const Param&) const = default;
 };
@@ -44,6 +51,7 @@ struct Manifest {
   std::vector<Home> homes;
   std::vector<uint32_t> uses;  // per parameter; empty: each is used once
 
+  size_t reduced() const;  // how many have gradients
   std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }
   void* parameter(uint64_t i) const { return homes.empty() ? nullptr : homes[i].parameter; }
   void write(ByteWriter* writer) const;

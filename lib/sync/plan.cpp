@@ -35,6 +35,7 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   };
   for (uint32_t at = 0; at < order.size(); at++) {
     const Param& param = manifest.params[order[at]];
+    if (!param.reduced()) continue;
     Open& o = open[{param.dtype, param.device_kind, param.device}];
     if (o.bucket.params.empty()) o.first = at;
     o.last = at;
@@ -58,8 +59,8 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
 
 // Where each parameter is.
 void index(const Manifest& manifest, Plan* plan) {
-  plan->bucket_of.resize(manifest.params.size());
-  plan->offset_of.resize(manifest.params.size());
+  plan->bucket_of.assign(manifest.params.size(), kNoBucket);
+  plan->offset_of.assign(manifest.params.size(), 0);
   for (uint32_t b = 0; b < plan->buckets.size(); b++) {
     const PlannedBucket& bucket = plan->buckets[b];
     for (size_t i = 0; i < bucket.params.size(); i++) {
@@ -69,7 +70,7 @@ void index(const Manifest& manifest, Plan* plan) {
   }
 }
 
-// Every parameter is in one bucket, and those of a bucket go together.
+// Every parameter that has gradients is in one bucket, and those of a bucket go together.
 Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets) {
   std::vector<bool> seen(manifest.params.size());
   size_t count = 0;
@@ -83,6 +84,7 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
       const Param& p = manifest.params[param];
       const Param& first = manifest.params[buckets[b].front()];
       const std::string name = cat("plan: parameter ", param, " ('", p.name, "')");
+      if (!p.reduced()) return Status::error(Code::kArg, cat(name, " is ", p.kind()));
       if (seen[param]) return Status::error(Code::kArg, name + " is listed twice");
       if (p.dtype != first.dtype || p.device_kind != first.device_kind || p.device != first.device) {
         return Status::error(Code::kArg, cat(name, " cannot be in bucket ", b, " with '", first.name,
@@ -92,8 +94,9 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
       count++;
     }
   }
-  if (count == seen.size()) return {};
-  const auto missing = static_cast<size_t>(std::find(seen.begin(), seen.end(), false) - seen.begin());
+  if (count == manifest.reduced()) return {};
+  size_t missing = 0;
+  while (seen[missing] || !manifest.params[missing].reduced()) missing++;
   return Status::error(Code::kArg, cat("plan: parameter ", missing, " ('", manifest.params[missing].name,
                                        "') is in no bucket"));
 }

@@ -17,6 +17,7 @@ namespace weft {
 
 inline constexpr uint64_t kFirstBucketBytes = 1u << 20;
 inline constexpr uint64_t kBucketBytes = 25u << 20;
+inline constexpr uint32_t kNoBucket = UINT32_MAX;  // of parameters without gradients
 inline constexpr uint32_t kMaxLimits = 1u << 16;
 
 struct PlannedBucket {
@@ -32,7 +33,7 @@ struct PlannedBucket {
 
 struct Plan {
   std::vector<PlannedBucket> buckets;  // in the order of launch
-  std::vector<uint32_t> bucket_of;     // per parameter
+  std::vector<uint32_t> bucket_of;     // per parameter, or kNoBucket
   std::vector<uint64_t> offset_of;     // per parameter: elements from the bucket's start
 
   void write(ByteWriter* writer) const;  // what ranks must agree on

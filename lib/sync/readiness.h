@@ -60,6 +60,7 @@ class Readiness {
     std::vector<uint32_t> out;
     const uint32_t stamp = step().stamp();
     for (uint32_t i = 0; i < plan_.bucket_of.size(); i++) {
+      if (plan_.bucket_of[i] == kNoBucket) continue;
       if (stamps_[i].load(std::memory_order_acquire) != stamp) out.push_back(i);
     }
     return out;

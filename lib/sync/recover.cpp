@@ -113,6 +113,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   make_step();
   step_->commit(committed);
   state_->presence->next_window();
+  last_active_ = -1;  // ranks have other numbers
   return {};
 }
 

@@ -26,7 +26,7 @@ Status no_streams() {
 Status Reducer::grad_view(uint64_t param, void** view) {
   *view = nullptr;
   if (state_->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
-  if (param >= state_->manifest.params.size()) return note(ready_refused(param, StepWord()));
+  WEFT_TRY(note(known(param)));
   *view = state_->buckets->place(param).memory;
   return {};
 }
@@ -60,6 +60,7 @@ Status Reducer::check_destinations(void* const* gradients) const {
   if (!state_->copy)
     return Status::error(Code::kArg, "gradients are for copy mode: in view mode results are in the views");
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
+    if (!has_bucket(i)) continue;
     if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).element_bytes == 0) continue;
     return Status::error(Code::kArg,
                          cat("gradients: that of parameter ", i, " ('", state_->manifest.params[i].name,
@@ -122,6 +123,8 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
     return note(ready_refused(param, step));
   }
   const Buckets::Place& place = s.buckets->place(param);
+  if (place.bucket == kNoBucket) [[unlikely]]
+    return note(known(param));
   if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
   const bool usable = s.copy ? (gradient != nullptr || place.count == 0) &&
                                    reinterpret_cast<uintptr_t>(gradient) % place.element_bytes == 0
@@ -168,13 +171,20 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step) {
   return {};
 }
 
-// Why ready cannot be.
-Status Reducer::ready_refused(uint64_t param, StepWord step) const {
+Status Reducer::known(uint64_t param) const {
   const std::vector<Param>& params = state_->manifest.params;
   if (param >= params.size()) {
     return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
   }
-  const std::string name = cat("parameter ", param, " ('", params[param].name, "')");
+  if (params[param].reduced()) return {};
+  return Status::error(Code::kArg,
+                       cat("parameter ", param, " ('", params[param].name, "') is ", params[param].kind()));
+}
+
+// Why ready cannot be.
+Status Reducer::ready_refused(uint64_t param, StepWord step) const {
+  WEFT_TRY(known(param));
+  const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
   if (!step.open()) {
     return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
   }

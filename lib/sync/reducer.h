@@ -50,6 +50,10 @@ class Reducer {
   // Other buckets (replan.cpp). Collective. given: what the caller found wrong; the other ranks learn it.
   Status replan(const weft_replan_options& options, const Status& given);
 
+  // Values of the parameters (values.cpp). Collective. given: as replan's.
+  Status broadcast(const weft_broadcast_options& options, const Status& given);
+  Status check();
+
   // Recovery (recover.cpp). rebind is collective over comm.
   void verdict(weft_verdict* verdict) const;
   Status rebind(std::shared_ptr<Comm> comm);
@@ -64,6 +68,10 @@ class Reducer {
   // them. Collective.
   static Status furnish(ReducerState* state, Deadline deadline);
   void make_step();  // for the state, driven by the engine
+  bool has_bucket(uint64_t param) const {
+    return param < state_->plan.bucket_of.size() && state_->plan.bucket_of[param] != kNoBucket;
+  }
+  Status known(uint64_t param) const;  // kArg for one that does not exist or has no gradient
   Status check_begin(const weft_begin_options& options) const;
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
@@ -78,6 +86,12 @@ class Reducer {
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
+  Status check_between_steps(const char* what) const;
+  Status check_values(const std::vector<uint32_t>& params, uint64_t* missing) const;
+  Status broadcast_root(int32_t wanted, int32_t* root) const;
+  void digest_values(const std::vector<uint32_t>& params, std::vector<uint64_t>* digests) const;
+  Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
+                         Deadline deadline);
   Status move_to(Plan plan, Deadline deadline);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
@@ -105,10 +119,11 @@ class Reducer {
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
-  bool reduced_ = false;                   // the buckets hold the last step's results
-  uint64_t finished_ = 0;                  // steps finished here, also those that were rolled back
-  uint64_t kept_step_ = kNoStep;           // the step whose contributions are kept, all of them
-  uint32_t kept_buckets_ = 0;              // of which are in the retained copies; the others in the buckets
+  int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
+  bool reduced_ = false;          // the buckets hold the last step's results
+  uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
+  uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
+  uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   mutable std::mutex mutex_;

@@ -98,7 +98,7 @@ CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
   return args;
 }
 
-CollectiveArgs broadcast(std::vector<uint32_t>* words, int root) {
+CollectiveArgs send_plan(std::vector<uint32_t>* words, int root) {
   CollectiveArgs args;
   args.coll = Coll::kBroadcast;
   args.dtype = Dtype::kU32;
@@ -161,7 +161,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     }
     plan.pack(&words);
   }
-  WEFT_TRY(s.comm->run(s.lane, broadcast(&words, root), deadline));
+  WEFT_TRY(s.comm->run(s.lane, send_plan(&words, root), deadline));
   Plan plan;
   Status usable = Plan::unpack(s.manifest, words, &plan);
   if (!usable.ok()) {
@@ -190,6 +190,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   }
   for (uint64_t i = 0; i < old.manifest.params.size(); i++) {
     const Buckets::Place& from = old.buckets->place(i);
+    if (!has_bucket(i)) continue;
     if (old.copy && !old.presence->accumulated(i)) continue;
     if (from.count > 0)
       std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);

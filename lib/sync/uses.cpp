@@ -26,12 +26,12 @@ Status Reducer::take_learned(StepWord step) {
   ReducerState& s = *state_;
   std::vector<uint32_t> unused;
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
-    const bool open = !s.readiness->claimed(i, step.stamp());  // not absent
+    const bool open = has_bucket(i) && !s.readiness->claimed(i, step.stamp());  // not absent
     if (open && s.uses->counted(i, step.stamp()) == 0) unused.push_back(i);
   }
   if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
-    if (s.readiness->claimed(i, step.stamp())) continue;
+    if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
     if (s.uses->counted(i, step.stamp()) > 0) {
       WEFT_TRY(take(i, s.copy ? s.gradients[i] : nullptr, step));
     } else if (!step.local()) {
@@ -48,7 +48,7 @@ Status Reducer::leave_out_unused() {
   const ReducerState& s = *state_;
   if (!s.uses || !s.uses->learns() || s.uses->learning() || (!s.mapped && !start_.fixed)) return {};
   for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
-    if (s.uses->needed(i) == 0) WEFT_TRY(absent(&i, 1));
+    if (has_bucket(i) && s.uses->needed(i) == 0) WEFT_TRY(absent(&i, 1));
   }
   return {};
 }
@@ -58,7 +58,7 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   if (timeout_ms < WEFT_TIMEOUT_POLL) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
   }
-  if (param >= s.manifest.params.size()) return note(ready_refused(param, StepWord()));
+  WEFT_TRY(note(known(param)));
   const uint32_t stamp = synchronised_.load();
   if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
   const uint32_t bucket = s.buckets->place(param).bucket;

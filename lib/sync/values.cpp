@@ -1,0 +1,298 @@
+// The values of the parameters, as far as a reducer deals with them between steps: broadcast from one rank,
+// and compared. Called by the program's thread, on all ranks; everything travels on the reducer's own lane.
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/chunks.h"
+#include "sync/digests.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kInFlight = 2;
+constexpr uint64_t kAllFlags = WEFT_BROADCAST_PARAMS | WEFT_BROADCAST_STATE | WEFT_BROADCAST_BUFFERS;
+
+// What a rank brings to a broadcast or a comparison before anything of the values moves; travels as it is.
+struct ValuesVote {
+  uint32_t call = 0;     // kBroadcast or kCheck
+  uint32_t refuses = 0;  // 1: its call is wrong: its own error
+  uint64_t missing = 0;  // 1 + a parameter of which it has no value
+  // Of a broadcast.
+  uint64_t flags = 0;
+  uint64_t chunk_bytes = 0;
+  uint32_t in_flight = 0;
+  int32_t root = 0;
+  // Of a comparison.
+  uint64_t digest = 0;
+
+  static constexpr uint32_t kBroadcast = 1;
+  static constexpr uint32_t kCheck = 2;
+  const char* name() const { return call == kCheck ? "compare values" : "broadcast"; }
+};
+static_assert(sizeof(ValuesVote) == 48);
+
+Status without_value(const Manifest& manifest, uint64_t param) {
+  return Status::error(Code::kArg, cat("parameter ", param, " ('", manifest.params[param].name,
+                                       "') has no value: weft_param.parameter is NULL"));
+}
+
+Status differs(int rank, const char* what, uint64_t theirs, uint64_t mine) {
+  return Status::error(Code::kMismatch,
+                       cat("broadcast: ", what, " is ", static_cast<int64_t>(mine), " on rank 0 and ",
+                           static_cast<int64_t>(theirs), " on rank ", rank),
+                       Evidence::kDescriptor)
+      .with_ranks({rank});
+}
+
+// What is wrong with any rank's vote.
+Status judge(const std::vector<ValuesVote>& votes, const Manifest& manifest) {
+  const ValuesVote& first = votes.front();
+  for (size_t r = 0; r < votes.size(); r++) {
+    const int rank = static_cast<int>(r);
+    const ValuesVote& vote = votes[r];
+    const auto refusal = [&](const std::string& why) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " cannot ", vote.name(), ": ", why),
+                           Evidence::kReport)
+          .with_ranks({rank});
+    };
+    if (vote.missing > 0 && vote.missing <= manifest.params.size()) {
+      return refusal(without_value(manifest, vote.missing - 1).text());
+    }
+    if (vote.refuses != 0) return refusal("see its error");
+  }
+  for (size_t r = 1; r < votes.size(); r++) {
+    const int rank = static_cast<int>(r);
+    const ValuesVote& vote = votes[r];
+    if (vote.call != first.call) {
+      return Status::error(Code::kMismatch,
+                           cat("rank 0 is to ", first.name(), ", rank ", rank, " to ", vote.name()),
+                           Evidence::kDescriptor)
+          .with_ranks({rank});
+    }
+    if (vote.root != first.root) {
+      return differs(rank, "root", static_cast<uint64_t>(vote.root), static_cast<uint64_t>(first.root));
+    }
+    if (vote.flags != first.flags) return differs(rank, "flags", vote.flags, first.flags);
+    if (vote.chunk_bytes != first.chunk_bytes) {
+      return differs(rank, "chunk_bytes", vote.chunk_bytes, first.chunk_bytes);
+    }
+    if (vote.in_flight != first.in_flight) return differs(rank, "in_flight", vote.in_flight, first.in_flight);
+  }
+  return {};
+}
+
+template <class T>
+CollectiveArgs gather(const T* mine, std::vector<T>* all) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllGather;
+  args.dtype = Dtype::kU8;
+  args.count = sizeof(T);
+  args.src = reinterpret_cast<const std::byte*>(mine);
+  args.dst = reinterpret_cast<std::byte*>(all->data());
+  return args;
+}
+
+// The messages of one broadcast: some at a time, packed and unpacked while others travel.
+class Messages {
+ public:
+  Messages(ReducerState& state, std::vector<Chunk> chunks, const ValuesVote& how)
+      : s_(state),
+        chunks_(std::move(chunks)),
+        root_(how.root),
+        staging_(s_.comm->context().options().host_allocator),
+        flights_(std::min<size_t>(how.in_flight, chunks_.size())) {}
+
+  // Memory to pack in. kNoMemory.
+  Status prepare() {
+    uint64_t most = 0;
+    for (const Chunk& chunk : chunks_) {
+      if (!chunk.direct) most = std::max(most, chunk.bytes);
+    }
+    for (Flight& flight : flights_) {
+      if (most > 0) WEFT_TRY(staging_.allocate(most, &flight.staging).with_prefix("broadcast: "));
+    }
+    return {};
+  }
+
+  // Returns when nothing is under way any more, also after a failure.
+  Status run(Deadline deadline) {
+    Status status;
+    Engine& engine = s_.comm->context().engine();
+    for (size_t done = 0, next = 0; done < chunks_.size() && (status.ok() || done < next); done++) {
+      while (status.ok() && next < chunks_.size() && next - done < flights_.size()) {
+        submit(next, deadline);
+        next++;
+      }
+      Flight& flight = flights_[done % flights_.size()];
+      // Its own deadline fails the communicator, which completes it.
+      engine.wait([&] { return flight.request.done(); }, Deadline::never());
+      if (status.ok()) status = flight.request.result;
+      const Chunk& chunk = chunks_[done];
+      if (status.ok() && !is_root() && !chunk.direct) {
+        unpack(chunk, s_.manifest, *s_.buckets, flight.staging);
+      }
+    }
+    return status;
+  }
+
+ private:
+  struct Flight {
+    Request request;
+    std::byte* staging = nullptr;
+  };
+  bool is_root() const { return root_ == s_.comm->rank(); }
+
+  void submit(size_t position, Deadline deadline) {
+    const Chunk& chunk = chunks_[position];
+    Flight& flight = flights_[position % flights_.size()];
+    if (is_root() && !chunk.direct) pack(chunk, s_.manifest, *s_.buckets, flight.staging);
+    flight.request.reset();
+    CollectiveArgs& args = flight.request.args;
+    args.coll = Coll::kBroadcast;
+    args.dtype = Dtype::kU8;
+    args.count = chunk.bytes;
+    args.peer = root_;
+    args.src = args.dst = chunk.direct ? home(chunk, s_.manifest) : flight.staging;
+    args.tag = position + 1;
+    flight.request.deadline = deadline;
+    s_.lane->submit(&flight.request);
+  }
+
+  ReducerState& s_;
+  const std::vector<Chunk> chunks_;
+  const int root_;
+  HeapArena staging_;
+  std::vector<Flight> flights_;
+};
+
+}  // namespace
+
+// The first of params of which this rank has no value, or kOk.
+Status Reducer::check_values(const std::vector<uint32_t>& params, uint64_t* missing) const {
+  const Manifest& manifest = state_->manifest;
+  for (const uint32_t param : params) {
+    if (manifest.parameter(param) != nullptr || manifest.params[param].count == 0) continue;
+    *missing = uint64_t{param} + 1;
+    return without_value(manifest, param);
+  }
+  return {};
+}
+
+Status Reducer::check_between_steps(const char* what) const {
+  if (state_->comm->failed()) return state_->comm->failure();
+  if (!state_->readiness->step().open()) return {};
+  return Status::error(Code::kState, cat(what, " inside ", step_text(), ": finish it first"));
+}
+
+Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
+  const int size = state_->comm->size();
+  if (wanted != WEFT_ROOT_LAST_ACTIVE) {
+    if (wanted < 0 || wanted >= size) {
+      return Status::error(Code::kArg, cat("root ", wanted, " of ", size, " ranks"));
+    }
+    *root = wanted;
+    return {};
+  }
+  *root = last_active_;
+  if (last_active_ >= 0) return {};
+  return Status::error(Code::kState,
+                       "no step has been reduced in which a rank had data: there is no last active one");
+}
+
+Status Reducer::broadcast(const weft_broadcast_options& options, const Status& given) {
+  WEFT_TRY(note(check_between_steps("broadcast")));
+  ReducerState& s = *state_;
+  ValuesVote mine;
+  mine.call = ValuesVote::kBroadcast;
+  mine.flags = options.flags == 0 ? kAllFlags : options.flags;
+  mine.chunk_bytes = options.chunk_bytes == 0 ? kChunkBytes : options.chunk_bytes;
+  mine.in_flight = options.in_flight == 0 ? kInFlight : options.in_flight;
+  std::unique_ptr<Messages> messages;
+  const Status wish = [&]() -> Status {
+    WEFT_TRY(given);
+    if (options.flags & ~kAllFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+    if (mine.chunk_bytes < kLeastChunkBytes) {
+      return Status::error(Code::kArg,
+                           cat("chunk_bytes is ", mine.chunk_bytes, ", less than ", kLeastChunkBytes));
+    }
+    if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+      return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
+    }
+    WEFT_TRY(broadcast_root(options.root, &mine.root));
+    uint64_t flags = 0;
+    if (mine.flags & WEFT_BROADCAST_STATE) flags |= WEFT_PARAM_STATE_ONLY;
+    if (mine.flags & WEFT_BROADCAST_BUFFERS) flags |= WEFT_PARAM_BUFFER;
+    const auto params = params_with(s.manifest, flags, (mine.flags & WEFT_BROADCAST_PARAMS) != 0);
+    WEFT_TRY(check_values(params, &mine.missing));
+    messages = std::make_unique<Messages>(s, make_chunks(s.manifest, params, mine.chunk_bytes), mine);
+    return messages->prepare();
+  }();
+  mine.refuses = wish.ok() ? 0 : 1;
+  const Deadline deadline = s.comm->op_deadline(wish.ok() ? options.timeout_ms : 0);
+  std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
+  WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  WEFT_TRY(note(wish));
+  WEFT_TRY(note(judge(votes, s.manifest)));
+  return note(messages->run(deadline).with_prefix("broadcast: "));
+}
+
+void Reducer::digest_values(const std::vector<uint32_t>& params, std::vector<uint64_t>* digests) const {
+  const ReducerState& s = *state_;
+  for (size_t i = 0; i < params.size(); i++) {
+    (*digests)[i] = digest_value(*s.buckets->place(params[i]).layout,
+                                 static_cast<const std::byte*>(s.manifest.parameter(params[i])));
+  }
+}
+
+Status Reducer::check() {
+  WEFT_TRY(note(check_between_steps("check")));
+  const ReducerState& s = *state_;
+  const std::vector<uint32_t> params = params_with(s.manifest, WEFT_PARAM_STATE_ONLY, true);
+  std::vector<uint64_t> digests(params.size());
+  ValuesVote mine;
+  mine.call = ValuesVote::kCheck;
+  const Status wish = check_values(params, &mine.missing);
+  if (wish.ok()) digest_values(params, &digests);
+  mine.refuses = wish.ok() ? 0 : 1;
+  mine.digest = digest_range(digests);
+  const Deadline deadline = s.comm->op_deadline(0);
+  std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
+  WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  WEFT_TRY(note(wish));
+  WEFT_TRY(note(judge(votes, s.manifest)));
+  const bool equal = std::all_of(votes.begin(), votes.end(),
+                                 [&](const ValuesVote& vote) { return vote.digest == votes.front().digest; });
+  return equal ? Status() : note(name_difference(params, digests, deadline));
+}
+
+// The ranks' digests differ: find the first parameter that does. Collective.
+Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
+                                Deadline deadline) {
+  const ReducerState& s = *state_;
+  DigestSearch search(digests);
+  std::vector<DigestSearch::Row> rows(static_cast<size_t>(s.comm->size()));
+  while (!search.found()) {
+    const DigestSearch::Row row = search.row();
+    WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
+    if (search.descend(rows)) continue;
+    return Status::error(Code::kMismatch, "the values of the parameters differ, but no parameter's does",
+                         Evidence::kDescriptor);
+  }
+  const uint32_t param = params[search.at()];
+  const std::vector<int> wrong = minority(search.digests());
+  std::vector<int> right;
+  for (int r = 0; r < s.comm->size(); r++) {
+    if (std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
+  }
+  return Status::error(Code::kMismatch,
+                       cat("parameter ", param, " ('", s.manifest.params[param].name,
+                           "') is the first that differs: ranks [", list_text(wrong),
+                           "] do not hold the value of ranks [", list_text(right), "]"),
+                       Evidence::kDescriptor)
+      .with_ranks(wrong);
+}
+
+}  // namespace weft
