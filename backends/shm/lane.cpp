@@ -273,6 +273,13 @@ std::vector<int> GroupLane::missing() const {
   return ranks;
 }
 
+bool GroupLane::waits_for(int rank) const {
+  for (int r = 0; r < op_.size && state_ != State::kDone; r++) {
+    if (group_->name(r) == rank) return r != op_.rank && is_behind(r);
+  }
+  return false;
+}
+
 // Whether the running operation waits for a rank. In rounds everybody waits for everybody, in the end for who
 // does not go on: that one has done less than the ranks that wait for it, of whom this is one.
 bool GroupLane::is_behind(int rank) const {

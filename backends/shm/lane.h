@@ -24,6 +24,7 @@ class GroupLane final : public CollectiveLane {
   void abandon() override;
   std::vector<int> writers() const override;
   std::vector<int> missing() const override;
+  bool waits_for(int rank) const override;
   const char* algorithm() const override { return algorithm_; }
 
  private:

@@ -1072,9 +1072,11 @@ typedef struct weft_bucket_info {
   uint64_t bytes;
   uint64_t limit_bytes; /* limit that closed it */
   /* The last synchronised step, nanoseconds since its begin; 0 where it has not happened. */
-  uint64_t ready_ns;  /* the last gradient was ready */
-  uint64_t launch_ns; /* its first stage started */
-  uint64_t done_ns;   /* the result was in the gradients */
+  uint64_t ready_ns;    /* the last gradient was ready */
+  uint64_t launch_ns;   /* its first stage started */
+  uint64_t done_ns;     /* the result was in the gradients */
+  uint64_t transfer_ns; /* how long its collectives ran, waiting for late ranks included */
+  uint64_t sent_bytes;  /* by this rank for them, as in weft_reducer_stats */
 } weft_bucket_info;
 
 WEFT_API weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count);
@@ -1111,6 +1113,28 @@ typedef struct weft_reducer_stats {
   uint64_t sent_bytes;
   uint64_t plain_bytes;
   uint64_t plan_generation; /* how often weft_reducer_replan has changed the plan */
+  uint64_t param_bytes;     /* of all gradients */
+  uint64_t absent_bytes;    /* of those that were absent here in the last synchronised step */
+  /* More of the last synchronised step, nanoseconds. */
+  uint64_t compute_ns; /* begin to the call of finish */
+  uint64_t overlap_ns; /* communication before that call */
+  /* Means over all synchronised steps. */
+  uint64_t mean_step_ns;
+  uint64_t mean_compute_ns;
+  uint64_t mean_communication_ns;
+  uint64_t mean_overlap_ns;
+  uint64_t mean_exposed_ns;
+  /* Percentiles of the last 128 synchronised steps: what half of them, and 99 in 100, did not exceed. */
+  uint64_t step_p50_ns;
+  uint64_t step_p99_ns;
+  uint64_t exposed_p50_ns;
+  uint64_t exposed_p99_ns;
+  /* The rank that this one waited for longest in the last step, and how long; -1: for nobody, as on the rank
+   * that comes last itself. In shared memory that is who came last; over messages the rank named may have
+   * waited for another. */
+  uint64_t straggler_ns;
+  int32_t straggler;
+  uint32_t reserved;
 } weft_reducer_stats;
 
 /* Everything that is known of the reducer and its steps as JSON: docs/reducer.md lists the fields. *size:

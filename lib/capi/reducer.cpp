@@ -1,6 +1,9 @@
 // weft_reducer_*.
 #include "sync/reducer.h"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "capi/handles.h"
@@ -276,6 +279,24 @@ weft_status weft_reducer_bucket(weft_reducer* reducer, uint32_t bucket, weft_buc
     weft_bucket_info out{};
     WEFT_TRY(reducer->rep->bucket(bucket, &out, params, capacity));
     return write_struct(out, "info", info);
+  });
+}
+
+weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* size) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(size);
+    const uint64_t room = text != nullptr ? std::exchange(*size, 0) : 0;
+    WEFT_TRY(usable(reducer));
+    const std::string report = reducer->rep->report();
+    *size = report.size() + 1;
+    if (text == nullptr) return {};
+    if (room > 0) {
+      const uint64_t fits = std::min<uint64_t>(report.size(), room - 1);
+      std::memcpy(text, report.data(), fits);
+      text[fits] = 0;
+    }
+    if (room >= *size) return {};
+    return Status::error(Code::kArg, cat("the report has ", *size, " bytes, and there is room for ", room));
   });
 }
 

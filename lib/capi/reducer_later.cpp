@@ -27,6 +27,3 @@ weft_status weft_reducer_owned(weft_reducer*, int32_t, weft_slice*, uint64_t*) {
 weft_status weft_reducer_gather_params(weft_reducer*, const weft_gather_options*) {
   return later(__func__);
 }
-weft_status weft_reducer_report(weft_reducer*, char*, uint64_t*) {
-  return later(__func__);
-}

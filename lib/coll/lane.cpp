@@ -279,6 +279,21 @@ std::vector<int> TransportLane::missing() const {
   return ranks;
 }
 
+bool TransportLane::waits_for(int rank) const {
+  if (!running_) return false;
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
+  for (const bool sends : {false, true}) {
+    bool any = false;
+    for (const uint32_t i : pending_) {
+      if (transfers[i].is_send != sends || messages_[i].done) continue;
+      any = true;
+      if (context_.name(transfers[i].peer) == rank) return true;
+    }
+    if (any) return false;
+  }
+  return false;
+}
+
 // Operations only read their source; broadcast has one buffer, which the root may give as either.
 std::byte* TransportLane::at(const Ref& ref) const {
   const std::byte* const from = args_.src != nullptr ? args_.src : args_.dst;

@@ -34,6 +34,7 @@ class TransportLane final : public CollectiveLane {
   Status result() const override { return result_; }
   void abandon() override;
   std::vector<int> missing() const override;
+  bool waits_for(int rank) const override;
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
 
  private:

@@ -3,6 +3,7 @@
 // (core/lane.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -106,6 +107,11 @@ class CollectiveLane {
   virtual std::vector<int> writers() const { return {}; }
   // Ranks that the running operation waits for, as far as can be told. For error texts.
   virtual std::vector<int> missing() const = 0;
+  // Whether it waits for this rank, without taking memory: for statistics.
+  virtual bool waits_for(int rank) const {
+    const std::vector<int> ranks = missing();
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
   // For the error of a deadline: those of all ranks that have not come to it, where missing() may name one
   // that waits for them as well.
   virtual std::vector<int> absent() const { return missing(); }

@@ -34,6 +34,9 @@ class Lane final : public Task {
 
   const LaneKey& key() const { return key_; }
 
+  // Whether the running operation waits for a rank. Under the drive lock.
+  bool waits_for(int rank) const { return current_ != nullptr && !abandoned_ && impl_->waits_for(rank); }
+
   // Its part of the flight record. Under the drive lock, both.
   FlightLane flight();
   void set_flight_source(std::weak_ptr<const FlightSource> source) { flight_source_ = std::move(source); }

@@ -86,10 +86,11 @@ Status Reducer::not_reduced() {
 // What the statistics say of the step.
 void Reducer::note_opening(bool reduced) {
   const ReducerState& s = *state_;
-  uint64_t absent = 0, everywhere = 0;
+  uint64_t absent = 0, everywhere = 0, bytes = 0;
   for (uint32_t i = 0; (s.mapped || start_.fixed) && i < s.manifest.params.size(); i++) {
     if (!s.presence->absent(i, synchronised_)) continue;
     absent++;
+    bytes += s.manifest.params[i].bytes();
     if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
   }
   const Opening& opening = step_->opening();
@@ -101,6 +102,7 @@ void Reducer::note_opening(bool reduced) {
   stats_.divisor = opening.divisor;
   stats_.skipped_buckets = step_->skipped();
   stats_.absent_params = absent;
+  stats_.absent_bytes = bytes;
   stats_.absent_everywhere = everywhere;
 }
 

@@ -227,6 +227,8 @@ Status Reducer::furnish(ReducerState* state, Deadline deadline) {
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
     : state_(std::move(state)), timeout_ms_(timeout_ms) {
   make_step();
+  for (const PlannedBucket& bucket : state_->plan.buckets) stats_.param_bytes += bucket.bytes();
+  history_.forget_waits(state_->comm->size());
   other_bytes_ = heap_bytes();
 }
 
@@ -263,24 +265,6 @@ Reducer::~Reducer() {
     context.keep(step_);
   }
   if (state_->on_bucket != nullptr) (void)context.callbacks().drain().ok();
-}
-
-uint64_t Reducer::heap_bytes() const {
-  const ReducerState& s = *state_;
-  uint64_t bytes =
-      sizeof *this + sizeof s + s.presence->memory_bytes() + (s.uses ? s.uses->memory_bytes() : 0) +
-      s.order->memory_bytes() + s.gradients.capacity() * sizeof(std::byte*) + s.views->memory_bytes() +
-      s.buckets->memory_bytes() + s.readiness->memory_bytes() + step_->memory_bytes() +
-      s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket) +
-      s.plan.bucket_of.capacity() * sizeof(uint32_t) + s.plan.offset_of.capacity() * sizeof(uint64_t) +
-      s.plan.buckets.capacity() * sizeof(PlannedBucket) + FlightRing::kCapacity * sizeof(FlightOperation);
-  for (const PlannedBucket& b : s.plan.buckets) {
-    bytes += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
-  }
-  for (const Param& p : s.manifest.params) {
-    bytes += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
-  }
-  return bytes;
 }
 
 }  // namespace weft

@@ -111,6 +111,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     state_.swap(next);
   }
   make_step();
+  {
+    const std::lock_guard lock(mutex_);
+    history_.forget_waits(comm->size());
+  }
   step_->commit(committed);
   state_->presence->next_window();
   last_active_ = -1;  // ranks have other numbers

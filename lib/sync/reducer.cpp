@@ -226,7 +226,9 @@ Status Reducer::finish(const weft_finish_options& options) {
   if (s.uses && s.uses->learning()) WEFT_TRY(take_learned(step));
   if (step.local()) return finish_local();
   if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
-    for (const uint64_t param : s.readiness->missing()) WEFT_TRY(absent(&param, 1));
+    for (uint64_t param = 0; param < s.manifest.params.size(); param++) {
+      if (!s.readiness->claimed(param, step.stamp())) WEFT_TRY(absent(&param, 1));
+    }
   }
   if (!s.comm->failed()) {
     // Claimed but not arrived: another thread is copying it right now.
@@ -315,12 +317,10 @@ Status Reducer::close_step(uint64_t entered_ns) {
   note_opening(done == bucket_count());
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes;
-  stats_.step_ns = now_ns - start_.begin_ns;
   if (over) stats_.sent_bytes += step_->sent_bytes();
   const auto ranks = static_cast<uint64_t>(s.comm->size());
   stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks;
-  stats_.exposed_ns = now_ns - entered_ns;
-  stats_.communication_ns = over && done > 0 ? step_->last_done_ns() - step_->first_launch_ns() : 0;
+  note_times(entered_ns, now_ns, done == bucket_count());
   if (done == bucket_count()) {
     // Also when the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
@@ -334,6 +334,28 @@ Status Reducer::close_step(uint64_t entered_ns) {
                     .with_prefix(cat(text, ", ", done, " of ", bucket_count(), " buckets reduced: "))
                     .with_step(stats_.steps);
   return last_error_;
+}
+
+// Under mutex_.
+void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
+  StepTimes times;
+  times.step_ns = now_ns - start_.begin_ns;
+  times.compute_ns = entered_ns - start_.begin_ns;
+  times.exposed_ns = now_ns - entered_ns;
+  const uint64_t first_ns = step_->finished(stamp_) ? step_->first_launch_ns() : 0;
+  if (first_ns != 0 && step_->last_done_ns() > first_ns) {
+    times.communication_ns = step_->last_done_ns() - first_ns;
+    const uint64_t end_ns = std::min(entered_ns, step_->last_done_ns());
+    times.overlap_ns = end_ns > first_ns ? end_ns - first_ns : 0;
+  }
+  stats_.step_ns = times.step_ns;
+  stats_.compute_ns = times.compute_ns;
+  stats_.exposed_ns = times.exposed_ns;
+  stats_.communication_ns = times.communication_ns;
+  stats_.overlap_ns = times.overlap_ns;
+  if (!reduced) return;
+  history_.add(times);
+  history_.add_waits(step_->waited_ns());
 }
 
 Status Reducer::error() const {
@@ -370,6 +392,8 @@ Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params
   info->ready_ns = since(times.ready_ns);
   info->launch_ns = since(times.launch_ns);
   info->done_ns = since(times.done_ns);
+  info->transfer_ns = times.transfer_ns;
+  info->sent_bytes = times.sent_bytes;
   for (uint64_t i = 0; params != nullptr && i < std::min<uint64_t>(capacity, planned.params.size()); i++) {
     params[i] = planned.params[i];
   }
@@ -385,6 +409,17 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->retained_bytes = state_->buckets->retained_bytes();
   stats->other_bytes = other_bytes_;
   stats->hook_bytes = state_->hook_bytes;
+  stats->mean_step_ns = history_.mean(&StepTimes::step_ns);
+  stats->mean_compute_ns = history_.mean(&StepTimes::compute_ns);
+  stats->mean_communication_ns = history_.mean(&StepTimes::communication_ns);
+  stats->mean_overlap_ns = history_.mean(&StepTimes::overlap_ns);
+  stats->mean_exposed_ns = history_.mean(&StepTimes::exposed_ns);
+  stats->step_p50_ns = history_.percentile(&StepTimes::step_ns, 50);
+  stats->step_p99_ns = history_.percentile(&StepTimes::step_ns, 99);
+  stats->exposed_p50_ns = history_.percentile(&StepTimes::exposed_ns, 50);
+  stats->exposed_p99_ns = history_.percentile(&StepTimes::exposed_ns, 99);
+  stats->straggler = history_.straggler();
+  stats->straggler_ns = history_.straggler_ns();
 }
 
 void Reducer::trace_ready(uint64_t param) {

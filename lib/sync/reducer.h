@@ -6,9 +6,12 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "sync/history.h"
 #include "sync/state.h"
 #include "sync/step.h"
 
@@ -46,6 +49,7 @@ class Reducer {
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
   void query(weft_reducer_stats* stats) const;  // any thread
+  std::string report() const;                   // all that is known, as JSON (report.cpp)
 
   // Other buckets (replan.cpp). Collective. given: what the caller found wrong; the other ranks learn it.
   Status replan(const weft_replan_options& options, const Status& given);
@@ -102,11 +106,15 @@ class Reducer {
   Status not_reduced();
   void note_opening(bool reduced);
   Status close_step(uint64_t entered_ns);
+  void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
   Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed);
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
   std::string step_text() const;
+  // Every byte that the reducer holds, by what holds it (report.cpp).
+  std::vector<std::pair<const char*, uint64_t>> memory_parts() const;
+  std::vector<std::pair<const char*, uint64_t>> heap_parts() const;  // without gradients and the hook's
   uint64_t heap_bytes() const;
 
   std::shared_ptr<ReducerState> state_;  // changed by rebind alone, under mutex_
@@ -128,6 +136,7 @@ class Reducer {
 
   mutable std::mutex mutex_;
   weft_reducer_stats stats_{};  // guarded by mutex_
+  History history_;             // guarded by mutex_
   Status last_error_;           // guarded by mutex_
 };
 

@@ -24,7 +24,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
     : state_(std::move(state)),
       s_(*state_),
       engine_(s_.comm->context().engine()),
-      clock_(s_.comm->context().clock()) {
+      clock_(s_.comm->context().clock()),
+      waits_(s_.comm->size()) {
   for (uint32_t b = 0; b < bucket_count(); b++) running_.emplace_back(engine_);
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
@@ -67,7 +68,10 @@ Poll Step::poll() {
     return Poll::kAdvanced;
   }
   // Requests have deadlines of their own, and their lane knows better who is missing.
-  if (collected_ < submitted_) return Poll::kWaiting;
+  if (collected_ < submitted_) {
+    waits_.look(*s_.lane, clock_.now_ns());
+    return Poll::kWaiting;
+  }
   watch();
   return Poll::kParked;
 }
@@ -86,10 +90,11 @@ void Step::start(uint32_t stamp) {
   mapped_ = false;
   opened_ = !s_.uneven;
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
+  waits_.clear();
   applied_deadline_ns_ = UINT64_MAX;
   first_launch_ns_ = last_done_ns_ = 0;
   for (Running& r : running_) {
-    r.launch_ns = r.done_ns = 0;
+    r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = 0;
     r.stages = r.absent = 0;
     r.counted = UINT32_MAX;
     r.skipped = false;
@@ -149,6 +154,12 @@ bool Step::collect() {
   if (!request(collected_).done()) return false;
   const bool ok = request(collected_).result.ok();
   const bool took_place = !left_out(slot);
+  const uint64_t began_ns = std::max(submitted_ns_[collected_ % requests_.size()], collected_ns_);
+  collected_ns_ = clock_.now_ns();
+  waits_.end(collected_ns_);
+  if (slot.of_bucket() && took_place) {
+    running_[slot.bucket].transfer_ns += collected_ns_ - began_ns;
+  }
   collected_++;
   if (!ok) return true;  // the communicator has failed
   // Who starts a step has finished the one before.
@@ -202,7 +213,7 @@ bool Step::launch() {
   if (!make_up(launched_)) return true;
   const uint32_t b = launched_++;
   running_[b].launch_ns = clock_.now_ns();
-  if (b == 0) first_launch_ns_ = running_[b].launch_ns;
+  if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
   weft_bucket& view = s_.views->bucket(b);
   view.step = begun_.number;
@@ -326,7 +337,10 @@ bool Step::submit() {
     if (left_out(slot)) {
       next.complete({});
     } else {
-      sent_bytes_ += least_bytes(next.args, s_.comm->size());
+      const uint64_t bytes = least_bytes(next.args, s_.comm->size());
+      sent_bytes_ += bytes;
+      if (slot.of_bucket()) running_[slot.bucket].sent_bytes += bytes;
+      submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
       s_.lane->submit(&next);
     }
     submitted_++;
@@ -434,13 +448,19 @@ FlightStep Step::flight_step() const {
 
 Step::Times Step::times(uint32_t bucket) const {
   const Running& r = running_[bucket];
-  return {r.ready_ns.load(std::memory_order_relaxed), r.launch_ns, r.done_ns};
+  return {r.ready_ns.load(std::memory_order_relaxed),
+          r.launch_ns,
+          r.done_ns,
+          r.transfer_ns,
+          r.sent_bytes,
+          r.absent,
+          r.skipped};
 }
 
 uint64_t Step::memory_bytes() const {
   return sizeof *this + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         records_.capacity() * sizeof(OpeningRecord);
+         records_.capacity() * sizeof(OpeningRecord) + waits_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

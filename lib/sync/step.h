@@ -18,6 +18,7 @@
 #include "core/stage_gate.h"
 #include "core/trace_sink.h"
 #include "sync/state.h"
+#include "sync/waits.h"
 
 namespace weft {
 
@@ -70,6 +71,10 @@ class Step final : public Task, public FlightSource {
     uint64_t ready_ns = 0;  // of the clock; 0 where it has not happened
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
+    uint64_t transfer_ns = 0;  // its collectives ran so long, one after the other
+    uint64_t sent_bytes = 0;   // for them, as in sent_bytes()
+    uint32_t absent = 0;       // parameters
+    bool skipped = false;      // it did not travel
   };
   Times times(uint32_t bucket) const;
   uint32_t launched() const { return launched_; }  // buckets; the contributions of those are retained
@@ -83,6 +88,7 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped() const { return skipped_; }  // buckets
   // What the step waits for, or failed in.
   std::string where() const;
+  const std::vector<uint64_t>& waited_ns() const { return waits_.waited_ns(); }  // per rank
   // Sent by this rank for the step's collectives, if each is done with the least traffic possible.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
@@ -101,6 +107,8 @@ class Step final : public Task, public FlightSource {
     std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
+    uint64_t transfer_ns = 0;
+    uint64_t sent_bytes = 0;
     uint64_t generation = 0;        // of the stage that is pending
     uint64_t stage_began_ns = 0;    // if a trace runs
     uint32_t stages = 0;            // completed
@@ -178,10 +186,13 @@ class Step final : public Task, public FlightSource {
   uint64_t last_done_ns_ = 0;
   std::deque<Running> running_;       // per bucket
   std::array<Request, 64> requests_;  // of the positions [collected_, submitted_)
-  std::vector<uint32_t> pending_;     // buckets whose stage completes later
-  std::vector<uint32_t> results_;     // buckets whose last stage has run, in that order
-  size_t result_ = 0;                 // looked at
-  std::vector<uint32_t> late_;        // of these, those that wait for the map
+  std::array<uint64_t, 64> submitted_ns_{};
+  uint64_t collected_ns_ = 0;  // the last collective ended
+  Waits waits_;
+  std::vector<uint32_t> pending_;  // buckets whose stage completes later
+  std::vector<uint32_t> results_;  // buckets whose last stage has run, in that order
+  size_t result_ = 0;              // looked at
+  std::vector<uint32_t> late_;     // of these, those that wait for the map
   size_t late_at_ = 0;
   uint32_t copying_ = kNone;   // the bucket that is being copied back
   size_t copy_param_ = 0;      // within it

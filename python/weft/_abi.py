@@ -206,7 +206,7 @@ class ParamInfo(Sized):
 class BucketInfo(Sized):
     _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("dtype", c_int32), ("param_count", c_uint64),
                 ("count", c_uint64), ("bytes", c_uint64), ("limit_bytes", c_uint64), ("ready_ns", c_uint64),
-                ("launch_ns", c_uint64), ("done_ns", c_uint64)]
+                ("launch_ns", c_uint64), ("done_ns", c_uint64), ("transfer_ns", c_uint64), ("sent_bytes", c_uint64)]
 
 
 class ReducerStats(Sized):
@@ -217,7 +217,12 @@ class ReducerStats(Sized):
                 ("first_active", c_int32), ("last_active", c_int32), ("skipped_buckets", c_uint32),
                 ("divisor", c_double), ("absent_params", c_uint64), ("absent_everywhere", c_uint64),
                 ("hook_bytes", c_uint64), ("sent_bytes", c_uint64), ("plain_bytes", c_uint64),
-                ("plan_generation", c_uint64)]
+                ("plan_generation", c_uint64), ("param_bytes", c_uint64), ("absent_bytes", c_uint64),
+                ("compute_ns", c_uint64), ("overlap_ns", c_uint64), ("mean_step_ns", c_uint64),
+                ("mean_compute_ns", c_uint64), ("mean_communication_ns", c_uint64), ("mean_overlap_ns", c_uint64),
+                ("mean_exposed_ns", c_uint64), ("step_p50_ns", c_uint64), ("step_p99_ns", c_uint64),
+                ("exposed_p50_ns", c_uint64), ("exposed_p99_ns", c_uint64), ("straggler_ns", c_uint64),
+                ("straggler", c_int32), ("reserved", c_uint32)]
 
 
 class Verdict(Sized):

@@ -54,6 +54,21 @@ class Stats:
     sent_bytes: int
     plain_bytes: int
     plan_generation: int
+    param_bytes: int
+    absent_bytes: int
+    compute_ns: int
+    overlap_ns: int
+    mean_step_ns: int
+    mean_compute_ns: int
+    mean_communication_ns: int
+    mean_overlap_ns: int
+    mean_exposed_ns: int
+    step_p50_ns: int
+    step_p99_ns: int
+    exposed_p50_ns: int
+    exposed_p99_ns: int
+    straggler_ns: int
+    straggler: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +84,8 @@ class BucketInfo:
     ready_ns: int
     launch_ns: int
     done_ns: int
+    transfer_ns: int
+    sent_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)

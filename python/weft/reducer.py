@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import json
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -194,6 +195,18 @@ class Reducer(Handle):
         self._check(lib.reducer_query(self._handle, stats))
         return Stats(*(getattr(stats, field.name) for field in dataclasses.fields(Stats)))
 
+    def report(self) -> dict[str, Any]:
+        """Everything that is known of the reducer and its steps; docs/reducer.md lists the fields. Between steps."""
+        size = ctypes.c_uint64()
+        self._check(lib.reducer_report(self._handle, None, size))
+        while True:  # times have other digits at the next call
+            room = size.value + 1024
+            size.value, text = room, ctypes.create_string_buffer(room)
+            code = lib.reducer_report(self._handle, text, size)
+            if size.value <= room:
+                self._check(code)
+                return dict(json.loads(text.value))
+
     def buckets(self) -> list[BucketInfo]:
         """The buckets in order of launch. Between steps."""
         count, found = ctypes.c_uint32(), []
@@ -203,7 +216,8 @@ class Reducer(Handle):
             info = _abi.BucketInfo()
             self._check(lib.reducer_bucket(self._handle, index, info, members, len(members)))
             found.append(BucketInfo(info.index, DType(info.dtype), tuple(members[:info.param_count]), info.count,
-                                    info.bytes, info.limit_bytes, info.ready_ns, info.launch_ns, info.done_ns))
+                                    info.bytes, info.limit_bytes, info.ready_ns, info.launch_ns, info.done_ns,
+                                    info.transfer_ns, info.sent_bytes))
         return found
 
     def param(self, param: Union[int, str]) -> ParamInfo:

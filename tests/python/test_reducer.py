@@ -50,6 +50,28 @@ def test_accumulation():
     expect_equal(ranks(body), [[2.0] * 3] * SIZE)
 
 
+def test_report():
+    """the report is a dict of what was chosen, what the last step took, and every byte"""
+    def body(comm):
+        with weft.Hook(comm.context, "fp16", order="ddp") as hook:
+            with weft.Reducer(comm, [weft.Param("w", (3,)), weft.Param("b", ())], hook=hook, absent=True) as reducer:
+                for _ in range(2):
+                    with reducer.step(rest_absent=True):
+                        reducer.ready("b", np.ones((), np.float32))
+                report, stats = reducer.report(), reducer.stats()
+        expect_equal(report["reducer"]["hook"], "fp16(order=ddp)[allreduce]")
+        expect_equal((report["reducer"]["flags"], report["reducer"]["parameters"]), (["absent"], 2))
+        expect_equal(report["steps"], {"synchronised": 2, "local": 0, "failed": 0})
+        expect_equal((report["last_step"]["absent_bytes"], stats.absent_bytes, stats.param_bytes), (12, 12, 16))
+        expect_equal(report["last_step"]["step_ns"], stats.step_ns)
+        expect_equal(sum(report["memory"].values()), stats.bucket_bytes + stats.scratch_bytes + stats.retained_bytes +
+                     stats.hook_bytes + stats.other_bytes)
+        expect_equal([bucket["parameters"] for bucket in report["buckets"]], [[0, 1]])
+        return stats.steps
+
+    expect_equal(ranks(body), [2] * SIZE)
+
+
 def test_misuse():
     """misuse of a reducer is an error that names the parameter"""
     def body(comm):

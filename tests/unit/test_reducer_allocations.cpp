@@ -28,33 +28,79 @@ void operator delete(void* memory, size_t) noexcept {
 using namespace weft;
 using namespace weft::test;
 
-TEST_CASE("a steady-state step allocates nothing") {
+namespace {
+
+// How a step is made.
+struct Kind {
+  const char* name;
+  uint64_t flags = 0;       // of the reducer
+  uint64_t begin = 0;       // flags
+  bool leaves_out = false;  // the last parameter
+  uint64_t finish = 0;      // flags
+  uint32_t uses = 1;        // of the first parameter
+  int32_t divide_by = WEFT_DIVIDE_WORLD;
+};
+constexpr Kind kKinds[] = {
+    {.name = "plain"},
+    {.name = "absent", .flags = WEFT_REDUCER_ABSENT, .leaves_out = true},
+    {.name = "the rest absent",
+     .flags = WEFT_REDUCER_ABSENT,
+     .leaves_out = true,
+     .finish = WEFT_FINISH_REST_ABSENT},
+    {.name = "fixed", .begin = WEFT_BEGIN_FIXED, .leaves_out = true},
+    {.name = "uneven", .flags = WEFT_REDUCER_UNEVEN, .divide_by = WEFT_DIVIDE_WEIGHTS},
+    {.name = "uneven, absent", .flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_ABSENT, .leaves_out = true},
+    {.name = "static", .flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_ABSENT, .leaves_out = true, .uses = 3},
+    {.name = "retained", .flags = WEFT_REDUCER_RETAIN},
+    {.name = "recorded", .begin = WEFT_BEGIN_RECORD},
+};
+
+Status step(Reducer& reducer, const Kind& kind, Gradients& gradients, bool copy, bool local) {
+  const uint64_t last = gradients.memory().size() - 1;
+  weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+  begin.flags = local ? WEFT_BEGIN_LOCAL : kind.begin;
+  weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+  finish.flags = local ? 0 : kind.finish;
+  WEFT_TRY(reducer.begin(&begin));
+  for (uint64_t i = 0; i < last + (kind.leaves_out ? 0 : 1); i++) {
+    for (uint32_t use = 0; use < (i == 0 ? kind.uses : 1); use++) {
+      WEFT_TRY(reducer.ready(i, copy ? gradients[i] : nullptr, nullptr));
+    }
+  }
+  const bool says_so = kind.leaves_out && kind.finish == 0 && (kind.flags & WEFT_REDUCER_STATIC) == 0;
+  if (says_so && !local) WEFT_TRY(reducer.absent(&last, 1));
+  return reducer.finish(finish);
+}
+
+}  // namespace
+
+TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, static or accumulated") {
   const Model model(mixed_params());
-  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
-    RanksOptions options;
-    options.mode = Engine::Mode::kCaller;  // all of it happens on this thread
-    options.backend = &shm::backend();
-    const auto failures = run_threads(
-        2,
-        [&](Rank& self) {
-          std::unique_ptr<Reducer> reducer;
-          self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.mode = mode}), "create");
-          if (!reducer) return;
-          Gradients gradients(model);
-          for (int step = 0; step < 20; step++) {
-            // Queues have grown to what they need by then.
-            counting = step >= 10 && self.rank == 0;
-            bool ok = reducer->begin(nullptr).ok();
-            for (size_t i = 0; i < model.size(); i++) {
-              ok &= reducer->ready(i, mode == WEFT_GRADIENT_COPY ? gradients[i] : nullptr, nullptr).ok();
+  for (const Kind& kind : kKinds) {
+    for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      INFO(kind.name << ", mode " << mode);
+      RanksOptions options;
+      options.mode = Engine::Mode::kCaller;  // all of it happens on this thread
+      options.backend = &shm::backend();
+      const auto failures = run_threads(
+          2,
+          [&](Rank& self) {
+            std::unique_ptr<Reducer> reducer;
+            RigOptions rig{.mode = mode, .flags = kind.flags, .divide_by = kind.divide_by};
+            self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+            if (!reducer) return;
+            Gradients gradients(model);
+            for (int i = 0; i < 20; i++) {
+              // Queues have grown to what they need by then.
+              counting = i >= 10 && self.rank == 0;
+              const Status status = step(*reducer, kind, gradients, mode == WEFT_GRADIENT_COPY, i % 4 == 3);
+              counting = false;
+              self.expect(status, "step");
             }
-            ok &= reducer->finish({}).ok();
-            counting = false;
-            self.expect(ok, "step");
-          }
-        },
-        options);
-    check(failures);
-    CHECK(allocations.exchange(0) == 0);
+          },
+          options);
+      check(failures);
+      CHECK(allocations.exchange(0) == 0);
+    }
   }
 }

@@ -221,6 +221,12 @@ std::vector<int> HierarchicalLane::missing() const {
   return local_.running ? local_.lane->missing() : std::vector<int>();
 }
 
+bool HierarchicalLane::waits_for(int rank) const {
+  if (!running_) return false;
+  if (across_.running) return across_.lane->waits_for(rank);
+  return local_.running && local_.lane->waits_for(rank);
+}
+
 // Those that this rank waits for, unless they said that they wait themselves: then whoever did not.
 std::vector<int> HierarchicalLane::absent() const {
   std::vector<int> waited_for = missing();

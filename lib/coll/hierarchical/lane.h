@@ -27,6 +27,7 @@ class HierarchicalLane final : public CollectiveLane {
   void abandon() override;
   std::vector<int> writers() const override { return local_.lane->writers(); }
   std::vector<int> missing() const override;
+  bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
   const char* algorithm() const override { return algorithm_; }
 

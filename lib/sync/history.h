@@ -1,0 +1,82 @@
+// How long synchronised steps took: means of all, percentiles of the last ones, and for whom this rank
+// waited. Part of a Reducer. Threads: guarded by the reducer's mutex.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace weft {
+
+// Of one step, nanoseconds.
+struct StepTimes {
+  uint64_t step_ns = 0;           // begin to the end of finish
+  uint64_t compute_ns = 0;        // begin to the call of finish
+  uint64_t communication_ns = 0;  // first launch to last completion
+  uint64_t overlap_ns = 0;        // of that, before the call of finish
+  uint64_t exposed_ns = 0;        // inside finish
+};
+
+// What waiting for one rank has cost this one.
+struct Waited {
+  uint64_t ns = 0;
+  uint64_t last = 0;  // steps in which it was waited for longest
+};
+
+class History {
+ public:
+  static constexpr size_t kSteps = 128;  // that percentiles are of
+  static constexpr auto kTimes = {&StepTimes::step_ns, &StepTimes::compute_ns, &StepTimes::communication_ns,
+                                  &StepTimes::overlap_ns, &StepTimes::exposed_ns};
+
+  void add(const StepTimes& times) {
+    recent_[steps_++ % kSteps] = times;
+    for (const auto what : kTimes) sum_.*what += times.*what;
+  }
+  uint64_t mean(uint64_t StepTimes::* what) const { return steps_ == 0 ? 0 : sum_.*what / steps_; }
+  // The least time that at least `percent` of the last steps did not exceed.
+  uint64_t percentile(uint64_t StepTimes::* what, uint64_t percent) const {
+    std::array<uint64_t, kSteps> sorted;
+    const size_t count = recent();
+    if (count == 0) return 0;
+    for (size_t i = 0; i < count; i++) sorted[i] = recent_[i].*what;
+    std::sort(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(count));
+    return sorted[std::max<size_t>((count * percent + 99) / 100, 1) - 1];
+  }
+  size_t recent() const { return static_cast<size_t>(std::min<uint64_t>(steps_, kSteps)); }
+
+  // waited_ns: of the last step, per rank. The straggler: whom it waited for longest, -1 for nobody.
+  void add_waits(const std::vector<uint64_t>& waited_ns) {
+    waited_.resize(waited_ns.size());
+    straggler_ = -1;
+    straggler_ns_ = 0;
+    for (size_t r = 0; r < waited_ns.size(); r++) {
+      waited_[r].ns += waited_ns[r];
+      if (waited_ns[r] <= straggler_ns_) continue;
+      straggler_ = static_cast<int>(r);
+      straggler_ns_ = waited_ns[r];
+    }
+    if (straggler_ >= 0) waited_[static_cast<size_t>(straggler_)].last++;
+  }
+  // Ranks have other numbers from here on.
+  void forget_waits(int ranks) {
+    waited_.assign(static_cast<size_t>(ranks), {});
+    straggler_ = -1;
+    straggler_ns_ = 0;
+  }
+  uint64_t memory_bytes() const { return waited_.capacity() * sizeof(Waited); }  // beyond the object
+  const std::vector<Waited>& waited() const { return waited_; }
+  int straggler() const { return straggler_; }
+  uint64_t straggler_ns() const { return straggler_ns_; }
+
+ private:
+  uint64_t steps_ = 0;
+  StepTimes sum_;
+  std::array<StepTimes, kSteps> recent_{};
+  std::vector<Waited> waited_;
+  int straggler_ = -1;
+  uint64_t straggler_ns_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,202 @@
+// All that is known of a reducer and its steps, as JSON (docs/reducer.md lists the fields), and what it holds
+// in memory. For weft_reducer_report and the statistics. Threads: between steps, one thread at a time.
+#include <nlohmann/json.hpp>
+
+#include "core/context.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kPercents[] = {50, 90, 99};
+
+struct NamedTime {
+  const char* name;
+  uint64_t StepTimes::* time;
+};
+constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
+                                     {"compute", &StepTimes::compute_ns},
+                                     {"communication", &StepTimes::communication_ns},
+                                     {"overlap", &StepTimes::overlap_ns},
+                                     {"exposed", &StepTimes::exposed_ns}};
+
+// What was chosen when the reducer was created.
+Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
+  static constexpr const char* kDivisors[] = {"world", "active", "weights"};
+  Json dtypes = Json::array(), flags = Json::array();
+  for (const PlannedBucket& bucket : s.plan.buckets) {
+    const std::string text = name(bucket.dtype);
+    if (std::find(dtypes.begin(), dtypes.end(), text) == dtypes.end()) dtypes.push_back(text);
+  }
+  const std::pair<bool, const char*> kFlags[] = {{s.retain, "retain"},
+                                                 {s.mapped, "absent"},
+                                                 {s.uneven, "uneven"},
+                                                 {s.rules.stop_when_exhausted, "stop_when_exhausted"},
+                                                 {s.learns, "static"}};
+  for (const auto& [set, text] : kFlags) {
+    if (set) flags.push_back(text);
+  }
+  return {{"rank", s.comm->rank()},
+          {"ranks", s.comm->size()},
+          {"backend", s.comm->collectives().name()},
+          {"transports", s.comm->collectives().transports()},
+          {"mode", s.copy ? "copy" : "view"},
+          {"hook", s.hook->name()},
+          {"divide_by", kDivisors[s.rules.divide_by]},
+          {"flags", flags},
+          {"parameters", s.manifest.params.size()},
+          {"parameter_bytes", stats.param_bytes},
+          {"dtypes", dtypes},
+          {"bucket_limits", s.limits},
+          {"plan_generation", stats.plan_generation}};
+}
+
+Json last_step_json(const weft_reducer_stats& stats, const std::vector<uint64_t>& waited_ns,
+                    const ReadyOrder& order) {
+  Json json{{"step_ns", stats.step_ns},
+            {"compute_ns", stats.compute_ns},
+            {"communication_ns", stats.communication_ns},
+            {"overlap_ns", stats.overlap_ns},
+            {"exposed_ns", stats.exposed_ns},
+            {"divisor", stats.divisor},
+            {"active_ranks", stats.active_ranks},
+            {"first_active", stats.first_active},
+            {"last_active", stats.last_active},
+            {"absent_parameters", stats.absent_params},
+            {"absent_everywhere", stats.absent_everywhere},
+            {"absent_bytes", stats.absent_bytes},
+            {"skipped_buckets", stats.skipped_buckets},
+            {"straggler", stats.straggler},
+            {"straggler_ns", stats.straggler_ns},
+            {"waited_ns", waited_ns}};
+  if (order.noted()) json["ready_order"] = order.params();
+  return json;
+}
+
+Json means_json(const History& history) {
+  Json json;
+  for (const NamedTime& named : kNamedTimes) json[named.name] = history.mean(named.time);
+  return json;
+}
+
+Json percentiles_json(const History& history) {
+  Json json{{"steps", history.recent()}};
+  for (const NamedTime& named : kNamedTimes) {
+    for (const uint64_t percent : kPercents) {
+      json[named.name][std::to_string(percent)] = history.percentile(named.time, percent);
+    }
+  }
+  return json;
+}
+
+Json waits_json(const History& history) {
+  Json json = Json::array();
+  for (size_t r = 0; r < history.waited().size(); r++) {
+    const Waited& waited = history.waited()[r];
+    json.push_back({{"rank", r}, {"waited_ns", waited.ns}, {"steps_last", waited.last}});
+  }
+  return json;
+}
+
+Json bytes_json(const weft_reducer_stats& stats, const CollectiveCounters& moved) {
+  return {{"reduced", stats.bytes_reduced},
+          {"sent", stats.sent_bytes},
+          {"plain", stats.plain_bytes},
+          {"communicator",
+           {{"shared", moved.bytes_shared},
+            {"direct", moved.bytes_direct},
+            {"sent", moved.bytes_sent},
+            {"received", moved.bytes_received}}}};
+}
+
+Json bucket_json(const PlannedBucket& planned, const Step::Times& times, uint64_t begin_ns) {
+  const auto between = [](uint64_t from_ns, uint64_t to_ns) {
+    return from_ns != 0 && to_ns > from_ns ? to_ns - from_ns : 0;
+  };
+  return {{"dtype", name(planned.dtype)},
+          {"parameters", planned.params},
+          {"bytes", planned.bytes()},
+          {"limit_bytes", planned.limit_bytes},
+          {"ready_ns", between(begin_ns, times.ready_ns)},
+          {"launch_ns", between(begin_ns, times.launch_ns)},
+          {"done_ns", between(begin_ns, times.done_ns)},
+          {"wait_ns", between(times.ready_ns, times.launch_ns)},
+          {"transfer_ns", times.transfer_ns},
+          {"sent_bytes", times.sent_bytes},
+          {"absent_parameters", times.absent},
+          {"skipped", times.skipped}};
+}
+
+}  // namespace
+
+std::string Reducer::report() const {
+  const ReducerState& s = *state_;
+  weft_reducer_stats stats{};
+  query(&stats);
+  Json json;
+  json["reducer"] = setting_json(s, stats);
+  json["steps"] = {
+      {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
+  json["last_step"] = last_step_json(stats, step_->waited_ns(), *s.order);
+  json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
+  Json& buckets = json["buckets"] = Json::array();
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    buckets.push_back(bucket_json(s.plan.buckets[b], step_->times(b), start_.begin_ns));
+  }
+  Json& memory = json["memory"] = Json::object();
+  for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
+  const std::lock_guard lock(mutex_);
+  json["mean_ns"] = means_json(history_);
+  json["percentiles_ns"] = percentiles_json(history_);
+  json["ranks"] = waits_json(history_);
+  if (!last_error_.ok())
+    json["error"] = {{"code", code_name(last_error_.code())}, {"text", last_error_.text()}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
+  std::vector<std::pair<const char*, uint64_t>> parts = heap_parts();
+  parts.insert(parts.begin(), {{"buckets", state_->buckets->bucket_bytes()},
+                               {"hook_scratch", state_->scratch->bytes()},
+                               {"hook_state", state_->hook_bytes},
+                               {"retained", state_->buckets->retained_bytes()}});
+  return parts;
+}
+
+std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
+  const ReducerState& s = *state_;
+  uint64_t plan = s.plan.bucket_of.capacity() * sizeof(uint32_t) +
+                  s.plan.offset_of.capacity() * sizeof(uint64_t) +
+                  s.plan.buckets.capacity() * sizeof(PlannedBucket) + s.limits.capacity() * sizeof(uint64_t);
+  for (const PlannedBucket& b : s.plan.buckets) {
+    plan += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
+  }
+  uint64_t manifest = s.manifest.uses.capacity() * sizeof(uint32_t) + s.wanted.capacity();
+  for (const Param& p : s.manifest.params) {
+    manifest += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
+  }
+  return {{"reducer", sizeof *this + sizeof s + history_.memory_bytes()},
+          {"manifest", manifest},
+          {"plan", plan},
+          {"places", s.buckets->memory_bytes()},
+          {"hook_views", s.views->memory_bytes()},
+          {"schedule",
+           s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket)},
+          {"readiness", s.readiness->memory_bytes()},
+          {"presence", s.presence->memory_bytes()},
+          {"uses", s.uses ? s.uses->memory_bytes() : 0},
+          {"ready_order", s.order->memory_bytes()},
+          {"gradients", s.gradients.capacity() * sizeof(std::byte*)},
+          {"step", step_->memory_bytes()},
+          {"flight", FlightRing::kCapacity * sizeof(FlightOperation)}};
+}
+
+uint64_t Reducer::heap_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [what, held] : heap_parts()) bytes += held;
+  return bytes;
+}
+
+}  // namespace weft

@@ -1,0 +1,166 @@
+// What a reducer tells about its steps: times, percentiles, whom it waited for, and every byte that it holds.
+#include <nlohmann/json.hpp>
+
+#include "reducer_rig.h"
+#include "support/simulation.h"
+
+using namespace weft;
+using namespace weft::test;
+using Json = nlohmann::json;
+
+namespace {
+
+weft_reducer_stats stats_of(const Reducer& reducer) {
+  weft_reducer_stats stats{};
+  reducer.query(&stats);
+  return stats;
+}
+
+// About a ResNet: 60 gradients of 256 KiB and 60 of 256 bytes.
+Model layers() {
+  std::vector<TestParam> params;
+  for (int i = 0; i < 60; i++) {
+    params.push_back({cat("layer", i, ".weight"), {256, 256}});
+    params.push_back({cat("layer", i, ".bias"), {64}});
+  }
+  return Model(params);
+}
+
+}  // namespace
+
+TEST_CASE("means are of all steps, percentiles of the last 128") {
+  History history;
+  CHECK(history.percentile(&StepTimes::step_ns, 50) == 0);
+  for (uint64_t i = 0; i < 128; i++) history.add({.step_ns = 1'000'000, .exposed_ns = 5});
+  CHECK(history.percentile(&StepTimes::step_ns, 99) == 1'000'000);
+  for (uint64_t i = 128; i > 0; i--) history.add({.step_ns = i, .exposed_ns = 5});
+  CHECK(history.percentile(&StepTimes::step_ns, 1) == 2);
+  CHECK(history.percentile(&StepTimes::step_ns, 50) == 64);
+  CHECK(history.percentile(&StepTimes::step_ns, 99) == 127);
+  CHECK(history.percentile(&StepTimes::step_ns, 100) == 128);
+  CHECK(history.mean(&StepTimes::step_ns) == (128 * 1'000'000 + 128 * 129 / 2) / 256);
+  CHECK(history.mean(&StepTimes::exposed_ns) == 5);
+  history.add_waits({0, 7, 9});
+  history.add_waits({3, 2, 0});
+  CHECK(history.straggler() == 0);
+  CHECK(history.straggler_ns() == 3);
+  CHECK(history.waited()[1].ns == 9);
+  CHECK(history.waited()[2].last == 1);
+}
+
+TEST_CASE("the rank that comes late is the straggler of those who wait for it") {
+  const Model model(mixed_params());
+  Simulation simulation(11, 3);
+  check(simulation
+            .run([&](Rank& self) {
+              std::unique_ptr<Reducer> reducer;
+              self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+              if (!reducer) return;
+              Gradients gradients(model);
+              for (int step = 0; step < 6; step++) {
+                const int late = 1 + step % 2;
+                const uint64_t begin_ns = self.comm->context().clock().now_ns();
+                self.expect(reducer->begin(nullptr), "begin");
+                while (self.rank == late && self.comm->context().clock().now_ns() < begin_ns + 50'000'000) {
+                  simulation.pause();
+                }
+                for (size_t i = 0; i < model.size(); i++) {
+                  self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+                }
+                self.expect(reducer->finish({}), "finish");
+                const weft_reducer_stats stats = stats_of(*reducer);
+                if (self.rank == late) {
+                  self.expect(stats.straggler_ns < 20'000'000, "the late rank waits for nobody");
+                } else if (self.rank == 0) {
+                  self.expect(stats.straggler == late, cat("straggler ", stats.straggler, ", not ", late));
+                  self.expect(stats.straggler_ns > 10'000'000 && stats.straggler_ns <= stats.step_ns,
+                              cat("waited ", stats.straggler_ns, " ns"));
+                }
+              }
+              const Json ranks = Json::parse(reducer->report())["ranks"];
+              if (self.rank == 0)
+                self.expect(ranks[1]["steps_last"] == 3 && ranks[2]["steps_last"] == 3, "last");
+            })
+            .failures);
+}
+
+TEST_CASE("the report has what was chosen, the last step, the buckets and the last error") {
+  const Model model(mixed_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.limits = {0}, .flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Json report = Json::parse(reducer->report());
+    self.expect(report["steps"]["synchronised"] == 0 && !report.contains("error"), "before any step");
+    Gradients gradients(model);
+    const uint64_t last = model.size() - 1;  // launched first
+    for (int step = 0; step < 3; step++) {
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      if (step == 2) begin.flags = WEFT_BEGIN_FIXED;
+      self.expect(reducer->begin(&begin), "begin");
+      self.expect(reducer->absent(&last, 1), "absent");
+      for (size_t i = 0; i < last; i++) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+      self.expect(!reducer->ready(0, gradients[0], nullptr).ok(), "ready twice");
+      self.expect(reducer->finish({}), "finish");
+    }
+    report = Json::parse(reducer->report());
+    const weft_reducer_stats stats = stats_of(*reducer);
+    self.expect(report["reducer"]["hook"] == allreduce_hook()->name(), "the hook's name");
+    self.expect(report["reducer"]["mode"] == "copy" && report["reducer"]["flags"] == Json{"absent"}, "mode");
+    self.expect(report["reducer"]["parameter_bytes"] == stats.param_bytes && stats.param_bytes > 0, "bytes");
+    self.expect(report["steps"]["synchronised"] == 3, "steps");
+    const Json& step = report["last_step"];
+    self.expect(step["skipped_buckets"] == 1 && step["absent_parameters"] == 1, "absent");
+    self.expect(stats.absent_bytes == model.count(last) * dtype_size(model[last].dtype),
+                "bytes of the absent");
+    self.expect(step["ready_order"].size() == model.size() && step["ready_order"].back() == last, "order");
+    // Although the bucket that comes first did not travel.
+    self.expect(stats.communication_ns > 0 && stats.communication_ns <= stats.step_ns, "communication");
+    self.expect(stats.compute_ns + stats.exposed_ns == stats.step_ns, "computing and finish are the step");
+    self.expect(stats.overlap_ns <= stats.compute_ns && stats.overlap_ns <= stats.communication_ns,
+                "overlap");
+    self.expect(stats.step_p50_ns > 0 && stats.step_p50_ns <= stats.step_p99_ns, "percentiles");
+    self.expect(report["percentiles_ns"]["step"]["50"] == stats.step_p50_ns, "percentiles in the report");
+    self.expect(report["buckets"].size() == model.size(), "buckets");
+    self.expect(report["buckets"][0]["skipped"] == true && report["buckets"][0]["sent_bytes"] == 0,
+                "skipped");
+    uint64_t sent = 0;
+    for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
+      weft_bucket_info info{};
+      self.expect(reducer->bucket(b, &info, nullptr, 0), "bucket");
+      sent += info.sent_bytes;
+      self.expect(info.transfer_ns <= stats.step_ns, "transfer");
+    }
+    self.expect(sent > 0 && sent < stats.sent_bytes, "bytes of the last step, of all steps");
+    const std::string error = report["error"]["text"];
+    self.expect(has(error, "became ready twice"), "the last error");
+  }));
+}
+
+TEST_CASE("the report names every byte, of which gradients are all but 2 %") {
+  const Model model = layers();
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(
+          make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                       {.mode = mode, .limits = {}, .flags = WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN}),
+          "create");
+      if (!reducer) return;
+      const weft_reducer_stats stats = stats_of(*reducer);
+      uint64_t named = 0;
+      const Json report = Json::parse(reducer->report());
+      for (const auto& [what, bytes] : report["memory"].items()) {
+        named += bytes.get<uint64_t>();
+      }
+      self.expect(named == stats.bucket_bytes + stats.scratch_bytes + stats.hook_bytes +
+                               stats.retained_bytes + stats.other_bytes,
+                  "the parts are the whole");
+      self.expect(named >= stats.param_bytes, "one set of buckets, in view mode the gradients themselves");
+      self.expect(named - stats.param_bytes <= stats.param_bytes / 50,
+                  cat(named - stats.param_bytes, " bytes beside ", stats.param_bytes));
+    }));
+  }
+}
