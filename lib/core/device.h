@@ -90,6 +90,18 @@ struct LowRankArgs {
   float* right = nullptr;
 };
 
+// The sum of squares of floats, added up in f64: equal on every instruction set, and a function of the values
+// and their count alone. finite: none is an infinity or a NaN; the sum may be infinite all the same.
+struct SquaresArgs {
+  const std::byte* src = nullptr;
+  uint64_t count = 0;
+  Dtype dtype = Dtype::kF32;
+};
+struct Squares {
+  double sum = 0;
+  bool finite = true;
+};
+
 struct DeviceOps {
   const char* name;  // "host", with the instruction set: for info
   void (*fold)(const FoldArgs& args);
@@ -99,6 +111,7 @@ struct DeviceOps {
   void (*quantize)(const QuantizeArgs& args);
   void (*dequantize)(const DequantizeArgs& args);
   void (*low_rank)(const LowRankArgs& args);
+  Squares (*squares)(const SquaresArgs& args);
 };
 
 }  // namespace weft

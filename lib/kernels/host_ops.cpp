@@ -73,6 +73,11 @@ void low_rank(const LowRankArgs& args) {
   low_rank_product(args);
 }
 
+Squares squares(const SquaresArgs& args) {
+  const FloatEnvironment fixed;
+  return squares_of(args);
+}
+
 // "host AVX2" and so on, from the name of the namespace, which is N_AVX2.
 struct Name {
   char text[32] = "host ";
@@ -83,7 +88,7 @@ struct Name {
   }
 };
 constexpr Name kName;
-constexpr DeviceOps kOps{kName.text, fold, copy, accumulate, quantize, dequantize, low_rank};
+constexpr DeviceOps kOps{kName.text, fold, copy, accumulate, quantize, dequantize, low_rank, squares};
 
 }  // namespace
 

@@ -27,6 +27,7 @@ void convert_add(const CopyArgs& args);
 void quantize_blocks(const QuantizeArgs& args);
 void dequantize_blocks(const DequantizeArgs& args);
 void low_rank_product(const LowRankArgs& args);
+Squares squares_of(const SquaresArgs& args);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft

@@ -1,5 +1,5 @@
-// lib/kernels for hooks: codes with scales, and products with thin factors, against plain loops, and the same
-// bits on every instruction set that this machine has.
+// lib/kernels for hooks and norms: codes with scales, products with thin factors, sums of squares, against
+// plain loops, and the same bits on every instruction set that this machine has.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -237,5 +237,48 @@ TEST_CASE("products with thin factors are those of plain loops, the same on ever
         }
       }
     }
+  }
+}
+
+TEST_CASE("sums of squares are those of a plain loop, and equal on every instruction set") {
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64}) {
+    for (const uint64_t count : kCounts) {
+      const std::vector<float> values = normal_values(count, 11);
+      std::vector<std::byte> stored(count * dtype_size(dtype) + 1);
+      std::byte* const at = stored.data();
+      host_ops().copy(
+          {reinterpret_cast<const std::byte*>(values.data()), at, count, Dtype::kF32, dtype, 1.0});
+      std::vector<double> wide(count);
+      host_ops().copy({at, reinterpret_cast<std::byte*>(wide.data()), count, dtype, Dtype::kF64, 1.0});
+      double plain = 0;
+      for (const double value : wide) plain += value * value;
+      const Squares first = host_ops().squares({at, count, dtype});
+      CHECK(std::abs(first.sum - plain) <= 1e-13 * plain);
+      CHECK(first.finite);
+      for (const DeviceOps* ops : all_ops()) {
+        INFO(ops->name << ", " << weft::name(dtype) << " x " << count);
+        CHECK(ops->squares({at, count, dtype}).sum == first.sum);
+      }
+    }
+  }
+}
+
+TEST_CASE("sums of squares say whether all values are finite, also where the sum overflows") {
+  for (const DeviceOps* ops : all_ops()) {
+    std::vector<double> values(21, 1e200);
+    const SquaresArgs args = {reinterpret_cast<const std::byte*>(values.data()), values.size(), Dtype::kF64};
+    CHECK(std::isinf(ops->squares(args).sum));
+    CHECK(ops->squares(args).finite);
+    for (const double bad :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+      values[20] = bad;
+      CHECK_FALSE(ops->squares(args).finite);
+    }
+    std::vector<float> narrow(9, std::numeric_limits<float>::max());
+    const SquaresArgs floats = {reinterpret_cast<const std::byte*>(narrow.data()), narrow.size(),
+                                Dtype::kF32};
+    CHECK(ops->squares(floats).finite);
+    narrow[3] = -std::numeric_limits<float>::infinity();
+    CHECK_FALSE(ops->squares(floats).finite);
   }
 }
