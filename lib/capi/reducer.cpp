@@ -171,6 +171,15 @@ weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gra
   });
 }
 
+weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms, double* per_param) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_norms out{};
+    WEFT_TRY(reducer->rep->norms(&out, per_param));
+    return write_struct(out, "norms", norms);
+  });
+}
+
 weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                               weft_join_result* result) {
   return plain([&]() -> Status {

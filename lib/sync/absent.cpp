@@ -133,6 +133,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
     }
     begin_without_data({}, true);
+    if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
     WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,
                            options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     const Turn turn = step_->opening().turn;
@@ -166,11 +167,14 @@ Status Reducer::result(uint64_t param, void* gradient) {
   if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
     return note(Status::error(Code::kState, cat(name, "it was absent on every rank: there is no result")));
   }
+  if (s.copy && s.norms && s.norms->ruling.skipped) {
+    return note(Status::error(Code::kState, cat(name, "the last step was skipped")));
+  }
   const std::byte* const from =
       step_->result_of(place.bucket) + s.plan.offset_of[param] * uint64_t{place.element_bytes};
   if (place.count > 0) {
-    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), 0,
-                            place.count);
+    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), 0, place.count,
+                            step_->factor_of(place.bucket));
   }
   return {};
 }

@@ -17,7 +17,7 @@ Status check_options(const weft_reducer_options& options) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
   constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
-                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC;
+                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -148,6 +148,7 @@ Status furnish_local(ReducerState* s) {
   }
   if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
+  if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
   const bool learns = s->learns;
   if (!s->uses && (learns || !s->manifest.uses.empty())) {
     std::vector<uint32_t> uses = s->manifest.uses;
@@ -200,6 +201,8 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
+  if ((proposal.flags & WEFT_REDUCER_NORMS) != 0)
+    state->norms = std::make_shared<Norms>(state->manifest.params.size());
   Status furnished = furnish(state.get(), deadline);
   if (!furnished.ok()) {
     comm->close_lane(state->lane);

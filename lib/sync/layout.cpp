@@ -44,14 +44,15 @@ void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte*
 }
 
 void Layout::unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
-                       uint64_t count) const {
+                       uint64_t count, double scale) const {
   for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
     CopyArgs args;
     args.src = place + from * element_bytes_;
     args.dst = gradient + to * element_bytes_;
     args.count = n;
     args.src_dtype = args.dst_dtype = dtype_;
-    if (dims_.empty()) {
+    args.scale = scale;
+    if (dims_.empty() || scale != 1) {
       ops.copy(args);
     } else {
       std::memcpy(args.dst, args.src, n * element_bytes_);

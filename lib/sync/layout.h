@@ -20,10 +20,10 @@ class Layout {
 
   // gradient -> place, adding to what is there or not. Reads all of the gradient.
   void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, bool add) const;
-  // place -> gradient, elements [first, first + count) in the order of the place. first and count are from
-  // piece().
+  // scale * place -> gradient, elements [first, first + count) in the order of the place. first and count are
+  // from piece().
   void unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
-                 uint64_t count) const;
+                 uint64_t count, double scale = 1.0) const;
   // The same as plain bytes, of any dtype, for any elements [first, first + count): a value -> packed, which
   // is where element `first` goes, and back.
   void pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const;

@@ -141,6 +141,7 @@ Status Reducer::retry(const weft_finish_options& options) {
   const uint32_t failed = stamp_;
   s.presence->carry(failed, next_stamp());
   open_step(start_, true);
+  tell(options);
   return wait_for_step(entered_ns, true, timeout_ms_);
 }
 

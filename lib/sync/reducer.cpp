@@ -212,8 +212,20 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
 }
 
 Status Reducer::check_finish(const weft_finish_options& options) const {
-  if (options.flags & ~(WEFT_FINISH_COMMIT | WEFT_FINISH_REST_ABSENT))
+  constexpr uint64_t kOfNorms = WEFT_FINISH_SKIP | WEFT_FINISH_SKIP_NONFINITE;
+  if (options.flags & ~(WEFT_FINISH_COMMIT | WEFT_FINISH_REST_ABSENT | kOfNorms))
     return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  if (!std::isfinite(options.clip_norm) || options.clip_norm < 0) {
+    return Status::error(Code::kArg, cat("clip_norm is ", options.clip_norm));
+  }
+  const bool ruling = (options.flags & kOfNorms) != 0 || options.clip_norm != 0;
+  if (ruling && !state_->norms) {
+    return Status::error(Code::kState, "to clip or to skip: create the reducer with WEFT_REDUCER_NORMS");
+  }
+  if (ruling && state_->readiness->step().open() && state_->readiness->step().local()) {
+    return Status::error(Code::kState,
+                         "a local step has no results: clip or skip when the synchronised one finishes");
+  }
   return on_host(options.stream) ? Status() : no_streams();
 }
 
@@ -236,7 +248,17 @@ Status Reducer::finish(const weft_finish_options& options) {
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
   }
+  tell(options);
   return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, timeout_ms_);
+}
+
+// Once nothing can be wrong with the step here.
+void Reducer::tell(const weft_finish_options& options) {
+  FinishRecord record;
+  record.clip_norm = options.clip_norm;
+  if ((options.flags & WEFT_FINISH_SKIP) != 0) record.flags |= FinishRecord::kSkip;
+  if ((options.flags & WEFT_FINISH_SKIP_NONFINITE) != 0) record.flags |= FinishRecord::kSkipNonfinite;
+  if (state_->norms) step_->tell(record);
 }
 
 // All gradients are ready, or the communicator has failed.
@@ -327,6 +349,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     if (s.comm->size() == 1) step_->commit(stats_.steps);
     s.presence->next_window();
     reduced_ = true;
+    measured_ = s.norms != nullptr;
     return {};
   }
   stats_.failed_steps++;

@@ -37,6 +37,7 @@ class Reducer {
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
   Status result(uint64_t param, void* gradient);
+  Status norms(weft_norms* norms, double* per_param);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
   Status param(uint64_t param, weft_param_info* info) const;
   // Steps without data until all ranks have joined.
@@ -87,6 +88,7 @@ class Reducer {
   Status leave_out_unused();
   std::string uses_text(uint64_t param, StepWord step) const;
   Status absent_refused(uint64_t param, StepWord step) const;
+  void tell(const weft_finish_options& options);
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
@@ -129,6 +131,7 @@ class Reducer {
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
   int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
   bool reduced_ = false;          // the buckets hold the last step's results
+  bool measured_ = false;         // there was a step with norms
   uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
   uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
   uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets

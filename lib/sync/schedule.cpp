@@ -292,6 +292,15 @@ void Schedule::add_map(uint64_t words) {
   slots.insert(last, slot);
 }
 
+void Schedule::add_finish(uint64_t record_bytes) {
+  Slot slot;
+  slot.kind = Slot::Kind::kFinish;
+  slot.args.coll = Coll::kAllGather;
+  slot.args.dtype = Dtype::kU8;
+  slot.args.count = record_bytes;
+  slots.push_back(slot);
+}
+
 void Schedule::write(ByteWriter* writer) const {
   // Slots and not buckets: their order is agreed on too.
   const auto declared =

@@ -40,9 +40,10 @@ class HookViews {
 };
 
 // One collective of a step: one of a bucket's, or the exchange of counts before it (dynamic), or the opening
-// (sync/opening.h), or the map of the parameters that are present (sync/presence.h), whose memory is Step's.
+// (sync/opening.h), the map of the parameters that are present (sync/presence.h), or what ranks say in finish
+// (sync/norms.h), whose memory is Step's.
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kMap };
+  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kMap, kFinish };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives
@@ -73,6 +74,8 @@ struct Schedule {
   // The map comes before the last bucket's first collective: all gradients are ready or absent by then, and
   // it holds up only that bucket.
   void add_map(uint64_t words);
+  // What the ranks say in finish comes last.
+  void add_finish(uint64_t record_bytes);
   void write(ByteWriter* writer) const;  // what ranks must agree on: what the hook declared
   // Point the slots at memory. buffers and scratch: per bucket.
   void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);

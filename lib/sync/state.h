@@ -13,6 +13,7 @@
 #include "core/lane.h"
 #include "sync/buckets.h"
 #include "sync/manifest.h"
+#include "sync/norms.h"
 #include "sync/opening.h"
 #include "sync/plan.h"
 #include "sync/presence.h"
@@ -48,6 +49,7 @@ struct ReducerState {
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
+  std::shared_ptr<Norms> norms;          // as well; null without WEFT_REDUCER_NORMS
   std::shared_ptr<Uses> uses;            // as well; null if each parameter is used once
   // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
   // it arrives, and read by Step once i's bucket is full.
@@ -71,6 +73,7 @@ struct ReducerState {
     next->order = order;
     next->presence = presence;
     next->uses = uses;
+    next->norms = norms;
     next->gradients = gradients;
     return next;
   }

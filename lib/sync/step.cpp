@@ -34,10 +34,12 @@ Step::Step(std::shared_ptr<ReducerState> state)
     if (slot.dynamic) running_[slot.bucket].counts.resize(static_cast<size_t>(s_.comm->size()));
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
+  if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
 void Step::prepare(const StepStart& start) {
   begun_ = start;
+  told_.store(false, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
   for (Running& r : running_) r.ready_ns.store(0, std::memory_order_relaxed);
 }
@@ -79,7 +81,7 @@ Poll Step::poll() {
 void Step::start(uint32_t stamp) {
   active_ = true;
   stamp_ = stamp;
-  launched_ = done_ = skipped_ = 0;
+  launched_ = done_ = skipped_ = measured_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
   copy_element_ = made_up_ = 0;
@@ -87,7 +89,7 @@ void Step::start(uint32_t stamp) {
   sent_bytes_ = 0;
   results_.clear();
   late_.clear();
-  mapped_ = false;
+  mapped_ = heard_ = ruled_ = false;
   opened_ = !s_.uneven;
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
   waits_.clear();
@@ -170,6 +172,9 @@ bool Step::collect() {
       break;
     case Slot::Kind::kMap:
       mapped_ = true;
+      break;
+    case Slot::Kind::kFinish:
+      heard_ = true;
       break;
     case Slot::Kind::kCounts:
       counted(slot);
@@ -276,6 +281,8 @@ bool Step::may_submit(const Slot& slot) const {
       return true;
     case Slot::Kind::kMap:
       return launched_ == bucket_count();
+    case Slot::Kind::kFinish:
+      return told_.load(std::memory_order_acquire);
     case Slot::Kind::kCounts:
     case Slot::Kind::kBucket:
       break;
@@ -308,6 +315,9 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     s_.presence->map(stamp_);
     args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
     args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
+  } else if (slot.kind == Slot::Kind::kFinish) {
+    args->src = reinterpret_cast<const std::byte*>(&record_);
+    args->dst = reinterpret_cast<std::byte*>(finishing_.data());
   } else if (slot.kind == Slot::Kind::kCounts) {
     args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
     args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
@@ -423,6 +433,7 @@ std::string Step::where() const {
     const Slot& slot = s_.schedule.slots[collected_];
     if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
     if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
+    if (slot.kind == Slot::Kind::kFinish) return "not every rank has called finish";
     if (slot.kind == Slot::Kind::kCounts) {
       return cat("the ranks exchange their counts for collective ", slot.index, " of ",
                  s_.plan.text(s_.manifest, slot.bucket));
@@ -432,6 +443,7 @@ std::string Step::where() const {
   if (launched_ < bucket_count()) {
     return cat("gradients of ", s_.plan.text(s_.manifest, launched_), " are still being handed over");
   }
+  if (s_.norms && !ruled_) return "results are being measured, or finish has not been called";
   return "results are being copied back";
 }
 
@@ -460,7 +472,8 @@ Step::Times Step::times(uint32_t bucket) const {
 uint64_t Step::memory_bytes() const {
   return sizeof *this + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         records_.capacity() * sizeof(OpeningRecord) + waits_.memory_bytes();
+         records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
+         waits_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

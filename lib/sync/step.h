@@ -41,6 +41,8 @@ class Step final : public Task, public FlightSource {
   void prepare(const StepStart& start);
   // finish was called: the step fails when the deadline passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
+  // What finish wants, where gradients have norms: once a step, after prepare.
+  void tell(const FinishRecord& record);
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
   // goes on when it returns after all.
   void seal() {
@@ -82,6 +84,8 @@ class Step final : public Task, public FlightSource {
   uint64_t last_done_ns() const { return last_done_ns_; }
   // Where a bucket's result is after its last stage.
   const std::byte* result_of(uint32_t bucket) const;
+  // What they have to be multiplied by there; 1 where they are in the views already.
+  double factor_of(uint32_t bucket) const;
   bool absent_everywhere(uint32_t param) const;
   // How it opened; its turn says whether anything was reduced.
   const Opening& opening() const { return opening_; }
@@ -130,6 +134,7 @@ class Step final : public Task, public FlightSource {
   bool make_up(uint32_t bucket);
   bool submit();
   bool copy_back();
+  bool measure();
   void apply_deadline();
   void watch();
 
@@ -142,6 +147,10 @@ class Step final : public Task, public FlightSource {
   void counted(const Slot& slot);
   void fill(const Slot& slot, CollectiveArgs* args);
   bool next_result();
+  bool measure_piece(uint32_t bucket);
+  void rule();
+  double factor() const;
+  bool in_place(uint32_t bucket) const;
   void run_stage(uint32_t bucket);
   void stage_done(uint32_t bucket);
   void stage_failed(uint32_t bucket, const Status& status);
@@ -161,6 +170,8 @@ class Step final : public Task, public FlightSource {
   // From prepare, read once the step is seen open.
   StepStart begun_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
+  FinishRecord record_;
+  std::atomic<bool> told_{false};  // record_
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint64_t> committed_{0};
 
@@ -181,6 +192,11 @@ class Step final : public Task, public FlightSource {
   bool opened_ = false;
   bool mapped_ = false;  // it is known which parameters are absent everywhere
   uint32_t skipped_ = 0;
+  // Norms: results go back once all buckets are measured and the ranks' records are here.
+  std::vector<FinishRecord> finishing_;
+  uint32_t measured_ = 0;  // buckets
+  bool heard_ = false;     // finishing_
+  bool ruled_ = false;
   uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
@@ -194,7 +210,7 @@ class Step final : public Task, public FlightSource {
   size_t result_ = 0;              // looked at
   std::vector<uint32_t> late_;     // of these, those that wait for the map
   size_t late_at_ = 0;
-  uint32_t copying_ = kNone;   // the bucket that is being copied back
+  uint32_t copying_ = kNone;   // the bucket that is being measured or copied back
   size_t copy_param_ = 0;      // within it
   uint64_t copy_element_ = 0;  // within that
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -15,6 +15,11 @@ constexpr uint64_t kPieceBytes = 1u << 20;  // copied in one poll
 // The next bucket to copy back. One with absent parameters waits until it is known which of them are absent
 // everywhere, and lets the others pass.
 bool Step::next_result() {
+  if (ruled_) {
+    if (result_ == results_.size()) return false;
+    copying_ = results_[result_++];
+    return true;
+  }
   if (mapped_ && late_at_ < late_.size()) {
     copying_ = late_[late_at_++];
     return true;
@@ -32,6 +37,7 @@ bool Step::next_result() {
 
 // Results go back bucket by bucket, in pieces, while later buckets travel.
 bool Step::copy_back() {
+  if (s_.norms && !ruled_) return measure();
   if (copying_ == kNone && !next_result()) return false;
   if (copy_piece(copying_)) {
     bucket_done(copying_);
@@ -49,15 +55,31 @@ const std::byte* Step::result_of(uint32_t bucket) const {
   return base + hooked.result_offset;
 }
 
+// Views hold the result of the bucket as it is.
+bool Step::in_place(uint32_t bucket) const {
+  return !s_.copy && result_of(bucket) == s_.buckets->buffers()[bucket];
+}
+
+// Of the results, on their way to the gradients.
+double Step::factor() const {
+  return s_.norms && ruled_ ? s_.norms->ruling.factor : 1.0;
+}
+
+double Step::factor_of(uint32_t bucket) const {
+  return in_place(bucket) ? 1.0 : factor();
+}
+
 // True when the bucket's result is where it belongs.
 bool Step::copy_piece(uint32_t bucket) {
   const std::lock_guard lock(copy_mutex_);
   const Running& running = running_[bucket];
-  if (sealed_ || running.skipped) return true;
+  const bool left_alone = s_.copy && s_.norms && s_.norms->ruling.skipped;
+  if (sealed_ || running.skipped || left_alone) return true;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const std::byte* const result = result_of(bucket);
-  const bool in_place = !s_.copy && result == s_.buckets->buffers()[bucket];
-  if (in_place && running.absent == 0) return true;
+  const bool there = in_place(bucket);
+  const double scale = factor();
+  if (there && scale == 1 && running.absent == 0) return true;
   const DeviceOps& ops = s_.comm->context().host();
   for (uint64_t bytes = 0; bytes < kPieceBytes;) {
     if (copy_param_ == planned.params.size()) return true;
@@ -70,7 +92,7 @@ bool Step::copy_piece(uint32_t bucket) {
     if (s_.copy) {
       count = place.layout->piece(copy_element_, left);
       if (!nowhere && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, s_.gradients[param], copy_element_, count);
+        place.layout->unflatten(ops, from, s_.gradients[param], copy_element_, count, scale);
       }
     } else {
       count = std::min(left, place.count - copy_element_);
@@ -79,8 +101,8 @@ bool Step::copy_piece(uint32_t bucket) {
       // A hook may have made something of nothing.
       if (nowhere && size > 0) {
         std::memset(place.memory + at, 0, size);
-      } else if (!in_place && size > 0) {
-        std::copy_n(from + at, size, place.memory + at);
+      } else if ((!there || scale != 1) && size > 0) {
+        ops.copy({from + at, place.memory + at, count, planned.dtype, planned.dtype, scale});
       }
     }
     bytes += std::max<uint64_t>(count * place.element_bytes, 64);

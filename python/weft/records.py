@@ -100,6 +100,17 @@ class ParamInfo:
 
 
 @dataclasses.dataclass(frozen=True)
+class Norms:
+    """Of the last step's results (weft_norms): L2 norms of all and of each, before clipping."""
+
+    total: float
+    clip_factor: float
+    nonfinite_params: int
+    skipped: bool
+    params: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class JoinResult:
     """The others' steps in which this rank took part without data; the highest rank with data in the last, or None."""
 

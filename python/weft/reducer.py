@@ -17,7 +17,7 @@ from .comm import Comm
 from .constants import NO_STEP, BeginFlag, Divide, DType, FinishFlag, GradientMode, ReducerFlag, Status
 from .errors import WeftError
 from .hook import Hook
-from .records import BucketInfo, JoinResult, Param, ParamInfo, Stats, Verdict
+from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Stats, Verdict
 
 
 class Reducer(Handle):
@@ -34,6 +34,7 @@ class Reducer(Handle):
     uneven         ranks may begin a step without data, with weights, and join
     stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
     divide_by      what sums are divided by; all but "world" need uneven
+    norms          compute the norms of the results, see `norms`
     plan           which parameters share a bucket, in order of launch; default: by bucket_limits
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -45,7 +46,7 @@ class Reducer(Handle):
                  bucket_limits: Optional[Sequence[int]] = None, hook: Optional[Hook] = None,
                  on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
-                 divide_by: Union[Divide, str] = Divide.WORLD,
+                 divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
@@ -65,7 +66,7 @@ class Reducer(Handle):
             self._on_bucket = _abi.bucket_fn(lambda _, step, bucket, code: tell(step, bucket, Status(code)))
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
-                             (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED)):
+                             (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS)):
             options.flags |= flag if wanted else 0
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
         handle, error = ctypes.c_void_p(), _abi.Error()
@@ -127,13 +128,25 @@ class Reducer(Handle):
         indices = (ctypes.c_uint64 * len(params))(*(self.index(param) for param in params))
         self._check(lib.reducer_absent(self._handle, indices, len(params)))
 
-    def finish(self, *, commit: bool = False, rest_absent: bool = False) -> None:
-        """Wait until every result is in the gradients, and end the step. commit: until every rank has them.
-
-        rest_absent: what is neither ready nor absent is absent. Otherwise raises WeftError ERR_STATE, which names every
+    def finish(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0, skip: bool = False,
+               skip_nonfinite: bool = False) -> None:
+        """Wait until every result is in the gradients, and end the step. Raises WeftError ERR_STATE, which names every
         parameter that never became ready; the step stays open then.
+
+        commit          until every rank has them
+        rest_absent     what is neither ready nor absent is absent
+        clip_norm       scale the results so that their norm is at most this; this and what follows needs norms
+        skip            skip the step, on all ranks; gradients stay as they were
+        skip_nonfinite  skip it if a result is not finite
         """
-        self._end(lib.reducer_finish, commit, FinishFlag.REST_ABSENT if rest_absent else 0)
+        self._end(lib.reducer_finish, commit, (FinishFlag.REST_ABSENT if rest_absent else 0) |
+                  (FinishFlag.SKIP if skip else 0) | (FinishFlag.SKIP_NONFINITE if skip_nonfinite else 0), clip_norm)
+
+    def norms(self) -> Norms:
+        """Norms of the last synchronised step's results, equal on all ranks. Between steps."""
+        norms, each = _abi.Norms(), (ctypes.c_double * len(self.params))()
+        self._check(lib.reducer_norms(self._handle, norms, each))
+        return Norms(norms.total, norms.clip_factor, norms.nonfinite_params, bool(norms.skipped), tuple(each))
 
     def result(self, param: Union[int, str], gradient: Any) -> None:
         """Copy the last step's result of a parameter to an array; for those that were absent here."""
@@ -151,11 +164,12 @@ class Reducer(Handle):
         return JoinResult(result.steps, None if result.last_active < 0 else int(result.last_active))
 
     @contextlib.contextmanager
-    def step(self, *, commit: bool = False, rest_absent: bool = False, **begin: Any) -> Iterator[Reducer]:
+    def step(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0,
+             **begin: Any) -> Iterator[Reducer]:
         """begin, the block, and finish. A block that raises leaves the step open: abort the communicator."""
         self.begin(**begin)
         yield self
-        self.finish(commit=commit, rest_absent=rest_absent)
+        self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm)
 
     def retry(self, *, commit: bool = False) -> None:
         """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
@@ -245,8 +259,9 @@ class Reducer(Handle):
                 bucket_count=len(plan), sizes=(ctypes.c_uint64 * len(plan))(*map(len, plan)),
                 params=(ctypes.c_uint64 * len(members))(*members)))
 
-    def _end(self, call: Any, commit: bool, flags: int = 0) -> None:
-        code = call(self._handle, _abi.FinishOptions(flags=flags | (FinishFlag.COMMIT if commit else 0)))
+    def _end(self, call: Any, commit: bool, flags: int = 0, clip_norm: float = 0.0) -> None:
+        options = _abi.FinishOptions(flags=flags | (FinishFlag.COMMIT if commit else 0), clip_norm=clip_norm)
+        code = call(self._handle, options)
         if code == Status.OK:
             self._lent.clear()
         self._check(code)

@@ -348,7 +348,7 @@ TEST_CASE(
             findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
           }
           weft_finish_options options = WEFT_FINISH_OPTIONS_INIT;
-          options.flags = 6;
+          options.flags = 48;
           findings.expect(weft_reducer_finish(reducer, &options) == WEFT_ERR_ARG);
           options.flags = step == 2 ? WEFT_FINISH_COMMIT : 0;
           findings.expect(weft_reducer_finish(reducer, &options) == WEFT_OK);

@@ -121,6 +121,27 @@ def test_absent():
     expect_equal(ranks(body), [{"all": 3.0, "some": 1.0, "placed": 1.0, "none": 3.0 * rank} for rank in range(SIZE)])
 
 
+def test_norms():
+    """norms are those of the results; a step is clipped, or skipped on all ranks when one asks for it"""
+    def body(comm):
+        with weft.Reducer(comm, [weft.Param("a", (2,)), weft.Param("b", (3,))], norms=True) as reducer:
+            grads = [np.full(2, 3.0, np.float32), np.full(3, 2.0, np.float32)]
+            with reducer.step(clip_norm=3.0):
+                for index, grad in enumerate(grads):
+                    reducer.ready(index, grad)
+            norms = reducer.norms()
+            reducer.begin()
+            for index, grad in enumerate(grads):
+                reducer.ready(index, grad)
+            reducer.finish(skip=comm.rank == 1)
+            return norms, reducer.norms().skipped, [grad.tolist() for grad in grads]
+
+    for norms, skipped, grads in ranks(body):
+        expect_equal((norms.total, norms.params), (30 ** 0.5, (18 ** 0.5, 12 ** 0.5)))
+        expect_equal((norms.clip_factor, norms.skipped, skipped), (3 / 30 ** 0.5, False, True))
+        expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then as it was")
+
+
 def test_join():
     """ranks that have run out of data join; sums are divided by all ranks, those that have data, or their weights"""
     def body(comm):

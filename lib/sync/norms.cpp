@@ -1,0 +1,95 @@
+#include "sync/norms.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+Status differs(size_t rank, const std::string& mine, size_t other_rank, const std::string& theirs) {
+  return Status::error(Code::kMismatch, cat("rank ", rank, " ", mine, ", rank ", other_rank, " ", theirs))
+      .with_ranks({static_cast<int>(other_rank)});
+}
+
+std::string skip_text(const FinishRecord& record) {
+  return record.has(FinishRecord::kSkipNonfinite) ? "skips steps that are not finite"
+                                                  : "does not skip steps that are not finite";
+}
+
+bool possible(const FinishRecord& record) {
+  return record.flags < 2 * FinishRecord::kJoined && record.reserved == 0 &&
+         std::isfinite(record.clip_norm) && record.clip_norm >= 0;
+}
+
+}  // namespace
+
+Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
+                    Ruling* ruling) {
+  *ruling = {total, 1, nonfinite, false};
+  size_t first = records.size();  // that has a say
+  for (size_t r = 0; r < records.size(); r++) {
+    const FinishRecord& record = records[r];
+    if (!possible(record)) {
+      return Status::error(Code::kMismatch, cat("rank ", r, " finished the step with what cannot be"))
+          .with_ranks({static_cast<int>(r)});
+    }
+    if (record.has(FinishRecord::kJoined)) continue;
+    if (first == records.size()) first = r;
+    if (record.clip_norm != records[first].clip_norm) {
+      return differs(first, cat("clips the norm at ", records[first].clip_norm), r,
+                     cat("at ", record.clip_norm));
+    }
+    if (record.has(FinishRecord::kSkipNonfinite) != records[first].has(FinishRecord::kSkipNonfinite)) {
+      return differs(first, skip_text(records[first]), r, skip_text(record));
+    }
+    ruling->skipped = ruling->skipped || record.has(FinishRecord::kSkip);
+  }
+  if (first == records.size()) return {};
+  const bool finite = nonfinite == 0 && std::isfinite(total);
+  if (!finite && records[first].has(FinishRecord::kSkipNonfinite)) ruling->skipped = true;
+  const double limit = records[first].clip_norm;
+  // A norm that is no number says nothing about how to scale.
+  if (!ruling->skipped && finite && limit > 0 && total > limit) ruling->factor = limit / total;
+  return {};
+}
+
+double Norms::norm(uint64_t param) const {
+  return std::sqrt(sums_[param]);
+}
+
+double Norms::total() const {
+  double sum = 0;
+  for (size_t i = 0; i < params_; i++) sum += sums_[i];
+  return std::sqrt(sum);
+}
+
+uint64_t Norms::nonfinite() const {
+  return static_cast<uint64_t>(std::count_if(sums_.begin() + static_cast<ptrdiff_t>(params_), sums_.end(),
+                                             [](double pieces) { return pieces != 0; }));
+}
+
+Status Reducer::norms(weft_norms* norms, double* per_param) {
+  const ReducerState& s = *state_;
+  *norms = {};
+  norms->struct_size = sizeof *norms;
+  if (!s.norms) {
+    return note(Status::error(Code::kState, "norms: create the reducer with WEFT_REDUCER_NORMS"));
+  }
+  if (s.readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("norms inside ", step_text(), ": finish it first")));
+  }
+  if (!measured_) return note(Status::error(Code::kState, "no step has been reduced: there are no norms"));
+  norms->total = s.norms->ruling.total;
+  norms->clip_factor = s.norms->ruling.factor;
+  norms->nonfinite_params = s.norms->ruling.nonfinite;
+  norms->skipped = s.norms->ruling.skipped ? 1 : 0;
+  for (uint64_t i = 0; per_param != nullptr && i < s.manifest.params.size(); i++) {
+    per_param[i] = s.norms->norm(i);
+  }
+  return {};
+}
+
+}  // namespace weft

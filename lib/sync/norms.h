@@ -1,0 +1,66 @@
+// The norms of a reducer's gradients, and what the ranks make of them at the end of a step: by how much
+// results are scaled, whether the step is skipped. Part of a reducer's state; Step measures (step_norms.cpp).
+// Threads: under the engine's drive lock while a step is under way, then the program's thread.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "core/device.h"
+
+namespace weft {
+
+// What a rank says in finish; travels as it is.
+struct FinishRecord {
+  static constexpr uint32_t kSkip = 1;           // it wants the step skipped
+  static constexpr uint32_t kSkipNonfinite = 2;  // if a result is not finite
+  static constexpr uint32_t kJoined = 4;         // it says nothing
+  double clip_norm = 0;                          // 0: no limit
+  uint32_t flags = 0;
+  uint32_t reserved = 0;
+
+  bool has(uint32_t flag) const { return (flags & flag) != 0; }
+};
+static_assert(sizeof(FinishRecord) == 16);
+
+// What follows.
+struct Ruling {
+  double total = 0;        // the norm of all results
+  double factor = 1;       // of the results
+  uint64_t nonfinite = 0;  // parameters
+  bool skipped = false;
+};
+
+// records: one a rank, from other processes: kMismatch naming a rank for what cannot be, or for ranks that
+// clip or skip differently. total, nonfinite: equal on all ranks.
+Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
+                    Ruling* ruling);
+
+class Norms {
+ public:
+  explicit Norms(size_t params) : params_(params), sums_(2 * params) {}
+
+  void clear(uint64_t param) { sums_[param] = sums_[params_ + param] = 0; }
+  void add(uint64_t param, const Squares& piece) {
+    sums_[param] += piece.sum;
+    sums_[params_ + param] += piece.finite ? 0 : 1;
+  }
+  // Of each parameter the sum of squares, then of each how many pieces are not finite.
+  std::vector<double>& sums() { return sums_; }
+
+  double norm(uint64_t param) const;
+  double total() const;  // summed in the order of the parameters
+  uint64_t nonfinite() const;
+  Ruling ruling;  // of the last step
+
+  uint64_t memory_bytes() const { return sizeof *this + sums_.capacity() * sizeof(double); }
+
+ private:
+  const size_t params_;
+  std::vector<double> sums_;
+};
+
+}  // namespace weft

@@ -1,0 +1,79 @@
+// Norms of a step's results: measured as buckets arrive, before they go back to the gradients. When finish
+// has told what it wants and the ranks have exchanged that, results are scaled or left where they are.
+#include <algorithm>
+
+#include "core/context.h"
+#include "sync/step.h"
+
+namespace weft {
+namespace {
+
+// Pieces of a parameter whose sums are added in order: their size is part of what the bits are.
+constexpr uint64_t kPieceElements = 1u << 16;
+constexpr uint64_t kPollBytes = 1u << 20;  // measured in one poll
+
+}  // namespace
+
+void Step::tell(const FinishRecord& record) {
+  record_ = record;
+  told_.store(true, std::memory_order_release);
+  engine_.notify();
+}
+
+// One bounded piece of work towards the ruling.
+bool Step::measure() {
+  if (measured_ == bucket_count()) {
+    if (!heard_) return false;
+    rule();
+    return true;
+  }
+  if (copying_ == kNone && !next_result()) return false;
+  if (measure_piece(copying_)) {
+    measured_++;
+    copying_ = kNone;
+    copy_param_ = 0;
+    copy_element_ = 0;
+  }
+  return true;
+}
+
+// True when the bucket has been measured.
+bool Step::measure_piece(uint32_t bucket) {
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const std::byte* const result = result_of(bucket);
+  const DeviceOps& ops = s_.comm->context().host();
+  for (uint64_t bytes = 0; bytes < kPollBytes;) {
+    if (copy_param_ == planned.params.size()) return true;
+    const uint32_t param = planned.params[copy_param_];
+    const Buckets::Place& place = s_.buckets->place(param);
+    if (copy_element_ == 0) s_.norms->clear(param);
+    const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
+    const uint64_t count = nowhere ? place.count : std::min(kPieceElements, place.count - copy_element_);
+    if (!nowhere && count > 0) {
+      const uint64_t at = (planned.offsets[copy_param_] + copy_element_) * place.element_bytes;
+      s_.norms->add(param, ops.squares({result + at, count, planned.dtype}));
+    }
+    bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);
+    copy_element_ += count;
+    if (copy_element_ == place.count) {
+      copy_param_++;
+      copy_element_ = 0;
+    }
+  }
+  return copy_param_ == planned.params.size();
+}
+
+// All ranks know the same of the step, and draw the same conclusion. Now the results go back.
+void Step::rule() {
+  Norms& norms = *s_.norms;
+  const Status judged = judge_finish(finishing_, norms.total(), norms.nonfinite(), &norms.ruling);
+  if (!judged.ok()) {
+    heard_ = false;
+    s_.comm->fail(judged.with_step(begun_.number));
+    return;
+  }
+  ruled_ = true;
+  result_ = 0;
+}
+
+}  // namespace weft
