@@ -1,6 +1,7 @@
 // Parameters without a gradient in a step, ranks without data in a step, and ranks that have run out of data.
 #include <algorithm>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/reducer.h"
@@ -86,11 +87,12 @@ Status Reducer::not_reduced() {
 // What the statistics say of the step.
 void Reducer::note_opening(bool reduced) {
   const ReducerState& s = *state_;
-  uint64_t absent = 0, everywhere = 0, bytes = 0;
+  uint64_t absent = 0, everywhere = 0, bytes = 0, pattern = 0;
   for (uint32_t i = 0; (s.mapped || start_.fixed) && i < s.manifest.params.size(); i++) {
     if (!s.presence->absent(i, synchronised_)) continue;
     absent++;
     bytes += s.manifest.params[i].bytes();
+    pattern = scramble(pattern + i + 1);
     if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
   }
   const Opening& opening = step_->opening();
@@ -104,6 +106,7 @@ void Reducer::note_opening(bool reduced) {
   stats_.absent_params = absent;
   stats_.absent_bytes = bytes;
   stats_.absent_everywhere = everywhere;
+  if (reduced) history_.add_pattern(pattern);
 }
 
 Status Reducer::join(const weft_join_options& options, weft_join_result* result) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -46,6 +47,14 @@ class History {
   }
   size_t recent() const { return static_cast<size_t>(std::min<uint64_t>(steps_, kSteps)); }
 
+  // What identifies the parameters that were absent from a step.
+  void add_pattern(uint64_t pattern) {
+    if (!std::exchange(has_pattern_, true)) pattern_ = pattern;
+    same_pattern_ &= pattern == pattern_;
+  }
+  // No step was any other than the first: it could be static.
+  bool same_pattern() const { return same_pattern_; }
+
   // waited_ns: of the last step, per rank. The straggler: whom it waited for longest, -1 for nobody.
   void add_waits(const std::vector<uint64_t>& waited_ns) {
     waited_.resize(waited_ns.size());
@@ -74,6 +83,9 @@ class History {
   uint64_t steps_ = 0;
   StepTimes sum_;
   std::array<StepTimes, kSteps> recent_{};
+  uint64_t pattern_ = 0;  // of the first step
+  bool has_pattern_ = false;
+  bool same_pattern_ = true;
   std::vector<Waited> waited_;
   int straggler_ = -1;
   uint64_t straggler_ns_ = 0;

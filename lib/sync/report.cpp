@@ -148,6 +148,7 @@ std::string Reducer::report() const {
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
   const std::lock_guard lock(mutex_);
+  json["steps"]["same_pattern"] = history_.same_pattern();
   json["mean_ns"] = means_json(history_);
   json["percentiles_ns"] = percentiles_json(history_);
   json["ranks"] = waits_json(history_);

@@ -9,11 +9,15 @@ from .constants import DType
 
 
 class Param:
-    """One parameter of the model, equal on all ranks. strides are in elements; None is row-major."""
+    """One parameter of the model, equal on all ranks. strides are in elements; None is row-major.
+
+    uses: how often it becomes ready in a step; the last time counts.
+    """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
-                 strides: Optional[Sequence[int]] = None) -> None:
+                 strides: Optional[Sequence[int]] = None, uses: int = 1) -> None:
         self.name = name
+        self.uses = uses
         self.shape = tuple(shape)
         self.dtype = dtype_of(dtype)
         self.strides = row_major(self.shape) if strides is None else tuple(strides)

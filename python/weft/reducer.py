@@ -31,6 +31,7 @@ class Reducer(Handle):
     timeout        of a step from its finish on, in seconds; default: the communicator's
     retain         keep what each rank contributes, for `retry`
     absent         parameters may be absent from a step
+    static         the first step shows how often each parameter becomes ready, and which never do; that stays
     uneven         ranks may begin a step without data, with weights, and join
     stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
     divide_by      what sums are divided by; all but "world" need uneven
@@ -46,7 +47,7 @@ class Reducer(Handle):
                  bucket_limits: Optional[Sequence[int]] = None, hook: Optional[Hook] = None,
                  on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
-                 divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False,
+                 divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
@@ -66,7 +67,8 @@ class Reducer(Handle):
             self._on_bucket = _abi.bucket_fn(lambda _, step, bucket, code: tell(step, bucket, Status(code)))
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
-                             (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS)):
+                             (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
+                             (static, ReducerFlag.STATIC)):
             options.flags |= flag if wanted else 0
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
         handle, error = ctypes.c_void_p(), _abi.Error()
@@ -293,6 +295,7 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         shape, strides = extents(*param.shape), extents(*param.strides)
         keep += [shape, strides]
         place.struct_size = ctypes.sizeof(_abi.Param)
+        place.uses = param.uses
         place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
         place.shape, place.strides = shape, strides
     return array, keep

@@ -35,6 +35,13 @@ class Heads(nn.Module):
         return self.one(x).sum(), self.two(x).sum()
 
 
+class Choice(Heads):
+    """One of them."""
+
+    def forward(self, x, index):
+        return (self.one, self.two)[index](x).sum()
+
+
 class Pair:
     """Equal modules, one of each kind."""
 
@@ -129,22 +136,84 @@ def resume(comm):
 
 
 class Checkpointed(nn.Module):
-    """A layer whose forward runs again in backward."""
+    """Layers whose forward runs again in backward, `times` times; shared: a layer is used outside as well."""
 
-    def __init__(self):
+    def __init__(self, reentrant, times=1, shared=False):
         super().__init__()
+        self.reentrant, self.times, self.shared = reentrant, times, shared
         self.heads, self.first = Heads(), whole(nn.Linear(4, 4, bias=False))
 
     def forward(self, x):
-        return checkpoint(self.heads, self.first(x), use_reentrant=False)
+        x = self.first(x)
+        outputs = [loss for _ in range(self.times) for loss in checkpoint(self.heads, x, use_reentrant=self.reentrant)]
+        return outputs + [self.heads.one(x).sum()] * self.shared
 
 
 def checkpointing(comm):
-    """a layer that is computed again in backward has its gradient once, when not reentrant (case 52, in part)"""
-    pair = Pair(comm, seeded(Checkpointed))
-    sum(pair.ddp(pair.inputs())).backward()
-    pair.synced.backward(sum(pair.ours(pair.inputs())))
-    return pair.differences("checkpointed")
+    """layers that are computed again in backward: once, twice, shared, reentrant or not; static or not (case 52)"""
+    problems = []
+    for reentrant in (False, True):
+        for times, shared in ((1, False), (2, False), (1, True), (2, True)):
+            # Reentrant, autograd tells of a gradient for each time; what is not static takes one then, as DDP does.
+            several = reentrant and (times > 1 or shared)
+            for static in (False, True)[several:]:
+                pair = Pair(comm, seeded(lambda: Checkpointed(reentrant, times, shared)), {"static": static},
+                            static_graph=static)
+                for step in range(3):
+                    pair.clear()
+                    sum(pair.ddp(pair.inputs(step))).backward()
+                    pair.synced.backward(sum(pair.ours(pair.inputs(step))))
+                    problems += pair.differences(f"reentrant {reentrant}, {times} times, shared {shared}, static {static}, "
+                                                 f"step {step}")
+                pair.synced.close()
+    return problems
+
+
+def declared_uses(comm):
+    """what DDP finds only with a static graph can be declared: how often a parameter is used (case 52)"""
+    names = [f"heads.{head}.{what}" for head in ("one", "two") for what in ("weight", "bias")]
+    pair, problems = Pair(comm, seeded(lambda: Checkpointed(True, 2)), {"uses": dict.fromkeys(names, 2)},
+                          static_graph=True), []
+    for step in range(3):
+        pair.clear()
+        sum(pair.ddp(pair.inputs(step))).backward()
+        pair.synced.backward(sum(pair.ours(pair.inputs(step))))
+        problems += pair.differences(f"step {step}")
+    return problems
+
+
+def static_changes(comm):
+    """a static pattern that changes is an error on both sides, ours with the parameter's name (case 46)"""
+    with comm.split(0) as part:  # an open step that is given up ends its communicator
+        pair, texts = Pair(part, seeded(Heads), {"static": True}, static_graph=True), []
+        try:
+            for which in (sum, lambda losses: losses[0], sum):  # DDP finds it when the third step begins
+                which(pair.ddp(pair.inputs())).backward()
+        except RuntimeError as error:
+            texts.append(str(error))
+        try:
+            for which in (sum, lambda losses: losses[0]):
+                pair.clear()
+                pair.synced.backward(which(pair.ours(pair.inputs())))
+        except weft.WeftError as error:
+            texts.append(str(error))
+    found = len(texts) == 2 and "graph has changed" in texts[0] and "'two.weight' 0 times; 1 in the first step" in texts[1]
+    return [] if found else [f"errors: {texts}"]
+
+
+def static_ranks_differ(comm):
+    """ranks use different parameters, in a static pattern of their own or not (case 48)"""
+    problems = []
+    for static in (True, False):
+        # DDP's static graph wants every parameter on every rank: its dynamic one is the measure of both.
+        pair = Pair(comm, seeded(Choice), {"static": static, "absent": True}, find_unused_parameters=True)
+        for step in range(4):
+            pair.clear()
+            index = comm.rank % 2
+            pair.ddp(pair.inputs(step), index).backward()
+            pair.synced.backward(pair.ours(pair.inputs(step), index))
+            problems += pair.differences(f"static {static}, step {step}")
+    return problems
 
 
 def train(module, synchronise, pair, steps):
@@ -256,5 +325,6 @@ def optimiser_in_step(comm):
 
 
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
-                                                          checkpointing, uneven_inputs,
+                                                          checkpointing, declared_uses, static_changes,
+                                                          static_ranks_differ, uneven_inputs,
                                                           stop_when_exhausted, optimiser_in_step)}

@@ -14,14 +14,16 @@ TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", tor
 class Synchronised:
     """module, whose gradients are averaged over comm's ranks by `step`."""
 
-    def __init__(self, module, comm, **options):
+    def __init__(self, module, comm, uses=None, **options):
+        """uses: of parameters by name, how often autograd tells of their gradients in a step, where not once."""
         self.module, self.comm = module, comm
         self.view = options.get("mode") == "view"
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in named]
         self.absent = options.get("absent", False)
         # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
-        params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride())
+        params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride(),
+                             (uses or {}).get(name, 1))
                   for name, parameter in named]
         self.reducer = weft.Reducer(comm, params, **options)
         self.open = False  # a step is

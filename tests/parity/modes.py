@@ -153,6 +153,23 @@ class CastHook(Mode):
             return super().bind(synced_class, module, comm)
 
 
+class Static(Mode):
+    """The first step shows the pattern of uses, which stays."""
+
+    ddp_options = {"static_graph": True}
+    reducer_options = {"static": True}
+
+    def excluded(self, model):
+        if not model.uses_all:
+            return "a static pattern may not change, and this model's branches do"
+        return super().excluded(model)
+
+
+class StaticView(Static, View):
+    ddp_options = {**Static.ddp_options, **View.ddp_options}
+    reducer_options = {**Static.reducer_options, **View.reducer_options}
+
+
 class Fp16Hook(CastHook):
     name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_hook
 
@@ -170,5 +187,6 @@ class Fp16WrapperHook(CastHook):
 
 
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
-         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan, "replan-view": ReplanView, "fp16": Fp16Hook, "bf16": Bf16Hook,
+         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
+         "replan-view": ReplanView, "static": Static, "static-view": StaticView, "fp16": Fp16Hook, "bf16": Bf16Hook,
          "fp16-wrapper": Fp16WrapperHook}

@@ -61,7 +61,7 @@ def test_report():
                 report, stats = reducer.report(), reducer.stats()
         expect_equal(report["reducer"]["hook"], "fp16(order=ddp)[allreduce]")
         expect_equal((report["reducer"]["flags"], report["reducer"]["parameters"]), (["absent"], 2))
-        expect_equal(report["steps"], {"synchronised": 2, "local": 0, "failed": 0})
+        expect_equal(report["steps"], {"synchronised": 2, "local": 0, "failed": 0, "same_pattern": True})
         expect_equal((report["last_step"]["absent_bytes"], stats.absent_bytes, stats.param_bytes), (12, 12, 16))
         expect_equal(report["last_step"]["step_ns"], stats.step_ns)
         expect_equal(sum(report["memory"].values()), stats.bucket_bytes + stats.scratch_bytes + stats.retained_bytes +

@@ -139,6 +139,27 @@ TEST_CASE("the report has what was chosen, the last step, the buckets and the la
   }));
 }
 
+TEST_CASE("a pattern that never changed is found to be static, and one that did is not") {
+  const Model model({{"one", {2}}, {"two", {3}}, {"three", {4}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (int step = 0; step < 6; step++) {
+      const uint64_t absent = self.rank == 0 && step == 4 ? 1 : 2;
+      self.expect(reducer->begin(nullptr), "begin");
+      for (uint64_t i = 0; i < 3; i++) {
+        self.expect(i == absent ? reducer->absent(&i, 1) : reducer->ready(i, gradients[i], nullptr), "ready");
+      }
+      self.expect(reducer->finish({}), "finish");
+      const bool same = Json::parse(reducer->report())["steps"]["same_pattern"];
+      self.expect(same == (self.rank == 1 || step < 4), "same pattern");
+    }
+  }));
+}
+
 TEST_CASE("the report names every byte, of which gradients are all but 2 %") {
   const Model model = layers();
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
