@@ -52,6 +52,16 @@ def test_custom_hook():
     expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: 2 -2 2 0" for r in range(2)])
 
 
+def test_framework_glue():
+    """framework_glue trains, with a layer used twice and a branch that ranks leave out, and replicas agree"""
+    for ranks in (1, 2, 3):
+        result = cases.run([WEFT, "run", "-n", ranks, "--timeout", 60, "--", EXAMPLES / "framework_glue"])
+        expect_equal(result.returncode, 0, result)
+        for rank, line in enumerate(sorted(result.stdout.splitlines())):
+            form = rf"\[{rank}\] rank {rank} of {ranks}: loss \d\.\d{{3}}, then \d\.\d{{3}}; replicas agree"
+            expect(re.fullmatch(form, line), "its last line", result)
+
+
 def test_two_ranks():
     """two ranks train, stay identical, and have the curve of one process"""
     code, fields, result = demo(2)
