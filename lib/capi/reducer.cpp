@@ -125,7 +125,9 @@ weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* 
     WEFT_TRY(usable(reducer));
     weft_begin_options read;
     WEFT_TRY(read_struct(options, "weft_begin_options", &read));
-    return reducer->rep->begin(&read);
+    Status begun = reducer->rep->begin(&read);
+    after_progress(*reducer->context);
+    return begun;
   });
 }
 

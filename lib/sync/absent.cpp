@@ -137,6 +137,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     }
     begin_without_data({}, true);
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
+    WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,
                            options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     const Turn turn = step_->opening().turn;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace weft {
 
 std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool reduced) {
@@ -11,6 +13,20 @@ std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool
     if (p.reduced() ? reduced : (p.flags & flags) != 0) out.push_back(i);
   }
   return out;
+}
+
+Status without_value(const Manifest& manifest, uint64_t param) {
+  return Status::error(Code::kArg, cat("parameter ", param, " ('", manifest.params[param].name,
+                                       "') has no value: weft_param.parameter is NULL"));
+}
+
+Status check_values(const Manifest& manifest, const std::vector<uint32_t>& params, uint64_t* missing) {
+  for (const uint32_t param : params) {
+    if (manifest.parameter(param) != nullptr || manifest.params[param].count == 0) continue;
+    if (missing != nullptr) *missing = uint64_t{param} + 1;
+    return without_value(manifest, param);
+  }
+  return {};
 }
 
 std::vector<Chunk> make_chunks(const Manifest& manifest, const std::vector<uint32_t>& params,

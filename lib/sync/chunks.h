@@ -32,6 +32,11 @@ inline constexpr uint64_t kLeastChunkBytes = 16;     // an element fits
 // Parameters whose flags are among these (0: those that have gradients too, if `reduced`), in their order.
 std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool reduced);
 
+// kArg naming the first of params of which this rank has no value; *missing is 1 + that one.
+Status check_values(const Manifest& manifest, const std::vector<uint32_t>& params,
+                    uint64_t* missing = nullptr);
+Status without_value(const Manifest& manifest, uint64_t param);
+
 // What of params travels in which message, of chunk_bytes at most; of any dtypes. Equal on all ranks: it
 // depends on what they have agreed on alone.
 std::vector<Chunk> make_chunks(const Manifest& manifest, const std::vector<uint32_t>& params,

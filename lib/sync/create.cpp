@@ -12,12 +12,13 @@ namespace {
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
 constexpr uint32_t kMaxHookName = 4096;
 
-Status check_options(const weft_reducer_options& options) {
+Status check_options(const weft_reducer_options& options, int size) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
   constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
-                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS;
+                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS |
+                              WEFT_REDUCER_BUFFERS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -29,7 +30,15 @@ Status check_options(const weft_reducer_options& options) {
   if ((options.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0 && !uneven) {
     return Status::error(Code::kArg, "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN");
   }
-  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
+  const bool root_exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
+                           (options.buffers_root >= 0 && options.buffers_root < size);
+  if (!root_exists) {
+    return Status::error(Code::kArg, cat("buffers_root ", options.buffers_root, " of ", size, " ranks"));
+  }
+  if (options.buffers_root != 0 && (options.flags & WEFT_REDUCER_BUFFERS) == 0) {
+    return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
+  }
+  if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
   }
@@ -47,6 +56,8 @@ struct Proposal {
   std::string hook;
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
+  int32_t buffers_root = 0;
+  uint32_t check_interval = 0;
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own; 0 if it has none
   uint64_t uses = 0;  // as well
@@ -54,7 +65,12 @@ struct Proposal {
 
   Bytes write() const {
     ByteWriter writer;
-    writer.put_string(hook).put(flags).put(divide_by).put(static_cast<uint32_t>(limits.size()));
+    writer.put_string(hook)
+        .put(flags)
+        .put(divide_by)
+        .put(buffers_root)
+        .put(check_interval)
+        .put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
     writer.put(plan).put(uses);
     manifest.write(&writer);
@@ -65,13 +81,15 @@ struct Proposal {
     out->hook = reader.get_string(kMaxHookName);
     out->flags = reader.get<uint64_t>();
     out->divide_by = reader.get<int32_t>();
+    out->buffers_root = reader.get<int32_t>();
+    out->check_interval = reader.get<uint32_t>();
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
     out->plan = reader.get<uint64_t>();
     out->uses = reader.get<uint64_t>();
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
     const size_t read =
-        sizeof(uint32_t) * 3 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+        sizeof(uint32_t) * 5 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -99,6 +117,14 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
                other_rank);
   }
+  if (a.buffers_root != b.buffers_root) {
+    return cat("buffers_root is ", a.buffers_root, " on rank ", rank, " and ", b.buffers_root, " on rank ",
+               other_rank);
+  }
+  if (a.check_interval != b.check_interval) {
+    return cat("check_interval is ", a.check_interval, " on rank ", rank, " and ", b.check_interval,
+               " on rank ", other_rank);
+  }
   if (a.hook != b.hook) {
     return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
   }
@@ -106,15 +132,20 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
 }
 
 // This rank's wish, or why it has none.
-Status propose(const weft_reducer_options& options, const Hook* hook, Proposal* proposal, Plan* plan) {
-  WEFT_TRY(check_options(options));
+Status propose(const weft_reducer_options& options, int size, const Hook* hook, Proposal* proposal,
+               Plan* plan) {
+  WEFT_TRY(check_options(options, size));
   if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
   proposal->hook = hook->name();
   if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
   proposal->flags = options.flags;
   proposal->divide_by = options.divide_by;
+  proposal->buffers_root = options.buffers_root;
+  proposal->check_interval = options.check_interval;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
+  if (options.check_interval != 0)
+    WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
   }
@@ -145,6 +176,11 @@ Status furnish_local(ReducerState* s) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
     WEFT_TRY(
         Buckets::make(s->manifest, s->plan, arena, s->retain, context.options().host_allocator, &s->buckets));
+  }
+  if (s->prelude) {
+    std::vector<uint64_t> buffers;
+    for (const Chunk& chunk : s->prelude->chunks()) buffers.push_back(chunk.bytes);
+    s->schedule.add_prelude(s->prelude->compares(), buffers);
   }
   if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
@@ -179,7 +215,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
       Deadline::after(comm->context().clock(), defaults.init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
   Proposal proposal;
   Plan plan;
-  const Status wish = given.ok() ? propose(options, hook.get(), &proposal, &plan) : given;
+  const Status wish = given.ok() ? propose(options, comm->size(), hook.get(), &proposal, &plan) : given;
   const Bytes wanted = wish.ok() ? proposal.write() : Bytes();
   WEFT_TRY(agree_on(*comm, wish, wanted, proposal_difference, deadline));
 
@@ -203,6 +239,10 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->wanted = wanted;
   if ((proposal.flags & WEFT_REDUCER_NORMS) != 0)
     state->norms = std::make_shared<Norms>(state->manifest.params.size());
+  if ((proposal.flags & WEFT_REDUCER_BUFFERS) != 0 || proposal.check_interval != 0) {
+    state->prelude = std::make_shared<Prelude>(state->manifest, (proposal.flags & WEFT_REDUCER_BUFFERS) != 0,
+                                               proposal.buffers_root, proposal.check_interval);
+  }
   Status furnished = furnish(state.get(), deadline);
   if (!furnished.ok()) {
     comm->close_lane(state->lane);

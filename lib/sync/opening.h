@@ -30,6 +30,7 @@ enum class Turn : uint8_t {
   kReduce,     // as any step
   kOver,       // all ranks have joined: nothing is reduced
   kReplan,     // nothing is reduced: the ranks make a plan
+  kDiffers,    // the values of the ranks differ (sync/prelude.h): nothing is reduced
   kExhausted,  // a rank has joined, and the others are to stop: nothing is reduced
 };
 

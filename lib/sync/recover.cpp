@@ -142,6 +142,7 @@ Status Reducer::retry(const weft_finish_options& options) {
   s.presence->carry(failed, next_stamp());
   open_step(start_, true);
   tell(options);
+  WEFT_TRY(await_prelude(timeout_ms_));
   return wait_for_step(entered_ns, true, timeout_ms_);
 }
 

@@ -87,13 +87,14 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
-  start.noting = (given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->begun();
+  start.noting = (given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted();
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
     begin_without_data(start, false);
-    return {};
+    return await_prelude(timeout_ms_);
   }
   next_stamp();
   open_step(start, false);
+  WEFT_TRY(await_prelude(timeout_ms_));
   return leave_out_unused();
 }
 
@@ -109,6 +110,11 @@ void Reducer::open_step(const StepStart& start, bool full) {
   start_ = start;
   start_.number = start_.record.step = stats_.steps;
   start_.begin_ns = state_->comm->context().clock().now_ns();
+  if (state_->prelude && !start_.record.has(OpeningRecord::kReplan)) {
+    const bool may_be_root = state_->prelude->may_be_root(
+        state_->comm->rank(), start_.record.has(OpeningRecord::kData), state_->comm->size());
+    start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
+  }
   step_->prepare(start_);
   if (start.noting && !full) state_->order->begin();
   state_->readiness->open(stamp_, false, full, start.noting && !full);

@@ -93,14 +93,13 @@ class Reducer {
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
   Status check_between_steps(const char* what) const;
-  Status check_values(const std::vector<uint32_t>& params, uint64_t* missing) const;
   Status broadcast_root(int32_t wanted, int32_t* root) const;
-  void digest_values(const std::vector<uint32_t>& params, std::vector<uint64_t>* digests) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
-                         Deadline deadline);
+                         const std::vector<int>& stale, Deadline deadline);
   Status move_to(Plan plan, Deadline deadline);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
+  Status await_prelude(int64_t timeout_ms);
   void begin_without_data(StepStart start, bool joined);
   bool leave_out(uint64_t param, uint32_t stamp);
   std::byte* destination(uint64_t param) const;

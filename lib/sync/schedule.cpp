@@ -270,6 +270,28 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   return {};
 }
 
+void Schedule::add_prelude(bool compares, const std::vector<uint64_t>& buffers_bytes) {
+  std::vector<Slot> prelude;
+  if (compares) {
+    Slot& slot = prelude.emplace_back();
+    slot.kind = Slot::Kind::kCompare;
+    slot.args.coll = Coll::kAllGather;
+    slot.args.dtype = Dtype::kU64;
+    slot.args.count = 1;
+  }
+  for (const uint64_t bytes : buffers_bytes) {
+    Slot slot;
+    slot.kind = Slot::Kind::kBuffers;
+    slot.index = static_cast<uint32_t>(prelude.size() - (compares ? 1 : 0));
+    slot.args.coll = Coll::kBroadcast;
+    slot.args.dtype = Dtype::kU8;
+    slot.args.count = bytes;
+    prelude.push_back(slot);
+  }
+  slots.insert(slots.begin(), prelude.begin(), prelude.end());
+  leading += prelude.size();
+}
+
 void Schedule::add_opening(uint64_t record_bytes) {
   Slot slot;
   slot.kind = Slot::Kind::kOpening;
@@ -277,6 +299,7 @@ void Schedule::add_opening(uint64_t record_bytes) {
   slot.args.dtype = Dtype::kU8;
   slot.args.count = record_bytes;
   slots.insert(slots.begin(), slot);
+  leading++;
 }
 
 void Schedule::add_map(uint64_t words) {

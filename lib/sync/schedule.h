@@ -40,13 +40,13 @@ class HookViews {
 };
 
 // One collective of a step: one of a bucket's, or the exchange of counts before it (dynamic), or the opening
-// (sync/opening.h), the map of the parameters that are present (sync/presence.h), or what ranks say in finish
-// (sync/norms.h), whose memory is Step's.
+// (sync/opening.h), or of the prelude (sync/prelude.h), the map of the parameters that are present
+// (sync/presence.h), or what ranks say in finish (sync/norms.h), whose memory is Step's.
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kMap, kFinish };
+  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kCompare, kBuffers, kMap, kFinish };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
-  uint32_t index = 0;              // among the bucket's collectives
+  uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the prelude's chunks
   bool average = false;            // postscale is 1 / divisor of the step
   bool optional = false;           // the stage before says whether it runs
   bool dynamic = false;            // the ranks' counts, which travel before, say how much of it; kBucket
@@ -68,7 +68,10 @@ struct HookedBucket {
 struct Schedule {
   std::vector<HookedBucket> buckets;
   std::vector<Slot> slots;  // in the order in which they run
+  size_t leading = 0;       // of them, those up to the prelude's end
 
+  // A prelude comes first: values are compared, and so many buffers sent. Before add_opening.
+  void add_prelude(bool compares, const std::vector<uint64_t>& buffers_bytes);
   // The opening comes first.
   void add_opening(uint64_t record_bytes);
   // The map comes before the last bucket's first collective: all gradients are ready or absent by then, and

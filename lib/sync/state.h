@@ -16,6 +16,7 @@
 #include "sync/norms.h"
 #include "sync/opening.h"
 #include "sync/plan.h"
+#include "sync/prelude.h"
 #include "sync/presence.h"
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
@@ -50,6 +51,7 @@ struct ReducerState {
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
   std::shared_ptr<Norms> norms;          // as well; null without WEFT_REDUCER_NORMS
+  std::shared_ptr<Prelude> prelude;      // as well; null if steps begin without one
   std::shared_ptr<Uses> uses;            // as well; null if each parameter is used once
   // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
   // it arrives, and read by Step once i's bucket is full.
@@ -72,6 +74,7 @@ struct ReducerState {
     next->limits = limits;
     next->order = order;
     next->presence = presence;
+    next->prelude = prelude;
     next->uses = uses;
     next->norms = norms;
     next->gradients = gradients;

@@ -35,6 +35,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
+  if (s_.prelude && s_.prelude->compares()) digests_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
 void Step::prepare(const StepStart& start) {
@@ -54,6 +55,7 @@ Poll Step::poll() {
   apply_deadline();
   bool advanced = resume();
   advanced |= collect();
+  watch_prelude();
   advanced |= launch();
   advanced |= submit();
   advanced |= copy_back();
@@ -91,6 +93,7 @@ void Step::start(uint32_t stamp) {
   late_.clear();
   mapped_ = heard_ = ruled_ = false;
   opened_ = !s_.uneven;
+  compared_ = !s_.prelude || !s_.prelude->compares(begun_.number);
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
   waits_.clear();
   applied_deadline_ns_ = UINT64_MAX;
@@ -170,6 +173,11 @@ bool Step::collect() {
     case Slot::Kind::kOpening:
       opened();
       break;
+    case Slot::Kind::kCompare:
+      compared();
+      break;
+    case Slot::Kind::kBuffers:
+      break;
     case Slot::Kind::kMap:
       mapped_ = true;
       break;
@@ -206,9 +214,27 @@ void Step::opened() {
   if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
 
+// The ranks' values are equal, or the step is not reduced. A rank that has joined updates nothing: what it
+// holds may be old.
+void Step::compared() {
+  int first = -1;
+  for (int r = 0; r < s_.comm->size(); r++) {
+    if (std::binary_search(opening_.joined.begin(), opening_.joined.end(), r)) continue;
+    if (first < 0) first = r;
+    if (digests_[static_cast<size_t>(r)] != digests_[static_cast<size_t>(first)])
+      opening_.turn = Turn::kDiffers;
+  }
+  compared_ = opening_.turn == Turn::kReduce;
+}
+
+void Step::watch_prelude() {
+  if (!opened_ || !compared_ || collected_ < s_.schedule.leading || prelude_over(stamp_)) return;
+  if (!s_.comm->failed()) prelude_over_.store(stamp_, std::memory_order_release);
+}
+
 // Strictly in the plan's order: a full bucket waits for those before it.
 bool Step::launch() {
-  if (!opened_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
+  if (!opened_ || !compared_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
   if (made_up_ == 0) look_at(launched_);
   if (running_[launched_].skipped) {
     results_.push_back(launched_++);
@@ -266,7 +292,18 @@ bool Step::make_up(uint32_t bucket) {
 
 // Slots that all ranks pass over in this step.
 bool Step::skips(const Slot& slot) const {
-  return slot.kind == Slot::Kind::kMap ? begun_.fixed : slot.of_bucket() && running_[slot.bucket].skipped;
+  switch (slot.kind) {
+    case Slot::Kind::kMap:
+      return begun_.fixed;
+    case Slot::Kind::kCompare:
+      return !s_.prelude->compares(begun_.number);
+    case Slot::Kind::kBuffers:
+      return s_.prelude->root(opening_, s_.comm->size()) < 0;  // nobody has data
+    case Slot::Kind::kOpening:
+      return false;
+    default:
+      return slot.of_bucket() && running_[slot.bucket].skipped;
+  }
 }
 
 // A collective of a bucket that does not take place in this step, on any rank.
@@ -279,6 +316,10 @@ bool Step::may_submit(const Slot& slot) const {
   switch (slot.kind) {
     case Slot::Kind::kOpening:
       return true;
+    case Slot::Kind::kCompare:
+      return opened_;
+    case Slot::Kind::kBuffers:
+      return opened_ && compared_;
     case Slot::Kind::kMap:
       return launched_ == bucket_count();
     case Slot::Kind::kFinish:
@@ -315,6 +356,12 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     s_.presence->map(stamp_);
     args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
     args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
+  } else if (slot.kind == Slot::Kind::kCompare) {
+    args->src = reinterpret_cast<const std::byte*>(&begun_.digest);
+    args->dst = reinterpret_cast<std::byte*>(digests_.data());
+  } else if (slot.kind == Slot::Kind::kBuffers) {
+    args->peer = s_.prelude->root(opening_, s_.comm->size());
+    args->src = args->dst = s_.prelude->memory(s_.manifest, slot.index);
   } else if (slot.kind == Slot::Kind::kFinish) {
     args->src = reinterpret_cast<const std::byte*>(&record_);
     args->dst = reinterpret_cast<std::byte*>(finishing_.data());
@@ -348,7 +395,7 @@ bool Step::submit() {
       next.complete({});
     } else {
       const uint64_t bytes = least_bytes(next.args, s_.comm->size());
-      sent_bytes_ += bytes;
+      if (slot.kind != Slot::Kind::kBuffers) sent_bytes_ += bytes;
       if (slot.of_bucket()) running_[slot.bucket].sent_bytes += bytes;
       submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
       s_.lane->submit(&next);
@@ -432,6 +479,8 @@ std::string Step::where() const {
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];
     if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
+    if (slot.kind == Slot::Kind::kCompare) return "the ranks compare their values";
+    if (slot.kind == Slot::Kind::kBuffers) return "buffers are under way";
     if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
     if (slot.kind == Slot::Kind::kFinish) return "not every rank has called finish";
     if (slot.kind == Slot::Kind::kCounts) {
@@ -473,7 +522,7 @@ uint64_t Step::memory_bytes() const {
   return sizeof *this + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
          records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
-         waits_.memory_bytes();
+         digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

@@ -27,6 +27,7 @@ struct StepStart {
   uint64_t number = 0;
   uint64_t begin_ns = 0;
   OpeningRecord record;  // this rank's
+  uint64_t digest = 0;   // of this rank's values, in a step that compares them
   bool fixed = false;    // WEFT_BEGIN_FIXED
   bool noting = false;   // the order of readiness is wanted
   bool zeros = false;    // the places of absent parameters are not cleared yet
@@ -55,6 +56,8 @@ class Step final : public Task, public FlightSource {
   bool done(uint32_t bucket, uint32_t stamp) const {
     return running_[bucket].done.load(std::memory_order_acquire) == stamp;
   }
+  // What comes before gradients has come, in the step of this stamp. Any thread.
+  bool prelude_over(uint32_t stamp) const { return prelude_over_.load(std::memory_order_acquire) == stamp; }
   // Every rank has finished the steps below this number.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   void commit(uint64_t steps) {
@@ -139,6 +142,8 @@ class Step final : public Task, public FlightSource {
   void watch();
 
   void opened();
+  void compared();
+  void watch_prelude();
   void look_at(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool skips(const Slot& slot) const;
@@ -173,6 +178,7 @@ class Step final : public Task, public FlightSource {
   FinishRecord record_;
   std::atomic<bool> told_{false};  // record_
   std::atomic<uint32_t> finished_{0};
+  std::atomic<uint32_t> prelude_over_{0};
   std::atomic<uint64_t> committed_{0};
 
   bool active_ = false;
@@ -189,8 +195,10 @@ class Step final : public Task, public FlightSource {
   bool stage_given_up_ = false;
   std::vector<OpeningRecord> records_;  // of all ranks
   Opening opening_;
+  std::vector<uint64_t> digests_;  // of all ranks
   bool opened_ = false;
-  bool mapped_ = false;  // it is known which parameters are absent everywhere
+  bool compared_ = false;  // or nothing is to be compared
+  bool mapped_ = false;    // it is known which parameters are absent everywhere
   uint32_t skipped_ = 0;
   // Norms: results go back once all buckets are measured and the ranks' records are here.
   std::vector<FinishRecord> finishing_;

@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "sync/chunks.h"
 #include "sync/digests.h"
+#include "sync/prelude.h"
 #include "sync/reducer.h"
 
 namespace weft {
@@ -33,11 +34,6 @@ struct ValuesVote {
   const char* name() const { return call == kCheck ? "compare values" : "broadcast"; }
 };
 static_assert(sizeof(ValuesVote) == 48);
-
-Status without_value(const Manifest& manifest, uint64_t param) {
-  return Status::error(Code::kArg, cat("parameter ", param, " ('", manifest.params[param].name,
-                                       "') has no value: weft_param.parameter is NULL"));
-}
 
 Status differs(int rank, const char* what, uint64_t theirs, uint64_t mine) {
   return Status::error(Code::kMismatch,
@@ -170,17 +166,6 @@ class Messages {
 
 }  // namespace
 
-// The first of params of which this rank has no value, or kOk.
-Status Reducer::check_values(const std::vector<uint32_t>& params, uint64_t* missing) const {
-  const Manifest& manifest = state_->manifest;
-  for (const uint32_t param : params) {
-    if (manifest.parameter(param) != nullptr || manifest.params[param].count == 0) continue;
-    *missing = uint64_t{param} + 1;
-    return without_value(manifest, param);
-  }
-  return {};
-}
-
 Status Reducer::check_between_steps(const char* what) const {
   if (state_->comm->failed()) return state_->comm->failure();
   if (!state_->readiness->step().open()) return {};
@@ -226,7 +211,7 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
     if (mine.flags & WEFT_BROADCAST_STATE) flags |= WEFT_PARAM_STATE_ONLY;
     if (mine.flags & WEFT_BROADCAST_BUFFERS) flags |= WEFT_PARAM_BUFFER;
     const auto params = params_with(s.manifest, flags, (mine.flags & WEFT_BROADCAST_PARAMS) != 0);
-    WEFT_TRY(check_values(params, &mine.missing));
+    WEFT_TRY(check_values(s.manifest, params, &mine.missing));
     messages = std::make_unique<Messages>(s, make_chunks(s.manifest, params, mine.chunk_bytes), mine);
     return messages->prepare();
   }();
@@ -239,23 +224,15 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   return note(messages->run(deadline).with_prefix("broadcast: "));
 }
 
-void Reducer::digest_values(const std::vector<uint32_t>& params, std::vector<uint64_t>* digests) const {
-  const ReducerState& s = *state_;
-  for (size_t i = 0; i < params.size(); i++) {
-    (*digests)[i] = digest_value(*s.buckets->place(params[i]).layout,
-                                 static_cast<const std::byte*>(s.manifest.parameter(params[i])));
-  }
-}
-
 Status Reducer::check() {
   WEFT_TRY(note(check_between_steps("check")));
   const ReducerState& s = *state_;
-  const std::vector<uint32_t> params = params_with(s.manifest, WEFT_PARAM_STATE_ONLY, true);
+  const std::vector<uint32_t> params = compared_params(s.manifest);
   std::vector<uint64_t> digests(params.size());
   ValuesVote mine;
   mine.call = ValuesVote::kCheck;
-  const Status wish = check_values(params, &mine.missing);
-  if (wish.ok()) digest_values(params, &digests);
+  const Status wish = check_values(s.manifest, params, &mine.missing);
+  if (wish.ok()) digest_values(s.manifest, *s.buckets, params, &digests);
   mine.refuses = wish.ok() ? 0 : 1;
   mine.digest = digest_range(digests);
   const Deadline deadline = s.comm->op_deadline(0);
@@ -265,18 +242,23 @@ Status Reducer::check() {
   WEFT_TRY(note(judge(votes, s.manifest)));
   const bool equal = std::all_of(votes.begin(), votes.end(),
                                  [&](const ValuesVote& vote) { return vote.digest == votes.front().digest; });
-  return equal ? Status() : note(name_difference(params, digests, deadline));
+  return equal ? Status() : note(name_difference(params, digests, {}, deadline));
 }
 
-// The ranks' digests differ: find the first parameter that does. Collective.
+// The ranks' digests differ: find the first parameter that does. Collective. What ranks of stale hold counts
+// for nothing.
 Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
-                                Deadline deadline) {
+                                const std::vector<int>& stale, Deadline deadline) {
   const ReducerState& s = *state_;
   DigestSearch search(digests);
   std::vector<DigestSearch::Row> rows(static_cast<size_t>(s.comm->size()));
+  const auto is_stale = [&](int r) { return std::find(stale.begin(), stale.end(), r) != stale.end(); };
+  size_t fresh = 0;
+  while (is_stale(static_cast<int>(fresh))) fresh++;  // not all are
   while (!search.found()) {
     const DigestSearch::Row row = search.row();
     WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
+    for (const int r : stale) rows[static_cast<size_t>(r)] = rows[fresh];
     if (search.descend(rows)) continue;
     return Status::error(Code::kMismatch, "the values of the parameters differ, but no parameter's does",
                          Evidence::kDescriptor);
@@ -285,7 +267,7 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
   const std::vector<int> wrong = minority(search.digests());
   std::vector<int> right;
   for (int r = 0; r < s.comm->size(); r++) {
-    if (std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
+    if (!is_stale(r) && std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
   }
   return Status::error(Code::kMismatch,
                        cat("parameter ", param, " ('", s.manifest.params[param].name,

@@ -105,3 +105,48 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
     }
   }
 }
+
+TEST_CASE("nor does one that begins with buffers and a comparison of values") {
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  options.backend = &shm::backend();
+  const auto failures = run_threads(
+      2,
+      [](Rank& self) {
+        const int64_t nine = 9;
+        float weight[9] = {}, gradient[9] = {}, mean[9] = {}, count = 0;
+        weft_param params[3] = {WEFT_PARAM_INIT, WEFT_PARAM_INIT, WEFT_PARAM_INIT};
+        float* const values[] = {weight, mean, &count};
+        const char* const names[] = {"weight", "mean", "count"};
+        for (int i = 0; i < 3; i++) {
+          params[i].name = names[i];
+          params[i].dtype = WEFT_DTYPE_F32;
+          params[i].ndim = i < 2 ? 1 : 0;
+          params[i].shape = &nine;
+          params[i].flags = i == 0 ? 0 : WEFT_PARAM_BUFFER;
+          params[i].parameter = values[i];
+        }
+        weft_reducer_options wish = WEFT_REDUCER_OPTIONS_INIT;
+        wish.params = params;
+        wish.param_count = 3;
+        wish.flags = WEFT_REDUCER_BUFFERS;
+        wish.buffers_root = 1;
+        wish.check_interval = 1;
+        std::unique_ptr<Reducer> reducer;
+        self.expect(Reducer::create(self.comm, Status(), wish, allreduce_hook(), &reducer), "create");
+        if (!reducer) return;
+        for (int step = 0; step < 20; step++) {
+          counting = step >= 10 && self.rank == 0;
+          mean[3] = static_cast<float>(step + self.rank);
+          bool ok = reducer->begin(nullptr).ok();
+          ok &= mean[3] == static_cast<float>(step + 1);
+          ok &= reducer->ready(0, gradient, nullptr).ok();
+          ok &= reducer->finish({}).ok();
+          counting = false;
+          self.expect(ok, "step");
+        }
+      },
+      options);
+  check(failures);
+  CHECK(allocations.exchange(0) == 0);
+}

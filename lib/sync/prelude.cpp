@@ -1,0 +1,99 @@
+#include "sync/prelude.h"
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/digests.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+// Beyond a prelude's deadline, for a lane to notice that it has passed.
+constexpr uint64_t kGraceNs = 2'000'000'000;
+
+}  // namespace
+
+std::vector<uint32_t> compared_params(const Manifest& manifest) {
+  return params_with(manifest, WEFT_PARAM_STATE_ONLY, true);
+}
+
+void digest_values(const Manifest& manifest, const Buckets& buckets, const std::vector<uint32_t>& params,
+                   std::vector<uint64_t>* digests) {
+  for (size_t i = 0; i < params.size(); i++) {
+    (*digests)[i] = digest_value(*buckets.place(params[i]).layout,
+                                 static_cast<const std::byte*>(manifest.parameter(params[i])));
+  }
+}
+
+Prelude::Prelude(const Manifest& manifest, bool buffers, int32_t root, uint32_t check_interval)
+    : root_(root), interval_(check_interval) {
+  if (buffers) chunks_ = make_chunks(manifest, params_with(manifest, WEFT_PARAM_BUFFER, false), kChunkBytes);
+  uint64_t bytes = 0;
+  for (const Chunk& chunk : chunks_) {
+    offsets_.push_back(bytes);
+    if (!chunk.direct) bytes += chunk.bytes;
+  }
+  staging_.resize(bytes);
+  if (compares()) params_ = compared_params(manifest);
+  digests_.resize(params_.size());
+}
+
+int Prelude::root(const Opening& opening, int size) const {
+  if (root_ == WEFT_ROOT_LAST_ACTIVE) return opening.last_active;
+  return root_ < size ? root_ : 0;  // it may be gone, after a shrink
+}
+
+bool Prelude::may_be_root(int rank, bool has_data, int size) const {
+  return root_ == WEFT_ROOT_LAST_ACTIVE ? has_data : rank == (root_ < size ? root_ : 0);
+}
+
+uint64_t Prelude::open(const Manifest& manifest, const Buckets& buckets, uint64_t step, bool may_be_root) {
+  for (size_t i = 0; may_be_root && i < chunks_.size(); i++) {
+    if (!chunks_[i].direct) pack(chunks_[i], manifest, buckets, memory(manifest, i));
+  }
+  if (!compares(step)) return 0;
+  digest_values(manifest, buckets, params_, &digests_);
+  return digest_range(digests_);
+}
+
+void Prelude::arrive(const Manifest& manifest, const Buckets& buckets) {
+  for (size_t i = 0; i < chunks_.size(); i++) {
+    if (!chunks_[i].direct) unpack(chunks_[i], manifest, buckets, memory(manifest, i));
+  }
+}
+
+uint64_t Prelude::memory_bytes() const {
+  uint64_t bytes = sizeof *this + staging_.capacity() + offsets_.capacity() * sizeof(uint64_t) +
+                   params_.capacity() * sizeof(uint32_t) + digests_.capacity() * sizeof(uint64_t);
+  for (const Chunk& chunk : chunks_) bytes += sizeof chunk + chunk.pieces.capacity() * sizeof(Piece);
+  return bytes;
+}
+
+// The step is open: wait for what comes before its gradients. If that fails the step is over.
+Status Reducer::await_prelude(int64_t timeout_ms) {
+  ReducerState& s = *state_;
+  if (!s.prelude || !s.prelude->due(start_.number)) return {};
+  Context& context = s.comm->context();
+  const uint64_t entered_ns = context.clock().now_ns();
+  const Deadline deadline = s.comm->op_deadline(timeout_ms);
+  step_->set_deadline(deadline);
+  const Deadline give_up =
+      deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
+  context.engine().wait([&] { return step_->prelude_over(stamp_) || step_->finished(stamp_); }, give_up);
+  if (step_->prelude_over(stamp_)) {
+    step_->set_deadline(Deadline::never());
+    const int root = s.prelude->root(step_->opening(), s.comm->size());
+    if (root >= 0 && root != s.comm->rank()) s.prelude->arrive(s.manifest, *s.buckets);
+    return {};
+  }
+  if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) {
+    if (step_->opening().turn != Turn::kDiffers) return {};  // for those who finish the step
+    const std::vector<int> stale = step_->opening().joined;
+    WEFT_TRY(not_reduced());
+    return note(name_difference(s.prelude->params(), s.prelude->digests(), stale, deadline)
+                    .with_prefix(cat("step ", start_.number, " cannot begin: ")));
+  }
+  return wait_for_step(entered_ns, false, timeout_ms);
+}
+
+}  // namespace weft
