@@ -4,20 +4,26 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional, Sequence, Union
 
-from ._memory import dtype_of, region, row_major
-from .constants import DType
+from ._memory import dtype_of, region, row_major, same_strides
+from .constants import DType, ParamFlag
 
 
 class Param:
     """One parameter of the model, equal on all ranks. strides are in elements; None is row-major.
 
-    uses: how often it becomes ready in a step; the last time counts.
+    uses    how often it becomes ready in a step; the last time counts
+    value   where its value is, for broadcasts, comparisons and hooks: an array of this shape, type and strides, which
+            the parameter keeps, or an address; this rank's own
+    flags   "state_only", "buffer" or "ignored" for what has no gradient; such state needs a value
     """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
-                 strides: Optional[Sequence[int]] = None, uses: int = 1) -> None:
+                 strides: Optional[Sequence[int]] = None, uses: int = 1, *, value: Any = None,
+                 flags: Union[ParamFlag, str] = ParamFlag(0)) -> None:
         self.name = name
         self.uses = uses
+        self.value = value
+        self.flags = ParamFlag[flags.upper()] if isinstance(flags, str) else flags
         self.shape = tuple(shape)
         self.dtype = dtype_of(dtype)
         self.strides = row_major(self.shape) if strides is None else tuple(strides)
@@ -26,10 +32,22 @@ class Param:
         return f"Param({self.name!r}, {self.shape}, {self.dtype.name}, {self.strides})"
 
     @classmethod
-    def like(cls, name: str, array: Any) -> Param:
+    def like(cls, name: str, array: Any, **more: Any) -> Param:
         """A parameter of array's shape, type and strides."""
         part = region(array)
-        return cls(name, part.shape, part.dtype, part.strides)
+        return cls(name, part.shape, part.dtype, part.strides, **more)
+
+    def address(self) -> int:
+        """Where the value is; 0 without one."""
+        if self.value is None or isinstance(self.value, int):
+            return self.value or 0
+        part = region(self.value)
+        bits = (self.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
+        alike = (bits or part.dtype == self.dtype) and part.shape == self.shape
+        if not alike or not same_strides(self.shape, part.strides, self.strides) or not part.writable:
+            raise ValueError(f"the value of {self.name} is {part.dtype.name} {part.shape} with strides {part.strides}"
+                             f"{'' if part.writable else ', read-only'}, not {self!r}")
+        return part.address
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ._handle import Handle, milliseconds
 from ._library import check, lib, raise_error
 from ._memory import memory_array, region, same_strides
 from .comm import Comm
-from .constants import NO_STEP, BeginFlag, Divide, DType, FinishFlag, GradientMode, ReducerFlag, Status
+from .constants import (NO_STEP, ROOT_LAST_ACTIVE, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag, GradientMode,
+                        ParamFlag, ReducerFlag, Status)
 from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Stats, Verdict
@@ -36,6 +37,9 @@ class Reducer(Handle):
     stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
     divide_by      what sums are divided by; all but "world" need uneven
     norms          compute the norms of the results, see `norms`
+    buffers        synchronised steps begin with a broadcast of the buffers from buffers_root: a rank, or "last_active",
+                   the highest rank with data in the step
+    check_interval compare the parameters' values as every so many synchronised steps begin, see `check`
     plan           which parameters share a bucket, in order of launch; default: by bucket_limits
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -48,6 +52,7 @@ class Reducer(Handle):
                  on_bucket: Optional[Callable[[int, int, Status], None]] = None, timeout: Optional[float] = None,
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
                  divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
+                 buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
@@ -68,8 +73,9 @@ class Reducer(Handle):
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
-                             (static, ReducerFlag.STATIC)):
+                             (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS)):
             options.flags |= flag if wanted else 0
+        options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.reducer_create(comm._handle, options, handle, error)
@@ -87,7 +93,9 @@ class Reducer(Handle):
 
     @property
     def views(self) -> list[np.ndarray[Any, Any]]:
-        return [self.view(index) for index in range(len(self.params))]
+        """Of all parameters; an empty array for one without a gradient."""
+        without = ParamFlag.STATE_ONLY | ParamFlag.BUFFER | ParamFlag.IGNORED
+        return [np.empty(0) if param.flags & without else self.view(index) for index, param in enumerate(self.params)]
 
     def index(self, param: Union[int, str]) -> int:
         """The number of a parameter."""
@@ -186,6 +194,31 @@ class Reducer(Handle):
         options, error = _abi.ReplanOptions(), _abi.Error()
         self._set_plan(options, plan, bucket_limits)
         code = lib.reducer_replan(self._handle, options, error)
+        if code:
+            raise_error(code, error)
+
+    def broadcast(self, root: Union[int, str] = 0, *, what: Union[BroadcastFlag, str] = BroadcastFlag(0),
+                  chunk_bytes: int = 0, in_flight: int = 0, timeout: Optional[float] = None) -> None:
+        """Copy the values of parameters from root to all ranks. Collective, between steps.
+
+        root         a rank, or "last_active": the highest that had data in the last step
+        what         "params", "state", "buffers", or flags; default all
+        chunk_bytes  of one message, at most; default 250 MiB
+        in_flight    messages at the same time; default 2
+        timeout      in seconds; default: the communicator's
+        """
+        options, error = _abi.BroadcastOptions(root=_root(root), chunk_bytes=chunk_bytes, in_flight=in_flight,
+                                               timeout_ms=milliseconds(timeout)), _abi.Error()
+        options.flags = BroadcastFlag[what.upper()] if isinstance(what, str) else what
+        code = lib.reducer_broadcast(self._handle, options, error)
+        if code:
+            raise_error(code, error)
+
+    def check(self) -> None:
+        """Compare the parameters' values on all ranks. Raises WeftError ERR_MISMATCH on every rank, which names the first
+        parameter that differs and the ranks of the minority. Collective, between steps."""
+        error = _abi.Error()
+        code = lib.reducer_check(self._handle, error)
         if code:
             raise_error(code, error)
 
@@ -298,7 +331,14 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         place.uses = param.uses
         place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
         place.shape, place.strides = shape, strides
+        place.flags, place.parameter = param.flags, param.address()
     return array, keep
+
+
+def _root(root: Union[int, str]) -> int:
+    if isinstance(root, str) and root != "last_active":
+        raise ValueError(f"root is a rank or 'last_active', not {root!r}")
+    return ROOT_LAST_ACTIVE if isinstance(root, str) else root
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

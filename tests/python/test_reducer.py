@@ -72,6 +72,41 @@ def test_report():
     expect_equal(ranks(body), [2] * SIZE)
 
 
+def test_state():
+    """values are broadcast from a rank, buffers as steps begin, and a difference is named"""
+    def body(comm):
+        weight = np.full((3, 2), comm.rank, np.float32).T  # its strides are kept
+        mean, count = np.full(4, comm.rank, np.int64), np.array(comm.rank, np.uint8)
+        params = [weft.Param.like("weight", weight, value=weight), weft.Param.like("mean", mean, value=mean, flags="buffer"),
+                  weft.Param("count", (), "u8", value=count.ctypes.data, flags="state_only"),
+                  weft.Param(f"{comm.rank}'s own", (comm.rank,), flags="ignored")]
+        with weft.Reducer(comm, params, buffers=True, buffers_root="last_active", uneven=True, check_interval=2) as reducer:
+            error = expect_raises(weft.WeftError, "'weight') is the first that differs", reducer.check)
+            expect_equal(error.ranks, (1, 2))
+            expect_raises(weft.WeftError, "step 0 cannot begin", reducer.begin)
+            reducer.broadcast(1, what="params", chunk_bytes=16, in_flight=3, timeout=10)
+            expect_equal((weight.tolist(), mean.tolist(), int(count)), ([[1.0] * 3] * 2, [comm.rank] * 4, comm.rank))
+            expect_raises(weft.WeftError, "'count') is the first that differs", reducer.check)
+            reducer.broadcast(1, what="state")
+            reducer.check()
+            reducer.begin(no_data=comm.rank == 2)
+            expect_equal(mean.tolist(), [1] * 4)
+            expect_raises(weft.WeftError, "'mean') is a buffer", reducer.ready, "mean", mean)
+            if comm.rank < 2:
+                reducer.ready(0, np.ones((3, 2), np.float32).T)
+            reducer.finish()
+            count[...] = comm.rank
+            reducer.broadcast("last_active")
+            expect_equal(int(count), 1)
+            expect_raises(weft.WeftError, "root 9 of 3 ranks" if comm.rank == 0 else "rank 0 cannot broadcast",
+                          reducer.broadcast, 9 if comm.rank == 0 else 0)
+            expect_raises(ValueError, "'last'", reducer.broadcast, "last")
+        expect_raises(ValueError, "the value of weight", weft.Param("weight", (2, 3), value=weight).address)
+        expect_raises(ValueError, "read-only", weft.Param("b", (1,), "u8", value=np.frombuffer(b"x", np.uint8)).address)
+
+    ranks(body)
+
+
 def test_misuse():
     """misuse of a reducer is an error that names the parameter"""
     def body(comm):
