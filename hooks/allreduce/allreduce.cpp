@@ -23,6 +23,7 @@ class AllReduce final : public Hook {
     return {};
   }
   Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
+  bool plain() const override { return true; }
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {

@@ -182,6 +182,14 @@ weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms, double*
   });
 }
 
+weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices, uint64_t* count) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(count);
+    WEFT_TRY(usable(reducer));
+    return reducer->rep->owned(rank, slices, count);
+  });
+}
+
 weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                               weft_join_result* result) {
   return plain([&]() -> Status {

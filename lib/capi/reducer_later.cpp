@@ -18,9 +18,6 @@ weft_status weft_reducer_ready_sparse(weft_reducer*, uint64_t, const weft_sparse
 weft_status weft_reducer_sparse_result(weft_reducer*, uint64_t, weft_sparse*) {
   return later(__func__);
 }
-weft_status weft_reducer_owned(weft_reducer*, int32_t, weft_slice*, uint64_t*) {
-  return later(__func__);
-}
 weft_status weft_reducer_gather_params(weft_reducer*, const weft_gather_options*) {
   return later(__func__);
 }

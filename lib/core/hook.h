@@ -26,6 +26,8 @@ class Hook {
   virtual Status plan(const weft_bucket& bucket, weft_hook_plan* plan) = 0;
   // Compute before collective stage->index and after the one before it.
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
+  // One averaged all-reduce of the bucket in place, and stages that do nothing: it may travel in parts.
+  virtual bool plain() const { return false; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }

@@ -176,9 +176,10 @@ Status Reducer::result(uint64_t param, void* gradient) {
   }
   const std::byte* const from =
       step_->result_of(place.bucket) + s.plan.offset_of[param] * uint64_t{place.element_bytes};
-  if (place.count > 0) {
-    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), 0, place.count,
-                            step_->factor_of(place.bucket));
+  const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
+  if (mine.count > 0) {
+    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), mine.first,
+                            mine.count, step_->factor_of(place.bucket));
   }
   return {};
 }

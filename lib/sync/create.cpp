@@ -18,7 +18,7 @@ Status check_options(const weft_reducer_options& options, int size) {
   }
   constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
                               WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS |
-                              WEFT_REDUCER_BUFFERS;
+                              WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_BUFFERS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -29,6 +29,9 @@ Status check_options(const weft_reducer_options& options, int size) {
   }
   if ((options.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0 && !uneven) {
     return Status::error(Code::kArg, "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN");
+  }
+  if ((options.flags & WEFT_REDUCER_OWN_WHOLE) != 0 && (options.flags & WEFT_REDUCER_SHARDED) == 0) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED");
   }
   const bool root_exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
                            (options.buffers_root >= 0 && options.buffers_root < size);
@@ -137,6 +140,10 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   WEFT_TRY(check_options(options, size));
   if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
   proposal->hook = hook->name();
+  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && !hook->plain()) {
+    return Status::error(Code::kUnsupported,
+                         cat("hook '", hook->name(), "' cannot be sharded: the default hook alone can"));
+  }
   if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
   proposal->flags = options.flags;
   proposal->divide_by = options.divide_by;
@@ -171,6 +178,10 @@ Status furnish_local(ReducerState* s) {
     s->hook_bytes = s->hook->memory_bytes();
     return made;
   }));
+  if (s->sharded) {
+    s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
+    s->schedule.part(*s->ownership, s->comm->rank());
+  }
   const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
@@ -184,6 +195,7 @@ Status furnish_local(ReducerState* s) {
   }
   if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
+  if (s->norms && s->sharded) s->schedule.add_norms(s->manifest.params.size());
   if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
   const bool learns = s->learns;
   if (!s->uses && (learns || !s->manifest.uses.empty())) {
@@ -237,6 +249,11 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
+  state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;
+  state->own_whole = (proposal.flags & WEFT_REDUCER_OWN_WHOLE) != 0;
+  if (state->own_whole && options.plan == nullptr) {
+    state->plan = grouped_by_owner(state->manifest, state->plan, comm->size());
+  }
   if ((proposal.flags & WEFT_REDUCER_NORMS) != 0)
     state->norms = std::make_shared<Norms>(state->manifest.params.size());
   if ((proposal.flags & WEFT_REDUCER_BUFFERS) != 0 || proposal.check_interval != 0) {

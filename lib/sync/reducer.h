@@ -38,6 +38,8 @@ class Reducer {
   Status finish(const weft_finish_options& options);
   Status result(uint64_t param, void* gradient);
   Status norms(weft_norms* norms, double* per_param);
+  // slices: null to ask for their number.
+  Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
   Status param(uint64_t param, weft_param_info* info) const;
   // Steps without data until all ranks have joined.

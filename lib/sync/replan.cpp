@@ -156,6 +156,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     Plan plan;
     if (by_order) {
       plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
+      if (s.own_whole) plan = grouped_by_owner(s.manifest, plan, s.comm->size());
     } else {
       WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
     }

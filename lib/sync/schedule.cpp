@@ -237,6 +237,7 @@ uint64_t least_bytes(const CollectiveArgs& args, int size) {
   switch (args.coll) {
     case Coll::kAllReduce:
       return 2 * bytes * (ranks - 1) / ranks;
+    case Coll::kReduce:
     case Coll::kBroadcast:
       return bytes * (ranks - 1) / ranks;
     default:
@@ -313,6 +314,37 @@ void Schedule::add_map(uint64_t words) {
     return s.of_bucket() && s.bucket + 1 == buckets.size();
   });
   slots.insert(last, slot);
+}
+
+void Schedule::part(const Ownership& ownership, int rank) {
+  std::vector<Slot> parts;
+  for (const Slot& whole : slots) {
+    const std::vector<Share>& shares = ownership.shares(whole.bucket);
+    for (const Share& share : shares) {
+      const uint64_t size = dtype_size(whole.args.dtype);
+      Slot& slot = parts.emplace_back(whole);
+      slot.last = &share == &shares.back();
+      slot.args.count = share.count;
+      slot.offset = {share.offset * size, share.offset * size};
+      slot.args.coll = share.owner == Share::kEach ? Coll::kReduceScatter : Coll::kReduce;
+      if (share.owner == Share::kEach) {
+        slot.offset[1] += static_cast<uint64_t>(rank) * share.count * size;  // in place
+      } else {
+        slot.args.peer = share.owner;
+      }
+    }
+  }
+  slots = std::move(parts);
+}
+
+void Schedule::add_norms(uint64_t params) {
+  Slot slot;
+  slot.kind = Slot::Kind::kNorms;
+  slot.args.coll = Coll::kAllReduce;
+  slot.args.dtype = Dtype::kF64;
+  slot.args.op = ReduceOp::kSum;
+  slot.args.count = 2 * params;
+  slots.push_back(slot);
 }
 
 void Schedule::add_finish(uint64_t record_bytes) {

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "core/collectives.h"
 #include "core/hook.h"
+#include "sync/ownership.h"
 #include "sync/plan.h"
 
 namespace weft {
@@ -43,12 +44,13 @@ class HookViews {
 // (sync/opening.h), or of the prelude (sync/prelude.h), the map of the parameters that are present
 // (sync/presence.h), or what ranks say in finish (sync/norms.h), whose memory is Step's.
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kCompare, kBuffers, kMap, kFinish };
+  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kCompare, kBuffers, kMap, kNorms, kFinish };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the prelude's chunks
   bool average = false;            // postscale is 1 / divisor of the step
   bool optional = false;           // the stage before says whether it runs
+  bool last = true;                // of the parts that a collective of the hook's has (sharded)
   bool dynamic = false;            // the ranks' counts, which travel before, say how much of it; kBucket
   std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
   std::array<uint64_t, 2> offset{};
@@ -77,6 +79,11 @@ struct Schedule {
   // The map comes before the last bucket's first collective: all gradients are ready or absent by then, and
   // it holds up only that bucket.
   void add_map(uint64_t words);
+  // Sharded: each bucket's only collective, an all-reduce, becomes those that bring its shares to their
+  // owners.
+  void part(const Ownership& ownership, int rank);
+  // Sharded: the sums of the ranks' norms, before what they say in finish.
+  void add_norms(uint64_t params);
   // What the ranks say in finish comes last.
   void add_finish(uint64_t record_bytes);
   void write(ByteWriter* writer) const;  // what ranks must agree on: what the hook declared

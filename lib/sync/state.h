@@ -15,6 +15,7 @@
 #include "sync/manifest.h"
 #include "sync/norms.h"
 #include "sync/opening.h"
+#include "sync/ownership.h"
 #include "sync/plan.h"
 #include "sync/prelude.h"
 #include "sync/presence.h"
@@ -44,7 +45,10 @@ struct ReducerState {
   std::vector<uint64_t> limits;       // of buckets that are planned by them
   std::shared_ptr<ReadyOrder> order;  // stays, like the buckets
   Plan plan;
-  std::unique_ptr<HookViews> views;  // step, divisor: written by Step
+  bool own_whole = false;                // WEFT_REDUCER_OWN_WHOLE
+  bool sharded = false;                  // WEFT_REDUCER_SHARDED
+  std::unique_ptr<Ownership> ownership;  // null unless sharded
+  std::unique_ptr<HookViews> views;      // step, divisor: written by Step
   Schedule schedule;
   std::shared_ptr<Buckets> buckets;  // stay when the reducer is bound to another communicator
   std::unique_ptr<HookScratch> scratch;
@@ -77,6 +81,8 @@ struct ReducerState {
     next->prelude = prelude;
     next->uses = uses;
     next->norms = norms;
+    next->sharded = sharded;
+    next->own_whole = own_whole;
     next->gradients = gradients;
     return next;
   }

@@ -12,10 +12,12 @@ namespace {
 constexpr uint64_t kPieceBytes = 1u << 20;  // copied or scaled in one poll
 constexpr uint32_t kWatchEvery = 64;        // fruitless polls between looks at the clock
 
-// Whether such a collective completes only after every rank has started it.
-bool needs_all(Coll coll) {
-  return coll == Coll::kAllReduce || coll == Coll::kAllGather || coll == Coll::kReduceScatter ||
-         coll == Coll::kAllToAll || coll == Coll::kBarrier;
+// Whether such a collective completes on this rank only after every rank has started it.
+bool needs_all(const CollectiveArgs& args, int rank) {
+  const Coll coll = args.coll;
+  return (coll == Coll::kReduce && args.peer == rank) || coll == Coll::kAllReduce ||
+         coll == Coll::kAllGather || coll == Coll::kReduceScatter || coll == Coll::kAllToAll ||
+         coll == Coll::kBarrier;
 }
 
 }  // namespace
@@ -168,7 +170,7 @@ bool Step::collect() {
   collected_++;
   if (!ok) return true;  // the communicator has failed
   // Who starts a step has finished the one before.
-  if (took_place && needs_all(slot.args.coll)) commit(begun_.number);
+  if (took_place && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
   switch (slot.kind) {
     case Slot::Kind::kOpening:
       opened();
@@ -181,6 +183,8 @@ bool Step::collect() {
     case Slot::Kind::kMap:
       mapped_ = true;
       break;
+    case Slot::Kind::kNorms:
+      break;
     case Slot::Kind::kFinish:
       heard_ = true;
       break;
@@ -188,7 +192,7 @@ bool Step::collect() {
       counted(slot);
       break;
     case Slot::Kind::kBucket:
-      run_stage(slot.bucket);
+      if (slot.last) run_stage(slot.bucket);
   }
   return true;
 }
@@ -324,6 +328,8 @@ bool Step::may_submit(const Slot& slot) const {
       return launched_ == bucket_count();
     case Slot::Kind::kFinish:
       return told_.load(std::memory_order_acquire);
+    case Slot::Kind::kNorms:
+      return measured_ == bucket_count();
     case Slot::Kind::kCounts:
     case Slot::Kind::kBucket:
       break;
@@ -349,6 +355,7 @@ bool Step::allowed(const Slot& slot) {
 // What is known of a slot's collective only now.
 void Step::fill(const Slot& slot, CollectiveArgs* args) {
   args->postscale = slot.average ? 1.0 / opening_.divisor : 1.0;
+  if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
   if (slot.kind == Slot::Kind::kOpening) {
     args->src = reinterpret_cast<const std::byte*>(&begun_.record);
     args->dst = reinterpret_cast<std::byte*>(records_.data());
@@ -362,6 +369,8 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
   } else if (slot.kind == Slot::Kind::kBuffers) {
     args->peer = s_.prelude->root(opening_, s_.comm->size());
     args->src = args->dst = s_.prelude->memory(s_.manifest, slot.index);
+  } else if (slot.kind == Slot::Kind::kNorms) {
+    args->src = args->dst = reinterpret_cast<std::byte*>(s_.norms->sums().data());
   } else if (slot.kind == Slot::Kind::kFinish) {
     args->src = reinterpret_cast<const std::byte*>(&record_);
     args->dst = reinterpret_cast<std::byte*>(finishing_.data());
@@ -482,6 +491,7 @@ std::string Step::where() const {
     if (slot.kind == Slot::Kind::kCompare) return "the ranks compare their values";
     if (slot.kind == Slot::Kind::kBuffers) return "buffers are under way";
     if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
+    if (slot.kind == Slot::Kind::kNorms) return "the norms of the ranks' slices are being added up";
     if (slot.kind == Slot::Kind::kFinish) return "not every rank has called finish";
     if (slot.kind == Slot::Kind::kCounts) {
       return cat("the ranks exchange their counts for collective ", slot.index, " of ",

@@ -154,6 +154,7 @@ class Step final : public Task, public FlightSource {
   bool next_result();
   bool measure_piece(uint32_t bucket);
   void rule();
+  Owned owned(uint32_t param) const;
   double factor() const;
   bool in_place(uint32_t bucket) const;
   void run_stage(uint32_t bucket);

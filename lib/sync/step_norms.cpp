@@ -48,14 +48,15 @@ bool Step::measure_piece(uint32_t bucket) {
     const Buckets::Place& place = s_.buckets->place(param);
     if (copy_element_ == 0) s_.norms->clear(param);
     const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
-    const uint64_t count = nowhere ? place.count : std::min(kPieceElements, place.count - copy_element_);
+    const Owned mine = owned(param);
+    const uint64_t count = nowhere ? mine.count : std::min(kPieceElements, mine.count - copy_element_);
     if (!nowhere && count > 0) {
-      const uint64_t at = (planned.offsets[copy_param_] + copy_element_) * place.element_bytes;
+      const uint64_t at = (planned.offsets[copy_param_] + mine.first + copy_element_) * place.element_bytes;
       s_.norms->add(param, ops.squares({result + at, count, planned.dtype}));
     }
     bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);
     copy_element_ += count;
-    if (copy_element_ == place.count) {
+    if (copy_element_ == mine.count) {
       copy_param_++;
       copy_element_ = 0;
     }

@@ -60,6 +60,12 @@ bool Step::in_place(uint32_t bucket) const {
   return !s_.copy && result_of(bucket) == s_.buckets->buffers()[bucket];
 }
 
+// What of a parameter's result comes to this rank.
+Owned Step::owned(uint32_t param) const {
+  if (s_.ownership) return s_.ownership->of(s_.comm->rank(), param);
+  return {0, s_.buckets->place(param).count};
+}
+
 // Of the results, on their way to the gradients.
 double Step::factor() const {
   return s_.norms && ruled_ ? s_.norms->ruling.factor : 1.0;
@@ -88,15 +94,17 @@ bool Step::copy_piece(uint32_t bucket) {
     const uint64_t left = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
     const std::byte* const from = result + planned.offsets[copy_param_] * place.element_bytes;
     const bool nowhere = running.absent > 0 && absent_everywhere(param);
+    const Owned mine = owned(param);
+    const uint64_t first = mine.first + copy_element_;
     uint64_t count = 0;
     if (s_.copy) {
-      count = place.layout->piece(copy_element_, left);
-      if (!nowhere && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, s_.gradients[param], copy_element_, count, scale);
+      count = std::min(place.layout->piece(first, left), mine.count - copy_element_);
+      if (!nowhere && count > 0 && s_.gradients[param] != nullptr) {
+        place.layout->unflatten(ops, from, s_.gradients[param], first, count, scale);
       }
     } else {
-      count = std::min(left, place.count - copy_element_);
-      const uint64_t at = copy_element_ * place.element_bytes;
+      count = std::min(left, mine.count - copy_element_);
+      const uint64_t at = first * place.element_bytes;
       const uint64_t size = count * place.element_bytes;
       // A hook may have made something of nothing.
       if (nowhere && size > 0) {
@@ -107,7 +115,7 @@ bool Step::copy_piece(uint32_t bucket) {
     }
     bytes += std::max<uint64_t>(count * place.element_bytes, 64);
     copy_element_ += count;
-    if (copy_element_ == place.count) {
+    if (copy_element_ == mine.count) {
       copy_param_++;
       copy_element_ = 0;
     }

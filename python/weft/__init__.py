@@ -16,11 +16,11 @@ from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode,
 from .context import BackendInfo, Context, version
 from .errors import WeftError
 from .hook import Hook
-from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Stats, Verdict
+from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 from .reducer import Reducer
 from .request import Request
 from .threads import Gathering, run_threads
 
 __all__ = ["BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence",
-           "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Progress", "Reducer", "Request", "Stats",
+           "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Progress", "Reducer", "Request", "Slice", "Stats",
            "Status", "Verdict", "WeftError", "run_threads", "version"]

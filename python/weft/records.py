@@ -133,6 +133,15 @@ class Norms:
 
 
 @dataclasses.dataclass(frozen=True)
+class Slice:
+    """A piece of a parameter: elements in the order in which its gradient is laid out."""
+
+    param: int
+    offset: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
 class JoinResult:
     """The others' steps in which this rank took part without data; the highest rank with data in the last, or None."""
 

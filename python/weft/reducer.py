@@ -18,7 +18,7 @@ from .constants import (NO_STEP, ROOT_LAST_ACTIVE, BeginFlag, BroadcastFlag, Div
                         ParamFlag, ReducerFlag, Status)
 from .errors import WeftError
 from .hook import Hook
-from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Stats, Verdict
+from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 
 
 class Reducer(Handle):
@@ -40,6 +40,8 @@ class Reducer(Handle):
     buffers        synchronised steps begin with a broadcast of the buffers from buffers_root: a rank, or "last_active",
                    the highest rank with data in the step
     check_interval compare the parameters' values as every so many synchronised steps begin, see `check`
+    sharded        each rank receives the results that it owns alone, see `owned`
+    own_whole      with sharded: a parameter is owned by one rank as a whole
     plan           which parameters share a bucket, in order of launch; default: by bucket_limits
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -53,6 +55,7 @@ class Reducer(Handle):
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
                  divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
                  buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
+                 sharded: bool = False, own_whole: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
@@ -73,7 +76,8 @@ class Reducer(Handle):
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
-                             (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS)):
+                             (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS),
+                             (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
@@ -157,6 +161,15 @@ class Reducer(Handle):
         norms, each = _abi.Norms(), (ctypes.c_double * len(self.params))()
         self._check(lib.reducer_norms(self._handle, norms, each))
         return Norms(norms.total, norms.clip_factor, norms.nonfinite_params, bool(norms.skipped), tuple(each))
+
+    def owned(self, rank: Optional[int] = None) -> list[Slice]:
+        """The slices that a rank owns, by default this one, in the order of the buckets. Needs sharded."""
+        count = ctypes.c_uint64()
+        rank = self.comm.rank if rank is None else rank
+        self._check(lib.reducer_owned(self._handle, rank, None, count))
+        slices = (_abi.Slice * count.value)()
+        self._check(lib.reducer_owned(self._handle, rank, slices, count))
+        return [Slice(each.param, each.offset, each.count) for each in slices]
 
     def result(self, param: Union[int, str], gradient: Any) -> None:
         """Copy the last step's result of a parameter to an array; for those that were absent here."""
