@@ -152,21 +152,30 @@ const HookFactory* Registry::find_hook(const std::string& name) {
   return nullptr;
 }
 
-Status Registry::make_hook(const std::string& name, std::string_view options, std::shared_ptr<Hook> inner,
-                           const DeviceOps& host, std::shared_ptr<Hook>* hook) {
+Status Registry::make_hook(const std::string& name, HookArgs args, std::shared_ptr<Hook>* hook) {
   const HookFactory* const factory = find_hook(name);
   if (factory == nullptr) {
     return Status::error(Code::kArg,
                          cat("there is no hook \"", name.substr(0, 64), "\"; there are ", hook_names()));
   }
-  if (!factory->wraps && inner != nullptr) {
+  if (!factory->wraps && args.inner != nullptr) {
     return Status::error(Code::kArg, cat("hook '", name, "' is not around another hook"));
   }
-  if (factory->wraps && inner == nullptr) WEFT_TRY(make_hook("allreduce", {}, nullptr, host, &inner));
-  return factory->make({options, std::move(inner), host}, hook);
+  if (factory->wraps && args.inner == nullptr) {
+    WEFT_TRY(make_hook("allreduce", {{}, nullptr, args.host, args.log, args.comm}, &args.inner));
+  }
+  if (factory->wraps && args.comm == nullptr) args.comm = args.inner->comm();
+  if (factory->wraps && args.comm != args.inner->comm()) {
+    return Status::error(
+        Code::kArg,
+        cat("hook '", name, "' works over the communicator of the hook inside: give it to that one"));
+  }
+  WEFT_TRY(factory->make(args, hook));
+  (*hook)->set_comm(std::move(args.comm));
+  return {};
 }
 
-Status Registry::make_hook_again(std::string_view full_name, const DeviceOps& host,
+Status Registry::make_hook_again(std::string_view full_name, const HookArgs& args,
                                  std::shared_ptr<Hook>* hook) {
   std::string_view rest = full_name;
   const std::string_view name = rest.substr(0, rest.find_first_of("(["));
@@ -178,11 +187,11 @@ Status Registry::make_hook_again(std::string_view full_name, const DeviceOps& ho
     rest.remove_prefix(options.size() + 2);
   }
   if (rest.starts_with('[') && rest.ends_with(']')) {
-    WEFT_TRY(make_hook_again(rest.substr(1, rest.size() - 2), host, &inner));
+    WEFT_TRY(make_hook_again(rest.substr(1, rest.size() - 2), args, &inner));
     rest = {};
   }
   if (!rest.empty()) return Status::error(Code::kArg, cat("\"", full_name, "\" is no built-in hook's name"));
-  return make_hook(std::string(name), options, std::move(inner), host, hook);
+  return make_hook(std::string(name), {options, std::move(inner), args.host, args.log, args.comm}, hook);
 }
 
 std::string Registry::hook_names() {

@@ -33,11 +33,10 @@ class Registry {
   std::string names() const;  // "loopback, shm": for error texts
 
   static const HookFactory* find_hook(const std::string& name);
-  // A built-in hook; around `inner` if it wraps, by default around allreduce. kArg naming what is wrong.
-  static Status make_hook(const std::string& name, std::string_view options, std::shared_ptr<Hook> inner,
-                          const DeviceOps& host, std::shared_ptr<Hook>* hook);
-  // The hook of that Hook::name(): "fp16(order=ddp)[allreduce]".
-  static Status make_hook_again(std::string_view full_name, const DeviceOps& host,
+  // A built-in hook; around args.inner if it wraps, by default around allreduce. kArg naming what is wrong.
+  static Status make_hook(const std::string& name, HookArgs args, std::shared_ptr<Hook>* hook);
+  // The hook of that Hook::name(): "fp16(order=ddp)[allreduce]". args: but options and inner.
+  static Status make_hook_again(std::string_view full_name, const HookArgs& args,
                                 std::shared_ptr<Hook>* hook);
   static std::string hook_names();
 

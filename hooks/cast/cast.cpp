@@ -48,6 +48,7 @@ class Cast final : public Hook {
     for (uint32_t k = 0; k < inside.collective_count; k++) {
       weft_hook_collective& c = plan->collectives[k];
       c = inside.collectives[k];
+      if ((c.flags & WEFT_HOOK_COLLECTIVE_WORLD) != 0) return wrong("collectives over two communicators");
       const auto ranks = static_cast<uint64_t>(bucket.size);
       const bool wide_src = c.coll == WEFT_COLL_REDUCE_SCATTER || c.coll == WEFT_COLL_ALL_TO_ALL;
       const bool wide_dst = c.coll == WEFT_COLL_ALL_GATHER || c.coll == WEFT_COLL_ALL_TO_ALL;

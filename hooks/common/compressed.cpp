@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/bucket.h"
-#include "common/state.h"
+#include "common/stateful.h"
 
 namespace weft {
 namespace {
@@ -25,17 +25,17 @@ struct Slices {
   uint64_t end_of_scratch() const { return received + ranks * bytes; }
 };
 
-class Compressed final : public Hook {
+class Compressed final : public StatefulHook {
  public:
-  Compressed(CompressedSettings settings, std::unique_ptr<Codec> codec, const DeviceOps& host)
-      : settings_(std::move(settings)), codec_(std::move(codec)), host_(host) {}
+  Compressed(CompressedSettings settings, std::unique_ptr<Codec> codec, const HookArgs& args)
+      : StatefulHook(args.log), settings_(std::move(settings)), codec_(std::move(codec)), host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
     if (bucket.count > UINT32_MAX) return Status::error(Code::kUnsupported, "the bucket has 2^32 elements");
-    state_.set_rank(bucket.rank);
+    state_.set_rank(bucket.rank, bucket.size);
     if (settings_.feedback) plan_errors(state_, bucket);
     const Slices at(bucket, *codec_);
     plan->scratch_bytes = at.end_of_scratch();
@@ -72,18 +72,6 @@ class Compressed final : public Hook {
     return {};
   }
 
-  Status rebind(int rank, int /*size*/) override {
-    state_.set_rank(rank);
-    state_.clear(HookState::kError);
-    return {};
-  }
-  Status save(Bytes* state) override {
-    state_.save(state);
-    return {};
-  }
-  Status load(ByteView state) override { return state_.load(state); }
-  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
-
  private:
   void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* to) {
     float* const values = load_values(host_, bucket);
@@ -117,14 +105,13 @@ class Compressed final : public Hook {
   const CompressedSettings settings_;
   const std::unique_ptr<Codec> codec_;
   const DeviceOps& host_;
-  HookState state_;
 };
 
 }  // namespace
 
 std::shared_ptr<Hook> make_compressed(CompressedSettings settings, std::unique_ptr<Codec> codec,
-                                      const DeviceOps& host) {
-  return std::make_shared<Compressed>(std::move(settings), std::move(codec), host);
+                                      const HookArgs& args) {
+  return std::make_shared<Compressed>(std::move(settings), std::move(codec), args);
 }
 
 }  // namespace weft

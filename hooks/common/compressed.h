@@ -39,6 +39,6 @@ struct CompressedSettings {
 };
 
 std::shared_ptr<Hook> make_compressed(CompressedSettings settings, std::unique_ptr<Codec> codec,
-                                      const DeviceOps& host);
+                                      const HookArgs& args);
 
 }  // namespace weft

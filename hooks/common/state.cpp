@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kMostKinds = 16;
 constexpr uint32_t kMostName = 65536;
 
@@ -18,7 +18,13 @@ std::vector<float>& HookState::array(std::string_view kind, const char* param, u
   if (arrays == kinds_.end()) arrays = kinds_.emplace(kind, Arrays()).first;
   auto found = arrays->second.find(std::string_view(param));
   if (found == arrays->second.end()) found = arrays->second.emplace(param, std::vector<float>()).first;
-  if (found->second.size() != count) found->second.assign(count, 0.0f);
+  if (found->second.size() != count) {
+    if (!found->second.empty()) {
+      note(cat("'", kind, "' of parameter '", param, "' starts anew: it has ", count, " values, and had ",
+               found->second.size()));
+    }
+    found->second.assign(count, 0.0f);
+  }
   return found->second;
 }
 
@@ -28,10 +34,29 @@ void HookState::clear(std::string_view kind) {
   for (auto& [param, values] : arrays->second) std::fill(values.begin(), values.end(), 0.0f);
 }
 
-void HookState::set_rank(int rank) {
+void HookState::drop(std::string_view kind) {
+  const auto arrays = kinds_.find(kind);
+  if (arrays != kinds_.end()) kinds_.erase(arrays);
+}
+
+void HookState::set_rank(int rank, int size) {
   rank_ = rank;
-  if (loaded_rank_ >= 0 && loaded_rank_ != rank) clear(kError);
+  size_ = size;
+  if (loaded_rank_ >= 0 && loaded_rank_ != rank) {
+    clear(kError);
+    note(cat("rank ", rank, " has loaded what rank ", loaded_rank_,
+             " saved: steps and factors are kept, what had not been sent starts at zero"));
+  }
+  if (loaded_size_ > 0 && loaded_size_ != size) {
+    note(cat(loaded_size_, " ranks have saved, ", size, " go on",
+             size < loaded_size_ ? ": what the others had not sent is lost" : ""));
+  }
   loaded_rank_ = -1;
+  loaded_size_ = 0;
+}
+
+void HookState::note(const std::string& what) const {
+  if (log_ != nullptr) log_->warn(cat("saved state of a hook: ", what));
 }
 
 uint64_t HookState::iteration(const weft_bucket& bucket) {
@@ -46,6 +71,7 @@ void HookState::save(Bytes* bytes) const {
   writer.put(kVersion)
       .put(next_)
       .put(static_cast<int32_t>(rank_ >= 0 ? rank_ : loaded_rank_))
+      .put(static_cast<int32_t>(rank_ >= 0 ? size_ : loaded_size_))
       .put(static_cast<uint32_t>(kinds_.size()));
   for (const auto& [kind, arrays] : kinds_) {
     writer.put_string(kind).put(static_cast<uint64_t>(arrays.size()));
@@ -64,20 +90,21 @@ Status HookState::load(ByteView bytes) {
   if (version != kVersion) return bad("has an unknown version");
   const auto next = reader.get<uint64_t>();
   const auto rank = reader.get<int32_t>();
+  const auto size = reader.get<int32_t>();
   const auto kinds = reader.get<uint32_t>();
-  if (!reader.ok() || kinds > kMostKinds || rank < -1) return bad("is damaged");
+  if (!reader.ok() || kinds > kMostKinds || rank < -1 || size < 0) return bad("is damaged");
   decltype(kinds_) read;
   for (uint32_t k = 0; k < kinds && reader.ok(); k++) {
     Arrays& arrays = read[reader.get_string(kMostName)];
     const auto count = reader.get<uint64_t>();
     for (uint64_t i = 0; i < count && reader.ok(); i++) {
       std::vector<float>& values = arrays[reader.get_string(kMostName)];
-      const auto size = reader.get<uint64_t>();
-      if (!reader.ok() || size > bytes.size() / sizeof(float)) return bad("is damaged");
-      const ByteView raw = reader.get_raw(size * sizeof(float));
+      const auto elements = reader.get<uint64_t>();
+      if (!reader.ok() || elements > bytes.size() / sizeof(float)) return bad("is damaged");
+      const ByteView raw = reader.get_raw(elements * sizeof(float));
       if (!reader.ok()) return bad("is damaged");
-      values.resize(size);
-      if (size > 0) std::memcpy(values.data(), raw.data(), raw.size());
+      values.resize(elements);
+      if (elements > 0) std::memcpy(values.data(), raw.data(), raw.size());
     }
   }
   if (!reader.done()) return bad("is damaged");
@@ -85,7 +112,8 @@ Status HookState::load(ByteView bytes) {
   next_ = next;
   loaded_ = true;
   loaded_rank_ = rank;
-  if (rank_ >= 0) set_rank(rank_);
+  loaded_size_ = size;
+  if (rank_ >= 0) set_rank(rank_, size_);
   return {};
 }
 

@@ -14,9 +14,8 @@ constexpr uint32_t kBlock = 1024;
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   CompressedSettings settings;
   WEFT_TRY(Options("onebit", args.options).done(&settings.name));
-  *hook =
-      make_compressed(std::move(settings),
-                      std::make_unique<BlockCodec>(BlockCode::kSign, kBlock, false, args.host), args.host);
+  *hook = make_compressed(std::move(settings),
+                          std::make_unique<BlockCodec>(BlockCode::kSign, kBlock, false, args.host), args);
   return {};
 }
 

@@ -4,64 +4,45 @@
 // lock.
 //
 // Until step `start` buckets travel plain. Then there are two dependent collectives a bucket, not three as in
-// DistributedDataParallel: what is not compressed travels with the Ps.
+// DistributedDataParallel: what is not compressed travels with the Ps. With alternate=1 there is one: a step
+// averages P = M Q for the orthonormal Q of the last step and takes P Q^T, the next one averages Q = M^T P.
 //
-// Error feedback is local: a rank keeps M - P Q^T of its own Q, before Qs are averaged, and nothing of what
-// is sent as it is. DistributedDataParallel keeps the difference from the average, which grows without bound
-// where ranks see different data; feedback=ddp does that.
+// Error feedback is local: a rank keeps M - P Q^T of its own last factor, before that is averaged, and
+// nothing of what is sent as it is. DistributedDataParallel keeps the difference from the average, which
+// grows without bound where ranks see different data; feedback=ddp does that.
 #include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "common/bucket.h"
 #include "common/options.h"
-#include "common/state.h"
-#include "core/hook.h"
+#include "common/stateful.h"
+#include "layout.h"
 #include "orthogonal.h"
 
 namespace weft::hook_powersgd {
 namespace {
 
-enum class Feedback { kOff, kLocal, kDdp };
-
-struct Settings {
-  std::string name;
-  bool batched = false;
-  uint64_t rank = 1;
-  uint64_t start = 1000;
-  double min_rate = 2;
-  Feedback feedback = Feedback::kLocal;
-  bool warm_start = true;
-  double epsilon = 0;
-  uint64_t seed = 0;
-};
-
-// A matrix among a bucket's values, and its factors.
-struct Matrix {
-  const char* name;  // of the parameter; of the bucket's first one if batched
-  uint64_t offset, rows, columns, rank;
-  uint64_t p, q;  // where P and Q begin, in values of P's and Q's collective
-};
-
-// What is sent as it is: a piece of the bucket's values, and where it lies behind the Ps.
-struct Piece {
-  uint64_t offset, count, p;
-};
-
-class PowerSgd final : public Hook {
+class PowerSgd final : public StatefulHook {
  public:
-  PowerSgd(Settings settings, const DeviceOps& host) : settings_(std::move(settings)), host_(host) {}
+  PowerSgd(Settings settings, const HookArgs& args)
+      : StatefulHook(args.log),
+        settings_(std::move(settings)),
+        host_(args.host),
+        log_(args.log),
+        layout_(settings_) {}
 
   std::string name() const override { return settings_.name; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
-    state_.set_rank(bucket.rank);
-    lay_out(bucket);
+    state_.set_rank(bucket.rank, bucket.size);
+    layout_.lay_out(bucket);
     plan_state(bucket);
-    plan->scratch_bytes = q_bytes_ + q_count_ * sizeof(float);
+    plan->scratch_bytes = layout_.scratch_bytes;
     plan->collective_count = 3;
     const auto declare = [&](uint32_t k, int32_t dtype, uint64_t count, int32_t space, uint64_t offset) {
       weft_hook_collective& c = plan->collectives[k];
@@ -73,25 +54,30 @@ class PowerSgd final : public Hook {
       c.src_offset_bytes = c.dst_offset_bytes = offset;
       c.flags = WEFT_HOOK_COLLECTIVE_OPTIONAL;
     };
-    declare(kP, WEFT_DTYPE_F32, p_count_, WEFT_SPACE_SCRATCH, p_bytes_);
-    declare(kQ, WEFT_DTYPE_F32, q_count_, WEFT_SPACE_SCRATCH, q_bytes_);
+    declare(kP, WEFT_DTYPE_F32, layout_.p_sent(), WEFT_SPACE_SCRATCH, layout_.p_bytes);
+    declare(kQ, WEFT_DTYPE_F32, layout_.q_sent(), WEFT_SPACE_SCRATCH, layout_.q_bytes);
     declare(kPlain, bucket.dtype, bucket.count, WEFT_SPACE_BUCKET, 0);
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
-    lay_out(bucket);
+    layout_.lay_out(bucket);
     iteration_ = state_.iteration(bucket);
-    const bool plain = matrices_.empty() || iteration_ < settings_.start;
-    // The collective that follows runs, or not.
-    stage->dynamic_count = stage->index < 3 && (stage->index == kPlain) == plain ? 1 : 0;
+    const bool plain = layout_.matrices.empty() || iteration_ < settings_.start;
+    stage->dynamic_count = stage->index < kEnd && sends(stage->index, plain) ? 1 : 0;
+    if (stage->index == kEnd && iteration_ >= settings_.start) count(bucket);
     if (plain) return {};
     switch (stage->index) {
       case kP:
-        make_p(bucket);
+        load(bucket);
+        if (settings_.alternate) {
+          make_factor(bucket);
+        } else {
+          make_p(bucket);
+        }
         break;
       case kQ:
-        make_q(bucket);
+        if (!settings_.alternate) make_q(bucket);
         break;
       case kPlain:
         decompress(bucket);
@@ -102,107 +88,74 @@ class PowerSgd final : public Hook {
     return {};
   }
 
-  Status replan(uint64_t /*buckets*/) override { return {}; }
-  Status rebind(int rank, int /*size*/) override {
-    state_.set_rank(rank);
-    state_.clear(HookState::kError);
+  // A bucket's factors are of no use to other buckets; what was not sent belongs to parameters.
+  Status replan(uint64_t /*buckets*/) override {
+    if (!settings_.batched) return {};
+    state_.drop(kLeft);
+    state_.drop(kRight);
     return {};
   }
-  Status save(Bytes* state) override {
-    state_.save(state);
-    return {};
-  }
-  Status load(ByteView state) override { return state_.load(state); }
-  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
 
  private:
-  static constexpr uint32_t kP = 0, kQ = 1, kPlain = 2;  // collectives, and the stages before them
-  static constexpr std::string_view kWarm = "q";
+  static constexpr uint32_t kP = 0, kQ = 1, kPlain = 2, kEnd = 3;  // collectives, and stages
+  static constexpr std::string_view kLeft = "p", kRight = "q";
 
-  // ---- where things lie
-  void add_matrix(const char* name, uint64_t offset, uint64_t rows, uint64_t columns) {
-    const uint64_t rank = std::min({rows, columns, settings_.rank});
-    matrices_.push_back({name, offset, rows, columns, rank, p_count_, q_count_});
-    p_count_ += rows * rank;
-    q_count_ += columns * rank;
-  }
-
-  // The matrix that a parameter is in memory: its outermost dimension by all the others.
-  bool worthwhile(const weft_bucket_param& param, uint64_t* rows, uint64_t* columns) const {
-    if (param.ndim < 2 || param.count == 0) return false;
-    int outer = 0;
-    for (int d = 1; d < param.ndim; d++) {
-      if (param.strides[d] > param.strides[outer]) outer = d;
-    }
-    *rows = static_cast<uint64_t>(param.shape[outer]);
-    *columns = param.count / *rows;
-    const auto rank = static_cast<double>(std::min({*rows, *columns, settings_.rank}));
-    return static_cast<double>(*rows + *columns) * rank * settings_.min_rate <
-           static_cast<double>(param.count);
-  }
-
-  void lay_out(const weft_bucket& bucket) {
-    matrices_.clear();
-    pieces_.clear();
-    p_count_ = q_count_ = 0;
-    p_bytes_ = settings_.batched ? lay_out_square(bucket) : lay_out_params(bucket);
-    q_bytes_ = p_bytes_ + round_up(p_count_ * sizeof(float), 64);
-  }
-
-  // Returns where the factors begin in scratch, behind the values.
-  uint64_t lay_out_params(const weft_bucket& bucket) {
-    uint64_t rows = 0;
-    uint64_t columns = 0;
-    for (const weft_bucket_param& p : params_of(bucket)) {
-      if (worthwhile(p, &rows, &columns)) add_matrix(p.name, p.offset, rows, columns);
-    }
-    if (matrices_.empty()) return 0;
-    for (const weft_bucket_param& p : params_of(bucket)) {
-      if (p.count == 0 || worthwhile(p, &rows, &columns)) continue;
-      pieces_.push_back({p.offset, p.count, p_count_});
-      p_count_ += p.count;
-    }
-    return values_bytes(bucket);
-  }
-  uint64_t lay_out_square(const weft_bucket& bucket) {
-    auto side = static_cast<uint64_t>(std::sqrt(static_cast<double>(bucket.count)));
-    while (side * side < bucket.count) side++;
-    if (2 * side * settings_.rank >= bucket.count) return 0;  // nothing is gained
-    add_matrix(bucket.params[0].name, 0, side, side);
-    return round_up(side * side * sizeof(float), 64);
+  // Whether P is what an alternating step averages.
+  bool makes_p() const { return iteration_ % 2 == 0; }
+  // Whether the collective that follows a stage runs in this step.
+  bool sends(uint32_t collective, bool plain) const {
+    if (plain || collective == kPlain) return plain && collective == kPlain;
+    return !settings_.alternate || (collective == kP) == makes_p();
   }
 
   void plan_state(const weft_bucket& bucket) {
-    if (matrices_.empty()) return;
+    if (layout_.matrices.empty()) return;
     for (const weft_bucket_param& p : params_of(bucket)) {
       if (keeps_error(p)) state_.array(HookState::kError, p.name, p.count);
     }
-    if (!settings_.warm_start) return;
-    for (const Matrix& m : matrices_) state_.array(kWarm, m.name, m.columns * m.rank);
+    for (const Matrix& m : layout_.matrices) {
+      if (settings_.warm_start) state_.array(kRight, m.name, m.q_count());
+      if (settings_.alternate) state_.array(kLeft, m.name, m.p_count());
+    }
   }
   bool keeps_error(const weft_bucket_param& param) const {
     if (settings_.feedback == Feedback::kOff) return false;
     uint64_t rows = 0;
     uint64_t columns = 0;
-    return settings_.batched || settings_.feedback == Feedback::kDdp || worthwhile(param, &rows, &columns);
+    return settings_.batched || settings_.feedback == Feedback::kDdp ||
+           layout_.compresses(param, &rows, &columns);
   }
 
   float* values(const weft_bucket& bucket) const {
     return settings_.batched ? static_cast<float*>(bucket.scratch) : values_of(bucket);
   }
-  float* at(const weft_bucket& bucket, uint64_t bytes, uint64_t index = 0) const {
+  static float* at(const weft_bucket& bucket, uint64_t bytes, uint64_t index) {
     return reinterpret_cast<float*>(static_cast<std::byte*>(bucket.scratch) + bytes) + index;
   }
-  void multiply(LowRank product, const weft_bucket& bucket, const Matrix& m) const {
-    LowRankArgs args;
-    args.product = product;
-    args.rows = m.rows;
-    args.columns = m.columns;
-    args.rank = m.rank;
-    args.matrix = values(bucket) + m.offset;
-    args.left = at(bucket, p_bytes_, m.p);
-    args.right = at(bucket, q_bytes_, m.q);
-    host_.low_rank(args);
+  float* p_of(const weft_bucket& bucket, const Matrix& m) const { return at(bucket, layout_.p_bytes, m.p); }
+  float* q_of(const weft_bucket& bucket, const Matrix& m) const { return at(bucket, layout_.q_bytes, m.q); }
+  // Behind the factors that travel with them.
+  float* sent_piece(const weft_bucket& bucket, const Piece& piece) const {
+    const bool behind_p = !settings_.alternate || makes_p();
+    return behind_p ? at(bucket, layout_.p_bytes, layout_.p_count + piece.at)
+                    : at(bucket, layout_.q_bytes, layout_.q_count + piece.at);
+  }
+
+  void multiply(LowRank product, const weft_bucket& bucket) const {
+    for (const Group& group : layout_.groups) {
+      const Matrix& m = layout_.matrices[group.first];
+      LowRankArgs args;
+      args.product = product;
+      args.rows = m.rows;
+      args.columns = m.columns;
+      args.rank = m.rank;
+      args.matrix = values(bucket);
+      args.left = p_of(bucket, m);
+      args.right = q_of(bucket, m);
+      args.offsets = layout_.offsets.data() + group.first;
+      args.batch = group.count;
+      host_.low_rank(args);
+    }
   }
   // Do something with each parameter's error and its values.
   template <class Work>
@@ -214,60 +167,81 @@ class PowerSgd final : public Hook {
   }
 
   // ---- stages
-  void make_p(const weft_bucket& bucket) {
-    load(bucket);
+  // The contributions as f32, with what was not sent before.
+  void load(const weft_bucket& bucket) {
+    if (settings_.batched) {
+      const Matrix& square = layout_.matrices.front();
+      copy(host_, dtype_of(bucket), bucket.buffer, Dtype::kF32, values(bucket), bucket.count);
+      std::fill(values(bucket) + bucket.count, values(bucket) + square.rows * square.columns, 0.0f);
+    } else {
+      load_values(host_, bucket);
+    }
     with_errors(bucket, [&](std::vector<float>& error, float* v) {
       add(host_, error.data(), v, error.size());
       if (settings_.feedback == Feedback::kDdp) std::copy_n(v, error.size(), error.data());
     });
-    for (const Matrix& m : matrices_) {
-      start_q(m, at(bucket, q_bytes_, m.q));
-      multiply(LowRank::kLeft, bucket, m);
-    }
-    for (const Piece& piece : pieces_) {
-      std::copy_n(values(bucket) + piece.offset, piece.count, at(bucket, p_bytes_, piece.p));
+    for (const Piece& piece : layout_.pieces) {
+      std::copy_n(values(bucket) + piece.offset, piece.count, sent_piece(bucket, piece));
     }
   }
 
-  void load(const weft_bucket& bucket) {
-    if (!settings_.batched) {
-      load_values(host_, bucket);
-      return;
+  void make_p(const weft_bucket& bucket) {
+    for (const Matrix& m : layout_.matrices) {
+      start(kRight, settings_.warm_start, m.columns, m, q_of(bucket, m));
     }
-    const Matrix& square = matrices_.front();
-    copy(host_, dtype_of(bucket), bucket.buffer, Dtype::kF32, values(bucket), bucket.count);
-    std::fill(values(bucket) + bucket.count, values(bucket) + square.rows * square.columns, 0.0f);
-  }
-
-  // The Q of the last step, what is zero there or all of it random; orthonormal.
-  void start_q(const Matrix& m, float* q) {
-    const uint64_t count = m.columns * m.rank;
-    const uint64_t seed = mix(mix(settings_.seed ^ mix(iteration_)), m.name);
-    if (settings_.warm_start) {
-      std::copy_n(state_.array(kWarm, m.name, count).data(), count, q);
-    } else {
-      std::fill(q, q + count, 0.0f);
-    }
-    orthonormalize_or_refill(q, m.columns, m.rank, settings_.epsilon, seed);
+    multiply(LowRank::kLeft, bucket);
   }
 
   void make_q(const weft_bucket& bucket) {
-    for (const Matrix& m : matrices_) {
-      orthonormalize(at(bucket, p_bytes_, m.p), m.rows, m.rank, settings_.epsilon);
-      multiply(LowRank::kRight, bucket, m);
-      if (settings_.feedback == Feedback::kLocal) multiply(LowRank::kResidual, bucket, m);
+    for (const Matrix& m : layout_.matrices) {
+      orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon);
     }
+    multiply(LowRank::kRight, bucket);
+    keep_residual(bucket);
+  }
+
+  // Alternating: one factor is the last step's, the other one is computed.
+  void make_factor(const weft_bucket& bucket) {
+    for (const Matrix& m : layout_.matrices) {
+      if (makes_p()) {
+        start(kRight, true, m.columns, m, q_of(bucket, m));
+      } else {
+        start(kLeft, true, m.rows, m, p_of(bucket, m));
+      }
+    }
+    multiply(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket);
+    keep_residual(bucket);
+  }
+
+  // A factor of the last step, what is zero there or all of it random; orthonormal.
+  void start(std::string_view kind, bool warm, uint64_t rows, const Matrix& m, float* factor) {
+    const uint64_t count = rows * m.rank;
+    const uint64_t seed = mix(mix(settings_.seed ^ mix(iteration_)), m.name);
+    if (warm) {
+      std::copy_n(state_.array(kind, m.name, count).data(), count, factor);
+    } else {
+      std::fill(factor, factor + count, 0.0f);
+    }
+    orthonormalize_or_refill(factor, rows, m.rank, settings_.epsilon, seed);
+  }
+
+  void keep_residual(const weft_bucket& bucket) {
     if (settings_.feedback != Feedback::kLocal) return;
+    multiply(LowRank::kResidual, bucket);
     with_errors(bucket, [&](std::vector<float>& error, const float* v) { keep(v, &error); });
   }
 
   void decompress(const weft_bucket& bucket) {
-    for (const Matrix& m : matrices_) {
-      multiply(LowRank::kMatrix, bucket, m);
-      if (settings_.warm_start) keep_q(m, at(bucket, q_bytes_, m.q));
+    multiply(LowRank::kMatrix, bucket);
+    for (const Matrix& m : layout_.matrices) {
+      if (settings_.alternate && makes_p()) {
+        keep_factor(kLeft, m, p_of(bucket, m), m.p_count());
+      } else if (settings_.warm_start) {
+        keep_factor(kRight, m, q_of(bucket, m), m.q_count());
+      }
     }
-    for (const Piece& piece : pieces_) {
-      std::copy_n(at(bucket, p_bytes_, piece.p), piece.count, values(bucket) + piece.offset);
+    for (const Piece& piece : layout_.pieces) {
+      std::copy_n(sent_piece(bucket, piece), piece.count, values(bucket) + piece.offset);
     }
     if (settings_.feedback == Feedback::kDdp) {
       with_errors(bucket, [&](std::vector<float>& error, const float* v) {
@@ -286,54 +260,69 @@ class PowerSgd final : public Hook {
   static void keep(const float* residual, std::vector<float>* error) {
     for (size_t i = 0; i < error->size(); i++) (*error)[i] = std::isfinite(residual[i]) ? residual[i] : 0.0f;
   }
-  void keep_q(const Matrix& m, const float* q) {
-    const uint64_t count = m.columns * m.rank;
-    std::vector<float>& kept = state_.array(kWarm, m.name, count);
+  void keep_factor(std::string_view kind, const Matrix& m, const float* factor, uint64_t count) {
+    std::vector<float>& kept = state_.array(kind, m.name, count);
     bool finite = true;
-    for (uint64_t i = 0; i < count; i++) finite &= std::isfinite(q[i]);
+    for (uint64_t i = 0; i < count; i++) finite &= std::isfinite(factor[i]);
     if (finite) {
-      std::copy_n(q, count, kept.data());
+      std::copy_n(factor, count, kept.data());
     } else {
       std::fill(kept.begin(), kept.end(), 0.0f);  // the next step starts from a random one
     }
   }
 
+  // What compression saves, for the log.
+  void count(const weft_bucket& bucket) {
+    const bool p = !settings_.alternate || makes_p(), q = !settings_.alternate || !makes_p();
+    values_before_ += bucket.count;
+    values_after_ +=
+        layout_.matrices.empty() ? bucket.count : (p ? layout_.p_sent() : 0) + (q ? layout_.q_sent() : 0);
+    if (bucket.is_last == 0 || settings_.statistics == 0 || ++steps_ % settings_.statistics != 0) return;
+    if (log_ == nullptr || !log_->enabled(LogLevel::kInfo)) return;
+    log_->info(cat("hook '", settings_.name, "', iteration ", iteration_, ": ", steps_,
+                   " compressed steps had ", values_before_, " values and reduced ", values_after_));
+  }
+
   const Settings settings_;
   const DeviceOps& host_;
-  HookState state_;
+  Log* const log_;
+  Layout layout_;  // of the bucket that is being looked at
   uint64_t iteration_ = 0;
-
-  // Of the bucket that is being looked at: offsets in scratch, and counts of values.
-  std::vector<Matrix> matrices_;
-  std::vector<Piece> pieces_;
-  uint64_t p_bytes_ = 0, q_bytes_ = 0;
-  uint64_t p_count_ = 0, q_count_ = 0;
+  uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;  // compressed ones, since the hook was made
 };
 
 Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   Settings s;
   s.batched = batched;
   auto rank = static_cast<int64_t>(s.rank), start = static_cast<int64_t>(s.start);
-  int64_t seed = 0;
+  int64_t seed = 0, statistics = static_cast<int64_t>(s.statistics);
   int feedback = 0;
   Options options(batched ? "batched_powersgd" : "powersgd", args.options);
   options.integer("rank", &rank, 1, 65536).integer("start", &start, 1, INT64_MAX);
-  if (!batched) options.real("min_rate", &s.min_rate, 1e-9, 1e9);
+  if (!batched) options.real("min_rate", &s.min_rate, 1e-9, 1e9).flag("batch", &s.batch);
   WEFT_TRY(options.choice("feedback", &feedback, {"local", "off", "ddp"})
                .flag("warm_start", &s.warm_start)
+               .flag("alternate", &s.alternate)
                .real("epsilon", &s.epsilon, 0, 1)
                .integer("seed", &seed, 0, INT64_MAX)
+               .integer("statistics", &statistics, 0, INT64_MAX)
                .done(&s.name));
-  s.feedback = feedback == 0 ? Feedback::kLocal : feedback == 1 ? Feedback::kOff : Feedback::kDdp;
+  s.feedback = static_cast<Feedback>(feedback);
   if (start < 2 && (s.feedback != Feedback::kOff || s.warm_start)) {
     return Status::error(
         Code::kArg,
         cat("hook '", s.name, "': start must be at least 2, unless feedback=off and warm_start=0"));
   }
+  if (s.alternate && !s.warm_start) {
+    return Status::error(Code::kArg, cat("hook '", s.name,
+                                         "': alternate=1 goes on from the last step's factor: it "
+                                         "needs warm_start=1"));
+  }
   s.rank = static_cast<uint64_t>(rank);
   s.start = static_cast<uint64_t>(start);
   s.seed = static_cast<uint64_t>(seed);
-  *hook = std::make_shared<PowerSgd>(std::move(s), args.host);
+  s.statistics = static_cast<uint64_t>(statistics);
+  *hook = std::make_shared<PowerSgd>(std::move(s), args);
   return {};
 }
 

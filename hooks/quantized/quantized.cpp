@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kBlock = 256;
 
 // What both have: the hook of these codes.
-Status make(Options options, BlockCode code, const DeviceOps& host, std::shared_ptr<Hook>* hook) {
+Status make(Options options, BlockCode code, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   CompressedSettings settings;
   int rounding = 0;
   int64_t seed = 0;
@@ -22,21 +22,21 @@ Status make(Options options, BlockCode code, const DeviceOps& host, std::shared_
                .done(&settings.name));
   settings.seed = static_cast<uint64_t>(seed);
   *hook = make_compressed(std::move(settings),
-                          std::make_unique<BlockCodec>(code, kBlock, rounding == 1, host), host);
+                          std::make_unique<BlockCodec>(code, kBlock, rounding == 1, args.host), args);
   return {};
 }
 
 }  // namespace
 
 static Status make_int8(const HookArgs& args, std::shared_ptr<Hook>* hook) {
-  return make(Options("int8", args.options), BlockCode::kInt8, args.host, hook);
+  return make(Options("int8", args.options), BlockCode::kInt8, args, hook);
 }
 
 static Status make_fp8(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   Options options("fp8", args.options);
   int format = 0;
   options.choice("format", &format, {"e4m3", "e5m2"});
-  return make(std::move(options), format == 0 ? BlockCode::kE4m3 : BlockCode::kE5m2, args.host, hook);
+  return make(std::move(options), format == 0 ? BlockCode::kE4m3 : BlockCode::kE5m2, args, hook);
 }
 
 }  // namespace weft::hook_quantized

@@ -10,8 +10,7 @@
 
 #include "common/bucket.h"
 #include "common/options.h"
-#include "common/state.h"
-#include "core/hook.h"
+#include "common/stateful.h"
 
 namespace weft::hook_randomk {
 namespace {
@@ -23,15 +22,16 @@ struct Settings {
   uint64_t seed = 0;
 };
 
-class RandomK final : public Hook {
+class RandomK final : public StatefulHook {
  public:
-  RandomK(Settings settings, const DeviceOps& host) : settings_(std::move(settings)), host_(host) {}
+  RandomK(Settings settings, const HookArgs& args)
+      : StatefulHook(args.log), settings_(std::move(settings)), host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
-    state_.set_rank(bucket.rank);
+    state_.set_rank(bucket.rank, bucket.size);
     if (settings_.feedback) plan_errors(state_, bucket);
     plan->scratch_bytes = values_bytes(bucket) + (chosen_count(bucket) + 1) * sizeof(float);
     plan->collective_count = 1;
@@ -54,18 +54,6 @@ class RandomK final : public Hook {
     }
     return {};
   }
-
-  Status rebind(int rank, int /*size*/) override {
-    state_.set_rank(rank);
-    state_.clear(HookState::kError);
-    return {};
-  }
-  Status save(Bytes* state) override {
-    state_.save(state);
-    return {};
-  }
-  Status load(ByteView state) override { return state_.load(state); }
-  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
 
  private:
   uint64_t chosen_count(const weft_bucket& bucket) const {
@@ -114,7 +102,6 @@ class RandomK final : public Hook {
 
   const Settings settings_;
   const DeviceOps& host_;
-  HookState state_;
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
@@ -126,7 +113,7 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
                .integer("seed", &seed, 0, INT64_MAX)
                .done(&settings.name));
   settings.seed = static_cast<uint64_t>(seed);
-  *hook = std::make_shared<RandomK>(std::move(settings), args.host);
+  *hook = std::make_shared<RandomK>(std::move(settings), args);
   return {};
 }
 

@@ -105,7 +105,7 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
                .real("ratio", &ratio, 1e-6, 1)
                .flag("feedback", &settings.feedback)
                .done(&settings.name));
-  *hook = make_compressed(std::move(settings), std::make_unique<TopK>(ratio), args.host);
+  *hook = make_compressed(std::move(settings), std::make_unique<TopK>(ratio), args);
   return {};
 }
 

@@ -37,8 +37,13 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
       WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
       const std::string_view options = read.options == nullptr ? "" : read.options;
       if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
-      return Registry::make_hook(name, options, read.inner == nullptr ? nullptr : read.inner->rep,
-                                 context->rep->host(), made);
+      HookArgs args{options, nullptr, context->rep->host(), &context->rep->log()};
+      if (read.inner != nullptr) args.inner = read.inner->rep;
+      if (read.comm != nullptr) args.comm = read.comm->rep;
+      if (args.comm != nullptr && &args.comm->context() != context->rep.get()) {
+        return Status::error(Code::kArg, "the hook's communicator belongs to another context");
+      }
+      return Registry::make_hook(name, std::move(args), made);
     });
   });
   fill_error(status, read.error);
@@ -104,7 +109,8 @@ weft_status weft_hook_create_saved(weft_context* context, const void* buffer, ui
       const ByteView blob(static_cast<const std::byte*>(buffer), size);
       HookBlob read;
       WEFT_TRY(read_hook(blob, &read));
-      WEFT_TRY(Registry::make_hook_again(read.name, context->rep->host(), made));
+      WEFT_TRY(Registry::make_hook_again(read.name, {{}, nullptr, context->rep->host(), &context->rep->log()},
+                                         made));
       return load_hook(**made, blob);
     });
   });

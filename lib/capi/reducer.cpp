@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "capi/handles.h"
+#include "capi/params.h"
 
 struct weft_reducer {
   std::shared_ptr<weft::Context> context;
@@ -28,33 +29,12 @@ void after_progress(Context& context) {
   if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
 }
 
-// The parameters. Their size in the array is what the caller says, by default what the first one says.
-Status read_params(const weft_reducer_options& options, std::vector<weft_param>* params) {
-  if (options.param_count == 0) return Status::error(Code::kArg, "a reducer needs at least one parameter");
-  if (options.params == nullptr) return null_argument("params");
-  const uint64_t stride = options.param_size != 0 ? options.param_size : options.params->struct_size;
-  if (stride < sizeof(size_t) || stride > kMaxStructSize) {
-    return Status::error(Code::kArg, cat("param_size is ", stride, "; set it to sizeof(weft_param)"));
-  }
-  if (options.param_count > kMaxParams) {
-    return Status::error(Code::kArg,
-                         cat(options.param_count, " parameters; at most ", kMaxParams, " are allowed"));
-  }
-  params->resize(options.param_count);
-  const auto* at = reinterpret_cast<const unsigned char*>(options.params);
-  for (weft_param& param : *params) {
-    WEFT_TRY(read_struct(reinterpret_cast<const weft_param*>(at), "weft_param", &param, stride));
-    at += stride;
-  }
-  return {};
-}
-
 // The program's options, their parameters and hook.
 Status read_options(const weft_reducer_options* given, const Context& context, weft_reducer_options* options,
                     std::vector<weft_param>* params, weft_plan* plan, std::shared_ptr<Hook>* hook) {
   WEFT_NOT_NULL(given);
   WEFT_TRY(read_struct(given, "weft_reducer_options", options));
-  WEFT_TRY(read_params(*options, params));
+  WEFT_TRY(read_params(options->params, options->param_count, options->param_size, params));
   options->params = params->data();
   options->param_size = sizeof(weft_param);
   if (options->plan != nullptr) {
@@ -65,7 +45,7 @@ Status read_options(const weft_reducer_options* given, const Context& context, w
     *hook = options->hook->rep;
     return {};
   }
-  return Registry::make_hook("allreduce", {}, nullptr, context.host(), hook);
+  return Registry::make_hook("allreduce", {{}, nullptr, context.host()}, hook);
 }
 
 // What is wrong here is told to the other ranks, who are waiting for this one.

@@ -88,6 +88,10 @@ struct LowRankArgs {
   float* matrix = nullptr;
   float* left = nullptr;
   float* right = nullptr;
+  // So many products of this shape in one call: matrix i lies at matrix + offsets[i] (null: at matrix), and
+  // its factors behind those of the one before.
+  uint64_t batch = 1;
+  const uint64_t* offsets = nullptr;
 };
 
 // The sum of squares of floats, added up in f64: equal on every instruction set, and a function of the values

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -15,6 +16,9 @@
 #include "core/stage_gate.h"
 
 namespace weft {
+
+class Comm;
+class Log;
 
 // Threads: calls for one reducer are serialised by the engine's drive lock; gate() and name() any thread.
 class Hook {
@@ -38,11 +42,16 @@ class Hook {
   virtual Status load(ByteView /*state*/) { return {}; }
   virtual uint64_t memory_bytes() const { return 0; }  // of its state
 
+  // Over whose ranks its collectives go, and its averages; null: the reducer's. Set before its first plan.
+  const std::shared_ptr<Comm>& comm() const { return comm_; }
+  void set_comm(std::shared_ptr<Comm> comm) { comm_ = std::move(comm); }
+
   // Where a stage that set `pending` is completed, with the generation of its token.
   virtual StageGate& gate() { return gate_; }
 
  private:
   StageGate gate_;
+  std::shared_ptr<Comm> comm_;
 };
 
 // What a built-in hook is made of.
@@ -50,6 +59,8 @@ struct HookArgs {
   std::string_view options;     // weft_hook_params.options
   std::shared_ptr<Hook> inner;  // of a hook around another one, else null
   const DeviceOps& host;        // outlives the hook
+  Log* log = nullptr;           // outlives the hook's calls; null: none
+  std::shared_ptr<Comm> comm;   // over which it works; null: the reducer's
 };
 
 // A built-in hook's entry in the table of lib/registry.cpp.

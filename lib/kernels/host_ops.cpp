@@ -70,7 +70,13 @@ void dequantize(const DequantizeArgs& args) {
 
 void low_rank(const LowRankArgs& args) {
   const FloatEnvironment fixed;
-  low_rank_product(args);
+  for (uint64_t i = 0; i < args.batch; i++) {
+    LowRankArgs one = args;
+    if (args.offsets != nullptr) one.matrix += args.offsets[i];
+    one.left += i * args.rows * args.rank;
+    one.right += i * args.columns * args.rank;
+    low_rank_product(one);
+  }
 }
 
 Squares squares(const SquaresArgs& args) {

@@ -139,10 +139,15 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
                Plan* plan) {
   WEFT_TRY(check_options(options, size));
   if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
-  proposal->hook = hook->name();
-  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && !hook->plain()) {
+  proposal->hook = cat(hook->name(), hook->comm() != nullptr ? " over a communicator of its own" : "");
+  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (!hook->plain() || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,
-                         cat("hook '", hook->name(), "' cannot be sharded: the default hook alone can"));
+                         cat("hook '", proposal->hook, "' cannot be sharded: the default hook alone can"));
+  }
+  if (hook->comm() != nullptr && (options.flags & WEFT_REDUCER_UNEVEN) != 0) {
+    return Status::error(Code::kUnsupported,
+                         "a hook with a communicator of its own averages over all of it: not with "
+                         "WEFT_REDUCER_UNEVEN");
   }
   if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
   proposal->flags = options.flags;
@@ -172,7 +177,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
 // The hook's plans and all memory; local.
 Status furnish_local(ReducerState* s) {
   Context& context = s->comm->context();
-  s->views = std::make_unique<HookViews>(s->manifest, s->plan, s->comm->rank(), s->comm->size());
+  const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
+  s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size());
   WEFT_TRY(context.engine().locked([&] {
     Status made = make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule);
     s->hook_bytes = s->hook->memory_bytes();
@@ -234,6 +240,13 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   auto state = std::make_shared<ReducerState>();
   // Opened here, where every rank comes or none, so that lanes keep the same numbers everywhere.
   WEFT_TRY(comm->open_lane(&state->lane));
+  if (hook->comm() != nullptr) {
+    const Status opened = hook->comm()->open_lane(&state->hook_lane);
+    if (!opened.ok()) {
+      comm->fail(opened);  // the others wait for this rank
+      return opened;
+    }
+  }
   state->comm = comm;
   state->hook = std::move(hook);
   state->copy = options.mode != WEFT_GRADIENT_VIEW;
@@ -263,6 +276,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   Status furnished = furnish(state.get(), deadline);
   if (!furnished.ok()) {
     comm->close_lane(state->lane);
+    if (state->hook_lane) state->hook->comm()->close_lane(state->hook_lane);
     return furnished;
   }
   reducer->reset(new Reducer(std::move(state), options.timeout_ms));
@@ -319,6 +333,7 @@ Reducer::~Reducer() {
   }
   if (quiet) {
     comm.close_lane(state_->lane);
+    if (state_->hook_lane) state_->hook->comm()->close_lane(state_->hook_lane);
   } else {
     // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
     // for as long as the process runs, its communicator and context.

@@ -66,6 +66,12 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   if (&context != &old.comm->context()) {
     return note(Status::error(Code::kArg, "the communicator belongs to another context"));
   }
+  if (old.hook_lane) {
+    return note(Status::error(Code::kUnsupported,
+                              cat("hook '", old.hook->name(),
+                                  "' has a communicator of its own, which does not "
+                                  "change with the reducer's: create a new hook and a new reducer")));
+  }
   if (old.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first")));
   }

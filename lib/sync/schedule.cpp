@@ -21,7 +21,9 @@ struct Extent {
 // Checks what the hook declared for one bucket.
 class Checker {
  public:
-  Checker(const weft_bucket& bucket, const weft_hook_plan& plan) : bucket_(bucket), plan_(plan) {}
+  // own: the hook has a communicator of its own.
+  Checker(const weft_bucket& bucket, const weft_hook_plan& plan, bool own)
+      : bucket_(bucket), plan_(plan), own_(own) {}
 
   Status plan() const {
     if (plan_.collective_count > WEFT_HOOK_COLLECTIVES) {
@@ -46,9 +48,11 @@ class Checker {
 
   Status convert(const weft_hook_collective& c, Slot* slot) const {
     CollectiveArgs& args = slot->args;
-    if (c.flags & ~(WEFT_HOOK_COLLECTIVE_OPTIONAL | WEFT_HOOK_COLLECTIVE_DYNAMIC)) {
+    if (c.flags &
+        ~(WEFT_HOOK_COLLECTIVE_OPTIONAL | WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_WORLD)) {
       return bad(cat("unknown flags ", c.flags));
     }
+    slot->own = own_ && (c.flags & WEFT_HOOK_COLLECTIVE_WORLD) == 0;
     slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
     slot->dynamic = (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) != 0;
     if (slot->optional && slot->dynamic)
@@ -158,13 +162,14 @@ class Checker {
 
   const weft_bucket& bucket_;
   const weft_hook_plan& plan_;
+  const bool own_;
 };
 
 Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
   weft_hook_plan plan{};
   plan.struct_size = sizeof plan;
   WEFT_TRY(hook.plan(bucket, &plan));
-  const Checker check(bucket, plan);
+  const Checker check(bucket, plan, hook.comm() != nullptr);
   const auto named = [&](const Status& s) { return s.with_prefix(cat("hook '", hook.name(), "': ")); };
   WEFT_TRY(named(check.plan()));
   for (uint32_t k = 0; k < plan.collective_count; k++) {
@@ -181,6 +186,7 @@ Slot counts_before(const Slot& dynamic) {
   slot.kind = Slot::Kind::kCounts;
   slot.bucket = dynamic.bucket;
   slot.index = dynamic.index;
+  slot.own = dynamic.own;
   slot.args.coll = Coll::kAllGather;
   slot.args.dtype = Dtype::kU64;
   slot.args.count = 1;

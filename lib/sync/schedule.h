@@ -52,6 +52,7 @@ struct Slot {
   bool optional = false;           // the stage before says whether it runs
   bool last = true;                // of the parts that a collective of the hook's has (sharded)
   bool dynamic = false;            // the ranks' counts, which travel before, say how much of it; kBucket
+  bool own = false;                // over the hook's own communicator
   std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
   std::array<uint64_t, 2> offset{};
   CollectiveArgs

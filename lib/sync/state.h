@@ -30,11 +30,12 @@ struct ReducerState {
   std::shared_ptr<Comm> comm;
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
   std::shared_ptr<Hook> hook;
-  bool copy = true;     // WEFT_GRADIENT_COPY
-  bool retain = false;  // WEFT_REDUCER_RETAIN
-  bool mapped = false;  // WEFT_REDUCER_ABSENT
-  bool learns = false;  // WEFT_REDUCER_STATIC
-  bool uneven = false;  // WEFT_REDUCER_UNEVEN
+  std::shared_ptr<Lane> hook_lane;  // of its own communicator, if it has one
+  bool copy = true;                 // WEFT_GRADIENT_COPY
+  bool retain = false;              // WEFT_REDUCER_RETAIN
+  bool mapped = false;              // WEFT_REDUCER_ABSENT
+  bool learns = false;              // WEFT_REDUCER_STATIC
+  bool uneven = false;              // WEFT_REDUCER_UNEVEN
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of its state
@@ -65,6 +66,7 @@ struct ReducerState {
   std::shared_ptr<ReducerState> heir() const {
     auto next = std::make_shared<ReducerState>();
     next->hook = hook;
+    next->hook_lane = hook_lane;
     next->copy = copy;
     next->retain = retain;
     next->mapped = mapped;

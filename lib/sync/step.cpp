@@ -33,7 +33,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
   results_.reserve(bucket_count());
   late_.reserve(bucket_count());
   for (const Slot& slot : s_.schedule.slots) {
-    if (slot.dynamic) running_[slot.bucket].counts.resize(static_cast<size_t>(s_.comm->size()));
+    const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+    if (slot.dynamic) running_[slot.bucket].counts.resize(static_cast<size_t>(comm.size()));
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
@@ -110,6 +111,8 @@ void Step::start(uint32_t stamp) {
 
 // The communicator has failed: the step is over once its requests have completed and results are in place.
 Poll Step::give_up() {
+  // Whoever shares the hook's communicator has failed as well, or will.
+  if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
   for (const uint32_t b : pending_) {
     s_.hook->gate().close(running_[b].generation);
     stage_given_up_ |= !running_[b].waiter.done();
@@ -168,9 +171,12 @@ bool Step::collect() {
     running_[slot.bucket].transfer_ns += collected_ns_ - began_ns;
   }
   collected_++;
-  if (!ok) return true;  // the communicator has failed
+  if (!ok) {
+    own_failed(slot);  // else the communicator has failed
+    return true;
+  }
   // Who starts a step has finished the one before.
-  if (took_place && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
+  if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
   switch (slot.kind) {
     case Slot::Kind::kOpening:
       opened();
@@ -209,6 +215,23 @@ void Step::counted(const Slot& slot) {
         judged.with_prefix(cat(s_.plan.text(s_.manifest, slot.bucket), ", collective ", slot.index, ": "))
             .with_step(begun_.number));
   }
+}
+
+// Of a collective over the hook's communicator, whose failure is the step's.
+void Step::own_failed(const Slot& slot) {
+  if (!slot.own || s_.comm->failed()) return;
+  const Status failure = s_.hook->comm()->failure();
+  s_.comm->fail(failure
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number,
+                                     ", the hook's own communicator: "))
+                    .with_ranks({})
+                    .with_step(begun_.number));
+}
+
+// What averages over the hook's communicator divide by, or those over the reducer's.
+double Step::divisor(bool own) const {
+  if (!own) return opening_.divisor;
+  return opening_.divisor / s_.comm->size() * s_.hook->comm()->size();
 }
 
 // All ranks have begun the step, and draw the same conclusion.
@@ -252,7 +275,12 @@ bool Step::launch() {
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
   weft_bucket& view = s_.views->bucket(b);
   view.step = begun_.number;
-  view.divisor = opening_.divisor;
+  view.divisor = divisor(s_.hook_lane != nullptr);
+  const bool empty = begun_.zeros && (begun_.record.flags & OpeningRecord::kData) == 0;
+  if (const Status joined = empty ? s_.hook->join(view) : Status(); !joined.ok()) {
+    stage_failed(b, joined);
+    return true;
+  }
   run_stage(b);
   return true;
 }
@@ -354,7 +382,7 @@ bool Step::allowed(const Slot& slot) {
 
 // What is known of a slot's collective only now.
 void Step::fill(const Slot& slot, CollectiveArgs* args) {
-  args->postscale = slot.average ? 1.0 / opening_.divisor : 1.0;
+  args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
   if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
   if (slot.kind == Slot::Kind::kOpening) {
     args->src = reinterpret_cast<const std::byte*>(&begun_.record);
@@ -403,11 +431,12 @@ bool Step::submit() {
     if (left_out(slot)) {
       next.complete({});
     } else {
-      const uint64_t bytes = least_bytes(next.args, s_.comm->size());
+      const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+      const uint64_t bytes = least_bytes(next.args, comm.size());
       if (slot.kind != Slot::Kind::kBuffers) sent_bytes_ += bytes;
       if (slot.of_bucket()) running_[slot.bucket].sent_bytes += bytes;
       submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
-      s_.lane->submit(&next);
+      (slot.own ? s_.hook_lane : s_.lane)->submit(&next);
     }
     submitted_++;
   }

@@ -144,6 +144,8 @@ class Step final : public Task, public FlightSource {
   void opened();
   void compared();
   void watch_prelude();
+  void own_failed(const Slot& slot);
+  double divisor(bool own) const;
   void look_at(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool skips(const Slot& slot) const;

@@ -1,6 +1,7 @@
 // powersgd and batched_powersgd against the published algorithm in f64, and what they promise of zeros, NaN,
 // plain steps and drift.
 #include <bit>
+#include <cstdlib>
 
 #include "hooks_rig.h"
 
@@ -32,7 +33,7 @@ void orthonormalize(Matrix& columns) {
 // One step of PowerSGD on every rank's matrix of n x m, with the errors of each rank and a common Q.
 struct Reference {
   size_t n, m;
-  Matrix q;
+  Matrix q, p;
   std::vector<std::vector<double>> errors;
 
   std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
@@ -40,7 +41,7 @@ struct Reference {
     errors.resize(ranks, std::vector<double>(n * m));
     std::vector<std::vector<double>> x = gradients;
     orthonormalize(q);
-    Matrix p(r, std::vector<double>(n));
+    p.assign(r, std::vector<double>(n));
     for (size_t w = 0; w < ranks; w++) {
       for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
       for (size_t k = 0; k < r; k++) {
@@ -67,6 +68,35 @@ struct Reference {
     q = mean;
     return out;
   }
+
+  // One factor a step, from the last step's other one made orthonormal: the form of the authors' later code.
+  // even: the step makes P.
+  std::vector<double> alternating_step(const std::vector<std::vector<double>>& gradients, bool even) {
+    const size_t ranks = gradients.size(), r = even ? q.size() : p.size();
+    errors.resize(ranks, std::vector<double>(n * m));
+    std::vector<std::vector<double>> x = gradients;
+    Matrix& in = even ? q : p;
+    orthonormalize(in);
+    const auto in_at = [&](size_t i) { return even ? i % m : i / m; };
+    const auto out_at = [&](size_t i) { return even ? i / m : i % m; };
+    Matrix mean(r, std::vector<double>(even ? n : m));
+    for (size_t w = 0; w < ranks; w++) {
+      Matrix mine(r, std::vector<double>(even ? n : m));
+      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
+      errors[w] = x[w];
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) mine[k][out_at(i)] += x[w][i] * in[k][in_at(i)];
+        for (size_t i = 0; i < n * m; i++) errors[w][i] -= mine[k][out_at(i)] * in[k][in_at(i)];
+        for (size_t j = 0; j < mean[k].size(); j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
+      }
+    }
+    std::vector<double> out(n * m);
+    for (size_t i = 0; i < n * m; i++) {
+      for (size_t k = 0; k < r; k++) out[i] += mean[k][out_at(i)] * in[k][in_at(i)];
+    }
+    (even ? p : q) = mean;
+    return out;
+  }
 };
 
 // Gradients of rank 2 and some noise, so that few factors say most.
@@ -83,18 +113,22 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
   constexpr size_t kRows = 37, kColumns = 41;
   const Model model({{"fc", {kRows, kColumns}}, {"bias", {kColumns}}});
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const int rank : {1, 2, 4}) {
+    for (const int rank : {1, 2, 4, -1, -3}) {
+      const bool alternates = rank < 0;
       INFO(ranks << " ranks, rank " << rank);
       Training training;
       training.ranks = ranks;
       training.steps = 6;
       training.value = low_rank;
       // Both start from the same Q, which the hook takes for what it had saved after its second step.
-      Reference reference{kRows, kColumns, {}, {}};
+      Reference reference{kRows, kColumns, {}, {}, {}};
       ByteWriter state;
-      state.put(uint32_t{1}).put(uint64_t{2}).put(int32_t{-1}).put(uint32_t{1});
-      state.put_string("q").put(uint64_t{1}).put_string("fc").put(kColumns * static_cast<uint64_t>(rank));
-      for (int k = 0; k < rank; k++) {
+      state.put(uint32_t{2}).put(uint64_t{2}).put(int32_t{-1}).put(int32_t{0}).put(uint32_t{1});
+      state.put_string("q")
+          .put(uint64_t{1})
+          .put_string("fc")
+          .put(kColumns * static_cast<uint64_t>(std::abs(rank)));
+      for (int k = 0; k < std::abs(rank); k++) {
         reference.q.emplace_back();
         for (size_t j = 0; j < kColumns; j++) {
           const auto value = static_cast<float>(noise(99, k, 0, j));
@@ -105,7 +139,9 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
       const Results results = train(
           model,
           [&](std::shared_ptr<Hook>* hook) {
-            WEFT_TRY(built_in("powersgd", "start=2 rank=" + std::to_string(rank), hook));
+            WEFT_TRY(built_in(
+                "powersgd",
+                "start=2 rank=" + std::to_string(std::abs(rank)) + (alternates ? " alternate=1" : ""), hook));
             return (*hook)->load(state.bytes());
           },
           training);
@@ -117,7 +153,8 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
             gradients[static_cast<size_t>(r)].push_back(low_rank(step, r, 0, e));
           }
         }
-        const std::vector<double> expected = reference.step(gradients);
+        const std::vector<double> expected =
+            alternates ? reference.alternating_step(gradients, step % 2 == 0) : reference.step(gradients);
         const auto& got = results[step][0];
         double difference = 0, bias = 0;
         for (size_t e = 0; e < expected.size(); e++) {
@@ -152,6 +189,75 @@ TEST_CASE("powersgd sends factors of matrices and the rest as it is") {
     CHECK(largest_error(training, results, 1) < 1e-6);
     CHECK(largest_error(training, results, 2) > 0.01);
   }
+}
+
+TEST_CASE("an alternating powersgd reduces one factor a step") {
+  const Model model({{"fc", {40, 60}}, {"out", {60, 20}}, {"bias", {20}}});
+  const auto values = [](uint64_t step) { return step % 2 == 0 ? 100 * 2 + 20 : 80 * 2 + 20; };
+  for (const uint64_t steps : {3u, 4u}) {
+    Training training;
+    training.steps = steps;
+    training.rig.limits = {1 << 20};
+    uint64_t expected = 2 * (40 * 60 + 60 * 20 + 20);
+    for (uint64_t step = 2; step < steps; step++) expected += static_cast<uint64_t>(values(step));
+    training.at_end = [&](Reducer& reducer) {
+      weft_reducer_stats stats{};
+      reducer.query(&stats);
+      CHECK(stats.sent_bytes == expected * sizeof(float));  // of two ranks each sends as much as it has
+    };
+    train(model, made("powersgd", "start=2 rank=2 min_rate=1 alternate=1"), training);
+  }
+}
+
+TEST_CASE("an alternating powersgd finds a matrix of its rank") {
+  const Model model({{"fc", {37, 41}}});
+  Training training;
+  training.ranks = 3;
+  training.steps = 12;
+  training.value = [](uint64_t, int rank, size_t, uint64_t element) {
+    return (1.0 + rank) * std::sin(static_cast<double>(element / 41)) *
+           std::cos(0.3 * static_cast<double>(element % 41));
+  };
+  const Results results = train(model, made("powersgd", "start=2 rank=1 alternate=1 feedback=off"), training);
+  CHECK(replicas_identical(results));
+  CHECK(largest_error(training, results, 11) < 1e-4);
+}
+
+TEST_CASE("matrices of equal shape go through together, with the same result") {
+  const Model model({{"a", {20, 30}}, {"b", {33, 20}}, {"c", {20, 30}}, {"d", {30}}, {"e", {20, 30}}});
+  Training training;
+  training.ranks = 3;
+  training.steps = 5;
+  training.rig.limits = {1 << 20};
+  for (const char* const more : {"", " alternate=1", " feedback=ddp"}) {
+    const std::string options = std::string("start=2 rank=3 min_rate=1") + more;
+    const Results one = train(model, made("powersgd", options), training);
+    const Results batched = train(model, made("powersgd", options + " batch=1"), training);
+    CHECK(same_results(one, batched));
+  }
+}
+
+TEST_CASE("what powersgd saves is logged as often as wished") {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  const auto sink = [&](LogLevel, const char* line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  };
+  Log log(sink, LogLevel::kInfo);
+  const Model model({{"fc", {40, 30}}, {"bias", {30}}});
+  Training training;
+  training.ranks = 1;
+  training.steps = 8;
+  train(
+      model,
+      [&](std::shared_ptr<Hook>* hook) {
+        return built_in("powersgd", "start=2 statistics=3", hook, nullptr, nullptr, &log);
+      },
+      training);
+  REQUIRE(lines.size() == 2);
+  CHECK(has(lines[0], "3 compressed steps had 3690 values and reduced 300"));
+  CHECK(has(lines[1], "iteration 7: 6 compressed steps had 7380 values and reduced 600"));
 }
 
 TEST_CASE("a full rank loses nothing") {
@@ -228,6 +334,8 @@ TEST_CASE("what powersgd cannot be is said") {
   std::shared_ptr<Hook> hook;
   CHECK(has(built_in("powersgd", "rank=0", &hook).text(), "option rank is '0', must be an integer from 1"));
   CHECK(has(built_in("powersgd", "start=1", &hook).text(), "start must be at least 2"));
+  CHECK(has(built_in("powersgd", "alternate=1 warm_start=0", &hook).text(), "it needs warm_start=1"));
+  CHECK(has(built_in("batched_powersgd", "batch=1", &hook).text(), "has no option 'batch'"));
   CHECK(has(built_in("powersgd", "min_rate=0", &hook).text(), "option min_rate is '0'"));
   CHECK(built_in("powersgd", "start=1 feedback=off warm_start=0", &hook).ok());
 }
@@ -302,7 +410,8 @@ double error_norm(const std::string& feedback, uint64_t steps) {
   }
   Bytes state;
   REQUIRE(ranks.hook(0).save(&state).ok());
-  const size_t behind = 4 + 1 + 8 + 4 + 2 + 8 + 32 * sizeof(float);
+  const bool alternates = has(feedback, "alternate");  // then there are "p" and "q"
+  const size_t behind = (alternates ? 2 : 1) * (4 + 1 + 8 + 4 + 2 + 8 + 32 * sizeof(float));
   std::vector<float> error(256);
   REQUIRE(state.size() > behind + 1024);
   std::memcpy(error.data(), state.data() + state.size() - behind - 1024, 1024);
@@ -318,4 +427,5 @@ TEST_CASE("over 100,000 steps what was not sent stays bounded; with DDP's feedba
   CHECK(early > 1);
   CHECK(late < 2 * early);
   CHECK(error_norm("ddp", 20'000) > 5 * late);
+  CHECK(error_norm("local alternate=1", 100'000) < 2 * error_norm("local alternate=1", 1000));
 }

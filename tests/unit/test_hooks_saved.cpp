@@ -18,6 +18,11 @@ constexpr std::pair<const char*, const char*> kHooks[] = {{"int8", "rounding=sto
                                                           {"randomk", "feedback=1"},
                                                           {"powersgd", "start=2 rank=2"},
                                                           {"powersgd", "start=13"},
+                                                          {"powersgd", "start=2 rank=2 alternate=1"},
+                                                          {"powersgd", "start=2 feedback=ddp batch=1"},
+                                                          {"powersgd", "start=1 feedback=off warm_start=0"},
+                                                          {"batched_powersgd", "start=2 alternate=1"},
+                                                          {"post_local_sgd", "start=10 local=none"},
                                                           {"batched_powersgd", "start=2"}};
 
 struct Blobs {
@@ -39,7 +44,8 @@ Results train_from(const Model& model, std::pair<const char*, const char*> name,
     } else {
       HookBlob blob;
       self.expect(read_hook(loaded->of_rank[rank], &blob), "read");
-      self.expect(Registry::make_hook_again(blob.name, host_ops(), &hook), "made from its name");
+      self.expect(Registry::make_hook_again(blob.name, {{}, nullptr, host_ops()}, &hook),
+                  "made from its name");
       self.expect(load_hook(*hook, loaded->of_rank[rank]), "load");
     }
     std::unique_ptr<Reducer> reducer;
@@ -175,9 +181,9 @@ TEST_CASE("a hook inside another one is saved and made again") {
   std::shared_ptr<Hook> inner, hook, again;
   REQUIRE(built_in("int8", "feedback=0 seed=7", &inner).ok());
   REQUIRE(built_in("bf16", "order=ddp", &hook, inner).ok());
-  REQUIRE(Registry::make_hook_again(hook->name(), host_ops(), &again).ok());
+  REQUIRE(Registry::make_hook_again(hook->name(), {{}, nullptr, host_ops()}, &again).ok());
   CHECK(again->name() == hook->name());
   for (const char* const name : {"", "mine", "fp16(", "fp16()x", "fp16[", "powersgd(rank=1)[allreduce]"}) {
-    CHECK_FALSE(Registry::make_hook_again(name, host_ops(), &again).ok());
+    CHECK_FALSE(Registry::make_hook_again(name, {{}, nullptr, host_ops()}, &again).ok());
   }
 }

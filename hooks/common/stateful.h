@@ -1,0 +1,31 @@
+// A built-in hook that remembers things of its parameters: how they are saved and loaded, and what is left of
+// them over another communicator. Calls are serialised by the engine's drive lock.
+#pragma once
+
+#include "common/state.h"
+#include "core/hook.h"
+
+namespace weft {
+
+class StatefulHook : public Hook {
+ public:
+  explicit StatefulHook(Log* log) : state_(log) {}
+
+  // Nobody knows what the others got of a step that failed, so what was not sent is forgotten.
+  Status rebind(int rank, int size) override {
+    state_.set_rank(rank, size);
+    state_.clear(HookState::kError);
+    return {};
+  }
+  Status save(Bytes* state) override {
+    state_.save(state);
+    return {};
+  }
+  Status load(ByteView state) override { return state_.load(state); }
+  uint64_t memory_bytes() const override { return state_.memory_bytes(); }
+
+ protected:
+  HookState state_;
+};
+
+}  // namespace weft

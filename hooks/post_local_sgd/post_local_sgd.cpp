@@ -1,0 +1,83 @@
+// post_local_sgd: averages over all ranks until step `start`, then over the ranks of the hook's own
+// communicator (those of a host, say) or, with local=none, over nobody: every replica goes its own way, and
+// an averager (weft_averager) brings the models together now and then (Lin et al. 2018, "Don't use large
+// mini-batches, use local SGD"). Listed in the registry; calls are serialised by the engine's drive lock.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/options.h"
+#include "common/stateful.h"
+
+namespace weft::hook_post_local_sgd {
+namespace {
+
+struct Settings {
+  std::string name;
+  uint64_t start = 1000;
+  bool local = true;  // averages over its own communicator, later
+};
+
+class PostLocalSgd final : public StatefulHook {
+ public:
+  PostLocalSgd(Settings settings, Log* log) : StatefulHook(log), settings_(std::move(settings)) {}
+
+  std::string name() const override { return settings_.name; }
+
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    state_.set_rank(bucket.rank, bucket.size);
+    plan->collective_count = settings_.local ? 2 : 1;
+    for (uint32_t k = 0; k < plan->collective_count; k++) {
+      weft_hook_collective& c = plan->collectives[k];
+      c.coll = WEFT_COLL_ALL_REDUCE;
+      c.op = WEFT_OP_AVG;
+      c.dtype = bucket.dtype;
+      c.count = bucket.count;
+      c.flags = WEFT_HOOK_COLLECTIVE_OPTIONAL;
+      if (k == kAll) c.flags |= WEFT_HOOK_COLLECTIVE_WORLD;
+    }
+    return {};
+  }
+
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    const uint32_t runs = state_.iteration(bucket) < settings_.start ? kAll : kLocal;
+    stage->dynamic_count = stage->index == runs ? 1 : 0;
+    return {};
+  }
+
+ private:
+  static constexpr uint32_t kAll = 0, kLocal = 1;  // collectives
+
+  const Settings settings_;
+};
+
+Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
+  Settings settings;
+  auto start = static_cast<int64_t>(settings.start);
+  int local = 0;
+  WEFT_TRY(Options("post_local_sgd", args.options)
+               .integer("start", &start, 0, INT64_MAX)
+               .choice("local", &local, {"average", "none"})
+               .done(&settings.name));
+  settings.start = static_cast<uint64_t>(start);
+  settings.local = local == 0;
+  if (settings.local && args.comm == nullptr) {
+    return Status::error(
+        Code::kArg,
+        "hook 'post_local_sgd' averages over a communicator of its own from its start on: give one "
+        "(weft_hook_params.comm), or local=none");
+  }
+  *hook = std::make_shared<PostLocalSgd>(std::move(settings), args.log);
+  return {};
+}
+
+}  // namespace
+
+const HookFactory& factory();
+const HookFactory& factory() {
+  static constexpr HookFactory kFactory = {"post_local_sgd",
+                                           "averages over all ranks, later over some of them", false, make};
+  return kFactory;
+}
+
+}  // namespace weft::hook_post_local_sgd

@@ -1,0 +1,32 @@
+// Reading the caller's list of parameters, whatever version it was compiled with. For calls that take one.
+#pragma once
+
+#include <vector>
+
+#include "capi/guard.h"
+#include "sync/manifest.h"
+
+namespace weft::capi {
+
+// Their size in the array is what the caller says, by default what the first one says.
+inline Status read_params(const weft_param* given, uint64_t count, uint64_t size,
+                          std::vector<weft_param>* params) {
+  if (count == 0) return Status::error(Code::kArg, "there must be at least one parameter");
+  if (given == nullptr) return null_argument("params");
+  const uint64_t stride = size != 0 ? size : given->struct_size;
+  if (stride < sizeof(size_t) || stride > kMaxStructSize) {
+    return Status::error(Code::kArg, cat("param_size is ", stride, "; set it to sizeof(weft_param)"));
+  }
+  if (count > kMaxParams) {
+    return Status::error(Code::kArg, cat(count, " parameters; at most ", kMaxParams, " are allowed"));
+  }
+  params->resize(count);
+  const auto* at = reinterpret_cast<const unsigned char*>(given);
+  for (weft_param& param : *params) {
+    WEFT_TRY(read_struct(reinterpret_cast<const weft_param*>(at), "weft_param", &param, stride));
+    at += stride;
+  }
+  return {};
+}
+
+}  // namespace weft::capi
