@@ -1,0 +1,180 @@
+#include "sync/averager.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/agreement.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kDefaultChunkBytes = 25u << 20;
+constexpr uint64_t kInPlaceBytes = 256u << 10;  // from here on a copy costs more than a message of its own
+
+Status check(const weft_averager_options& options, const Manifest& manifest,
+             const std::vector<Averager::Level>& levels, Comm& comm) {
+  for (size_t i = 0; i < manifest.params.size(); i++) {
+    if (manifest.params[i].count == 0 || manifest.parameter(i) != nullptr) continue;
+    return Status::error(Code::kArg, cat("parameter ", i, " ('", manifest.params[i].name,
+                                         "'): its value (weft_param.parameter) is NULL"));
+  }
+  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
+  }
+  if (levels.empty()) return Status::error(Code::kArg, "an averager needs at least one level");
+  for (size_t i = 0; i < levels.size(); i++) {
+    if (levels[i].period == 0) return Status::error(Code::kArg, cat("the period of level ", i, " is 0"));
+    if (i > 0 && levels[i].period <= levels[i - 1].period) {
+      return Status::error(Code::kArg, cat("the periods of levels ", i - 1, " and ", i, " do not ascend"));
+    }
+    if (&levels[i].comm->context() != &comm.context()) {
+      return Status::error(Code::kArg, cat("the communicator of level ", i, " belongs to another context"));
+    }
+  }
+  return {};
+}
+
+std::string difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
+  ByteReader a(mine), b(theirs);
+  const auto both = cat(" on ranks ", rank, " and ", other_rank);
+  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("warmup differs", both);
+  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("first_step differs", both);
+  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("chunk_bytes differs", both);
+  const auto levels = a.get<uint32_t>();
+  if (levels != b.get<uint32_t>()) return cat("the number of levels differs", both);
+  for (uint32_t i = 0; i < levels && a.ok() && b.ok(); i++) {
+    if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("the period of level ", i, " differs", both);
+  }
+  Manifest m, n;
+  const Status read = Manifest::read(a.get_bytes(UINT32_MAX), &m);
+  const Status read_too = Manifest::read(b.get_bytes(UINT32_MAX), &n);
+  if (!read.ok() || !read_too.ok()) return cat("the list of parameters is not readable", both);
+  return manifest_difference(rank, m, other_rank, n);
+}
+
+}  // namespace
+
+Status Averager::create(const std::shared_ptr<Comm>& comm, const Status& given,
+                        const weft_averager_options& options, std::vector<Level> levels,
+                        std::unique_ptr<Averager>* averager) {
+  Manifest manifest;
+  Status mine = given;
+  if (mine.ok()) mine = make_manifest(options.params, options.param_count, options.param_size, &manifest);
+  if (mine.ok()) mine = check(options, manifest, levels, *comm);
+  ByteWriter content;
+  if (mine.ok()) {
+    content.put(options.warmup).put(options.first_step).put(options.chunk_bytes);
+    content.put(static_cast<uint32_t>(levels.size()));
+    for (const Level& level : levels) content.put(level.period);
+    ByteWriter params;
+    manifest.write(&params);
+    content.put_bytes(params.bytes());
+  }
+  const Deadline deadline =
+      Deadline::after(comm->context().clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  WEFT_TRY(agree_on(*comm, mine, content.bytes(), difference, deadline));
+  averager->reset(new Averager(comm, std::move(manifest), std::move(levels), options));
+  return {};
+}
+
+Averager::Averager(std::shared_ptr<Comm> comm, Manifest manifest, std::vector<Level> levels,
+                   const weft_averager_options& options)
+    : comm_(std::move(comm)),
+      manifest_(std::move(manifest)),
+      levels_(std::move(levels)),
+      warmup_(options.warmup),
+      timeout_ms_(options.timeout_ms),
+      steps_(options.first_step) {
+  for (const Param& param : manifest_.params) layouts_.emplace_back(param);
+  order_.resize(manifest_.params.size());
+  std::iota(order_.begin(), order_.end(), 0u);
+  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
+    return manifest_.params[a].dtype < manifest_.params[b].dtype;
+  });
+  divide(options.chunk_bytes != 0 ? options.chunk_bytes : kDefaultChunkBytes);
+}
+
+// Small values travel together, large ones by themselves.
+void Averager::divide(uint64_t chunk_bytes) {
+  uint64_t longest = 0, bytes = 0;
+  for (uint64_t i = 0; i < order_.size(); i++) {
+    const Param& param = manifest_.params[order_[i]];
+    const bool in_place = param.dense && param.bytes() >= kInPlaceBytes;
+    const bool joins = !in_place && !chunks_.empty() && !chunks_.back().in_place &&
+                       manifest_.params[order_[i - 1]].dtype == param.dtype &&
+                       bytes + param.bytes() <= chunk_bytes;
+    if (!joins) {
+      chunks_.push_back({i, i, 0, in_place});
+      bytes = 0;
+    }
+    chunks_.back().end = i + 1;
+    chunks_.back().count += param.count;
+    bytes += param.bytes();
+    if (!in_place) longest = std::max(longest, bytes);
+  }
+  buffer_.resize(longest);
+}
+
+Status Averager::step(uint64_t* period) {
+  *period = 0;
+  const uint64_t step = steps_;
+  if (step >= warmup_) {
+    // The largest period that divides the step wins, as in a clock that strikes.
+    for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
+      if ((step - warmup_) % level->period != 0) continue;
+      WEFT_TRY(average(*level->comm));
+      *period = level->period;
+      break;
+    }
+  }
+  steps_++;
+  return {};
+}
+
+Status Averager::average(Comm& comm) {
+  const Deadline deadline = comm.op_deadline(timeout_ms_);
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.count == 0) continue;
+    if (!chunk.in_place) gather(chunk);
+    CollectiveArgs args;
+    args.coll = Coll::kAllReduce;
+    args.op = ReduceOp::kSum;
+    args.dtype = manifest_.params[order_[chunk.first]].dtype;
+    args.count = chunk.count;
+    args.postscale = 1.0 / comm.size();
+    args.dst =
+        chunk.in_place ? static_cast<std::byte*>(manifest_.parameter(order_[chunk.first])) : buffer_.data();
+    args.src = args.dst;
+    WEFT_TRY(comm.run(args, deadline).with_prefix(cat("averaging, step ", steps_, ": ")));
+    if (!chunk.in_place) scatter(chunk);
+  }
+  return {};
+}
+
+void Averager::gather(const Chunk& chunk) {
+  std::byte* to = buffer_.data();
+  for (uint64_t i = chunk.first; i < chunk.end; i++) {
+    const uint32_t param = order_[i];
+    if (layouts_[param].count() == 0) continue;
+    layouts_[param].flatten(comm_->context().host(),
+                            static_cast<const std::byte*>(manifest_.parameter(param)), to, false);
+    to += manifest_.params[param].bytes();
+  }
+}
+
+void Averager::scatter(const Chunk& chunk) {
+  const std::byte* from = buffer_.data();
+  for (uint64_t i = chunk.first; i < chunk.end; i++) {
+    const uint32_t param = order_[i];
+    if (layouts_[param].count() == 0) continue;
+    layouts_[param].unflatten(comm_->context().host(), from,
+                              static_cast<std::byte*>(manifest_.parameter(param)), 0,
+                              layouts_[param].count());
+    from += manifest_.params[param].bytes();
+  }
+}
+
+}  // namespace weft
