@@ -11,6 +11,7 @@ itself, in the folder build of the source tree, and where the system has librari
 of what is not said here. A WeftError says what failed, and which ranks. Calls into the library do not hold the
 interpreter's lock.
 """
+from .averager import Averager
 from .comm import Comm, CommInfo
 from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op, Progress, Status)
 from .context import BackendInfo, Context, version
@@ -21,6 +22,6 @@ from .reducer import Reducer
 from .request import Request
 from .threads import Gathering, run_threads
 
-__all__ = ["BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence",
+__all__ = ["Averager", "BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence",
            "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Progress", "Reducer", "Request", "Slice", "Stats",
            "Status", "Verdict", "WeftError", "run_threads", "version"]

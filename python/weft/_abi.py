@@ -131,7 +131,8 @@ class HookTable(Sized):
 
 
 class HookParams(Sized):
-    _fields_ = [("struct_size", c_size_t), ("options", c_char_p), ("inner", c_void_p), ("error", P(Error))]
+    _fields_ = [("struct_size", c_size_t), ("options", c_char_p), ("inner", c_void_p), ("error", P(Error)),
+                ("comm", c_void_p)]
 
 
 class Param(Sized):
@@ -230,6 +231,16 @@ class Verdict(Sized):
                 ("next_step", c_uint64), ("can_retry", c_uint8), ("rolled_back", c_uint8), ("reserved", c_uint8 * 6)]
 
 
+class AverageLevel(Sized):
+    _fields_ = [("struct_size", c_size_t), ("period", c_uint64), ("comm", c_void_p)]
+
+
+class AveragerOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("params", P(Param)), ("param_count", c_uint64), ("param_size", c_uint64),
+                ("levels", P(AverageLevel)), ("level_count", c_uint64), ("level_size", c_uint64), ("warmup", c_uint64),
+                ("first_step", c_uint64), ("chunk_bytes", c_uint64), ("timeout_ms", c_int64)]
+
+
 _handle = P(c_void_p)
 _counted = (c_void_p, c_void_p, c_void_p, c_uint64, c_int32)  # comm, src, dst, count, dtype
 _how = (P(CollOptions), _handle)
@@ -308,6 +319,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_verdict": (status, c_void_p, P(Verdict)),
     "weft_reducer_rebind": (status, c_void_p, c_void_p, P(Error)),
     "weft_reducer_retry": (status, c_void_p, P(FinishOptions)),
+    "weft_averager_create": (status, c_void_p, P(AveragerOptions), _handle, P(Error)),
+    "weft_averager_step": (status, c_void_p, P(c_uint64), P(Error)),
+    "weft_averager_destroy": (status, _handle),
     "weft_trace_start": (status, c_void_p, c_uint64),
     "weft_trace_stop": (status, c_void_p),
     "weft_trace_write": (status, c_void_p, c_char_p),

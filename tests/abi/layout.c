@@ -168,6 +168,7 @@ int main(void) {
   FIELD(weft_hook_params, options);
   FIELD(weft_hook_params, inner);
   FIELD(weft_hook_params, error);
+  FIELD(weft_hook_params, comm);
   STRUCT(weft_param);
   FIELD(weft_param, struct_size);
   FIELD(weft_param, name);
@@ -330,5 +331,21 @@ int main(void) {
   FIELD(weft_verdict, can_retry);
   FIELD(weft_verdict, rolled_back);
   FIELD(weft_verdict, reserved);
+  STRUCT(weft_average_level);
+  FIELD(weft_average_level, struct_size);
+  FIELD(weft_average_level, period);
+  FIELD(weft_average_level, comm);
+  STRUCT(weft_averager_options);
+  FIELD(weft_averager_options, struct_size);
+  FIELD(weft_averager_options, params);
+  FIELD(weft_averager_options, param_count);
+  FIELD(weft_averager_options, param_size);
+  FIELD(weft_averager_options, levels);
+  FIELD(weft_averager_options, level_count);
+  FIELD(weft_averager_options, level_size);
+  FIELD(weft_averager_options, warmup);
+  FIELD(weft_averager_options, first_step);
+  FIELD(weft_averager_options, chunk_bytes);
+  FIELD(weft_averager_options, timeout_ms);
   return 0;
 }

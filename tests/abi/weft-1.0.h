@@ -541,6 +541,8 @@ typedef struct weft_bucket {
 #define WEFT_HOOK_COLLECTIVE_DYNAMIC UINT64_C(1)
 /* runs in some steps only: the stage before it sets dynamic_count, 0 to leave it out, on all ranks alike */
 #define WEFT_HOOK_COLLECTIVE_OPTIONAL UINT64_C(2)
+/* over the reducer's communicator, though the hook has one of its own */
+#define WEFT_HOOK_COLLECTIVE_WORLD UINT64_C(4)
 
 /* One collective that a hook declares; stage k runs before collective k, stage n after the last. Lies in an
  * array without a size of its elements: it never grows beyond its reserved fields. */
@@ -617,15 +619,18 @@ typedef struct weft_hook_params {
   const char* options; /* "rank=4 start=100", by the hook's names (docs/hooks.md); default all defaults */
   weft_hook* inner;    /* of hooks around another one (fp16, bf16): that one; default allreduce */
   weft_error* error;   /* out: what is wrong with name or options; may be NULL */
+  weft_comm* comm;     /* over which it works, of the same context: some of the reducer's ranks, of which this
+                          one is one; averages are over its size. A failure of either fails both. Reducers
+                          with such a hook cannot be rebound. Default: the reducer's */
 } weft_hook_params;
-#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0}
+#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0, 0}
 WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
 
 /* Make a built-in hook by name: allreduce, noop, fp16, bf16, int8, fp8, topk,
- * randomk, onebit, quantize, powersgd, batched_powersgd; docs/hooks.md says what each does. params is a
- * weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer is created.
- * Returns WEFT_ERR_ARG for unknown names, options or values. Ownership: the caller destroys *hook; reducers
- * keep what they use, hooks the one they are around. Threads: any thread. Since 1.0 */
+ * randomk, onebit, quantize, powersgd, batched_powersgd, post_local_sgd; docs/hooks.md says what each does.
+ * params is a weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer
+ * is created. Returns WEFT_ERR_ARG for unknown names, options or values. Ownership: the caller destroys
+ * *hook; reducers keep what they use, hooks the one they are around. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, const void* params,
                                       weft_hook** hook);
 /* Make a hook from a function table; the table is copied. On failure user_data is not freed. Otherwise as
@@ -1186,6 +1191,52 @@ WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm,
  * where the gradients of that step were, which are lent until the retry returns. Otherwise as
  * weft_reducer_finish. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options);
+
+/* ---- Averaging of models: the other half of local SGD ---------------------------------------------------
+ */
+
+typedef struct weft_averager weft_averager; /* averages parameters' values; one thread at a time */
+
+typedef struct weft_average_level {
+  size_t struct_size;
+  uint64_t period; /* average every so many steps, at least 1 */
+  weft_comm* comm; /* over whose ranks, of the same context; default: weft_averager_create's */
+} weft_average_level;
+
+typedef struct weft_averager_options {
+  size_t struct_size;
+  const weft_param* params; /* whose values (weft_param.parameter) are averaged, in place */
+  uint64_t param_count;     /* at least 1 */
+  uint64_t param_size;      /* sizeof(weft_param); default: params[0].struct_size */
+  /* Periods ascend. In a step the largest that divides it wins: {4, the host's ranks}, {16, all ranks}. */
+  const weft_average_level* levels;
+  uint64_t level_count; /* at least 1 */
+  uint64_t level_size;  /* sizeof(weft_average_level); default: levels[0].struct_size */
+  uint64_t warmup;      /* steps without averaging; the step after them averages. Default 0 */
+  uint64_t first_step;  /* the number of the first step: for a training that goes on. Default 0 */
+  uint64_t chunk_bytes; /* small values travel together, in messages of so much; default 25 MiB */
+  int64_t timeout_ms;   /* of an average; default: the communicator's for operations */
+} weft_averager_options;
+#define WEFT_AVERAGER_OPTIONS_INIT {sizeof(weft_averager_options), NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0}
+
+/* Make an averager. Collective over comm: agrees on parameters, periods and steps; a difference is
+ * WEFT_ERR_MISMATCH on every rank and names it. Returns WEFT_ERR_ARG for what is wrong on this rank, and then
+ * WEFT_ERR_MISMATCH on the others. error may be NULL. Ownership: the caller destroys *averager; it keeps its
+ * communicators' cores alive, and the values are lent until then. Threads: one thread at a time per
+ * communicator. Since 1.0 */
+WEFT_API weft_status weft_averager_create(weft_comm* comm, const weft_averager_options* options,
+                                          weft_averager** averager, weft_error* error);
+
+/* An optimizer step was made: average if it is time to. Steps count from first_step; step s averages over the
+ * last level whose period divides s - warmup, if s >= warmup. Every rank calls it after every step; it blocks
+ * while it averages, on the communicators' own order of operations. *period (may be NULL): of that level, or
+ * 0: nothing was averaged. After a failure, the communicator's, values may be averaged in part; the step
+ * counts once it succeeds. error may be NULL. Threads: one thread at a time per averager, and per
+ * communicator. Since 1.0 */
+WEFT_API weft_status weft_averager_step(weft_averager* averager, uint64_t* period, weft_error* error);
+
+/* Threads: one thread at a time. Since 1.0 */
+WEFT_API weft_status weft_averager_destroy(weft_averager** averager);
 
 /* ---- Trace
  * ------------------------------------------------------------------------------------------------------------

@@ -215,6 +215,30 @@ def test_plans():
     ranks(body)
 
 
+def test_local_sgd():
+    """a hook over a communicator of its own, and models that are averaged in levels"""
+    def body(comm):
+        part = comm.split(comm.rank // 2)
+        hook = weft.Hook(comm.context, "post_local_sgd", comm=part, start=1)
+        value = np.full((3, 2), float(comm.rank), np.float32)
+        results = []
+        with weft.Reducer(comm, [weft.Param("w", (1,))], hook=hook) as reducer:
+            for _ in range(2):
+                grad = np.full(1, float(comm.rank), np.float32)
+                with reducer.step():
+                    reducer.ready(0, grad)
+                results.append(float(grad[0]))
+        with weft.Averager(comm, {"w": value.T}, [(1, part), (3, None)], warmup=2) as averager:
+            periods = [averager.step() for _ in range(3)]
+        expect_equal(periods, [0, 0, 3])
+        expect_raises(weft.WeftError, "period of level 0 is 0", weft.Averager, comm, {"w": value}, 0)
+        part.close()
+        return results, float(value[2, 1])
+
+    own = [0.5, 0.5, 2.0][:SIZE]
+    expect_equal(ranks(body), [([1.0, own[rank]], 1.0) for rank in range(SIZE)])
+
+
 def test_recovery():
     """survivors shrink, rebind and retry the step that failed"""
     begun = threading.Barrier(SIZE, timeout=20)  # the second step, by the survivors
