@@ -1205,7 +1205,8 @@ typedef struct weft_average_level {
 
 typedef struct weft_averager_options {
   size_t struct_size;
-  const weft_param* params; /* whose values (weft_param.parameter) are averaged, in place */
+  const weft_param* params; /* whose values (weft_param.parameter) are averaged, in place; those that have no
+                               gradients (WEFT_PARAM_BUFFER and the like) are left alone */
   uint64_t param_count;     /* at least 1 */
   uint64_t param_size;      /* sizeof(weft_param); default: params[0].struct_size */
   /* Periods ascend. In a step the largest that divides it wins: {4, the host's ranks}, {16, all ranks}. */

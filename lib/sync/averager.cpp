@@ -1,7 +1,6 @@
 #include "sync/averager.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/text.h"
@@ -17,9 +16,10 @@ constexpr uint64_t kInPlaceBytes = 256u << 10;  // from here on a copy costs mor
 Status check(const weft_averager_options& options, const Manifest& manifest,
              const std::vector<Averager::Level>& levels, Comm& comm) {
   for (size_t i = 0; i < manifest.params.size(); i++) {
-    if (manifest.params[i].count == 0 || manifest.parameter(i) != nullptr) continue;
-    return Status::error(Code::kArg, cat("parameter ", i, " ('", manifest.params[i].name,
-                                         "'): its value (weft_param.parameter) is NULL"));
+    const Param& param = manifest.params[i];
+    if (!param.reduced() || param.count == 0 || manifest.parameter(i) != nullptr) continue;
+    return Status::error(
+        Code::kArg, cat("parameter ", i, " ('", param.name, "'): its value (weft_param.parameter) is NULL"));
   }
   if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
@@ -89,8 +89,9 @@ Averager::Averager(std::shared_ptr<Comm> comm, Manifest manifest, std::vector<Le
       timeout_ms_(options.timeout_ms),
       steps_(options.first_step) {
   for (const Param& param : manifest_.params) layouts_.emplace_back(param);
-  order_.resize(manifest_.params.size());
-  std::iota(order_.begin(), order_.end(), 0u);
+  for (uint32_t i = 0; i < manifest_.params.size(); i++) {
+    if (manifest_.params[i].reduced()) order_.push_back(i);
+  }
   std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
     return manifest_.params[a].dtype < manifest_.params[b].dtype;
   });
