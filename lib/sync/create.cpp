@@ -256,6 +256,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->limits = proposal.limits;
   state->order = std::make_shared<ReadyOrder>(state->manifest.params.size());
   state->plan = std::move(plan);
+  state->flags = proposal.flags;
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
   state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;

@@ -12,6 +12,22 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kPercents[] = {50, 90, 99};
 
+constexpr std::pair<uint64_t, const char*> kFlags[] = {
+    {WEFT_REDUCER_RETAIN, "retain"},
+    {WEFT_REDUCER_ABSENT, "absent"},
+    {WEFT_REDUCER_UNEVEN, "uneven"},
+    {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, "stop_when_exhausted"},
+    {WEFT_REDUCER_STATIC, "static"},
+    {WEFT_REDUCER_BUFFERS, "buffers"},
+    {WEFT_REDUCER_SHARDED, "sharded"},
+    {WEFT_REDUCER_OWN_WHOLE, "own_whole"},
+    {WEFT_REDUCER_NORMS, "norms"},
+    {WEFT_REDUCER_ACCUMULATE_F32, "accumulate_f32"},
+    {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
+    {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
+    {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
+    {WEFT_REDUCER_REPLAN, "replan"}};
+
 struct NamedTime {
   const char* name;
   uint64_t StepTimes::* time;
@@ -30,13 +46,8 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
     const std::string text = name(bucket.dtype);
     if (std::find(dtypes.begin(), dtypes.end(), text) == dtypes.end()) dtypes.push_back(text);
   }
-  const std::pair<bool, const char*> kFlags[] = {{s.retain, "retain"},
-                                                 {s.mapped, "absent"},
-                                                 {s.uneven, "uneven"},
-                                                 {s.rules.stop_when_exhausted, "stop_when_exhausted"},
-                                                 {s.learns, "static"}};
-  for (const auto& [set, text] : kFlags) {
-    if (set) flags.push_back(text);
+  for (const auto& [flag, text] : kFlags) {
+    if ((s.flags & flag) != 0) flags.push_back(text);
   }
   return {{"rank", s.comm->rank()},
           {"ranks", s.comm->size()},
@@ -174,7 +185,8 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
   for (const PlannedBucket& b : s.plan.buckets) {
     plan += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
   }
-  uint64_t manifest = s.manifest.uses.capacity() * sizeof(uint32_t) + s.wanted.capacity();
+  uint64_t manifest = s.manifest.uses.capacity() * sizeof(uint32_t) + s.wanted.capacity() +
+                      s.manifest.homes.capacity() * sizeof s.manifest.homes[0];
   for (const Param& p : s.manifest.params) {
     manifest += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
   }

@@ -31,6 +31,7 @@ struct ReducerState {
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
   std::shared_ptr<Hook> hook;
   std::shared_ptr<Lane> hook_lane;  // of its own communicator, if it has one
+  uint64_t flags = 0;               // WEFT_REDUCER_*, of which some are told apart here
   bool copy = true;                 // WEFT_GRADIENT_COPY
   bool retain = false;              // WEFT_REDUCER_RETAIN
   bool mapped = false;              // WEFT_REDUCER_ABSENT
@@ -66,6 +67,7 @@ struct ReducerState {
   std::shared_ptr<ReducerState> heir() const {
     auto next = std::make_shared<ReducerState>();
     next->hook = hook;
+    next->flags = flags;
     next->hook_lane = hook_lane;
     next->copy = copy;
     next->retain = retain;
