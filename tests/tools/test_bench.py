@@ -67,6 +67,14 @@ def test_step():
             expect_equal((row["work"], row["count"]), ("step small", 301106))
 
 
+def test_ready():
+    """the cost of handing over a gradient, and of many tiny ones, is measured"""
+    rows = bench("ready")["results"]
+    expect_equal([(row["work"], row["count"]) for row in rows], [("atomic_decrement", 1000), ("ready", 1000)] + [
+        (work, count) for work in ("create", "step_tiny") for count in (1000, 10000, 100000)])
+    expect(all(row["correct"] and row["median_us"] > 0 for row in rows), "times", rows)
+
+
 def test_bad_manifest():
     """a manifest that is none is refused by name"""
     with tempfile.TemporaryDirectory() as folder:

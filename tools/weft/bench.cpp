@@ -23,6 +23,8 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
     if (op == "step") {
       for (const std::string& manifest : options.manifests)
         results.push_back(bench_step(job, options, manifest));
+    } else if (op == "ready") {
+      for (Result& result : bench_ready(job, options)) results.push_back(std::move(result));
     } else {
       for (Result& result : bench_collective(job, options, op)) results.push_back(std::move(result));
     }
@@ -45,7 +47,7 @@ void check_options(const BenchOptions& options) {
   parse_op(options.op);
   for (const std::string& size : options.sizes) parse_bytes(size);
   for (const std::string& op : options.ops) {
-    if (op != "step") check_collective(op);
+    if (op != "step" && op != "ready") check_collective(op);
     if (op == "step" && options.manifests.empty()) {
       throw std::invalid_argument("bench step needs --manifest FILE; see bench/manifests");
     }
@@ -81,7 +83,9 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->footer(
       "OP: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, "
       "send_recv\n"
-      "(a round trip), barrier, or step (a gradient step of a manifest's parameters).\n"
+      "(a round trip), barrier, step (a gradient step of a manifest's parameters), or ready (what handing "
+      "over\n"
+      "a gradient costs without its copy, and what many tiny parameters do).\n"
       "Before every timed call each rank writes its buffers anew and all meet in a barrier; the time is that "
       "of\n"
       "the slowest rank. Results are checked in the first and the last call; a wrong one is exit code 1.");

@@ -61,6 +61,7 @@ struct Result {
 void check_collective(const std::string& op);
 // The benchmarks. Rank 0's results are complete; the others' may be anything.
 std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op);
+std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
 
 // On rank 0: the table on standard output, and the JSON file.

@@ -1,0 +1,133 @@
+// How many atomic operations a call of weft_reducer_ready makes: counted, by a parent that single-steps a
+// child through the call and looks at each instruction. For x86-64, where they are those with a lock prefix
+// and exchanges with memory.
+#include <cstdint>
+#include <vector>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace {
+
+constexpr uint64_t kParams = 8;
+constexpr int kNotAllowed = 77;  // to be watched: a container may forbid it
+
+// Whether the instruction at this place reads and writes memory as one.
+bool is_atomic(const unsigned char* code) {
+  bool locked = false;
+  for (;; code++) {
+    if (*code == 0xf0) {
+      locked = true;
+    } else if (*code != 0x66 && *code != 0x67 && *code != 0xf2 && *code != 0xf3 && (*code & 0xf0) != 0x40) {
+      break;  // no prefix: the operation
+    }
+  }
+  const bool exchange = (*code == 0x86 || *code == 0x87) && code[1] < 0xc0;
+  return locked || exchange;
+}
+
+// The child: a step of one rank, stopped before and after one call of ready, that of neither the first nor
+// the last gradient of the bucket. Exits with 0 if all went well.
+[[noreturn]] void child(int32_t mode) {
+  bool ok = false;
+  const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_CALLER, [&](weft_test::Rank& r) {
+    const int64_t shape = 4;
+    float gradients[kParams][4] = {};
+    std::vector<weft_param> params(kParams, weft_param WEFT_PARAM_INIT);
+    const char* const names[kParams] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    for (uint64_t i = 0; i < kParams; i++) {
+      params[i].name = names[i];
+      params[i].dtype = WEFT_DTYPE_F32;
+      params[i].ndim = 1;
+      params[i].shape = &shape;
+    }
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params.data();
+    options.param_count = kParams;
+    options.mode = mode;
+    weft_reducer* reducer = nullptr;
+    if (weft_reducer_create(r.comm, &options, &reducer, nullptr) != WEFT_OK) return;
+    int32_t status = WEFT_OK;
+    for (int step = 0; step < 3; step++) {
+      status |= weft_reducer_begin(reducer, nullptr);
+      for (uint64_t i = 0; i < kParams; i++) {
+        void* const gradient = mode == WEFT_GRADIENT_COPY ? gradients[i] : nullptr;
+        const bool watched = step == 2 && i == 4;  // everything is bound by then
+        if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
+        if (watched) raise(SIGSTOP);
+        status |= weft_reducer_ready(reducer, i, gradient, nullptr);
+        if (watched) raise(SIGSTOP);
+      }
+      status |= weft_reducer_finish(reducer, nullptr);
+    }
+    ok = status == WEFT_OK && weft_reducer_destroy(&reducer) == WEFT_OK;
+  });
+  _exit(ok && error.empty() ? 0 : 1);
+}
+
+// Atomic operations between the child's two stops; -1 if it may not be watched here.
+int count(pid_t pid, std::string* problem) {
+  int status = 0;
+  const pid_t thread = waitpid(-1, &status, __WALL);
+  if (thread > 0 && WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed) return -1;
+  if (thread <= 0 || !WIFSTOPPED(status)) {
+    *problem = "the child did not stop";
+    return -1;
+  }
+  int atomics = 0;
+  for (int steps = 0; steps < 1'000'000; steps++) {
+    user_regs_struct registers{};
+    if (ptrace(PTRACE_GETREGS, thread, nullptr, &registers) != 0) break;
+    unsigned char code[16];
+    for (size_t at = 0; at < sizeof code; at += sizeof(long)) {
+      const long word = ptrace(PTRACE_PEEKTEXT, thread, registers.rip + at, nullptr);
+      std::memcpy(code + at, &word, sizeof word);
+    }
+    atomics += is_atomic(code);
+    if (ptrace(PTRACE_SINGLESTEP, thread, nullptr, nullptr) != 0) break;
+    if (waitpid(thread, &status, __WALL) != thread || !WIFSTOPPED(status)) break;
+    if (WSTOPSIG(status) != SIGSTOP) continue;
+    ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      *problem = "the child's step went wrong";
+    }
+    return atomics;
+  }
+  kill(pid, SIGKILL);
+  waitpid(pid, &status, 0);
+  *problem = "the child could not be followed";
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("ready makes two atomic operations") {
+  for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) child(mode);
+    std::string problem;
+    const int atomics = count(pid, &problem);
+    INFO("mode " << mode << ": " << problem);
+    CHECK(problem.empty());
+    if (atomics < 0 && problem.empty()) {
+      WARN("a process may not watch another one here");
+    } else {
+      CHECK(atomics == 2);
+    }
+  }
+}
+#else
+TEST_CASE("ready makes two atomic operations") {
+  WARN("counted on x86-64 alone");
+}
+#endif
