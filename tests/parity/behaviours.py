@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from binding import Synchronised
+from state_behaviours import STATE_BEHAVIOURS
 
 
 def whole(layer):
@@ -327,4 +328,4 @@ def optimiser_in_step(comm):
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
                                                           checkpointing, declared_uses, static_changes,
                                                           static_ranks_differ, uneven_inputs,
-                                                          stop_when_exhausted, optimiser_in_step)}
+                                                          stop_when_exhausted, optimiser_in_step)} | STATE_BEHAVIOURS

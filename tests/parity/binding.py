@@ -9,22 +9,29 @@ import torch
 import weft
 
 TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+STATE_TYPES = {**TYPES, torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "u8"}
 
 
 class Synchronised:
     """module, whose gradients are averaged over comm's ranks by `step`."""
 
-    def __init__(self, module, comm, uses=None, **options):
-        """uses: of parameters by name, how often autograd tells of their gradients in a step, where not once."""
+    def __init__(self, module, comm, uses=None, ignored=(), **options):
+        """uses: of parameters by name, how often autograd tells of their gradients in a step, where not once.
+        ignored: names of parameters and buffers that are left alone."""
         self.module, self.comm = module, comm
         self.view = options.get("mode") == "view"
-        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
         self.parameters = [parameter for _, parameter in named]
         self.absent = options.get("absent", False)
         # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
         params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride(),
-                             (uses or {}).get(name, 1))
+                             (uses or {}).get(name, 1), value=parameter.data_ptr())
                   for name, parameter in named]
+        # Behind them, so that a parameter has the same number in both lists, what has no gradient.
+        params += [self._state(name, tensor, "state_only") for name, tensor in module.named_parameters()
+                   if not tensor.requires_grad and name not in ignored]
+        params += [self._state(name, tensor, "buffer") for name, tensor in module.named_buffers() if name not in ignored]
+        params += [weft.Param(name, (), flags="ignored") for name in ignored]
         self.reducer = weft.Reducer(comm, params, **options)
         self.open = False  # a step is
         self.ready = set()
@@ -35,12 +42,12 @@ class Synchronised:
 
     def broadcast_state(self, root=0):
         """Parameters and buffers of root, to all."""
-        with torch.no_grad():
-            for tensor in [*self.module.parameters(), *self.module.buffers()]:
-                flat = tensor.detach().contiguous()
-                if tensor.numel():
-                    self.comm.broadcast(flat, root)
-                    tensor.copy_(flat)
+        self.reducer.broadcast(root, chunk_bytes=4096)
+
+    @staticmethod
+    def _state(name, tensor, flags):
+        return weft.Param(name, tensor.shape, STATE_TYPES[tensor.dtype], tensor.stride(), value=tensor.data_ptr(),
+                          flags=flags)
 
     @contextlib.contextmanager
     def step(self, **begin):

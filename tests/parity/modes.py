@@ -170,6 +170,21 @@ class StaticView(Static, View):
     reducer_options = {**Static.reducer_options, **View.reducer_options}
 
 
+class Buffers(Mode):
+    """Rank 0's buffers go to all before every forward pass; the forward pass is inside the step."""
+
+    ddp_options = {"broadcast_buffers": True}
+    reducer_options = {"buffers": True}
+
+    def step_weft(self, synced, batches):
+        with synced.step():
+            synced.module.loss(batches[0]).backward()
+
+    def finish(self, ddp, synced):
+        for (name, ours), (_, theirs) in zip(synced.module.named_buffers(), ddp.module.model.named_buffers()):
+            assert torch.equal(ours, theirs), f"buffer {name}: ours {ours}, DDP's {theirs}"
+
+
 class Fp16Hook(CastHook):
     name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_hook
 
@@ -188,5 +203,6 @@ class Fp16WrapperHook(CastHook):
 
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
          "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
-         "replan-view": ReplanView, "static": Static, "static-view": StaticView, "fp16": Fp16Hook, "bf16": Bf16Hook,
+         "replan-view": ReplanView, "static": Static, "static-view": StaticView, "buffers": Buffers,
+         "fp16": Fp16Hook, "bf16": Bf16Hook,
          "fp16-wrapper": Fp16WrapperHook}

@@ -21,10 +21,11 @@ import torch_venv  # noqa: E402
 RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
 MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,static,"
-         "static-view,fp16,bf16,fp16-wrapper")
+         "static-view,buffers,fp16,bf16,fp16-wrapper")
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
-              "static_changes,static_ranks_differ,uneven_inputs,"
+              "static_changes,static_ranks_differ,uneven_inputs,state_broadcast,coalesced_broadcast,ignored_differ,"
+              "buffers_by_hook,"
               "stop_when_exhausted,optimiser_in_step")
 
 
