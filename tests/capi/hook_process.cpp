@@ -83,5 +83,6 @@ int main(int argc, char** argv) {
                                            [&](weft_test::Rank& r) { train(r, argv, &gradients[r.rank]); });
   if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
   for (const float value : gradients[0]) std::printf("%a\n", static_cast<double>(value));
-  return error.empty() && gradients[0] == gradients[1] ? 0 : 1;
+  const bool replicas = gradients[0] == gradients[1] || std::string(argv[2]) == "post_local_sgd";
+  return error.empty() && replicas ? 0 : 1;
 }

@@ -9,30 +9,32 @@ import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 PROGRAM = sys.argv[1]
-HOOKS = {"powersgd": "start=2 rank=2", "batched_powersgd": "start=5", "int8": "rounding=stochastic", "fp8": "format=e5m2",
-         "topk": "ratio=0.05", "randomk": "ratio=0.05", "onebit": "", "bf16": ""}
+HOOKS = [("powersgd", "start=2 rank=2"), ("powersgd", "start=2 rank=2 alternate=1"), ("powersgd", "start=5 feedback=ddp"),
+         ("batched_powersgd", "start=5"), ("int8", "rounding=stochastic"), ("fp8", "format=e5m2"), ("topk", "ratio=0.05"),
+         ("randomk", "ratio=0.05"), ("randomk", "ratio=0.05 feedback=1"), ("onebit", ""), ("bf16", ""),
+         ("post_local_sgd", "start=15 local=none")]
 
 
-def part(folder, hook, first, end):
-    result = cases.run([PROGRAM, folder, hook, HOOKS[hook], first, end], timeout=60)
-    expect_equal(result.returncode, 0, hook, result.stderr)
+def part(folder, hook, options, first, end):
+    result = cases.run([PROGRAM, folder, hook, options, first, end], timeout=60)
+    expect_equal(result.returncode, 0, hook, options, result.stderr)
     return result.stdout, [(Path(folder) / f"rank{rank}").read_bytes() for rank in range(2)]
 
 
 def test_two_processes():
     """ten steps in one process and ten in the next give the bits of twenty, with every hook"""
-    for hook in HOOKS:
+    for hook, options in HOOKS:
         with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:
-            expected = part(whole, hook, 0, 20)
-            part(parts, hook, 0, 10)
-            expect_equal(part(parts, hook, 10, 20), expected, hook)
+            expected = part(whole, hook, options, 0, 20)
+            part(parts, hook, options, 0, 10)
+            expect_equal(part(parts, hook, options, 10, 20), expected, hook, options)
             expect(len(expected[0].splitlines()) == 33 * 40, "gradients are printed", hook)
 
 
 def test_damaged_file():
     """a file that was cut is named"""
     with tempfile.TemporaryDirectory() as folder:
-        _, blobs = part(folder, "powersgd", 0, 3)
+        _, blobs = part(folder, "powersgd", "start=2", 0, 3)
         for rank in range(2):
             (Path(folder) / f"rank{rank}").write_bytes(blobs[rank][:-5])
         result = cases.run([PROGRAM, folder, "powersgd", "", 3, 4], timeout=60)

@@ -52,6 +52,14 @@ def test_custom_hook():
     expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: 2 -2 2 0" for r in range(2)])
 
 
+def test_overlapped_step():
+    """overlapped_step updates each layer behind its bucket, with the weights of updating after finish"""
+    result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "overlapped_step"])
+    expect_equal(result.returncode, 0, result)
+    expect_equal(sorted(result.stdout.splitlines()),
+                 [f"[{r}] weights are equal to those of updating after finish" for r in range(2)])
+
+
 def test_framework_glue():
     """framework_glue trains, with a layer used twice and a branch that ranks leave out, and replicas agree"""
     for ranks in (1, 2, 3):

@@ -159,3 +159,83 @@ TEST_CASE("a rank that computes for several budgets is not condemned, in either 
     }
   }
 }
+
+namespace {
+
+// An all-reduce whose first stage takes its time on rank 1, in step 1.
+constexpr int64_t kStageBudgetMs = 1000;
+
+weft_status plan_slow(void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
+  plan->collective_count = 1;
+  plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+  plan->collectives[0].dtype = bucket->dtype;
+  plan->collectives[0].op = WEFT_OP_AVG;
+  plan->collectives[0].count = bucket->count;
+  return WEFT_OK;
+}
+
+weft_status stage_slow(void*, const weft_bucket* bucket, weft_stage* stage, char*) {
+  volatile uint64_t result = 0;
+  const bool slow = bucket->rank == 1 && bucket->step == 1 && stage->index == 0;
+  const uint64_t until = slow ? weft_test::now_ms() + 3 * kStageBudgetMs : 0;
+  while (weft_test::now_ms() < until) result = result + 1;
+  return WEFT_OK;
+}
+
+weft_status three_steps(const Joined& joined, weft_error* error) {
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "slow";
+  table.plan = plan_slow;
+  table.stage = stage_slow;
+  weft_hook* hook = nullptr;
+  weft_status status = weft_hook_create_custom(joined.context, &table, nullptr, &hook);
+  const int64_t shape[] = {1000};
+  weft_param param = WEFT_PARAM_INIT;
+  param.name = "weight";
+  param.dtype = WEFT_DTYPE_F32;
+  param.ndim = 1;
+  param.shape = shape;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  options.hook = hook;
+  weft_reducer* reducer = nullptr;
+  if (status == WEFT_OK) status = weft_reducer_create(joined.comm, &options, &reducer, error);
+  std::vector<float> gradient(1000, 1.0f);
+  for (int step = 0; step < 3 && status == WEFT_OK; step++) {
+    status = weft_reducer_begin(reducer, nullptr);
+    if (status == WEFT_OK) status = weft_reducer_ready(reducer, 0, gradient.data(), nullptr);
+    if (status == WEFT_OK) status = weft_reducer_finish(reducer, nullptr);
+    if (status != WEFT_OK) weft_reducer_error(reducer, error);
+  }
+  weft_reducer_destroy(&reducer);
+  weft_hook_destroy(&hook);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose hook computes for several budgets is not condemned, in either progress mode") {
+  for (const std::string& backend : weft_test::backends()) {
+    for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
+      INFO(backend << ", progress mode " << progress);
+      const std::string store = weft_test::store_name();
+      Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
+        Joined joined(backend.c_str(), rank, kRanks, store, patient(kStageBudgetMs, progress));
+        weft_error error = joined.error;
+        const weft_status status = joined.status == WEFT_OK ? three_steps(joined, &error) : joined.status;
+        weft_comm_destroy(&joined.comm);
+        weft_context_destroy(&joined.context);
+        reporter.end(status, error);
+      });
+      for (int r = 0; r < kRanks; r++) {
+        Word word;
+        REQUIRE(ranks.last_word(r, kSetupMs, &word));
+        INFO("rank " << r << ": " << word.text);
+        CHECK(word.status == WEFT_OK);
+        CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+    }
+  }
+}

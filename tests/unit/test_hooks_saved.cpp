@@ -1,5 +1,7 @@
 // Saving and loading hooks: going on as if nothing had happened, what is kept of another rank's state, and
 // bytes that are not what they should be.
+#include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "core/hook_blob.h"
@@ -137,6 +139,145 @@ TEST_CASE("a hook whose communicator changed forgets what it had not sent, and n
       self.expect(again == after, "the same is left");
     });
     check(failures);
+  }
+}
+
+namespace {
+
+// Of a built-in hook's blob: its arrays, behind the counters; and of these those of one kind.
+Bytes arrays_of(const Bytes& blob) {
+  HookBlob read;
+  if (!read_hook(blob, &read).ok()) return {};
+  const ByteView arrays = read.state.subspan(sizeof(uint32_t) + sizeof(uint64_t) + 2 * sizeof(int32_t));
+  return {arrays.begin(), arrays.end()};
+}
+// "error" comes first.
+Bytes errors_of(const Bytes& blob) {
+  const Bytes arrays = arrays_of(blob);
+  ByteReader reader(arrays);
+  reader.get<uint32_t>();
+  if (reader.get_string(16) != "error") return {};
+  uint64_t bytes = sizeof(uint32_t) + sizeof(uint32_t) + 5 + sizeof(uint64_t);
+  for (auto left = reader.get<uint64_t>(); left > 0; left--) {
+    bytes += sizeof(uint32_t) + reader.get_string(4096).size() + sizeof(uint64_t);
+    const uint64_t values = reader.get<uint64_t>() * sizeof(float);
+    bytes += reader.get_raw(values).size();
+  }
+  return {arrays.begin() + sizeof(uint32_t), arrays.begin() + static_cast<ptrdiff_t>(bytes)};
+}
+
+// Lines of a log that many ranks write to.
+class Lines {
+ public:
+  Log log{[this](LogLevel, const char* line) {
+            const std::lock_guard lock(mutex_);
+            lines_.emplace_back(line);
+          },
+          LogLevel::kWarn};
+  bool have(const std::string& part) const {
+    return std::any_of(lines_.begin(), lines_.end(),
+                       [&](const std::string& line) { return has(line, part); });
+  }
+  bool empty() const { return lines_.empty(); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "with fewer ranks and other buckets what belongs to parameters is kept, and the log says what is lost") {
+  const Model model(layers());
+  for (const auto& name : kHooks) {
+    INFO(name.first << " " << name.second);
+    Blobs saved;
+    train_from(model, name, 0, 6, nullptr, &saved);
+    Lines lines;
+    const auto failures = run_threads(2, [&](Rank& self) {
+      const Bytes& mine = saved.of_rank[static_cast<size_t>(self.rank)];
+      std::shared_ptr<Hook> hook;
+      self.expect(built_in(name.first, name.second, &hook, nullptr, nullptr, &lines.log), "hook");
+      self.expect(load_hook(*hook, mine), "load");
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {1 << 20}}), "create");
+      Bytes after;
+      self.expect(save_hook(*hook, &after), "save");
+      // DDP's feedback is kept for whatever shares a bucket with a matrix: here more than before.
+      const bool whole_buckets = has(name.second, "ddp");
+      self.expect(whole_buckets || errors_of(after) == errors_of(mine), "what was not sent is kept");
+      // A bucket's factors are of no use to another bucket.
+      const bool by_bucket = std::string(name.first) == "batched_powersgd";
+      self.expect(by_bucket || whole_buckets || arrays_of(after) == arrays_of(mine), "factors are kept");
+      Gradients gradients(model);
+      gradients.fill(7, self.rank);
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+      self.expect(reducer->finish({}), "finish");
+    });
+    check(failures);
+    CHECK(lines.have("3 ranks have saved, 2 go on: what the others had not sent is lost"));
+  }
+}
+
+TEST_CASE("what another rank saved loses its errors and nothing else, and the log says so") {
+  const Model model(layers());
+  for (const auto& name : kHooks) {
+    INFO(name.first << " " << name.second);
+    Blobs saved;
+    train_from(model, name, 0, 6, nullptr, &saved);
+    Lines lines;
+    std::shared_ptr<Hook> own, other;
+    REQUIRE(built_in(name.first, name.second, &own, nullptr, nullptr, &lines.log).ok());
+    REQUIRE(built_in(name.first, name.second, &other, nullptr, nullptr, &lines.log).ok());
+    Bytes with, without;
+    REQUIRE(load_hook(*own, saved.of_rank[1]).ok());
+    REQUIRE(own->rebind(1, 3).ok());  // forgets errors as well
+    REQUIRE(save_hook(*own, &without).ok());
+    CHECK(lines.empty());
+    REQUIRE(load_hook(*other, saved.of_rank[1]).ok());
+    REQUIRE(other->rebind(2, 3).ok());
+    REQUIRE(save_hook(*other, &with).ok());
+    CHECK(arrays_of(with) == arrays_of(without));
+    CHECK(lines.have("rank 2 has loaded what rank 1 saved: steps and factors are kept"));
+  }
+}
+
+TEST_CASE("a parameter of another size starts anew, and the log says which") {
+  const Model before({{"fc", {37, 41}}, {"out", {10, 131}}, {"gone", {30, 40}}});
+  const Model after({{"fc", {37, 41}}, {"out", {11, 131}}, {"new", {30, 40}}});
+  Blobs saved;
+  train_from(before, {"powersgd", "start=2"}, 0, 6, nullptr, &saved);
+  Lines lines;
+  const auto failures = run_threads(3, [&](Rank& self) {
+    std::shared_ptr<Hook> hook;
+    self.expect(built_in("powersgd", "start=2", &hook, nullptr, nullptr, &lines.log), "hook");
+    self.expect(load_hook(*hook, saved.of_rank[static_cast<size_t>(self.rank)]), "load");
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, after, hook, &reducer, {.limits = {3000}}), "create");
+  });
+  check(failures);
+  CHECK(lines.have("'error' of parameter 'out' starts anew: it has 1441 values, and had 1310"));
+  CHECK_FALSE(lines.have("'fc'"));
+  CHECK_FALSE(lines.have("'new'"));
+}
+
+TEST_CASE("a re-plan keeps what was not sent of each parameter, and drops factors of buckets") {
+  const Model model(layers());
+  for (const auto& name : kHooks) {
+    INFO(name.first << " " << name.second);
+    Blobs saved;
+    train_from(model, name, 0, 6, nullptr, &saved);
+    std::shared_ptr<Hook> hook;
+    REQUIRE(built_in(name.first, name.second, &hook).ok());
+    REQUIRE(load_hook(*hook, saved.of_rank[0]).ok());
+    REQUIRE(hook->replan(3).ok());
+    Bytes after;
+    REQUIRE(save_hook(*hook, &after).ok());
+    CHECK(errors_of(after) == errors_of(saved.of_rank[0]));
+    const bool by_bucket = std::string(name.first) == "batched_powersgd";
+    CHECK((after.size() < saved.of_rank[0].size()) == by_bucket);
   }
 }
 

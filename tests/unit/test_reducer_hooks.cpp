@@ -28,7 +28,9 @@ struct User {
   std::vector<std::pair<uint32_t, uint32_t>> stages;  // (bucket, stage), in the order of their calls
   std::vector<double> divisors;
   std::vector<uint64_t> steps;
-  std::vector<uint32_t> last;  // buckets that were told so, at stage 0
+  std::vector<uint32_t> last;    // buckets that were told so, at stage 0
+  std::vector<uint32_t> joined;  // buckets, in steps without data
+  bool refuses_to_join = false;
 };
 
 User& user(void* data) {
@@ -91,6 +93,12 @@ std::shared_ptr<Hook> hook_by_hand(User* u) {
   table.name = "by_hand";
   table.plan = plan_by_hand;
   table.stage = stage_by_hand;
+  table.join = [](void* data, const weft_bucket* bucket, char* message) -> weft_status {
+    user(data).joined.push_back(bucket->index);
+    if (!user(data).refuses_to_join) return WEFT_OK;
+    std::strcpy(message, "no data, no step");
+    return WEFT_ERR_STATE;
+  };
   table.free_user_data = [](void* data) { user(data).freed++; };
   std::shared_ptr<Hook> hook;
   if (!make_hook_table(table, u, &hook).ok()) return nullptr;
@@ -108,6 +116,57 @@ Status one_step(Reducer& reducer, Gradients& gradients, uint64_t seed) {
 }
 
 }  // namespace
+
+TEST_CASE("a hook is told of the steps in which its rank has no data, before their stages") {
+  const Model model(float_params());
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    const RigOptions rig = {.limits = {100}, .flags = WEFT_REDUCER_UNEVEN};
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, rig), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 3; step++) {
+      u.stages.clear();
+      gradients.fill(step, self.rank);
+      if (self.rank == 1 && step == 1) {
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = WEFT_BEGIN_NO_DATA;
+        self.expect(reducer->begin(&begin), "begin");
+        self.expect(reducer->finish({}), "finish");
+        std::vector<uint32_t> buckets(reducer->bucket_count());
+        std::iota(buckets.begin(), buckets.end(), 0u);
+        self.expect(u.joined == buckets, "each bucket once, in order");
+      } else {
+        self.expect(one_step(*reducer, gradients, step), "step");
+        self.expect(u.joined.empty() || step == 2, "nothing else");
+      }
+      self.expect(u.stages.size() == size_t{3} * reducer->bucket_count(), "the stages run all the same");
+    }
+  });
+  check(failures);
+}
+
+TEST_CASE("a hook that refuses a step without data fails it on all ranks") {
+  const Model model(float_params());
+  const auto failures = run_threads(2, [&](Rank& self) {
+    User u;
+    u.refuses_to_join = self.rank == 1;
+    std::unique_ptr<Reducer> reducer;
+    const RigOptions rig = {.limits = {100}, .flags = WEFT_REDUCER_UNEVEN};
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, rig), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = self.rank == 1 ? WEFT_BEGIN_NO_DATA : 0;
+    self.expect(reducer->begin(&begin), "begin");
+    if (self.rank == 0) self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+    const Status status = reducer->finish({});
+    self.expect(has(status.text(), "no data, no step"), status.text());
+  });
+  check(failures);
+}
 
 TEST_CASE("a hook with two collectives and computing between them gives what all-reduce gives") {
   const Model model(float_params());

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "reducer_rig.h"
+#include "registry.h"
 #include "trace/recorder.h"
 #include "trace/timeline.h"
 
@@ -169,6 +170,51 @@ TEST_CASE("a timeline replaces the file before it, and an error names the path")
   std::filesystem::create_directory(folder.path / "taken");
   CHECK(recorder.write(folder.path / "taken").code() == Code::kSystem);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
+}
+
+TEST_CASE("the trace of a step shows a bucket encoded while the one before it travels") {
+  const Model model({{"first", {5000}}, {"second", {5000}}, {"last", {5000}}});
+  std::atomic<bool> encoded{false};
+  const auto failures = run_threads(2, [&](Rank& self) {
+    Context& context = self.comm->context();
+    TraceRecorder recorder(context.clock());
+    std::shared_ptr<Hook> hook;
+    self.expect(Registry::make_hook("int8", {{}, nullptr, host_ops()}, &hook), "hook");
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    self.expect(recorder.start(0), "start");
+    context.set_trace(&recorder);
+    // The first event of a kind, of a bucket if one is named.
+    const auto first = [&](TraceKind kind, uint32_t bucket) {
+      uint64_t lost = 0;
+      for (const RecordedEvent& e : recorder.events(&lost)) {
+        if (e.event.kind == kind && (bucket == UINT32_MAX || e.event.bucket == bucket)) return e.event;
+      }
+      return TraceEvent();
+    };
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    // Rank 1 comes once rank 0 has encoded two buckets: until then the first one cannot have arrived.
+    const auto may_come = [&] { return self.rank == 0 || encoded; };
+    self.expect(context.engine().wait(may_come, Deadline::after(context.clock(), 60'000, 0)), "encoded");
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+    const auto two = [&] { return self.rank == 1 || first(TraceKind::kStage, 1).end_ns != 0; };
+    self.expect(context.engine().wait(two, Deadline::after(context.clock(), 60'000, 0)), "two are encoded");
+    encoded = true;
+    self.expect(reducer->finish({}), "finish");
+    if (self.rank == 0) {
+      const TraceEvent travel = first(TraceKind::kCollective, UINT32_MAX);  // bucket 0's codes
+      const TraceEvent encode = first(TraceKind::kStage, 1);
+      self.expect(travel.begin_ns < encode.begin_ns && encode.end_ns < travel.end_ns,
+                  "bucket 1 is encoded meanwhile");
+    }
+    reducer.reset();
+    context.engine().locked([&] { context.set_trace(nullptr); });
+    self.expect(recorder.stop(), "stop");
+  });
+  check(failures);
 }
 
 TEST_CASE("the trace of a step shows a launch before the last ready") {
