@@ -170,6 +170,15 @@ weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* 
   });
 }
 
+weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    weft_gather_options read{};
+    const Status given = read_struct(options, "weft_gather_options", &read);
+    return reducer->rep->gather_params(read, given);
+  });
+}
+
 weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                               weft_join_result* result) {
   return plain([&]() -> Status {

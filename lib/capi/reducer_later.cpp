@@ -18,6 +18,3 @@ weft_status weft_reducer_ready_sparse(weft_reducer*, uint64_t, const weft_sparse
 weft_status weft_reducer_sparse_result(weft_reducer*, uint64_t, weft_sparse*) {
   return later(__func__);
 }
-weft_status weft_reducer_gather_params(weft_reducer*, const weft_gather_options*) {
-  return later(__func__);
-}

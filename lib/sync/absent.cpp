@@ -135,6 +135,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     if (s.readiness->step().open()) {
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
     }
+    WEFT_TRY(note(settle_gather()));
     begin_without_data({}, true);
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
     WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
@@ -146,6 +147,12 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
       // That the others want what cannot be is their error; the old plan stays.
       const Status planned = take_plan(nullptr, {});
       if (!planned.ok() && state_->comm->failed()) return note(planned);
+      continue;
+    }
+    if (turn == Turn::kGather) {
+      start_gather(options.timeout_ms, Status(), false);
+      const Status gathered = settle_gather();
+      if (!gathered.ok() && s.comm->failed()) return note(gathered);
       continue;
     }
     result->steps++;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/chunks.h"
 #include "sync/reducer.h"
 
 namespace weft {
@@ -185,10 +186,23 @@ Status furnish_local(ReducerState* s) {
     return made;
   }));
   if (s->sharded) {
+    for (const PlannedBucket& bucket : s->plan.buckets) {
+      for (const uint32_t param : bucket.params) {
+        if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
+        return Status::error(Code::kUnsupported,
+                             cat("parameter ", param, " ('", s->manifest.params[param].name,
+                                 "') cannot be sharded: it travels as a type of another size"));
+      }
+    }
     s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
     s->schedule.part(*s->ownership, s->comm->rank());
   }
   const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
+  if (s->sharded && check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) {
+    std::unique_ptr<GatherStaging> staging;
+    WEFT_TRY(GatherStaging::make(s->plan, arena, &staging));
+    s->staging = std::move(staging);
+  }
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
     WEFT_TRY(
@@ -312,6 +326,15 @@ void Reducer::make_step() {
   Engine& engine = state_->comm->context().engine();
   engine.locked([&] { state_->lane->set_flight_source(step_); });
   engine.add(step_);
+  if (!state_->sharded) return;
+  gather_ = std::make_shared<Gather>(state_);
+  engine.add(gather_);
+}
+
+void Reducer::unmake_step() {
+  Engine& engine = state_->comm->context().engine();
+  engine.remove(step_.get());
+  if (gather_) engine.remove(gather_.get());
 }
 
 Reducer::~Reducer() {
@@ -327,15 +350,16 @@ Reducer::~Reducer() {
   // Also a step that finish gave up on ends, once its stage returns.
   const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); },
                                                      Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
-  context.engine().remove(step_.get());
+  const bool gathered = end_gather();
+  unmake_step();
   if (!quiet || step_->stage_given_up()) {
     state_->buckets->abandon();
     state_->scratch->abandon();
   }
-  if (quiet) {
+  if (quiet && gathered) {
     comm.close_lane(state_->lane);
     if (state_->hook_lane) state_->hook->comm()->close_lane(state_->hook_lane);
-  } else {
+  } else if (!quiet) {
     // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
     // for as long as the process runs, its communicator and context.
     context.keep(step_);

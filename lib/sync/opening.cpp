@@ -14,11 +14,21 @@ Status differs(int rank, const std::string& mine, int other_rank, const std::str
 }
 
 Status check_record(const OpeningRecord& record, int rank) {
-  const bool possible = record.flags < 2 * OpeningRecord::kReplan && std::isfinite(record.weight) &&
+  const bool possible = record.flags < 2 * OpeningRecord::kGather && std::isfinite(record.weight) &&
                         record.weight > 0 && record.micro_batches > 0;
   if (possible) return {};
   return Status::error(Code::kMismatch, cat("rank ", rank, " opened the step with what cannot be"))
       .with_ranks({rank});
+}
+
+// What the opening is of: 0 for a step.
+uint32_t kind(const OpeningRecord& record) {
+  return record.flags & (OpeningRecord::kReplan | OpeningRecord::kGather);
+}
+
+std::string does(uint32_t kind, const char* ending) {
+  if (kind == 0) return cat("begin", ending, " a step");
+  return kind == OpeningRecord::kReplan ? cat("re-plan", ending) : cat("gather", ending, " parameters");
 }
 
 // All have begun the same step, and those with data divide it alike.
@@ -26,17 +36,16 @@ Status check_agreement(const std::vector<OpeningRecord>& records, int first_acti
   const auto first = std::find_if(records.begin(), records.end(), [](const OpeningRecord& record) {
     return !record.has(OpeningRecord::kJoined);
   });
-  const bool replan = first != records.end() && first->has(OpeningRecord::kReplan);
+  const uint32_t wanted = first != records.end() ? kind(*first) : 0;
   for (size_t r = 0; r < records.size(); r++) {
     const int rank = static_cast<int>(r);
     WEFT_TRY(check_record(records[r], rank));
     if (records[r].step != records[0].step) {
       return differs(0, cat("begins step ", records[0].step), rank, cat("step ", records[r].step));
     }
-    const bool replans = records[r].has(OpeningRecord::kReplan);
-    if (replans != replan && !records[r].has(OpeningRecord::kJoined)) {
-      return Status::error(Code::kMismatch, cat("rank ", rank, replans ? " re-plans" : " begins a step",
-                                                " while others ", replan ? "re-plan" : "begin a step"))
+    if (kind(records[r]) != wanted && !records[r].has(OpeningRecord::kJoined)) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " ", does(kind(records[r]), "s"),
+                                                " while others ", does(wanted, "")))
           .with_ranks({rank});
     }
     if (first_active < 0 || !records[r].has(OpeningRecord::kData)) continue;
@@ -77,6 +86,9 @@ Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const 
   } else if (std::any_of(records.begin(), records.end(),
                          [](const OpeningRecord& record) { return record.has(OpeningRecord::kReplan); })) {
     opening->turn = Turn::kReplan;
+  } else if (std::any_of(records.begin(), records.end(),
+                         [](const OpeningRecord& record) { return record.has(OpeningRecord::kGather); })) {
+    opening->turn = Turn::kGather;
   } else if (!opening->joined.empty() && rules.stop_when_exhausted) {
     opening->turn = Turn::kExhausted;
   }

@@ -17,6 +17,7 @@ struct OpeningRecord {
   static constexpr uint32_t kData = 1;    // it has gradients, of this step or accumulated ones
   static constexpr uint32_t kJoined = 2;  // it has no more data
   static constexpr uint32_t kReplan = 4;  // no step: it wants another plan
+  static constexpr uint32_t kGather = 8;  // no step: parameters are gathered
   uint64_t step = 0;
   double weight = 1;
   uint32_t micro_batches = 1;
@@ -30,6 +31,7 @@ enum class Turn : uint8_t {
   kReduce,     // as any step
   kOver,       // all ranks have joined: nothing is reduced
   kReplan,     // nothing is reduced: the ranks make a plan
+  kGather,     // nothing is reduced: the ranks gather parameters (sync/gather.h)
   kDiffers,    // the values of the ranks differ (sync/prelude.h): nothing is reduced
   kExhausted,  // a rank has joined, and the others are to stop: nothing is reduced
 };

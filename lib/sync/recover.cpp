@@ -75,6 +75,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   if (old.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first")));
   }
+  settle_gather().ok();  // that it failed is known by then
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   if (!quiet || step_->stage_given_up()) {
     return note(
@@ -110,7 +111,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     comm->close_lane(next->lane);
     return note(bound);
   }
-  context.engine().remove(step_.get());
+  unmake_step();
   old.comm->close_lane(old.lane);
   {
     const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it

@@ -77,6 +77,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   }
   WEFT_TRY(note(check_begin(given)));
   WEFT_TRY(note(check_destinations(given.gradients)));
+  WEFT_TRY(note(settle_gather()));
   reduced_ = false;
   destinations_ = given.gradients;
   if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {
@@ -434,7 +435,7 @@ void Reducer::query(weft_reducer_stats* stats) const {
   *stats = stats_;
   stats->struct_size = sizeof *stats;
   stats->bucket_bytes = state_->buckets->bucket_bytes();
-  stats->scratch_bytes = state_->scratch->bytes();
+  stats->scratch_bytes = state_->scratch->bytes() + (state_->staging ? state_->staging->bytes() : 0);
   stats->retained_bytes = state_->buckets->retained_bytes();
   stats->other_bytes = other_bytes_;
   stats->hook_bytes = state_->hook_bytes;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "sync/gather.h"
 #include "sync/history.h"
 #include "sync/state.h"
 #include "sync/step.h"
@@ -40,6 +41,8 @@ class Reducer {
   Status norms(weft_norms* norms, double* per_param);
   // slices: null to ask for their number.
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
+  // Collective; returns at once. given: what the caller found wrong; the other ranks learn it.
+  Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
   Status param(uint64_t param, weft_param_info* info) const;
   // Steps without data until all ranks have joined.
@@ -74,6 +77,11 @@ class Reducer {
   // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
   // them. Collective.
   static Status furnish(ReducerState* state, Deadline deadline);
+  void unmake_step();
+  void start_gather(int64_t timeout_ms, const Status& wish, bool announce);
+  Status settle_gather();
+  bool end_gather();
+  Status wait_value(uint64_t param, int64_t timeout_ms);
   void make_step();  // for the state, driven by the engine
   bool has_bucket(uint64_t param) const {
     return param < state_->plan.bucket_of.size() && state_->plan.bucket_of[param] != kNoBucket;
@@ -94,7 +102,7 @@ class Reducer {
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
-  Status check_between_steps(const char* what) const;
+  Status check_between_steps(const char* what);
   Status broadcast_root(int32_t wanted, int32_t* root) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
                          const std::vector<int>& stale, Deadline deadline);
@@ -122,6 +130,10 @@ class Reducer {
 
   std::shared_ptr<ReducerState> state_;  // changed by rebind alone, under mutex_
   std::shared_ptr<Step> step_;
+  std::shared_ptr<Gather> gather_;      // null unless sharded; made with step_
+  std::atomic<bool> gathering_{false};  // from gather_params until the next step
+  Deadline gather_deadline_ = Deadline::never();
+  Status unable_;  // why this rank cannot gather
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;
 

@@ -116,6 +116,7 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
+  WEFT_TRY(note(settle_gather()));
   if (s.uneven) {
     // Ranks that have joined are waiting for the next step's opening.
     StepStart start;
@@ -197,7 +198,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
       std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);
   }
   const uint64_t committed = step_->committed();
-  context.engine().remove(step_.get());
+  unmake_step();
   {
     const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
     state_.swap(next);

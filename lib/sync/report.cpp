@@ -172,6 +172,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
   std::vector<std::pair<const char*, uint64_t>> parts = heap_parts();
   parts.insert(parts.begin(), {{"buckets", state_->buckets->bucket_bytes()},
                                {"hook_scratch", state_->scratch->bytes()},
+                               {"gather", state_->staging ? state_->staging->bytes() : 0},
                                {"hook_state", state_->hook_bytes},
                                {"retained", state_->buckets->retained_bytes()}});
   return parts;
@@ -205,7 +206,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
           {"norms", s.norms ? s.norms->memory_bytes() : 0},
           {"prelude", s.prelude ? s.prelude->memory_bytes() : 0},
-          {"step", step_->memory_bytes()},
+          {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},
           {"flight", FlightRing::kCapacity * sizeof(FlightOperation)}};
 }
 

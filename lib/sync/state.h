@@ -26,6 +26,8 @@
 
 namespace weft {
 
+class GatherStaging;
+
 struct ReducerState {
   std::shared_ptr<Comm> comm;
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
@@ -52,7 +54,8 @@ struct ReducerState {
   std::unique_ptr<Ownership> ownership;  // null unless sharded
   std::unique_ptr<HookViews> views;      // step, divisor: written by Step
   Schedule schedule;
-  std::shared_ptr<Buckets> buckets;  // stay when the reducer is bound to another communicator
+  std::shared_ptr<Buckets> buckets;        // stay when the reducer is bound to another communicator
+  std::shared_ptr<GatherStaging> staging;  // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets

@@ -59,6 +59,7 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
   }
   WEFT_TRY(note(known(param)));
+  if (gathering_.load()) return wait_value(param, timeout_ms);
   const uint32_t stamp = synchronised_.load();
   if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
   const uint32_t bucket = s.buckets->place(param).bucket;

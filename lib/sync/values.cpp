@@ -166,9 +166,9 @@ class Messages {
 
 }  // namespace
 
-Status Reducer::check_between_steps(const char* what) const {
+Status Reducer::check_between_steps(const char* what) {
   if (state_->comm->failed()) return state_->comm->failure();
-  if (!state_->readiness->step().open()) return {};
+  if (!state_->readiness->step().open()) return settle_gather();
   return Status::error(Code::kState, cat(what, " inside ", step_text(), ": finish it first"));
 }
 

@@ -171,6 +171,13 @@ class Reducer(Handle):
         self._check(lib.reducer_owned(self._handle, rank, slices, count))
         return [Slice(each.param, each.offset, each.count) for each in slices]
 
+    def gather_params(self, *, timeout: Optional[float] = None) -> None:
+        """Sharded: start to send each owner's slices of the parameters' values to all ranks. Collective.
+
+        Returns at once. `wait_param` waits for one parameter, the next begin for all.
+        """
+        self._check(lib.reducer_gather_params(self._handle, _abi.GatherOptions(timeout_ms=milliseconds(timeout))))
+
     def result(self, param: Union[int, str], gradient: Any) -> None:
         """Copy the last step's result of a parameter to an array; for those that were absent here."""
         index = self.index(param)

@@ -362,3 +362,166 @@ TEST_CASE("what cannot be sharded is refused by name") {
     self.expect(reducer->owned(owner, &slice, &count).code() == Code::kArg && count == 1, "no room");
   }));
 }
+
+namespace {
+
+// A rank's values of the parameters, and a model that says where they are.
+class Values {
+ public:
+  Values(const Model& model, bool all = true) : memory(model), params(model.c()) {
+    for (size_t i = 0; i < params.size(); i++) {
+      if (all || i + 1 < params.size()) params[i].parameter = memory[i];
+    }
+  }
+  // Elements that `rank` owns have its values of the round, others are NaN or whatever comes.
+  void update(Rank& self, const Model& model, Reducer& reducer, uint64_t round) {
+    std::vector<Layout> layouts;
+    Manifest manifest;
+    self.expect(make_manifest(params.data(), params.size(), sizeof(weft_param), &manifest), "manifest");
+    for (const Param& p : manifest.params) layouts.emplace_back(p);
+    for (const weft_slice& slice : slices_of(self, reducer, self.rank)) {
+      const uint32_t size = dtype_size(model[slice.param].dtype);
+      layouts[slice.param].for_each_run(slice.offset, slice.count, [&](uint64_t at, uint64_t k, uint64_t n) {
+        for (uint64_t e = 0; e < n; e++) {
+          store(model[slice.param].dtype, value(round, 0, slice.param, k + e),
+                memory[slice.param] + (at + e) * size);
+        }
+      });
+    }
+    wanted = memory.memory();
+    for (size_t i = 0; i < model.size(); i++) {
+      const uint32_t size = dtype_size(model[i].dtype);
+      layouts[i].for_each_run(0, model.count(i), [&](uint64_t at, uint64_t k, uint64_t n) {
+        for (uint64_t e = 0; e < n; e++)
+          store(model[i].dtype, value(round, 0, i, k + e), wanted[i].data() + (at + e) * size);
+      });
+    }
+  }
+
+  Gradients memory;
+  std::vector<weft_param> params;
+  std::vector<Bytes> wanted;  // after the gather, gaps untouched
+};
+
+Status make_with_values(Rank& self, const std::vector<weft_param>& params, uint64_t flags, uint64_t limit,
+                        std::unique_ptr<Reducer>* reducer) {
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = params.data();
+  options.param_count = params.size();
+  options.bucket_limits = &limit;
+  options.bucket_limit_count = 1;
+  options.flags = flags;
+  return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
+}
+
+Status step_of(Reducer& reducer, Gradients& gradients) {
+  WEFT_TRY(reducer.begin(nullptr));
+  for (size_t i = 0; i < gradients.memory().size(); i++) WEFT_TRY(reducer.ready(i, gradients[i], nullptr));
+  return reducer.finish({});
+}
+
+}  // namespace
+
+TEST_CASE("gathered parameters are their owners' values on every rank, over loopback and shm") {
+  const Model model(params());
+  for (const bool over_shm : {false, true}) {
+    for (const uint64_t flags : {WEFT_REDUCER_SHARDED, kWhole}) {
+      for (const uint64_t limit : {uint64_t{0}, uint64_t{1000}, uint64_t{1} << 30}) {
+        RanksOptions options;
+        if (over_shm) options.backend = &shm::backend();
+        check(run_threads(
+            3,
+            [&](Rank& self) {
+              Values values(model);
+              std::unique_ptr<Reducer> reducer;
+              self.expect(make_with_values(self, values.params, flags, limit, &reducer), "create");
+              if (!reducer) return;
+              Gradients gradients(model);
+              for (uint64_t round = 1; round < 4; round++) {
+                gradients.fill(round, self.rank);
+                self.expect(step_of(*reducer, gradients), "step");
+                values.update(self, model, *reducer, round);
+                self.expect(reducer->gather_params({}, {}), "gather");
+                for (size_t i = 0; round != 2 && i < model.size(); i++) {
+                  self.expect(reducer->wait_param(i, 0), "wait_param");
+                  self.expect(values.memory.memory()[i] == values.wanted[i], cat("value of ", model[i].name));
+                }
+                if (round != 2) continue;
+                self.expect(step_of(*reducer, gradients), "a step that waits for the values");
+                self.expect(values.memory.memory() == values.wanted, "values");
+              }
+            },
+            options));
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that have joined take part in gathers") {
+  const Model model(params());
+  check(run_threads(3, [&](Rank& self) {
+    Values values(model);
+    std::unique_ptr<Reducer> reducer;
+    const uint64_t flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_UNEVEN;
+    self.expect(make_with_values(self, values.params, flags, 500, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    values.update(self, model, *reducer, 7);
+    for (int step = 0; step < self.rank; step++) {
+      self.expect(step_of(*reducer, gradients), "step");
+      self.expect(reducer->gather_params({}, {}), "gather");
+    }
+    weft_join_result joined{};
+    self.expect(reducer->join({}, &joined), "join");
+    self.expect(joined.steps == 2 - static_cast<uint64_t>(self.rank), cat("joined ", joined.steps, " steps"));
+    self.expect(values.memory.memory() == values.wanted, "values");
+  }));
+}
+
+TEST_CASE("a rank without a parameter's value is named on all ranks, and the reducer stays usable") {
+  const Model model(params());
+  check(run_threads(2, [&](Rank& self) {
+    Values values(model, self.rank == 0);
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_with_values(self, values.params, WEFT_REDUCER_SHARDED, 500, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const Status status = reducer->gather_params({}, {});
+    if (self.rank == 1) {
+      self.expect(status.code() == Code::kArg && has(status.text(), "'large') has no value"), status.text());
+    } else {
+      self.expect(status, "gather");
+      const Status waited = reducer->wait_param(0, 0);
+      self.expect(waited.code() == Code::kMismatch && has(waited.text(), "rank 1 cannot gather parameters"),
+                  waited.text());
+      self.expect(reducer->begin(nullptr).code() == Code::kMismatch, "the next begin says so once");
+    }
+    self.expect(step_of(*reducer, gradients), "a step afterwards");
+    weft_gather_options wrong = WEFT_GATHER_OPTIONS_INIT;
+    wrong.flags = 1;
+    const Status refused = reducer->gather_params(self.rank == 0 ? wrong : weft_gather_options{}, {});
+    self.expect(refused.code() == Code::kArg, refused.text());
+    self.expect(step_of(*reducer, gradients).ok() || self.rank == 1, "a step after a refusal");
+  }));
+}
+
+TEST_CASE("parameters are gathered between steps of sharded reducers only") {
+  const Model model({{"a", {400}}});
+  check(run_threads(2, [&](Rank& self) {
+    Values values(model);
+    std::unique_ptr<Reducer> reducer, plain;
+    self.expect(make_with_values(self, values.params, 0, 500, &plain), "create");
+    self.expect(make_with_values(self, values.params, WEFT_REDUCER_SHARDED, 500, &reducer), "create");
+    if (!reducer || !plain) return;
+    const auto refused = [&](const Status& status, const std::string& why) {
+      self.expect(status.code() == Code::kState && has(status.text(), why), status.text() + ", not " + why);
+    };
+    refused(plain->gather_params({}, {}), "WEFT_REDUCER_SHARDED");
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    refused(reducer->gather_params({}, {}), "gather_params inside step 0");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish({}), "finish");
+    self.expect(reducer->gather_params({}, {}), "gather, and destroyed at once");
+  }));
+}

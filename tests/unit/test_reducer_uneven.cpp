@@ -78,9 +78,13 @@ TEST_CASE("an opening names the rank that differs or says what cannot be") {
   for (const double weight : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
     refused({record(kData), record(kData, weight)}, "rank 1 opened the step with what cannot be");
   }
-  refused({record(kData), record(8)}, "what cannot be");
+  refused({record(kData), record(16)}, "what cannot be");
   refused({record(kData), record(kReplan)}, "rank 1 re-plans while others begin a step");
   refused({record(kReplan), record(kData)}, "rank 1 begins a step while others re-plan");
+  refused({record(kData), record(OpeningRecord::kGather)},
+          "rank 1 gathers parameters while others begin a step");
+  refused({record(OpeningRecord::kGather), record(kReplan)},
+          "rank 1 re-plans while others gather parameters");
   refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
   // Those without data do not know how others divide.
   CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());

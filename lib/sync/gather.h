@@ -1,0 +1,128 @@
+// Sharded: sends the owners' values of the parameters to all ranks, bucket by bucket, in the order of the
+// parameters, while the program computes. Started by Reducer between steps; the next step waits for it.
+//
+// Threads: start and result by the program's thread, while none is under way; finished and done by any
+// thread; poll and everything private under the engine's drive lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "core/engine.h"
+#include "core/request.h"
+#include "sync/state.h"
+
+namespace weft {
+
+// What a rank brings before any value moves; travels as it is.
+struct GatherVote {
+  uint64_t missing = 0;  // 1 + a parameter of which it has no value
+  uint64_t refuses = 0;  // 1: its call is wrong: its own error
+};
+static_assert(sizeof(GatherVote) == 16);
+
+// Memory for two buckets of values: one travels while another is packed or unpacked.
+class GatherStaging {
+ public:
+  static Status make(const Plan& plan, std::shared_ptr<Arena> arena, std::unique_ptr<GatherStaging>* staging);
+  ~GatherStaging();
+  GatherStaging(const GatherStaging&) = delete;
+  GatherStaging& operator=(const GatherStaging&) = delete;
+  void abandon() { left_ = true; }  // something may still write into it
+
+  std::byte* part(size_t position) const { return slab_ + position % 2 * each_; }
+  uint64_t bytes() const { return 2 * each_; }
+
+ private:
+  GatherStaging() = default;
+
+  std::shared_ptr<Arena> arena_;
+  bool left_ = false;
+  std::byte* slab_ = nullptr;
+  uint64_t each_ = 0;
+};
+
+class Gather final : public Task {
+ public:
+  explicit Gather(std::shared_ptr<ReducerState> state);
+
+  struct Call {
+    uint64_t step = 0;      // the next
+    bool announce = false;  // ranks that have joined wait for the step's opening
+    GatherVote vote;        // this rank's
+    Deadline deadline = Deadline::never();
+  };
+  void start(const Call& call);
+  bool finished() const { return finished_.load(std::memory_order_acquire) == started_.load(); }
+  // All values of the bucket are here.
+  bool done(uint32_t bucket) const {
+    return done_[bucket].load(std::memory_order_acquire) == started_.load();
+  }
+  Status result() const { return result_; }  // once finished
+  uint64_t memory_bytes() const;
+
+  Poll poll() override;
+
+ private:
+  // One collective: the opening, the votes, or a share of a bucket.
+  struct Move {
+    enum class Kind : uint8_t { kOpening, kVotes, kShare };
+    Kind kind = Kind::kShare;
+    uint32_t position = 0;  // of its bucket in order_
+    Share share;
+    bool last = false;  // of its bucket
+  };
+
+  void begin();
+  Poll give_up();
+  void end(Status status);
+  // Each does one bounded piece of work; false if there was none.
+  bool collect();
+  bool submit();
+  bool pack();
+  bool unpack();
+
+  void opened();
+  void voted();
+  bool may_submit(const Move& move) const;
+  void fill(const Move& move, CollectiveArgs* args);
+  template <class Copy>
+  bool copy_some(uint32_t bucket, bool mine, Copy&& copy);
+  uint64_t element_bytes(uint32_t bucket) const;
+  Request& request(size_t move) { return requests_[move % requests_.size()]; }
+
+  const std::shared_ptr<ReducerState> state_;
+  ReducerState& s_;
+  std::vector<uint32_t> order_;  // buckets, by their first parameter
+  std::vector<Move> moves_;
+  uint64_t plan_tag_ = 0;
+  std::atomic<uint32_t> started_{0};  // how many
+  std::atomic<uint32_t> finished_{0};
+  std::unique_ptr<std::atomic<uint32_t>[]> done_;  // per bucket: the last one in which its values arrived
+  Status result_;
+  Call call_;
+
+  bool active_ = false;
+  bool opened_ = false;
+  bool agreed_ = false;
+  OpeningRecord record_;
+  std::vector<OpeningRecord> records_;
+  std::vector<GatherVote> votes_;
+  Status refused_;
+  size_t submitted_ = 0;  // moves
+  size_t collected_ = 0;
+  size_t packed_ = 0;  // positions
+  size_t arrived_ = 0;
+  size_t unpacked_ = 0;
+  // Within the bucket that is being packed, and that which is being unpacked.
+  struct Cursor {
+    size_t param = 0;
+    uint64_t element = 0;
+  };
+  std::array<Cursor, 2> cursors_;
+  std::array<Request, 16> requests_;
+};
+
+}  // namespace weft
