@@ -32,6 +32,7 @@ class Cast final : public Hook {
       : settings_(std::move(settings)), inner_(std::move(inner)), host_(host) {}
 
   std::string name() const override { return cat(settings_.name, "[", inner_->name(), "]"); }
+  bool sends_sparse() const override { return inner_->sends_sparse(); }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     const weft_bucket narrow = narrowed(bucket);

@@ -14,6 +14,7 @@ class NoOp final : public Hook {
   std::string name() const override { return "noop"; }
   Status plan(const weft_bucket& /*bucket*/, weft_hook_plan* /*plan*/) override { return {}; }
   Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
+  bool sends_sparse() const override { return false; }
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {

@@ -119,6 +119,17 @@ weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* grad
   });
 }
 
+weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param, const weft_sparse* gradient,
+                                      const weft_stream* stream) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    WEFT_NOT_NULL(gradient);
+    weft_sparse read;
+    WEFT_TRY(read_struct(gradient, "weft_sparse", &read));
+    return reducer->rep->ready_sparse(param, read, stream);
+  });
+}
+
 weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
@@ -176,6 +187,17 @@ weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_
     weft_gather_options read{};
     const Status given = read_struct(options, "weft_gather_options", &read);
     return reducer->rep->gather_params(read, given);
+  });
+}
+
+weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, weft_sparse* result) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    WEFT_NOT_NULL(result);
+    weft_sparse out{};
+    const Status status = reducer->rep->sparse_result(param, &out);
+    WEFT_TRY(write_struct(out, "result", result));
+    return status;
   });
 }
 

@@ -32,6 +32,8 @@ class Hook {
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
   // One averaged all-reduce of the bucket in place, and stages that do nothing: it may travel in parts.
   virtual bool plain() const { return false; }
+  // Whether sparse gradients, which travel without the hook, do so: noop keeps them, too.
+  virtual bool sends_sparse() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }

@@ -165,28 +165,38 @@ Status Reducer::result(uint64_t param, void* gradient) {
   WEFT_TRY(note(known(param)));
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
   const Buckets::Place& place = s.buckets->place(param);
+  if (place.sparse)
+    return note(Status::error(Code::kArg, name + "its gradient is sparse: weft_reducer_sparse_result"));
   if (gradient == nullptr && place.count > 0) {
     return note(Status::error(Code::kArg, cat(name, "the gradient is NULL")));
   }
   if (reinterpret_cast<uintptr_t>(gradient) % place.element_bytes != 0) {
     return note(Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements")));
   }
-  if (!reduced_) {
-    return note(
-        Status::error(Code::kState, cat(name, "the last step has no results, or a further one has begun")));
-  }
-  if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
-    return note(Status::error(Code::kState, cat(name, "it was absent on every rank: there is no result")));
-  }
-  if (s.copy && s.norms && s.norms->ruling.skipped) {
-    return note(Status::error(Code::kState, cat(name, "the last step was skipped")));
-  }
+  WEFT_TRY(note(check_result(param)));
   const std::byte* const from =
       step_->result_of(place.bucket) + s.plan.offset_of[param] * uint64_t{place.element_bytes};
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
     place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), mine.first,
                             mine.count, step_->factor_of(place.bucket));
+  }
+  return {};
+}
+
+// There is a result.
+Status Reducer::check_result(uint64_t param) const {
+  const ReducerState& s = *state_;
+  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
+  if (!reduced_) {
+    return Status::error(Code::kState, cat(name, "the last step has no results, or a further one has begun"));
+  }
+  if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
+    return Status::error(Code::kState, cat(name, "it was absent on every rank: there is no result"));
+  }
+  const bool aside = s.copy || s.buckets->place(param).sparse;  // not where gradients are
+  if (aside && s.norms && s.norms->ruling.skipped) {
+    return Status::error(Code::kState, cat(name, "the last step was skipped"));
   }
   return {};
 }
@@ -199,7 +209,7 @@ Status Reducer::param(uint64_t param, weft_param_info* info) const {
   const Buckets::Place& place = s.buckets->place(param);
   info->bucket = place.bucket;
   info->offset = s.plan.offset_of[param];
-  info->count = place.count;
+  info->count = s.manifest.params[param].count;
   info->absent = synchronised_ != 0 && s.presence->absent(param, synchronised_);
   info->absent_everywhere =
       info->absent && reduced_ && step_->absent_everywhere(static_cast<uint32_t>(param));

@@ -35,7 +35,8 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, std::shared_ptr
   std::vector<uint64_t> sizes;
   sizes.reserve(plan.buckets.size());
   // A bucket of empty parameters has an address of its own all the same.
-  for (const PlannedBucket& b : plan.buckets) sizes.push_back(std::max<uint64_t>(b.bytes(), 1));
+  for (const PlannedBucket& b : plan.buckets)
+    sizes.push_back(b.sparse ? 0 : std::max<uint64_t>(b.bytes(), 1));
   WEFT_TRY(take(*made->arena_, sizes, Arena::kAlignment, "memory of the buckets", &made->slab_,
                 &made->bucket_bytes_, &made->buffers_));
   if (retain) {
@@ -52,7 +53,9 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, std::shared_ptr
     const uint32_t bucket = plan.bucket_of[i];
     std::byte* const memory =
         bucket == kNoBucket ? nullptr : made->buffers_[bucket] + plan.offset_of[i] * layout.element_bytes();
-    made->places_.push_back({memory, &layout, bucket, layout.element_bytes(), layout.count()});
+    const bool sparse = manifest.params[i].sparse();
+    made->places_.push_back(
+        {memory, &layout, bucket, layout.element_bytes(), sparse ? 0 : layout.count(), sparse});
   }
   *out = std::move(made);
   return {};

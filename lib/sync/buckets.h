@@ -25,7 +25,8 @@ class Buckets {
     const Layout* layout = nullptr;
     uint32_t bucket = 0;  // or kNoBucket
     uint32_t element_bytes = 0;
-    uint64_t count = 0;
+    uint64_t count = 0;  // elements; none where the gradient is sparse
+    bool sparse = false;
   };
 
   // retain: with room for a copy of every bucket. kNoMemory.

@@ -1,4 +1,5 @@
 // Reducer::create and its end: what ranks agree on, and in which order things are made and unmade.
+#include <algorithm>
 #include <utility>
 
 #include "base/text.h"
@@ -19,7 +20,8 @@ Status check_options(const weft_reducer_options& options, int size) {
   }
   constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
                               WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS |
-                              WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_BUFFERS;
+                              WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_BUFFERS |
+                              WEFT_REDUCER_SPARSE_FIXED;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -159,6 +161,13 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
+  const std::vector<Param>& params = proposal->manifest.params;
+  const auto sparse =
+      std::find_if(params.begin(), params.end(), [](const Param& param) { return param.sparse(); });
+  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && sparse != params.end()) {
+    return Status::error(Code::kUnsupported, cat("parameter ", sparse - params.begin(), " ('", sparse->name,
+                                                 "') is sparse, which a sharded reducer cannot have"));
+  }
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
   }
@@ -223,6 +232,10 @@ Status furnish_local(ReducerState* s) {
     uses.resize(s->manifest.params.size(), 1);
     s->uses = std::make_shared<Uses>(std::move(uses), learns);
   }
+  const auto is_sparse = [](const Param& param) { return param.sparse(); };
+  if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
+    s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator, s->fixed);
+  }
   if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
@@ -275,6 +288,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
+  state->fixed = (proposal.flags & WEFT_REDUCER_SPARSE_FIXED) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;

@@ -12,7 +12,8 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kParamFlags = WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED;
+constexpr uint64_t kParamFlags =
+    WEFT_PARAM_SPARSE | WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED;
 constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 47;
 
 Status wrong(uint64_t index, const std::string& name, const std::string& what, Code code = Code::kArg) {
@@ -81,6 +82,21 @@ Status check_strides(uint64_t index, Param* param) {
   return {};
 }
 
+Status check_sparse(uint64_t index, const Param& param) {
+  if (param.sparse() != ((param.flags & WEFT_PARAM_SPARSE) != 0)) {
+    return wrong(index, param.name, "sparse_ndim says something else than WEFT_PARAM_SPARSE");
+  }
+  if (!param.sparse()) return {};
+  if (param.sparse_ndim > param.shape.size()) {
+    return wrong(index, param.name,
+                 cat("its indices name ", param.sparse_ndim, " dimensions, of ", param.shape.size()));
+  }
+  if (param.strides != row_major(param.shape)) {
+    return wrong(index, param.name, "a sparse gradient has no strides");
+  }
+  return {};
+}
+
 Status check_param(uint64_t index, Param* param) {
   const std::string& name = param->name;
   if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
@@ -95,7 +111,8 @@ Status check_param(uint64_t index, Param* param) {
     return wrong(index, name, "only host memory is supported in this version", Code::kUnsupported);
   }
   WEFT_TRY(count_elements(index, param));
-  return check_strides(index, param);
+  WEFT_TRY(check_strides(index, param));
+  return check_sparse(index, *param);
 }
 
 // No machine has this much, and sums of offsets below it cannot overflow.
@@ -156,7 +173,8 @@ Status check_flags(uint64_t index, const weft_param& in, const Param& param) {
   const uint64_t unknown = in.flags & ~kParamFlags;
   if (unknown != 0) return wrong(index, param.name, cat("unknown flags ", unknown));
   if ((in.flags & (in.flags - 1)) != 0) {
-    return wrong(index, param.name, "it is one of WEFT_PARAM_STATE_ONLY, BUFFER and IGNORED, not several");
+    return wrong(index, param.name,
+                 "it is one of WEFT_PARAM_SPARSE, STATE_ONLY, BUFFER and IGNORED, not several");
   }
   if (param.reduced() || param.ignored()) return {};
   if (in.gradient != nullptr)
@@ -188,7 +206,13 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   out->name.assign(in.name, length);
   out->flags = in.flags;
   WEFT_TRY(check_flags(index, in, *out));
-  if (in.sparse_ndim != 0) return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
+  if (in.sparse_ndim != 0 && (in.flags & WEFT_PARAM_SPARSE) == 0) {
+    return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
+  }
+  if ((in.flags & WEFT_PARAM_SPARSE) != 0) {
+    if (in.gradient != nullptr) return wrong(index, out->name, "a sparse gradient has no place of its own");
+    out->sparse_ndim = std::max<uint32_t>(in.sparse_ndim, 1);
+  }
   if (in.ndim < 0 || in.ndim > kMaxParamDims) {
     return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
   }
@@ -245,7 +269,8 @@ size_t Manifest::reduced() const {
 
 std::string Param::text() const {
   if (ignored()) return "ignored";
-  std::string out = cat(weft::name(dtype), " [", list_text(shape), "]");
+  std::string out = cat(sparse() ? "sparse " : "", weft::name(dtype), " [", list_text(shape), "]");
+  if (sparse_ndim > 1) out += cat(" by ", sparse_ndim, " dimensions");
   if (strides != row_major(shape)) out += cat(" with strides [", list_text(strides), "]");
   if (device_kind != WEFT_DEVICE_HOST) out += cat(" on device ", device_kind, ":", device);
   if ((flags & WEFT_PARAM_BUFFER) != 0) out += ", a buffer";
@@ -288,7 +313,7 @@ void Manifest::write(ByteWriter* writer) const {
     writer->put(p.flags);
     if (p.ignored()) continue;
     writer->put_string(p.name).put(p.dtype).put(p.device_kind).put(p.device);
-    writer->put(static_cast<uint8_t>(p.shape.size()));
+    writer->put(static_cast<uint8_t>(p.sparse_ndim)).put(static_cast<uint8_t>(p.shape.size()));
     for (const int64_t extent : p.shape) writer->put(extent);
     for (const int64_t stride : p.strides) writer->put(stride);
   }
@@ -317,6 +342,7 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     p.dtype = reader.get<Dtype>();
     p.device_kind = reader.get<int32_t>();
     p.device = reader.get<int32_t>();
+    p.sparse_ndim = reader.get<uint8_t>();
     const auto dims = reader.get<uint8_t>();
     if (dims > kMaxParamDims) return bad(cat("parameter ", i, " has ", int{dims}, " dimensions"));
     p.shape.resize(dims);

@@ -28,7 +28,10 @@ struct Param {
   // The elements fill `count` consecutive places, in whatever order: a gradient is copied as one piece, and
   // its place in a bucket has the same strides. Otherwise the place is row-major.
   bool dense = true;
+  // Leading dimensions that its gradients' indices name; 0: gradients are not sparse.
+  uint32_t sparse_ndim = 0;
 
+  bool sparse() const { return sparse_ndim > 0; }
   uint64_t bytes() const { return count * dtype_size(dtype); }
   // It has gradients, and so a place in a bucket.
   bool reduced() const {
@@ -36,7 +39,7 @@ struct Param {
   }
   bool ignored() const { return (flags & WEFT_PARAM_IGNORED) != 0; }
   const char* kind() const;  // "a buffer: it has no gradient", of one that is not reduced
-  std::string text() const;  // "f32 [64, 3, 7, 7]", "f16 [8, 4] with strides [1, 8]"
+  std::string text() const;  // "f32 [64, 3, 7, 7]", "f16 [8, 4] with strides [1, 8]", "sparse f32 [40, 6]"
   bool operator==(const Param&) const = default;
 };
 

@@ -23,6 +23,15 @@ struct Closed {
   PlannedBucket bucket;
 };
 
+PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
+  PlannedBucket bucket;
+  bucket.dtype = param.dtype;
+  bucket.sparse = true;
+  bucket.params = {index};
+  bucket.offsets = {0};
+  return bucket;
+}
+
 std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
                                   const std::vector<uint32_t>& order, bool by_first) {
   // An ordered map, so that what is left over at the end comes in an order that all ranks share.
@@ -36,6 +45,10 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   for (uint32_t at = 0; at < order.size(); at++) {
     const Param& param = manifest.params[order[at]];
     if (!param.reduced()) continue;
+    if (param.sparse()) {
+      closed.push_back({at, at, sparse_bucket(param, order[at])});
+      continue;
+    }
     Open& o = open[{param.dtype, param.device_kind, param.device}];
     if (o.bucket.params.empty()) o.first = at;
     o.last = at;
@@ -90,6 +103,9 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
         return Status::error(Code::kArg, cat(name, " cannot be in bucket ", b, " with '", first.name,
                                              "': it has another dtype or device"));
       }
+      if (p.sparse() && buckets[b].size() > 1) {
+        return Status::error(Code::kArg, cat(name, " must be alone in bucket ", b, ": it is sparse"));
+      }
       seen[param] = true;
       count++;
     }
@@ -127,6 +143,10 @@ Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_
   *plan = {};
   for (const std::vector<uint32_t>& params : buckets) {
     PlannedBucket& bucket = plan->buckets.emplace_back();
+    if (const Param& first = manifest.params[params.front()]; first.sparse()) {
+      bucket = sparse_bucket(first, params.front());
+      continue;
+    }
     bucket.dtype = manifest.params[params.front()].dtype;
     bucket.params = params;
     for (const uint32_t param : params) {

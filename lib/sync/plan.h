@@ -23,7 +23,8 @@ inline constexpr uint32_t kMaxLimits = 1u << 16;
 struct PlannedBucket {
   Dtype dtype = Dtype::kF32;
   uint64_t limit_bytes = 0;       // what closed it, or would have
-  uint64_t count = 0;             // elements
+  uint64_t count = 0;             // elements; none where the gradient is sparse
+  bool sparse = false;            // of one parameter, whose entries travel (sync/sparse.h)
   std::vector<uint32_t> params;   // in the order of the layout: packed, without padding
   std::vector<uint64_t> offsets;  // of each, in elements
 
@@ -58,8 +59,8 @@ struct PlanOptions {
 };
 
 // A parameter is added to the open bucket of its dtype and device, which is closed if it has then reached its
-// limit: a bucket may overshoot, a parameter is never split. Buckets are ordered by the first of their
-// members.
+// limit: a bucket may overshoot, a parameter is never split. A sparse one is alone in its bucket. Buckets are
+// ordered by the first of their members.
 Plan make_plan(const Manifest& manifest, const PlanOptions& options);
 
 // The buckets that the program says: params of each. kArg naming the parameter if they are no plan of the

@@ -123,6 +123,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     history_.forget_waits(comm->size());
   }
   step_->commit(committed);
+  if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
   last_active_ = -1;  // ranks have other numbers
   return {};

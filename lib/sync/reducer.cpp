@@ -27,6 +27,7 @@ Status Reducer::grad_view(uint64_t param, void** view) {
   *view = nullptr;
   if (state_->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
   WEFT_TRY(note(known(param)));
+  if (state_->buckets->place(param).sparse) return note(check_gradient(param, nullptr, nullptr));
   *view = state_->buckets->place(param).memory;
   return {};
 }
@@ -136,7 +137,7 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   const bool usable = s.copy ? (gradient != nullptr || place.count == 0) &&
                                    reinterpret_cast<uintptr_t>(gradient) % place.element_bytes == 0
                              : gradient == nullptr || gradient == place.memory;
-  if (!usable || !on_host(stream)) [[unlikely]]
+  if (!usable || place.sparse || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
   if (s.uses) [[unlikely]] {
     const Uses::Count count = s.uses->count(param, step.stamp());
@@ -151,14 +152,16 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
 }
 
 // The gradient is complete.
-Status Reducer::take(uint64_t param, void* gradient, StepWord step) {
+Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   if (step.local() && !s.readiness->enter(step)) [[unlikely]]
     return note(ready_refused(param, s.readiness->step()));
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
   const bool claimed = s.readiness->claim(param, step.stamp());
-  if (claimed && s.copy) {
+  if (claimed && place.sparse) [[unlikely]] {
+    take_entries(param, entries);
+  } else if (claimed && s.copy) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
                           s.presence->accumulated(param));
     s.gradients[param] = static_cast<std::byte*>(gradient);
@@ -209,6 +212,9 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
 Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
   if (!on_host(stream)) return no_streams();
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "'): ");
+  if (state_->buckets->place(param).sparse) {
+    return Status::error(Code::kArg, cat(name, "its gradient is sparse: weft_reducer_ready_sparse"));
+  }
   if (!state_->copy) {
     return Status::error(Code::kArg, cat(name,
                                          "the gradient is not where weft_reducer_grad_view says; in view "
@@ -318,10 +324,15 @@ Status Reducer::close_step(uint64_t entered_ns) {
   Context& context = s.comm->context();
   const bool over = step_->finished(stamp_);
   uint64_t bytes = 0;
+  uint64_t entries = 0, sent_entries = 0;  // bytes of sparse gradients
   uint32_t done = 0;
   for (uint32_t b = 0; over && b < bucket_count(); b++) {
     if (step_->times(b).done_ns == 0) continue;
     bytes += s.plan.buckets[b].bytes();
+    if (s.plan.buckets[b].sparse) {
+      entries += reduced_bytes(b);
+      sent_entries += step_->times(b).sent_bytes;
+    }
     done++;
   }
   const uint64_t now_ns = context.clock().now_ns();
@@ -345,10 +356,10 @@ Status Reducer::close_step(uint64_t entered_ns) {
   }
   note_opening(done == bucket_count());
   const std::lock_guard lock(mutex_);
-  stats_.bytes_reduced += bytes;
+  stats_.bytes_reduced += bytes + entries;
   if (over) stats_.sent_bytes += step_->sent_bytes();
   const auto ranks = static_cast<uint64_t>(s.comm->size());
-  stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks;
+  stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks + sent_entries;
   note_times(entered_ns, now_ns, done == bucket_count());
   if (done == bucket_count()) {
     // Also when the communicator failed just afterwards: every gradient has its result.
@@ -416,8 +427,9 @@ Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params
   info->index = bucket;
   info->dtype = static_cast<int32_t>(planned.dtype);
   info->param_count = planned.params.size();
-  info->count = planned.count;
-  info->bytes = planned.bytes();
+  info->count =
+      planned.sparse ? state_->sparse->of(planned.params.front())->result_elements() : planned.count;
+  info->bytes = reduced_bytes(bucket);
   info->limit_bytes = planned.limit_bytes;
   info->ready_ns = since(times.ready_ns);
   info->launch_ns = since(times.launch_ns);
@@ -437,7 +449,7 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->bucket_bytes = state_->buckets->bucket_bytes();
   stats->scratch_bytes = state_->scratch->bytes() + (state_->staging ? state_->staging->bytes() : 0);
   stats->retained_bytes = state_->buckets->retained_bytes();
-  stats->other_bytes = other_bytes_;
+  stats->other_bytes = other_bytes_ + (state_->sparse ? state_->sparse->memory_bytes() : 0);
   stats->hook_bytes = state_->hook_bytes;
   stats->mean_step_ns = history_.mean(&StepTimes::step_ns);
   stats->mean_compute_ns = history_.mean(&StepTimes::compute_ns);

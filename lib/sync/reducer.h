@@ -38,6 +38,7 @@ class Reducer {
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
   Status result(uint64_t param, void* gradient);
+  Status sparse_result(uint64_t param, weft_sparse* result);
   Status norms(weft_norms* norms, double* per_param);
   // slices: null to ask for their number.
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
@@ -49,6 +50,7 @@ class Reducer {
   Status join(const weft_join_options& options, weft_join_result* result);
   // Any thread, lock-free. Never drives the engine, also not in caller mode.
   Status ready(uint64_t param, void* gradient, const weft_stream* stream);
+  Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
 
   Status error() const;  // the last one; any thread
@@ -91,7 +93,11 @@ class Reducer {
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
-  Status take(uint64_t param, void* gradient, StepWord step);
+  // entries: of a sparse gradient, or null if they were put already.
+  Status take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries = nullptr);
+  void take_entries(uint64_t param, const weft_sparse* entries);
+  Status check_result(uint64_t param) const;
+  uint64_t reduced_bytes(uint32_t bucket) const;
   Status ready_refused(uint64_t param, StepWord step) const;
   Status too_often(uint64_t param, StepWord step) const;
   Status take_learned(StepWord step);

@@ -122,13 +122,14 @@ Json bytes_json(const weft_reducer_stats& stats, const CollectiveCounters& moved
             {"received", moved.bytes_received}}}};
 }
 
-Json bucket_json(const PlannedBucket& planned, const Step::Times& times, uint64_t begin_ns) {
+Json bucket_json(const PlannedBucket& planned, uint64_t bytes, const Step::Times& times, uint64_t begin_ns) {
   const auto between = [](uint64_t from_ns, uint64_t to_ns) {
     return from_ns != 0 && to_ns > from_ns ? to_ns - from_ns : 0;
   };
   return {{"dtype", name(planned.dtype)},
           {"parameters", planned.params},
-          {"bytes", planned.bytes()},
+          {"sparse", planned.sparse},
+          {"bytes", bytes},
           {"limit_bytes", planned.limit_bytes},
           {"ready_ns", between(begin_ns, times.ready_ns)},
           {"launch_ns", between(begin_ns, times.launch_ns)},
@@ -154,7 +155,7 @@ std::string Reducer::report() const {
   json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
   Json& buckets = json["buckets"] = Json::array();
   for (uint32_t b = 0; b < bucket_count(); b++) {
-    buckets.push_back(bucket_json(s.plan.buckets[b], step_->times(b), start_.begin_ns));
+    buckets.push_back(bucket_json(s.plan.buckets[b], reduced_bytes(b), step_->times(b), start_.begin_ns));
   }
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
@@ -174,7 +175,8 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
                                {"hook_scratch", state_->scratch->bytes()},
                                {"gather", state_->staging ? state_->staging->bytes() : 0},
                                {"hook_state", state_->hook_bytes},
-                               {"retained", state_->buckets->retained_bytes()}});
+                               {"retained", state_->buckets->retained_bytes()},
+                               {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0}});
   return parts;
 }
 

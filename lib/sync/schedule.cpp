@@ -4,6 +4,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
+#include "sync/sparse.h"
 
 namespace weft {
 namespace {
@@ -165,6 +166,20 @@ class Checker {
   const bool own_;
 };
 
+// What is known only in the step is set there.
+void plan_sparse(const Hook& hook, uint32_t bucket, Schedule* schedule, std::vector<Slot>* slots) {
+  HookedBucket& hooked = schedule->buckets.emplace_back();
+  hooked.collectives = hook.sends_sparse() ? SparseGradient::kCollectives : 0;
+  for (uint32_t k = 0; k < hooked.collectives; k++) {
+    Slot& slot = slots->emplace_back();
+    slot.kind = Slot::Kind::kSparse;
+    slot.bucket = bucket;
+    slot.index = k;
+    slot.optional = true;
+    slot.args.coll = Coll::kAllGather;
+  }
+}
+
 Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
   weft_hook_plan plan{};
   plan.struct_size = sizeof plan;
@@ -201,12 +216,15 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
   strides_.reserve(strides);  // so that nothing moves: the views point at them
   params_.reserve(manifest.params.size());
   buckets_.reserve(plan.buckets.size());
+  size_t last = plan.buckets.size();  // of those that hooks see
+  while (last-- > 0 && plan.buckets[last].sparse) {
+  }
   for (const PlannedBucket& planned : plan.buckets) {
     weft_bucket bucket{};
     bucket.struct_size = sizeof bucket;
     bucket.index = static_cast<uint32_t>(buckets_.size());
     bucket.bucket_count = static_cast<uint32_t>(plan.buckets.size());
-    bucket.is_last = bucket.index + 1 == bucket.bucket_count;
+    bucket.is_last = bucket.index == last;
     bucket.dtype = static_cast<int32_t>(planned.dtype);
     bucket.count = planned.count;
     bucket.divisor = size;
@@ -258,8 +276,12 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   uint32_t most = 0;
   for (uint32_t b = 0; b < plan.buckets.size(); b++) {
     first.push_back(by_bucket.size());
-    const Status planned = plan_bucket(hook, views->bucket(b), schedule, &by_bucket);
-    WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
+    if (plan.buckets[b].sparse) {
+      plan_sparse(hook, b, schedule, &by_bucket);
+    } else {
+      const Status planned = plan_bucket(hook, views->bucket(b), schedule, &by_bucket);
+      WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
+    }
     most = std::max(most, schedule->buckets[b].collectives);
   }
   const auto dynamic =

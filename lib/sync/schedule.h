@@ -40,11 +40,22 @@ class HookViews {
   std::vector<int64_t> strides_;  // row-major ones of gradients that are not dense
 };
 
-// One collective of a step: one of a bucket's, or the exchange of counts before it (dynamic), or the opening
-// (sync/opening.h), or of the prelude (sync/prelude.h), the map of the parameters that are present
-// (sync/presence.h), or what ranks say in finish (sync/norms.h), whose memory is Step's.
+// One collective of a step: one of a bucket's, or the exchange of counts before it (dynamic), or one of a
+// sparse gradient's (sync/sparse.h), or the opening (sync/opening.h), or of the prelude (sync/prelude.h), the
+// map of the parameters that are present (sync/presence.h), or what ranks say in finish (sync/norms.h), whose
+// memory is Step's.
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kCounts, kOpening, kCompare, kBuffers, kMap, kNorms, kFinish };
+  enum class Kind : uint8_t {
+    kBucket,
+    kCounts,
+    kSparse,
+    kOpening,
+    kCompare,
+    kBuffers,
+    kMap,
+    kNorms,
+    kFinish
+  };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
   uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the prelude's chunks
@@ -58,7 +69,7 @@ struct Slot {
   CollectiveArgs
       args;  // but src and dst, set by bind, and postscale; kCounts: of ranks' counts, without memory
 
-  bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts; }
+  bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts || kind == Kind::kSparse; }
 };
 
 struct HookedBucket {

@@ -22,6 +22,7 @@
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
 #include "sync/schedule.h"
+#include "sync/sparse.h"
 #include "sync/uses.h"
 
 namespace weft {
@@ -39,6 +40,7 @@ struct ReducerState {
   bool mapped = false;              // WEFT_REDUCER_ABSENT
   bool learns = false;              // WEFT_REDUCER_STATIC
   bool uneven = false;              // WEFT_REDUCER_UNEVEN
+  bool fixed = false;               // WEFT_REDUCER_SPARSE_FIXED
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of its state
@@ -57,11 +59,12 @@ struct ReducerState {
   std::shared_ptr<Buckets> buckets;        // stay when the reducer is bound to another communicator
   std::shared_ptr<GatherStaging> staging;  // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
-  std::unique_ptr<Readiness> readiness;  // any thread
-  std::shared_ptr<Presence> presence;    // stays, like the buckets
-  std::shared_ptr<Norms> norms;          // as well; null without WEFT_REDUCER_NORMS
-  std::shared_ptr<Prelude> prelude;      // as well; null if steps begin without one
-  std::shared_ptr<Uses> uses;            // as well; null if each parameter is used once
+  std::unique_ptr<Readiness> readiness;     // any thread
+  std::shared_ptr<Presence> presence;       // stays, like the buckets
+  std::shared_ptr<Norms> norms;             // as well; null without WEFT_REDUCER_NORMS
+  std::shared_ptr<Prelude> prelude;         // as well; null if steps begin without one
+  std::shared_ptr<Uses> uses;               // as well; null if each parameter is used once
+  std::shared_ptr<SparseGradients> sparse;  // as well; null if no gradient is sparse
   // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
   // it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
@@ -77,6 +80,7 @@ struct ReducerState {
     next->mapped = mapped;
     next->learns = learns;
     next->uneven = uneven;
+    next->fixed = fixed;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;
@@ -90,6 +94,7 @@ struct ReducerState {
     next->norms = norms;
     next->sharded = sharded;
     next->own_whole = own_whole;
+    next->sparse = sparse;
     next->gradients = gradients;
     return next;
   }

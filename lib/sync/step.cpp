@@ -114,6 +114,7 @@ Poll Step::give_up() {
   // Whoever shares the hook's communicator has failed as well, or will.
   if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
   for (const uint32_t b : pending_) {
+    if (s_.plan.buckets[b].sparse) continue;
     s_.hook->gate().close(running_[b].generation);
     stage_given_up_ |= !running_[b].waiter.done();
   }
@@ -141,9 +142,12 @@ void Step::end() {
 bool Step::resume() {
   for (size_t i = 0; i < pending_.size(); i++) {
     const uint32_t b = pending_[i];
-    if (!running_[b].waiter.done()) continue;
+    if (s_.plan.buckets[b].sparse && !work_on_sparse(b)) return true;
+    if (!s_.plan.buckets[b].sparse && !running_[b].waiter.done()) continue;
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    if (const Status& status = running_[b].waiter.result(); !status.ok()) {
+    if (s_.plan.buckets[b].sparse) {
+      stage_done(b);
+    } else if (const Status& status = running_[b].waiter.result(); !status.ok()) {
       stage_failed(b, status);
     } else {
       stage_done(b);
@@ -197,6 +201,7 @@ bool Step::collect() {
     case Slot::Kind::kCounts:
       counted(slot);
       break;
+    case Slot::Kind::kSparse:
     case Slot::Kind::kBucket:
       if (slot.last) run_stage(slot.bucket);
   }
@@ -359,6 +364,7 @@ bool Step::may_submit(const Slot& slot) const {
     case Slot::Kind::kNorms:
       return measured_ == bucket_count();
     case Slot::Kind::kCounts:
+    case Slot::Kind::kSparse:
     case Slot::Kind::kBucket:
       break;
   }
@@ -405,6 +411,8 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
   } else if (slot.kind == Slot::Kind::kCounts) {
     args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
     args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
+  } else if (slot.kind == Slot::Kind::kSparse) {
+    sparse(slot.bucket).fill(slot.index, args);
   } else if (slot.dynamic) {
     args->count = running_[slot.bucket].moved;
   }
@@ -444,6 +452,7 @@ bool Step::submit() {
 }
 
 void Step::run_stage(uint32_t bucket) {
+  if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket);
   Running& running = running_[bucket];
   weft_stage stage{};
   stage.struct_size = sizeof stage;
@@ -511,6 +520,7 @@ void Step::watch() {
 std::string Step::where() const {
   if (!pending_.empty()) {
     const uint32_t b = pending_.front();
+    if (s_.plan.buckets[b].sparse) return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
     return cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages, " of ",
                s_.plan.text(s_.manifest, b));
   }

@@ -160,6 +160,12 @@ class Step final : public Task, public FlightSource {
   double factor() const;
   bool in_place(uint32_t bucket) const;
   void run_stage(uint32_t bucket);
+  // Of a sparse bucket (step_sparse.cpp).
+  SparseGradient& sparse(uint32_t bucket) const;
+  void run_sparse_stage(uint32_t bucket);
+  bool work_on_sparse(uint32_t bucket);
+  bool scale_sparse(uint32_t bucket);
+  void sparse_failed(uint32_t bucket, const Status& status);
   void stage_done(uint32_t bucket);
   void stage_failed(uint32_t bucket, const Status& status);
   // True when the bucket's result is where it belongs.

@@ -40,7 +40,7 @@ bool Step::measure() {
 // True when the bucket has been measured.
 bool Step::measure_piece(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const std::byte* const result = result_of(bucket);
+  const std::byte* const result = planned.sparse ? sparse(bucket).values() : result_of(bucket);
   const DeviceOps& ops = s_.comm->context().host();
   for (uint64_t bytes = 0; bytes < kPollBytes;) {
     if (copy_param_ == planned.params.size()) return true;
@@ -49,14 +49,15 @@ bool Step::measure_piece(uint32_t bucket) {
     if (copy_element_ == 0) s_.norms->clear(param);
     const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
-    const uint64_t count = nowhere ? mine.count : std::min(kPieceElements, mine.count - copy_element_);
+    const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
+    const uint64_t count = nowhere ? elements : std::min(kPieceElements, elements - copy_element_);
     if (!nowhere && count > 0) {
       const uint64_t at = (planned.offsets[copy_param_] + mine.first + copy_element_) * place.element_bytes;
       s_.norms->add(param, ops.squares({result + at, count, planned.dtype}));
     }
     bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);
     copy_element_ += count;
-    if (copy_element_ == mine.count) {
+    if (copy_element_ == elements) {
       copy_param_++;
       copy_element_ = 0;
     }

@@ -82,6 +82,7 @@ bool Step::copy_piece(uint32_t bucket) {
   const bool left_alone = s_.copy && s_.norms && s_.norms->ruling.skipped;
   if (sealed_ || running.skipped || left_alone) return true;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
+  if (planned.sparse) return scale_sparse(bucket);
   const std::byte* const result = result_of(bucket);
   const bool there = in_place(bucket);
   const double scale = factor();

@@ -40,6 +40,7 @@ struct TestParam {
   std::vector<int64_t> shape;
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> strides = {};
+  uint32_t sparse_ndim = 0;  // of a sparse one
 };
 
 // A list of parameters with what weft_param points at.
@@ -55,6 +56,8 @@ class Model {
       c.ndim = static_cast<int32_t>(p.shape.size());
       c.shape = p.shape.data();
       c.strides = p.strides.data();
+      c.flags = p.sparse_ndim > 0 ? WEFT_PARAM_SPARSE : 0;
+      c.sparse_ndim = p.sparse_ndim;
       c_.push_back(c);
     }
   }

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "reducer_rig.h"
 #include "shm/backend.h"
+#include "sparse_rig.h"
 
 namespace {
 
@@ -148,5 +148,44 @@ TEST_CASE("nor does one that begins with buffers and a comparison of values") {
       },
       options);
   check(failures);
+  CHECK(allocations.exchange(0) == 0);
+}
+
+TEST_CASE("a step with as many sparse entries as the one before it takes no more memory") {
+  std::vector<TestParam> params = mixed_params();
+  params.push_back({"embedding", {50, 3}, Dtype::kF32, {}, 1});
+  params.push_back({"grid", {5, 4, 3}, Dtype::kF16, {}, 2});
+  const Model model(params);
+  const uint64_t first = model.size() - 2;
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  options.backend = &shm::backend();
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        std::unique_ptr<Reducer> reducer;
+        self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        const auto one = [](uint64_t, uint64_t) { return 1.0; };
+        const std::vector<Coo> entries = {make_coo(model[first], {7, 3, 3, 40}, one),
+                                          make_coo(model[first + 1], {19, 0, 19}, one)};
+        uint64_t memory = 0;
+        for (int step = 0; step < 20; step++) {
+          counting = step >= 10 && self.rank == 0;
+          bool ok = reducer->begin(nullptr).ok();
+          for (size_t i = 0; i < first; i++) ok &= reducer->ready(i, gradients[i], nullptr).ok();
+          for (size_t i = 0; i < 2; i++) ok &= reducer->ready_sparse(first + i, entries[i].c(), nullptr).ok();
+          ok &= reducer->finish({}).ok();
+          counting = false;
+          self.expect(ok, "step");
+          // What depends on counts comes from the program's allocator.
+          weft_reducer_stats stats{};
+          reducer->query(&stats);
+          self.expect(step < 2 || stats.other_bytes == memory, "memory grows");
+          memory = stats.other_bytes;
+        }
+      },
+      options));
   CHECK(allocations.exchange(0) == 0);
 }

@@ -1,0 +1,71 @@
+// Sparse gradients between the program and a reducer.
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const weft_stream* stream) {
+  ReducerState& s = *state_;
+  const StepWord step = s.readiness->step();
+  if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) {
+    return note(ready_refused(param, step));
+  }
+  const auto named = [&](const Status& status) {
+    if (status.ok()) return status;  // no text is made in vain
+    return note(status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
+  };
+  SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
+  if (gradient == nullptr) {
+    WEFT_TRY(note(known(param)));
+    return named(Status::error(Code::kArg, "its gradient is not sparse: weft_reducer_ready"));
+  }
+  if (stream != nullptr && stream->kind != WEFT_DEVICE_HOST) {
+    return named(Status::error(Code::kUnsupported, "sparse gradients are in host memory in this version"));
+  }
+  WEFT_TRY(named(gradient->check(entries)));
+  if (s.uses) {
+    const Uses::Count count = s.uses->count(param, step.stamp());
+    if (count == Uses::Count::kTooMany) return note(too_often(param, step));
+    if (count == Uses::Count::kEarlier) {
+      // While uses are learned each may be the last.
+      return s.uses->learning() ? named(gradient->put(entries, false)) : Status();
+    }
+  }
+  return take(param, nullptr, step, &entries);
+}
+
+// Of a claimed parameter. Without memory the step fails: the other ranks count on it.
+void Reducer::take_entries(uint64_t param, const weft_sparse* entries) {
+  ReducerState& s = *state_;
+  SparseGradient& gradient = *s.sparse->of(param);
+  Status taken = entries != nullptr ? gradient.put(*entries, s.presence->accumulated(param)) : Status();
+  if (taken.ok()) taken = gradient.complete(s.comm->context().host());
+  if (taken.ok()) return;
+  s.comm->fail(taken
+                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
+                                    s.manifest.params[param].name, "'): "))
+                   .with_ranks({s.comm->rank()}));
+}
+
+Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {
+  const ReducerState& s = *state_;
+  *result = WEFT_SPARSE_INIT;
+  WEFT_TRY(note(known(param)));
+  const SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
+  if (gradient == nullptr) {
+    return note(Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                              "'): its gradient is not sparse: weft_reducer_result")));
+  }
+  WEFT_TRY(note(check_result(param)));
+  gradient->result(result);
+  return {};
+}
+
+// What the last step reduced.
+uint64_t Reducer::reduced_bytes(uint32_t bucket) const {
+  const PlannedBucket& planned = state_->plan.buckets[bucket];
+  return planned.sparse ? state_->sparse->of(planned.params.front())->result_bytes() : planned.bytes();
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+// Buckets of sparse gradients in a step: the hook is not asked, the stages are SparseGradient's.
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/step.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kPieceBytes = 1u << 20;  // scaled in one poll
+
+}  // namespace
+
+SparseGradient& Step::sparse(uint32_t bucket) const {
+  return *s_.sparse->of(s_.plan.buckets[bucket].params.front());
+}
+
+// The stage's work is done piece by piece, as one that is pending.
+void Step::run_sparse_stage(uint32_t bucket) {
+  Running& running = running_[bucket];
+  SparseGradient& gradient = sparse(bucket);
+  running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
+  if (running.stages == 0) {
+    SparseGradient::Terms terms;
+    terms.rank = s_.comm->rank();
+    terms.size = s_.comm->size();
+    terms.factor = opening_.factor;
+    terms.divisor = opening_.divisor;
+    terms.absent = s_.presence->absent(s_.plan.buckets[bucket].params.front(), stamp_);
+    terms.sends = s_.schedule.buckets[bucket].collectives > 0;
+    gradient.begin(terms);
+  }
+  if (const Status entered = gradient.enter(running.stages); !entered.ok()) {
+    return sparse_failed(bucket, entered);
+  }
+  pending_.push_back(bucket);
+}
+
+// True when the stage is done.
+bool Step::work_on_sparse(uint32_t bucket) {
+  Running& running = running_[bucket];
+  SparseGradient& gradient = sparse(bucket);
+  if (!gradient.work(s_.comm->context().host())) return false;
+  const bool more = running.stages < s_.schedule.buckets[bucket].collectives;
+  running.count = more && gradient.takes_place(running.stages) ? 1 : 0;
+  return true;
+}
+
+// The result stays where it is, scaled by what norms say. True when that is done.
+bool Step::scale_sparse(uint32_t bucket) {
+  const double scale = factor();
+  if (scale == 1) return true;
+  const SparseGradient& gradient = sparse(bucket);
+  const Dtype dtype = s_.plan.buckets[bucket].dtype;
+  const uint64_t count =
+      std::min(kPieceBytes / dtype_size(dtype), gradient.result_elements() - copy_element_);
+  std::byte* const at = gradient.values() + copy_element_ * dtype_size(dtype);
+  if (count > 0) s_.comm->context().host().copy({at, at, count, dtype, dtype, scale});
+  copy_element_ += count;
+  return copy_element_ == gradient.result_elements();
+}
+
+void Step::sparse_failed(uint32_t bucket, const Status& status) {
+  const bool others = !status.info().ranks.empty();
+  s_.comm->fail(status
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
+                                     s_.plan.text(s_.manifest, bucket), ": "))
+                    .with_ranks(others ? status.info().ranks : std::vector<int>{s_.comm->rank()})
+                    .with_step(begun_.number));
+}
+
+}  // namespace weft

@@ -1,0 +1,350 @@
+// Sparse gradients: what comes out is the average of what went in, whatever travelled.
+#include "shm/backend.h"
+#include "sparse_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+// The rows that a rank touches in a step: about one in `one_in`, some of them twice, in no order.
+std::vector<uint64_t> touched(const TestParam& param, uint64_t seed, int rank, uint64_t one_in) {
+  std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(rank));
+  std::vector<uint64_t> rows;
+  for (uint64_t row = 0; row < row_count(param); row++) {
+    if (random() % one_in != 0) continue;
+    rows.push_back(row);
+    if (random() % 3 == 0) rows.push_back(row);
+  }
+  std::shuffle(rows.begin(), rows.end(), random);
+  return rows;
+}
+
+Coo entries(const TestParam& param, uint64_t seed, int rank, uint64_t one_in) {
+  return make_coo(param, touched(param, seed, rank, one_in),
+                  [&](uint64_t e, uint64_t k) { return value(seed, rank, e, k); });
+}
+
+// The sum over all entries of ranks and seeds, by row; whole numbers are exact in every dtype.
+using Rows = std::map<uint64_t, std::vector<double>>;
+
+Rows sum_of(const TestParam& param, const std::vector<uint64_t>& seeds, int ranks, uint64_t one_in) {
+  Rows sum;
+  for (const uint64_t seed : seeds) {
+    for (int r = 0; r < ranks; r++) {
+      const std::vector<uint64_t> rows = touched(param, seed, r, one_in);
+      for (uint64_t e = 0; e < rows.size(); e++) {
+        std::vector<double>& row = sum[rows[e]];
+        row.resize(row_elements(param));
+        for (uint64_t k = 0; k < row.size(); k++) row[k] += value(seed, r, e, k);
+      }
+    }
+  }
+  return sum;
+}
+
+// Rounded once, as the reducer divides.
+Bytes divided(Dtype dtype, double sum, double divisor) {
+  Bytes input(8), out(8);
+  store(dtype, sum, input.data());
+  const std::byte* from = input.data();
+  std::byte* to = out.data();
+  FoldArgs fold;
+  fold.dtype = dtype;
+  fold.inputs = &from;
+  fold.outputs = &to;
+  fold.input_count = fold.output_count = 1;
+  fold.count = 1;
+  fold.postscale = 1.0 / divisor;
+  host_ops().fold(fold);
+  return out;
+}
+
+// What is wrong with a result; empty if nothing is.
+std::string wrong(const TestParam& param, const weft_sparse& result, const Rows& sum, double divisor) {
+  const std::vector<uint64_t> rows = rows_of(param, result);
+  if (rows.size() != result.count) return "not sorted";
+  if (rows.size() != sum.size() && rows.size() != row_count(param)) return cat(rows.size(), " rows");
+  const uint64_t elements = row_elements(param);
+  const uint32_t size = dtype_size(param.dtype);
+  Rows left = sum;
+  for (uint64_t e = 0; e < rows.size(); e++) {
+    for (uint64_t k = 0; k < elements; k++) {
+      const auto found = left.find(rows[e]);
+      const double expected = found == left.end() ? 0 : found->second[k];
+      const Bytes rounded = divided(param.dtype, expected, divisor);
+      const std::byte* got = static_cast<const std::byte*>(result.values) + (e * elements + k) * size;
+      if (load(param.dtype, got) != load(param.dtype, rounded.data())) {
+        return cat("row ", rows[e], ": ", load(param.dtype, got), ", not ", expected, " / ", divisor);
+      }
+    }
+    left.erase(rows[e]);
+  }
+  return left.empty() ? "" : cat(left.size(), " rows are missing");
+}
+
+const std::vector<TestParam>& sparse_params() {
+  static const std::vector<TestParam> params = {{"dense", {9, 5}},
+                                                {"embedding", {40, 6}, Dtype::kF32, {}, 1},
+                                                {"half", {50, 3}, Dtype::kF16, {}, 1},
+                                                {"bias", {8}},
+                                                {"grid", {6, 7, 2, 3}, Dtype::kF64, {}, 2},
+                                                {"points", {5, 5, 4}, Dtype::kBf16, {}, 3}};
+  return params;
+}
+
+// One step of all parameters with entries of the seed.
+Status ready_step(Reducer& reducer, const Model& model, Gradients& gradients, uint64_t seed, int rank,
+                  uint64_t one_in) {
+  for (size_t i = 0; i < model.size(); i++) {
+    if (model[i].sparse_ndim == 0) {
+      void* at = gradients[i];
+      static_cast<void>(reducer.grad_view(i, &at).ok());
+      gradients.fill(i, seed, rank, static_cast<std::byte*>(at != nullptr ? at : gradients[i]));
+      WEFT_TRY(reducer.ready(i, at != nullptr ? at : gradients[i], nullptr));
+    } else {
+      // The entries are read during the call.
+      const Coo coo = entries(model[i], seed + i, rank, one_in);
+      WEFT_TRY(reducer.ready_sparse(i, coo.c(), nullptr));
+    }
+  }
+  return {};
+}
+
+void expect_results(Rank& self, Reducer& reducer, const Model& model, const std::vector<uint64_t>& seeds,
+                    uint64_t one_in, double divisor) {
+  for (size_t i = 0; i < model.size(); i++) {
+    if (model[i].sparse_ndim == 0) continue;
+    std::vector<uint64_t> own;
+    for (const uint64_t seed : seeds) own.push_back(seed + i);
+    weft_sparse result{};
+    self.expect(reducer.sparse_result(i, &result), "sparse_result");
+    const std::string what = wrong(model[i], result, sum_of(model[i], own, self.size, one_in), divisor);
+    self.expect(what.empty(), cat(model[i].name, ", one row in ", one_in, ": ", what));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once") {
+  const Model model(sparse_params());
+  for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
+    for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      RanksOptions options;
+      options.backend = backend;
+      check(run_threads(
+          3,
+          [&](Rank& self) {
+            std::unique_ptr<Reducer> reducer;
+            self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.mode = mode}), "create");
+            if (!reducer) return;
+            Gradients gradients(model);
+            uint64_t seed = 0;
+            // From hardly any, where entries travel, to all, where whole gradients do; and none.
+            for (const uint64_t one_in : {20, 8, 3, 1, 1000}) {
+              self.expect(reducer->begin(nullptr), "begin");
+              self.expect(ready_step(*reducer, model, gradients, ++seed * 100, self.rank, one_in), "ready");
+              self.expect(reducer->finish({}), "finish");
+              expect_results(self, *reducer, model, {seed * 100}, one_in, 3);
+            }
+          },
+          options));
+    }
+  }
+}
+
+TEST_CASE("a sparse gradient travels as entries or whole, whatever moves less") {
+  const Model model({{"e", {1000, 4}, Dtype::kF32, {}, 1}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+    if (!reducer) return;
+    weft_reducer_stats before{}, after{};
+    const auto step = [&](uint64_t rows) {
+      std::vector<uint64_t> mine(rows);
+      std::iota(mine.begin(), mine.end(), static_cast<uint64_t>(self.rank));
+      const Coo coo = make_coo(model[0], mine, [](uint64_t, uint64_t) { return 2.0; });
+      reducer->query(&before);
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      reducer->query(&after);
+      weft_sparse result{};
+      self.expect(reducer->sparse_result(0, &result), "result");
+      self.expect(after.bytes_reduced - before.bytes_reduced == result.count * (8 + 16), "bytes reduced");
+      return std::pair(result.count, after.sent_bytes - before.sent_bytes);
+    };
+    self.expect(step(10) == std::pair(uint64_t{11}, uint64_t{8 + 10 * (8 + 16)}), "entries");
+    self.expect(step(600) == std::pair(uint64_t{601}, uint64_t{8 + 600 * (8 + 16)}), "many entries");
+    self.expect(step(900) == std::pair(uint64_t{1000}, uint64_t{8 + 1000 * 16}), "whole");
+    self.expect(step(0) == std::pair(uint64_t{0}, uint64_t{8}), "nothing");
+    const uint64_t memory = after.other_bytes;
+    step(900);
+    step(600);
+    self.expect(after.other_bytes == memory, "memory grows with the counts only");
+  }));
+}
+
+TEST_CASE("local steps accumulate entries, also over a re-plan") {
+  const Model model(sparse_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t window = 0; window < 3; window++) {
+      weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT, last = WEFT_BEGIN_OPTIONS_INIT;
+      local.flags = WEFT_BEGIN_LOCAL;
+      last.micro_batches = 3;
+      std::vector<uint64_t> seeds;
+      for (uint64_t l = 0; l < 3; l++) {
+        seeds.push_back(10'000 * (window + 1) + 100 * l);
+        if (l == 2 && window > 0) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+        self.expect(reducer->begin(l < 2 ? &local : &last), "begin");
+        self.expect(ready_step(*reducer, model, gradients, seeds.back(), self.rank, 9), "ready");
+        self.expect(reducer->finish({}), "finish");
+      }
+      expect_results(self, *reducer, model, seeds, 9, 2 * 3);
+    }
+  }));
+}
+
+TEST_CASE("an absent sparse parameter contributes no entries") {
+  const Model model({{"e", {40, 2}, Dtype::kF32, {}, 1}, {"d", {3}}, {"f", {30}, Dtype::kF32, {}, 1}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const Coo coo = make_coo(model[0], {3, 39}, [](uint64_t, uint64_t) { return 8.0; });
+    for (int step = 0; step < 2; step++) {
+      const uint64_t absent[] = {2, 0};
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(reducer->absent(absent, self.rank == step ? 2 : 1), "absent");
+      if (self.rank != step) self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
+      self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      weft_sparse result{};
+      self.expect(reducer->sparse_result(0, &result), "result");
+      self.expect(
+          result.count == 2 && result.indices[1] == 39 && *static_cast<const float*>(result.values) == 4.0f,
+          "its entries alone, over the step's divisor");
+      const Status none = reducer->sparse_result(2, &result);
+      self.expect(none.code() == Code::kState && has(none.text(), "'f'): it was absent on every rank"),
+                  none.text());
+    }
+  }));
+}
+
+TEST_CASE("ranks without data take part in the exchange of entries") {
+  const Model model(sparse_params());
+  check(run_threads(3, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    RigOptions rig;
+    rig.flags = WEFT_REDUCER_UNEVEN;
+    rig.divide_by = WEFT_DIVIDE_ACTIVE;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    // Rank 2 joins at once, rank 1 after two steps.
+    for (uint64_t step = 1; step <= 4; step++) {
+      if (self.rank == 2 || (self.rank == 1 && step > 2)) break;
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(ready_step(*reducer, model, gradients, step * 100, self.rank, 6), "ready");
+      self.expect(reducer->finish({}), "finish");
+      Rank active = {self.rank, step > 2 ? 1 : 2, self.comm, self.group, {}};
+      expect_results(active, *reducer, model, {step * 100}, 6, active.size);
+      for (const std::string& failure : active.failures) self.expect(false, failure);
+    }
+    weft_join_result joined{};
+    self.expect(reducer->join({}, &joined), "join");
+  }));
+}
+
+TEST_CASE("norms count sparse results, and scale them") {
+  const Model model({{"e", {500, 2}, Dtype::kF32, {}, 1}, {"d", {2}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_NORMS}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    // Of entries and of a whole gradient; the sums are 6 and 8.
+    for (const uint64_t rows : {2, 450}) {
+      std::vector<uint64_t> all(rows);
+      std::iota(all.begin(), all.end(), uint64_t{0});
+      const Coo coo = make_coo(model[0], all, [](uint64_t e, uint64_t k) {
+        return e > 0 ? 0.0 : k == 0 ? 6.0 : 8.0;
+      });
+      for (const double limit : {0.0, 5.0}) {
+        weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+        finish.clip_norm = limit;
+        std::fill_n(gradients[1], 8, std::byte{0});
+        self.expect(reducer->begin(nullptr), "begin");
+        self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
+        self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+        self.expect(reducer->finish(finish), "finish");
+        weft_norms norms{};
+        double each[2] = {};
+        self.expect(reducer->norms(&norms, each), "norms");
+        self.expect(norms.total == 10 && each[0] == 10, cat("norm ", norms.total));
+        weft_sparse result{};
+        self.expect(reducer->sparse_result(0, &result), "result");
+        const auto* values = static_cast<const float*>(result.values);
+        self.expect(values[0] == (limit > 0 ? 3 : 6) && values[1] == (limit > 0 ? 4 : 8), "scaled");
+      }
+    }
+    weft_finish_options skip = WEFT_FINISH_OPTIONS_INIT;
+    skip.flags = WEFT_FINISH_SKIP;
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready_sparse(0, WEFT_SPARSE_INIT, nullptr), "ready");
+    self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+    self.expect(reducer->finish(skip), "finish");
+    weft_sparse result{};
+    const Status none = reducer->sparse_result(0, &result);
+    self.expect(has(none.text(), "skipped"), none.text());
+  }));
+}
+
+TEST_CASE("fixed indices travel once") {
+  const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    RigOptions rig;
+    rig.flags = WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ABSENT;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+    if (!reducer) return;
+    const auto rank = static_cast<uint64_t>(self.rank);
+    for (uint64_t step = 0; step < 4; step++) {
+      weft_reducer_stats before{}, after{};
+      reducer->query(&before);
+      self.expect(reducer->begin(nullptr), "begin");
+      const bool absent = step == 2 && self.rank == 1;
+      // Another order of the same ones.
+      const std::vector<uint64_t> rows =
+          step % 2 == 0 ? std::vector<uint64_t>{rank, 60, 7, 7} : std::vector<uint64_t>{7, 60, rank};
+      const Coo coo = make_coo(model[0], rows, [&](uint64_t e, uint64_t) {
+        return static_cast<double>(rows[e] == 7 && step % 2 == 0 ? 2 * step : 4 * step);
+      });
+      const uint64_t param = 0;
+      if (absent) {
+        self.expect(reducer->absent(&param, 1), "absent");
+      } else {
+        self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
+      }
+      self.expect(reducer->finish({}), "finish");
+      reducer->query(&after);
+      const uint64_t map = 8;
+      self.expect(after.sent_bytes - before.sent_bytes == map + 3 * 16 + (step == 0 ? 8 + 3 * 8 : 0),
+                  cat("step ", step, ": values alone"));
+      weft_sparse result{};
+      self.expect(reducer->sparse_result(0, &result), "result");
+      const auto* values = static_cast<const float*>(result.values);
+      const auto one = static_cast<float>(2 * step), both = static_cast<float>(step == 2 ? 4 : 4 * step);
+      self.expect(result.count == 4 && values[0] == one && values[4] == (step == 2 ? 0 : one) &&
+                      values[8] == both && values[12] == both,
+                  cat("step ", step, ": ", values[0], " ", values[4], " ", values[8], " ", values[12]));
+    }
+  }));
+}
