@@ -141,7 +141,7 @@ std::vector<int> Job::hosts() {
   return by_name.empty() ? number_hosts(blocks, local_sizes) : by_name;
 }
 
-GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint32_t steps)
+GradientSync::GradientSync(Job& job, Model& model, const Options& options, const Schedule& schedule)
     : job_(job), model_(model), view_mode_(options.view_mode) {
   std::vector<weft_param> params;
   for (const Param& param : model.params()) {
@@ -151,6 +151,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint3
     entry.dtype = WEFT_DTYPE_F32;
     entry.ndim = static_cast<int32_t>(param.shape.size());
     entry.shape = param.shape.data();
+    entry.parameter = param.value;
     params.push_back(entry);
   }
   // Small buckets for a small model: the first ones travel while backward computes the rest.
@@ -164,7 +165,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint3
   weft_error error = WEFT_ERROR_INIT;
   if (!options.hook.empty()) {
     weft_hook_params hook_params = WEFT_HOOK_PARAMS_INIT;
-    const std::string hook_options = options.hook_options(steps);
+    const std::string hook_options = options.hook_options(schedule.total_steps());
     hook_params.options = hook_options.c_str();
     hook_params.error = &error;
     const weft_status made = weft_hook_create(job.context(), options.hook.c_str(), &hook_params, &hook_);
@@ -175,6 +176,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint3
   weft_hook_destroy(&hook_);  // the reducer keeps what it uses
   if (status != WEFT_OK) raise(status, "weft_reducer_create", error);
   weft_reducer_bucket_count(reducer_, &bucket_count_);
+  if (options.hook_is_local()) make_averager(params, schedule, options.hook_start(schedule.total_steps()));
   if (!view_mode_) return;
   for (size_t i = 0; i < params.size(); ++i) {
     void* memory = nullptr;
@@ -183,7 +185,26 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, uint3
   }
 }
 
+// Every few steps, so that the last step of all is one of them.
+void GradientSync::make_averager(const std::vector<weft_param>& params, const Schedule& schedule,
+                                 uint32_t start) {
+  weft_average_level level{};
+  level.struct_size = sizeof level;
+  level.period = 8;
+  weft_averager_options options = WEFT_AVERAGER_OPTIONS_INIT;
+  options.params = params.data();
+  options.param_count = params.size();
+  options.levels = &level;
+  options.level_count = 1;
+  options.warmup = start + (schedule.total_steps() - 1 - start) % level.period;
+  local_from_ = start;
+  weft_error error = WEFT_ERROR_INIT;
+  const weft_status status = weft_averager_create(job_.comm(), &options, &averager_, &error);
+  if (status != WEFT_OK) raise(status, "weft_averager_create", error);
+}
+
 GradientSync::~GradientSync() {
+  weft_averager_destroy(&averager_);
   weft_reducer_destroy(&reducer_);
 }
 
@@ -215,11 +236,32 @@ StepTimes GradientSync::finish() {
   return times;
 }
 
+bool GradientSync::average() {
+  finished_++;
+  if (averager_ == nullptr) return true;
+  uint64_t period = 0;
+  weft_error error = WEFT_ERROR_INIT;
+  const weft_status status = weft_averager_step(averager_, &period, &error);
+  if (status != WEFT_OK) raise(status, "weft_averager_step", error);
+  const auto ranks = static_cast<uint64_t>(job_.size());
+  for (const Param& param : model_.params()) {
+    if (period != 0) averaged_ += 2 * param.count * sizeof(float) * (ranks - 1) / ranks;
+  }
+  return period != 0 || finished_ <= local_from_;
+}
+
+uint64_t GradientSync::sent_bytes() const {
+  weft_reducer_stats stats{};
+  stats.struct_size = sizeof stats;
+  check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
+  return stats.sent_bytes + averaged_;
+}
+
 double GradientSync::ratio() const {
   weft_reducer_stats stats{};
   stats.struct_size = sizeof stats;
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
-  return static_cast<double>(stats.plain_bytes) / static_cast<double>(stats.sent_bytes);
+  return static_cast<double>(stats.plain_bytes) / static_cast<double>(stats.sent_bytes + averaged_);
 }
 
 weft_bucket_info GradientSync::bucket(uint32_t index) const {

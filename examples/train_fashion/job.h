@@ -10,6 +10,7 @@
 
 #include "model.h"
 #include "options.h"
+#include "schedule.h"
 
 // What Weft said, with the call that failed.
 class WeftError : public std::runtime_error {
@@ -59,8 +60,8 @@ struct StepTimes {
 // Sums the gradients of one model over the job.
 class GradientSync {
  public:
-  // In view mode the model's gradients are pointed into Weft's memory. steps: how many there will be.
-  GradientSync(Job& job, Model& model, const Options& options, uint32_t steps);
+  // In view mode the model's gradients are pointed into Weft's memory.
+  GradientSync(Job& job, Model& model, const Options& options, const Schedule& schedule);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
@@ -69,11 +70,15 @@ class GradientSync {
   void ready(uint64_t param);
   // On return the gradients are the mean of all ranks'.
   StepTimes finish();
+  // After the update. False: replicas differ, until local SGD averages the next time.
+  bool average();
   uint32_t bucket_count() const { return bucket_count_; }
-  // How many times less the hook sends than all-reducing the gradients as they are would.
+  // How many times less is sent than all-reducing the gradients as they are would.
   double ratio() const;
+  uint64_t sent_bytes() const;  // so far
 
  private:
+  void make_averager(const std::vector<weft_param>& params, const Schedule& schedule, uint32_t start);
   void check(weft_status status, const char* call) const;
   weft_bucket_info bucket(uint32_t index) const;
 
@@ -82,5 +87,9 @@ class GradientSync {
   const bool view_mode_;
   weft_hook* hook_ = nullptr;
   weft_reducer* reducer_ = nullptr;
+  weft_averager* averager_ = nullptr;
+  uint64_t finished_ = 0;    // steps
+  uint64_t local_from_ = 0;  // the first step after which replicas differ
+  uint64_t averaged_ = 0;    // bytes sent for averages
   uint32_t bucket_count_ = 0;
 };

@@ -33,9 +33,10 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void write_lines(const std::string& path, const std::vector<float>& values) {
+template <class Number>
+void write_lines(const std::string& path, const std::vector<Number>& values) {
   std::ofstream file(path);
-  for (const float value : values) file << std::hexfloat << value << '\n';
+  for (const Number value : values) file << std::hexfloat << value << '\n';
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
@@ -50,13 +51,14 @@ class Trainer {
         schedule_(options, data.count, job.size()),
         model_(options.seed, std::max(schedule_.batch, kEvaluationBatch)),
         shard_(data, job.rank(), job.size(), options.seed),
-        sync_(job, model_, options, schedule_.total_steps()) {}
+        sync_(job, model_, options, schedule_) {}
 
   // Train until the end or until replicas differ; false if they do.
   bool train();
   double accuracy(const Dataset& test);
 
   const std::vector<float>& losses() const { return losses_; }
+  const std::vector<uint64_t>& sent() const { return sent_; }
   uint64_t parameter_hash() const { return model_.hash(); }
   uint32_t bucket_count() const { return sync_.bucket_count(); }
   double ratio() const { return sync_.ratio(); }
@@ -79,6 +81,8 @@ class Trainer {
   GradientSync sync_;
   std::vector<float> losses_;
   std::vector<double> step_ms_, exposed_ms_;
+  std::vector<uint64_t> sent_;  // after each step
+  bool averaged_ = true;        // replicas have to be equal
   size_t overlapped_ = 0;
 };
 
@@ -95,6 +99,8 @@ void Trainer::step(uint32_t step) {
   });
   const StepTimes times = sync_.finish();
   model_.step(schedule_.rate(step));
+  averaged_ = sync_.average();
+  sent_.push_back(sync_.sent_bytes());
   step_ms_.push_back(seconds_since(start) * 1e3);
   exposed_ms_.push_back(times.exposed_ms);
   overlapped_ += times.overlapped;
@@ -111,7 +117,7 @@ void Trainer::expect_local_gradients_differ(uint64_t hash) {
 }
 
 bool Trainer::replicas_identical(uint32_t epoch) {
-  if (!options_.hook_sends()) return true;  // nobody expects it
+  if (!options_.hook_sends() || !averaged_) return true;  // nobody expects it
   const std::vector<uint64_t> hashes = job_.all_gather(model_.hash());
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
@@ -222,6 +228,7 @@ int demo_main(const Options& options) {
     job.check(weft_trace_write(job.context(), options.trace.c_str()), "weft_trace_write");
   }
   if (!options.losses.empty() && job.rank() == 0) write_lines(options.losses, trainer.losses());
+  if (!options.sent.empty() && job.rank() == 0) write_lines(options.sent, trainer.sent());
   const double accuracy = trainer.accuracy(test);
   const std::string backend = job.backend();
 

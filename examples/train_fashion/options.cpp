@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -27,6 +28,7 @@ constexpr const char* kHelp =
     "  --no-check        do not compare the loss curve with that of one process\n"
     "  --reference N     no ranks: fold N micro-batches a step in this one process, without Weft\n"
     "  --losses FILE     write the loss of every step, one a line\n"
+    "  --sent FILE       write the bytes that this rank has sent after every step, one number a line\n"
     "  --trace FILE      rank 0 writes the timeline of its steps, for ui.perfetto.dev\n"
     "  --flip-bit RANK   this rank flips one bit of a parameter, which the demo must notice\n";
 
@@ -68,6 +70,7 @@ Setters setters(Options* o) {
       {"--log-every", [o](auto name, auto value) { o->log_every = number<uint32_t>(name, value, 1); }},
       {"--reference", [o](auto name, auto value) { o->reference_ranks = number<int>(name, value, 1); }},
       {"--losses", [o](auto, auto value) { o->losses = value; }},
+      {"--sent", [o](auto, auto value) { o->sent = value; }},
       {"--trace", [o](auto, auto value) { o->trace = value; }},
       {"--flip-bit", [o](auto name, auto value) { o->flip_bit_rank = number<int>(name, value, 0); }},
   };
@@ -102,7 +105,17 @@ bool parse_options(int argc, char** argv, Options* options) {
 }
 
 std::string Options::hook_options(uint32_t steps) const {
-  const bool starts_late = hook.find("powersgd") != std::string::npos;
-  if (!starts_late || of_hook.find(" start=") != std::string::npos) return of_hook;
-  return of_hook + " start=" + std::to_string(std::max(steps / 10, 2u));
+  std::string all = of_hook;
+  const bool starts_late = hook_is_local() || hook.find("powersgd") != std::string::npos;
+  if (starts_late && all.find(" start=") == std::string::npos) {
+    all += " start=" + std::to_string(std::max(steps / 10, 2u));
+  }
+  if (hook_is_local() && all.find(" local=") == std::string::npos) all += " local=none";
+  return all;
+}
+
+uint32_t Options::hook_start(uint32_t steps) const {
+  const std::string all = hook_options(steps);
+  const size_t at = all.find(" start=");
+  return at == std::string::npos ? 0 : static_cast<uint32_t>(std::strtoul(all.c_str() + at + 7, nullptr, 10));
 }

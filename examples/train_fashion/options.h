@@ -19,11 +19,15 @@ struct Options {
   bool check = true;         // compare the loss curve with the reference's
   int reference_ranks = 0;   // > 0: train in this one process with so many virtual ranks
   std::string losses;        // file to write the loss curve to
+  std::string sent;          // file to write the bytes sent after each step to
   std::string trace;         // file to write the timeline to
   int flip_bit_rank = -1;    // the rank that damages a parameter, to show that this is noticed
 
-  // The hook's options in a run of so many steps: PowerSGD starts to compress after a tenth of them.
+  // The hook's options in a run of so many steps: PowerSGD starts to compress after a tenth of them, and so
+  // does local SGD to be local.
   std::string hook_options(uint32_t steps) const;
+  uint32_t hook_start(uint32_t steps) const;
+  bool hook_is_local() const { return hook == "post_local_sgd"; }
   bool hook_is_exact() const { return hook.empty() || hook == "allreduce"; }
   bool hook_sends() const { return hook != "noop"; }
 };
