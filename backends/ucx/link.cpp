@@ -7,8 +7,7 @@
 namespace weft::ucx {
 namespace {
 
-using frames::FrameKind;
-
+constexpr unsigned kFrameId = 0;  // of our active messages
 // What an endpoint is given in one piece: what fits into one segment of its transport, so that neither side
 // of UCX takes it apart. UCX's segments are of 8 KiB, headers included, but for TCP.
 constexpr uint64_t kPieceBytes = 8 * 1024 - 256;
@@ -46,21 +45,15 @@ Status UcxLink::open(frames::LinkEvents& events, Bytes* address) {
   events_ = &events;
   WEFT_TRY(open_context(static_cast<int>(endpoints_.size()), &context_));
   WEFT_TRY(open_worker(context_.get(), &worker_));
-  const std::pair<FrameKind, ucp_am_recv_callback_t> handlers[] = {
-      {FrameKind::kMessage, on_frame<FrameKind::kMessage>},
-      {FrameKind::kFragment, on_frame<FrameKind::kFragment>},
-      {FrameKind::kNote, on_frame<FrameKind::kNote>}};
-  for (const auto& [kind, callback] : handlers) {
-    ucp_am_handler_param_t param{};
-    param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    param.id = static_cast<unsigned>(kind);
-    param.flags = UCP_AM_FLAG_WHOLE_MSG;
-    param.cb = callback;
-    param.arg = this;
-    const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &param);
-    if (status != UCS_OK) return failed("UCX takes no active messages", status);
-  }
+  ucp_am_handler_param_t param{};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                     UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  param.id = kFrameId;
+  param.flags = UCP_AM_FLAG_WHOLE_MSG;
+  param.cb = on_frame;
+  param.arg = this;
+  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &param);
+  if (status != UCS_OK) return failed("UCX takes no active messages", status);
   return address_of(worker_.get(), address);
 }
 
@@ -85,7 +78,7 @@ Status UcxLink::connect(int peer, ByteView address, frames::LinkLimits* limits) 
   return {};
 }
 
-bool UcxLink::send(int peer, FrameKind kind, ByteView head, ByteView data, frames::Lent& lent) {
+bool UcxLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
   const Speaking speaking(log_);
   lent.peer = peer;
   lent.link = this;
@@ -97,8 +90,8 @@ bool UcxLink::send(int peer, FrameKind kind, ByteView head, ByteView data, frame
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.memory_type = UCS_MEMORY_TYPE_HOST;  // so that UCX need not find out
   unsettled_ = true;
-  void* const answer = ucp_am_send_nbx(endpoints_[static_cast<size_t>(peer)], static_cast<unsigned>(kind),
-                                       head.data(), head.size(), data.data(), data.size(), &param);
+  void* const answer = ucp_am_send_nbx(endpoints_[static_cast<size_t>(peer)], kFrameId, head.data(),
+                                       head.size(), data.data(), data.size(), &param);
   lent.busy = UCS_PTR_IS_PTR(answer);
   if (!lent.busy && UCS_PTR_STATUS(answer) != UCS_OK) {
     events_->lost(peer, broke(peer, UCS_PTR_STATUS(answer)));
@@ -162,13 +155,12 @@ Status UcxLink::broke(int peer, ucs_status_t status) const {
 // ---- called by UCX, from inside ucp_worker_progress
 // --------------------------------------------------------
 
-template <FrameKind kKind>
 ucs_status_t UcxLink::on_frame(void* self, const void* head, size_t head_size, void* data, size_t size,
                                const ucp_am_recv_param_t* param) {
   // A rendezvous of UCX's, which no member begins, brings no data.
   const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
   static_cast<UcxLink*>(self)->events_->heard(
-      kKind, ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
+      ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
       ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
   return UCS_OK;
 }

@@ -21,7 +21,7 @@ class UcxLink final : public frames::Link {
 
   Status open(frames::LinkEvents& events, Bytes* address) override;
   Status connect(int peer, ByteView address, frames::LinkLimits* limits) override;
-  bool send(int peer, frames::FrameKind kind, ByteView head, ByteView data, frames::Lent& lent) override;
+  bool send(int peer, ByteView head, ByteView data, frames::Lent& lent) override;
   bool progress() override;
   void close(int peer) override;
   void stop() override;
@@ -32,7 +32,6 @@ class UcxLink final : public frames::Link {
   const char* name() const override { return "ucx"; }
 
  private:
-  template <frames::FrameKind kKind>
   static ucs_status_t on_frame(void* self, const void* head, size_t head_size, void* data, size_t size,
                                const ucp_am_recv_param_t* param);
   static void on_error(void* self, ucp_ep_h endpoint, ucs_status_t status);

@@ -80,14 +80,16 @@ bool FramedTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* d
   return false;
 }
 
-void FramedTransport::heard(FrameKind kind, ByteView head, ByteView data) {
+void FramedTransport::heard(ByteView head, ByteView data) {
+  FrameKind kind{};
+  if (head.size() >= sizeof kind) std::memcpy(&kind, head.data(), sizeof kind);
   switch (kind) {
-    case FrameKind::kMessage:
-      return hear<Header>(head, data);
     case FrameKind::kFragment:
       return hear<Fragment>(head, data);
     case FrameKind::kNote:
       return hear<Note>(head, data);
+    default:
+      return hear<Header>(head, data);
   }
 }
 
@@ -95,7 +97,7 @@ void FramedTransport::heard(FrameKind kind, ByteView head, ByteView data) {
 template <class Frame>
 void FramedTransport::hear(ByteView bytes, ByteView data) {
   Frame frame;
-  const bool known = parse(bytes, &frame) && frame.from < peers_.size();
+  const bool known = parse(bytes, &frame) && frame.kind == Frame().kind && frame.from < peers_.size();
   Peer* const peer = known ? &peers_[frame.from] : nullptr;
   if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
     if (!std::exchange(strangers_, true)) {
@@ -166,12 +168,12 @@ bool FramedTransport::arrived(Peer& peer, const Fragment& fragment, ByteView dat
 bool FramedTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   advanced_ = true;
   if (!data.empty()) return false;
-  if (note.kind == NoteKind::kHello) peer.hello = true;
-  if (note.kind == NoteKind::kReady) peer.ready = true;
-  if (note.kind == NoteKind::kCredit) {
+  if (note.what == NoteKind::kHello) peer.hello = true;
+  if (note.what == NoteKind::kReady) peer.ready = true;
+  if (note.what == NoteKind::kCredit) {
     peer.may_send = std::min(kWindowBytes, peer.may_send + std::min(note.first, kWindowBytes));
   }
-  if (note.kind != NoteKind::kGo) return true;
+  if (note.what != NoteKind::kGo) return true;
   const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
     return posted.is_send && !posted.going && posted.name == note.first;
   });

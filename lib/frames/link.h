@@ -10,7 +10,6 @@
 
 #include "base/buffer.h"
 #include "base/status.h"
-#include "frames/wire.h"
 
 namespace weft::frames {
 
@@ -27,7 +26,7 @@ struct Lent {
 class LinkEvents {
  public:
   // A frame, from whoever sent it; the bytes are the link's and go when this returns.
-  virtual void heard(FrameKind kind, ByteView head, ByteView data) = 0;
+  virtual void heard(ByteView head, ByteView data) = 0;
   // A frame that was lent is not read any more. An error says that it did not go, and that the peer is lost.
   virtual void sent(Lent& lent, const Status& status) = 0;
   // Nothing reaches this peer, or comes from it, any more.
@@ -52,9 +51,10 @@ class Link {
   // Once for each peer. Of two ranks the lower one connects first; the other one does when it has heard from
   // it.
   virtual Status connect(int peer, ByteView address, LinkLimits* limits) = 0;
-  // Never blocks. True: head and data are lent until sent(lent), which has lent.busy set meanwhile. False:
-  // they are not, because they are on their way, or because the peer was lost, as lost() has said.
-  virtual bool send(int peer, FrameKind kind, ByteView head, ByteView data, Lent& lent) = 0;
+  // Never blocks; head has at most kMostHeadBytes (wire.h), data a piece. True: head and data are lent until
+  // sent(lent), which has lent.busy set meanwhile. False: they are not, because they are on their way, or
+  // because the peer was lost, as lost() has said.
+  virtual bool send(int peer, ByteView head, ByteView data, Lent& lent) = 0;
   // A bounded amount of work; true if there was any.
   virtual bool progress() = 0;
   // Give the connection up: what is lent comes back in the next calls of progress().

@@ -86,21 +86,28 @@ void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& de
   send.offered = !eager;
   send.other_name = send.name;
   send.moved = eager ? std::min(size, peer.limits.piece_bytes) : 0;
-  send.first.frame = {peer.token_out, tag.slot, size,         send.name, static_cast<uint32_t>(rank_),
-                      tag.lane,       tag.step, send.offered, descriptor};
-  fly(send.first, FrameKind::kMessage, data, send.moved);
+  send.first.frame = {.from = static_cast<uint32_t>(rank_),
+                      .token = peer.token_out,
+                      .slot = tag.slot,
+                      .size = size,
+                      .name = send.name,
+                      .lane = tag.lane,
+                      .step = tag.step,
+                      .offered = send.offered,
+                      .descriptor = descriptor};
+  fly(send.first, data, send.moved);
   if (!eager || send.moved == size) return finish_if_done(send);
   streams_++;
   stream(send);
 }
 
 template <class Frame>
-void FramedTransport::fly(Flight<Frame>& flight, FrameKind kind, const std::byte* data, uint64_t size) {
+void FramedTransport::fly(Flight<Frame>& flight, const std::byte* data, uint64_t size) {
   Peer& peer = *flight.posted->peer;
   peer.sent++;
   flight.posted->in_flight++;
   const ByteView head = std::as_bytes(std::span(&flight.frame, 1));
-  if (!link_->send(peer.rank, kind, head, ByteView(data, size), flight)) {
+  if (!link_->send(peer.rank, head, ByteView(data, size), flight)) {
     flight.posted->in_flight--;
     flight.posted->refused |= peer.broken;
   }
@@ -114,12 +121,15 @@ bool FramedTransport::stream(Posted& send) {
                                    [](const Flight<Fragment>& flight) { return !flight.busy; });
     if (part == send.parts.end()) break;
     const uint64_t size = std::min(send.peer->limits.piece_bytes, send.size - send.moved);
-    part->frame = {send.peer->token_out, send.other_name, send.moved, static_cast<uint32_t>(rank_),
-                   send.offered};
+    part->frame = {.from = static_cast<uint32_t>(rank_),
+                   .token = send.peer->token_out,
+                   .name = send.other_name,
+                   .offset = send.moved,
+                   .offered = send.offered};
     const std::byte* const data = send.source + send.moved;
     send.moved += size;
     if (send.moved == send.size) streams_--;
-    fly(*part, FrameKind::kFragment, data, size);
+    fly(*part, data, size);
     any = true;
   }
   finish_if_done(send);
@@ -232,9 +242,13 @@ void FramedTransport::tell(Peer& peer, NoteKind kind, uint64_t first, uint64_t s
   auto note =
       std::find_if(notes_.begin(), notes_.end(), [](const Flight<Note>& known) { return !known.busy; });
   if (note == notes_.end()) note = notes_.emplace(notes_.end());
-  note->frame = {peer.token_out, first, second, static_cast<uint32_t>(rank_), kind};
+  note->frame = {.from = static_cast<uint32_t>(rank_),
+                 .token = peer.token_out,
+                 .what = kind,
+                 .first = first,
+                 .second = second};
   peer.sent++;
-  link_->send(peer.rank, FrameKind::kNote, std::as_bytes(std::span(&note->frame, 1)), {}, *note);
+  link_->send(peer.rank, std::as_bytes(std::span(&note->frame, 1)), {}, *note);
 }
 
 // ---- called by the link

@@ -67,7 +67,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   void note_transports();  // when all are connected
 
   // What another process sent. Called by the link, and by tests/fuzz.
-  void heard(FrameKind kind, ByteView head, ByteView data) override;
+  void heard(ByteView head, ByteView data) override;
 
  private:
   void sent(Lent& lent, const Status& status) override;
@@ -85,7 +85,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   void append(Posted& receive, ByteView data);
   bool keep(Peer& peer, const Header& header, ByteView data);
   template <class Frame>
-  void fly(Flight<Frame>& flight, FrameKind kind, const std::byte* data, uint64_t size);
+  void fly(Flight<Frame>& flight, const std::byte* data, uint64_t size);
   bool stream(Posted& send);  // more of a message that is going; true if the link took any
   void finish_if_done(Posted& send);
   void retire(Posted& posted, Status status);

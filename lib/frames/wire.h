@@ -12,38 +12,40 @@
 namespace weft::frames {
 
 enum class FrameKind : uint32_t {
-  kMessage = 0,   // Header, and the first part of an eager message's data
-  kFragment = 1,  // Fragment, and a further part of a message's data
-  kNote = 2,      // Note
+  kMessage = 1,   // Header, and the first part of an eager message's data
+  kFragment = 2,  // Fragment, and a further part of a message's data
+  kNote = 3,      // Note
 };
-// The longest of the three.
-inline constexpr size_t kMostHeadBytes = 80;
 
 // In front of a message of Transport::send.
 struct Header {
+  FrameKind kind = FrameKind::kMessage;
+  uint32_t from = 0;
   uint64_t token = 0;  // made by the receiver for this sender and this communicator
   uint64_t slot = 0;
   uint64_t size = 0;  // of the data
   uint64_t name = 0;  // the sender's, for this message
-  uint32_t from = 0;
   uint32_t lane = 0;
   uint32_t step = 0;
   uint32_t offered = 0;  // 0: the data follows; 1: it waits for kGo
+  uint32_t reserved = 0;
   Descriptor descriptor;
 
   MessageTag tag() const { return {slot, lane, step}; }
 };
-static_assert(sizeof(Header) == 80);
+static_assert(sizeof(Header) == 88);
 
 // In front of a further part. Parts of a message come in order.
 struct Fragment {
+  FrameKind kind = FrameKind::kFragment;
+  uint32_t from = 0;
   uint64_t token = 0;
   uint64_t name = 0;
   uint64_t offset = 0;
-  uint32_t from = 0;
   uint32_t offered = 0;  // 0: name is the sender's, of the header; 1: the receiver's, from kGo
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(Fragment) == 32);
+static_assert(sizeof(Fragment) == 40);
 
 // What transports tell each other beside messages.
 enum class NoteKind : uint32_t {
@@ -53,13 +55,18 @@ enum class NoteKind : uint32_t {
   kGo = 4,      // first: your offer's name; second: my receive's, which your fragments shall carry
 };
 struct Note {
+  FrameKind kind = FrameKind::kNote;
+  uint32_t from = 0;
   uint64_t token = 0;
+  NoteKind what = NoteKind::kHello;
+  uint32_t reserved = 0;
   uint64_t first = 0;
   uint64_t second = 0;
-  uint32_t from = 0;
-  NoteKind kind = NoteKind::kHello;
 };
-static_assert(sizeof(Note) == 32);
+static_assert(sizeof(Note) == 40);
+
+// What stands in front of a frame's data, the longest of the three.
+inline constexpr size_t kMostHeadBytes = sizeof(Header);
 
 // Copy what another process sent; false when its length is not that of a T.
 template <class T>

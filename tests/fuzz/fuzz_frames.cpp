@@ -26,7 +26,7 @@ class NoLink final : public Link {
  public:
   Status open(LinkEvents&, Bytes*) override { return {}; }
   Status connect(int, ByteView, LinkLimits*) override { return {}; }
-  bool send(int, FrameKind, ByteView, ByteView, Lent&) override { return false; }
+  bool send(int, ByteView, ByteView, Lent&) override { return false; }
   bool progress() override { return false; }
   void close(int) override {}
   void stop() override {}
@@ -59,13 +59,14 @@ struct Wanted {
 };
 
 template <class Frame>
-void hear(FramedTransport& transport, FrameKind kind, fuzz::Input& input, size_t data_size) {
+void hear(FramedTransport& transport, fuzz::Input& input, size_t data_size) {
   Frame frame{};
   const ByteView bytes = input.take(sizeof frame);
   std::memcpy(&frame, bytes.data(), bytes.size());
   frame.token = kToken;
+  frame.kind = Frame().kind;
   frame.from = kSender;
-  transport.heard(kind, std::as_bytes(std::span(&frame, 1)), input.take(data_size));
+  transport.heard(std::as_bytes(std::span(&frame, 1)), input.take(data_size));
 }
 
 }  // namespace
@@ -89,18 +90,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       }
       case 1:
-        hear<Header>(transport, FrameKind::kMessage, input, amount);
+        hear<Header>(transport, input, amount);
         break;
       case 2:
-        hear<Fragment>(transport, FrameKind::kFragment, input, amount);
+        hear<Fragment>(transport, input, amount);
         break;
       case 3:
-        hear<Note>(transport, FrameKind::kNote, input, amount % 4);
+        hear<Note>(transport, input, amount % 4);
         break;
       case 4:
-        transport.heard(FrameKind::kMessage, input.take(amount), {});
-        transport.heard(FrameKind::kFragment, input.take(amount), {});
-        transport.heard(FrameKind::kNote, input.take(amount), {});
+        transport.heard(input.take(amount), {});
         break;
       case 5:
         if (!wanted.empty() && !wanted.front().message.done) transport.cancel(&wanted.front().message);

@@ -142,13 +142,12 @@ class Stranger {
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     REQUIRE(ucp_ep_create(worker_.get(), &params, &endpoint_) == UCS_OK);
   }
-  void send(FrameKind kind, const void* header, size_t header_size, const Bytes& data,
-            bool rendezvous = false) {
+  void send(const void* header, size_t header_size, const Bytes& data, bool rendezvous = false) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    void* const request = ucp_am_send_nbx(endpoint_, static_cast<unsigned>(kind), header, header_size,
-                                          data.data(), data.size(), &param);
+    void* const request =
+        ucp_am_send_nbx(endpoint_, 0, header, header_size, data.data(), data.size(), &param);
     if (!UCS_PTR_IS_PTR(request)) return;
     ranks_.until([&] {
       ucp_worker_progress(worker_.get());
@@ -396,22 +395,22 @@ TEST_CASE("who does not know the token is not heard") {
   Bytes room(100, kUntouched);
   Message in;
   ranks.at(1).receive(0, tag(0), room.data(), room.size(), &in);
-  Header header{0, 0, 100, 0, 0, 0, 0, 0, descriptor(0)};
+  Header header{.size = 100, .descriptor = descriptor(0)};
   for (const uint64_t token : {uint64_t{0}, uint64_t{1}, Ranks::token(1, 0), UINT64_MAX}) {
     for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
       header.token = token;
       header.from = from;
       if (from == 0 && token == Ranks::token(0, 1)) continue;
-      stranger.send(FrameKind::kMessage, &header, sizeof header, Bytes(100));
-      Note note{token, kWindowBytes, 0, from, NoteKind::kCredit};
-      stranger.send(FrameKind::kNote, &note, sizeof note, {});
+      stranger.send(&header, sizeof header, Bytes(100));
+      Note note{.from = from, .token = token, .what = NoteKind::kCredit, .first = kWindowBytes};
+      stranger.send(&note, sizeof note, {});
     }
   }
-  stranger.send(FrameKind::kMessage, &header, 3, Bytes(100));
-  stranger.send(FrameKind::kMessage, nullptr, 0, {});
+  stranger.send(&header, 3, Bytes(100));
+  stranger.send(nullptr, 0, {});
   header.token = Ranks::token(0, 1);
   header.from = 0;
-  stranger.send(FrameKind::kMessage, &header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
+  stranger.send(&header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
   ranks.idle();
   CHECK_FALSE(in.done);
   CHECK(room == Bytes(100, kUntouched));
@@ -468,23 +467,34 @@ TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into i
     Message in;
     ranks.at(1).receive(0, tag(0), room.data() + kSize, kSize, &in);
     // Make it go, so that fragments have something to hit.
-    Header offer{Ranks::token(0, 1), 0, kSize, 1, 0, 0, 0, 1, descriptor(0)};
-    rank0.send(FrameKind::kMessage, &offer, sizeof offer, {});
+    Header offer{
+        .token = Ranks::token(0, 1), .size = kSize, .name = 1, .offered = 1, .descriptor = descriptor(0)};
+    rank0.send(&offer, sizeof offer, {});
     for (int i = 0; i < 200; i++) {
       const auto any = [&](uint64_t usual) { return random.chance(3) ? random.next() : random.below(usual); };
       Bytes data(random.below(3000));
-      const auto kind = static_cast<FrameKind>(random.below(3));
+      const auto kind = static_cast<FrameKind>(1 + random.below(3));
       if (kind == FrameKind::kMessage) {
-        Header header{Ranks::token(0, 1), any(3), any(3000), any(3), 0, 0, 0, random.chance(2),
-                      descriptor(any(3))};
+        Header header{.token = Ranks::token(0, 1),
+                      .slot = any(3),
+                      .size = any(3000),
+                      .name = any(3),
+                      .offered = random.chance(2),
+                      .descriptor = descriptor(any(3))};
         if (random.chance(2)) header.size = data.size() + random.below(3000);
-        rank0.send(kind, &header, sizeof header, data);
+        rank0.send(&header, sizeof header, data);
       } else if (kind == FrameKind::kFragment) {
-        const Fragment fragment{Ranks::token(0, 1), random.below(4), any(kSize), 0, random.chance(2)};
-        rank0.send(kind, &fragment, sizeof fragment, data);
+        const Fragment fragment{.token = Ranks::token(0, 1),
+                                .name = random.below(4),
+                                .offset = any(kSize),
+                                .offered = random.chance(2)};
+        rank0.send(&fragment, sizeof fragment, data);
       } else {
-        const Note note{Ranks::token(0, 1), any(5), any(5), 0, static_cast<NoteKind>(any(7))};
-        rank0.send(kind, &note, sizeof note, {});
+        const Note note{.token = Ranks::token(0, 1),
+                        .what = static_cast<NoteKind>(any(7)),
+                        .first = any(5),
+                        .second = any(5)};
+        rank0.send(&note, sizeof note, {});
       }
       ranks.progress();
     }
