@@ -161,7 +161,7 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   }
   if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
   std::unique_ptr<Transport> transport;
-  WEFT_TRY(backend.make_transport(args, &transport));
+  WEFT_TRY(make_transport(backend, args, &transport));
   *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
                                 args.clock, forced, args.allocator, args.arena);
   return {};

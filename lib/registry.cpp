@@ -9,6 +9,8 @@
 #include "base/dl.h"
 #include "base/text.h"
 #include "coll/hierarchical/hierarchical.h"
+#include "frames/custom_link.h"
+#include "frames/meet.h"
 
 #define WEFT_BACKEND(name)  \
   namespace weft::name {    \
@@ -93,6 +95,43 @@ Registry::Registry(const std::string& module_path) {
   const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
   for (const Module& module : modules()) backends_.push_back(load_module(folder, module));
   compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");
+}
+
+Status Registry::add(const weft_transport& table) {
+  const std::string name = table.name;
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
+  if (name.empty() || name.size() > 31 - 4 || !std::all_of(name.begin(), name.end(), letter)) {
+    return Status::error(Code::kArg, cat("a transport's name is 1 to 27 of a-z, 0-9 and '-'; this is \"",
+                                         name.substr(0, 64), "\""));
+  }
+  if (find(name) != nullptr)
+    return Status::error(Code::kArg, cat("there is a backend \"", name, "\" already"));
+  own_.push_back(table);
+  Backend backend{};
+  backend.name = own_.back().name;
+  backend.summary = table.summary != nullptr ? table.summary : table.name;
+  backend.preference = -1;
+  backend.probe = [](std::string* detail) {
+    *detail = "the program's own transport";
+    return Status();
+  };
+  backend.make_transport = [](const BackendArgs& args, std::unique_ptr<Transport>* transport) {
+    return frames::meet_over(
+        std::make_unique<frames::CustomLink>(*static_cast<const weft_transport*>(args.self),
+                                             args.exchange.rank(), args.exchange.size(), args.log),
+        args, transport);
+  };
+  backend.self = &own_.back();
+  composed_.push_back(std::make_unique<const Backend>(backend));
+  BackendEntry entry;
+  entry.name = name;
+  entry.backend = composed_.back().get();
+  backends_.push_back(std::move(entry));
+  const std::string& both = texts_.emplace_back(cat("shm+", name));
+  const std::string& summary =
+      texts_.emplace_back(cat("shm among the ranks of a host, ", name, " between hosts"));
+  compose(both.c_str(), summary.c_str(), -1, "shm", table.name);
+  return {};
 }
 
 // A backend of two: preferred to what it goes across with, and not to what all ranks may reach.

@@ -2,6 +2,9 @@
 // the modules that are loaded at run time. The only file that knows them all.
 #pragma once
 
+#include <weft/weft_transport.h>
+
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,8 +29,10 @@ class Registry {
   // modules are never unloaded.
   explicit Registry(const std::string& module_path);
 
-  const std::vector<BackendEntry>& backends() const { return backends_; }
+  const std::deque<BackendEntry>& backends() const { return backends_; }
   const BackendEntry* find(const std::string& name) const;
+  // The program's own. The table's texts outlive the registry. No other call is running.
+  Status add(const weft_transport& table);
   // Ok and what it will use, or kUnavailable and why.
   Status probe(const BackendEntry& entry, std::string* detail) const;
   std::string names() const;  // "loopback, shm": for error texts
@@ -43,8 +48,10 @@ class Registry {
  private:
   void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
 
-  std::vector<BackendEntry> backends_;
+  std::deque<BackendEntry> backends_;
   std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at
+  std::deque<weft_transport> own_;
+  std::deque<std::string> texts_;  // of what add composes
 };
 
 }  // namespace weft

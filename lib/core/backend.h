@@ -35,7 +35,8 @@ struct BackendArgs {
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
-  std::vector<int> names;  // ranks of the communicator, by rank of exchange; empty: the same
+  std::vector<int> names;      // ranks of the communicator, by rank of exchange; empty: the same
+  const void* self = nullptr;  // Backend::self
 };
 
 // A test may make this rank fail here.
@@ -61,14 +62,21 @@ struct Backend {
   // messages between hosts. It has no probe of its own.
   const Backend* local = nullptr;
   const Backend* across = nullptr;
+  const void* self = nullptr;  // for its functions, in BackendArgs
 };
+
+inline Status make_transport(const Backend& backend, BackendArgs args,
+                             std::unique_ptr<Transport>* transport) {
+  args.self = backend.self;
+  return backend.make_transport(args, transport);
+}
 
 // What a module (libweft-<name>.so) exports, under this name. abi is compared first.
 struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 3;
+inline constexpr uint32_t kBackendModuleAbi = 4;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

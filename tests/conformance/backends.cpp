@@ -12,6 +12,7 @@
 #include "support/sanitized.h"
 #include "support/seed.h"
 #include "support/simulation.h"
+#include "unix_transport.h"
 
 namespace weft::test {
 namespace {
@@ -43,6 +44,15 @@ const Backend& module_backend(const char* name, Backend* missing) {
 const Backend& ucx_backend() {
   static Backend missing{};
   return module_backend("ucx", &missing);
+}
+
+// The example of a program's own transport.
+const Backend& own_backend() {
+  return *registry().find("unix")->backend;
+}
+
+const Backend& composed_own_backend() {
+  return *registry().find("shm+unix")->backend;
 }
 
 const Backend& composed_backend() {
@@ -82,14 +92,22 @@ constexpr BackendRow kRows[] = {
     {"shm+ucx, two hosts in turn", composed_backend, run_processes, true, false, two_hosts_in_turn, true},
     {"shm+ucx, the last rank alone", composed_backend, run_processes, true, false, last_alone, true},
     {"shm+ucx, one host", composed_backend, run_processes, true, false, one_host, true},
+    {"unix, threads", own_backend, run_threads},
+    {"unix, processes", own_backend, run_processes, true},
+    {"shm+unix, hosts of two", composed_own_backend, run_processes, true, false, hosts_of_two, true},
 };
 
 }  // namespace
 
 const Registry& registry() {
   const char* const folder = std::getenv("WEFT_TEST_MODULES");
-  static const Registry registry(folder != nullptr ? folder : WEFT_BUILD_MODULES);
-  return registry;
+  static const auto made = [&] {
+    auto registry = std::make_unique<Registry>(folder != nullptr ? folder : WEFT_BUILD_MODULES);
+    check(registry->add(*unix_transport()).ok() ? std::vector<std::string>{}
+                                                : std::vector<std::string>{"unix"});
+    return registry;
+  }();
+  return *made;
 }
 
 std::vector<BackendRow> backend_rows() {

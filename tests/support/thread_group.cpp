@@ -112,7 +112,7 @@ MakeCollectives collectives_of(const Backend& backend, const std::string& algori
         if (backend.local != nullptr) {
           return coll::make_hierarchical(*backend.local, *backend.across, args, forced, collectives);
         }
-        WEFT_TRY(backend.make_transport(args, &transport));
+        WEFT_TRY(make_transport(backend, args, &transport));
         *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(),
                                       args.host, args.clock, forced);
         return {};

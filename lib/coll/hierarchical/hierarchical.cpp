@@ -106,7 +106,7 @@ Status make_hierarchical(const Backend& local, const Backend& across, const Back
   const Status made = make_local(local, args, grouping.locals(), &inside);
   WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat(local.name, ": ")), args.deadline));
   std::unique_ptr<Transport> transport;
-  WEFT_TRY(across.make_transport(args, &transport).with_prefix(cat(across.name, ": ")));
+  WEFT_TRY(make_transport(across, args, &transport).with_prefix(cat(across.name, ": ")));
   args.log.info(cat("rank ", grouping.rank, ": ", grouping.host_count(), " hosts, ", grouping.locals().size(),
                     " ranks on this one"));
   *collectives = std::make_unique<Hierarchical>(std::move(grouping), args, forced, std::move(inside),

@@ -1,0 +1,17 @@
+/* A transport of the program's own, over Unix sockets between the processes of one host. */
+#ifndef UNIX_TRANSPORT_H
+#define UNIX_TRANSPORT_H
+
+#include <weft/weft_transport.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Its table, for weft_context_add_transport: backend "unix". */
+const weft_transport* unix_transport(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,228 @@
+#include "frames/custom_link.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "frames/card.h"
+#include "frames/transport.h"
+#include "frames/wire.h"
+
+namespace weft::frames {
+namespace {
+
+static_assert(kMostHeadBytes <= WEFT_TRANSPORT_HEAD);
+static_assert(kMostAddressBytes == WEFT_TRANSPORT_ADDRESS);
+constexpr uint64_t kPieceBytes = 64 * 1024;
+constexpr uint64_t kLeastPieceBytes = 1024;
+constexpr uint64_t kMostPieceBytes = uint64_t{1} << 30;
+constexpr uint64_t kEagerBytes = 512 * 1024;
+static_assert(kEagerBytes < kWindowBytes);
+constexpr size_t kMostReason = 256;
+
+// A frame's head, of the kind that it says; all of it if it is too short or of no kind.
+ByteView head_of(ByteView frame) {
+  FrameKind kind{};
+  if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
+  const size_t size = kind == FrameKind::kFragment ? sizeof(Fragment)
+                      : kind == FrameKind::kNote   ? sizeof(Note)
+                                                   : sizeof(Header);
+  return frame.first(std::min(size, frame.size()));
+}
+
+}  // namespace
+
+CustomLink::CustomLink(const weft_transport& table, int rank, int size, Log& log)
+    : table_(table), rank_(rank), size_(size), log_(log) {}
+
+template <class Call>
+auto CustomLink::inside(Inside where, Call&& call) {
+  thread_ = std::this_thread::get_id();
+  const Inside around = std::exchange(inside_, where);  // heard may lead to a send
+  const auto result = call();
+  inside_ = around;
+  return result;
+}
+
+Status CustomLink::open(LinkEvents& events, Bytes* address) {
+  events_ = &events;
+  weft_transport_events told{};
+  told.struct_size = sizeof told;
+  told.owner = this;
+  told.heard = on_heard;
+  told.sent = on_sent;
+  told.lost = on_lost;
+  address->resize(kMostAddressBytes);
+  uint64_t size = address->size();
+  const weft_status status = inside(Inside::kOpen, [&] {
+    return table_.open(table_.user_data, rank_, size_, &told, &link_, address->data(), &size);
+  });
+  if (status != WEFT_OK) {
+    return Status::error(Code::kUnavailable, cat("because transport \"", table_.name,
+                                                 "\" does not open: ", weft_status_string(status)));
+  }
+  open_ = true;
+  if (size == 0 || size > address->size()) {
+    return Status::error(Code::kUnavailable,
+                         cat("because transport \"", table_.name, "\" says an address of ", size, " bytes"));
+  }
+  address->resize(size);
+  return {};
+}
+
+Status CustomLink::connect(int peer, ByteView address, LinkLimits* limits) {
+  weft_transport_limits said{};
+  said.struct_size = sizeof said;
+  said.piece_bytes = kPieceBytes;
+  said.eager_bytes = kEagerBytes;
+  const weft_status status = inside(
+      Inside::kConnect, [&] { return table_.connect(link_, peer, address.data(), address.size(), &said); });
+  if (status != WEFT_OK) {
+    return Status::error(Code::kUnavailable,
+                         cat("because transport \"", table_.name, "\" does not reach rank ", peer, ": ",
+                             weft_status_string(status)))
+        .with_ranks({peer});
+  }
+  if (said.piece_bytes < kLeastPieceBytes || said.piece_bytes > kMostPieceBytes ||
+      said.eager_bytes > kEagerBytes) {
+    return Status::error(Code::kUnavailable,
+                         cat("because transport \"", table_.name, "\" has limits out of range: pieces of ",
+                             said.piece_bytes, " bytes, eager up to ", said.eager_bytes));
+  }
+  *limits = {said.piece_bytes, said.eager_bytes};
+  return {};
+}
+
+bool CustomLink::send(int peer, ByteView head, ByteView data, Lent& lent) {
+  if (!open_ || misbehaved_) return false;
+  lent.busy = true;
+  lent.peer = peer;
+  const uint64_t token = lend(lent);
+  const int32_t result = inside(Inside::kSend, [&] {
+    return table_.send(link_, peer, head.data(), head.size(), data.empty() ? nullptr : data.data(),
+                       data.size(), token);
+  });
+  if (result == WEFT_TRANSPORT_LENT) return true;
+  const bool known = take_back(token) != nullptr;
+  lent.busy = false;
+  if (result == WEFT_TRANSPORT_SENT && known) return false;
+  if (!known) {
+    misbehaved("completed a frame that it had not kept");
+    return true;  // sent() has counted it
+  }
+  if (result != WEFT_TRANSPORT_LOST) misbehaved(cat("answered ", result, " to send"));
+  events_->lost(peer, lost_status(peer, nullptr));
+  return false;
+}
+
+bool CustomLink::progress() {
+  return open_ && !misbehaved_ && inside(Inside::kProgress, [&] { return table_.progress(link_); }) != 0;
+}
+
+void CustomLink::close(int peer) {
+  if (!open_) return;
+  inside(Inside::kClosePeer, [&] {
+    table_.close_peer(link_, peer);
+    return 0;
+  });
+}
+
+void CustomLink::stop() {
+  if (!std::exchange(open_, false)) return;
+  table_.close(std::exchange(link_, nullptr));
+}
+
+bool CustomLink::settled() {
+  if (!open_ || misbehaved_ || table_.settled == nullptr) return true;
+  return inside(Inside::kSettled, [&] { return table_.settled(link_); }) != 0;
+}
+
+std::string CustomLink::path(int peer) const {
+  const char* const said = table_.path == nullptr || !open_ ? nullptr : table_.path(link_, peer);
+  return said == nullptr ? table_.name : std::string(said, strnlen(said, kMostReason));
+}
+
+std::string CustomLink::about() const {
+  return "the program's own transport";
+}
+
+uint64_t CustomLink::lend(Lent& lent) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(loans_.size()));
+    loans_.emplace_back();
+  }
+  const uint32_t place = free_.back();
+  free_.pop_back();
+  loans_[place].lent = &lent;
+  return uint64_t{loans_[place].generation} << 32 | place;
+}
+
+Lent* CustomLink::take_back(uint64_t token) {
+  const uint64_t place = token & UINT32_MAX;
+  if (place >= loans_.size() || loans_[place].generation != token >> 32) return nullptr;
+  Lent* const lent = std::exchange(loans_[place].lent, nullptr);
+  if (lent == nullptr) return nullptr;
+  loans_[place].generation++;
+  free_.push_back(static_cast<uint32_t>(place));
+  return lent;
+}
+
+Status CustomLink::lost_status(int peer, const char* reason) const {
+  const std::string why =
+      reason == nullptr ? "" : cat(": ", std::string(reason, strnlen(reason, kMostReason)));
+  return Status::error(Code::kPeerFailed, cat("transport \"", table_.name, "\" has lost rank ", peer, why),
+                       Evidence::kConnection)
+      .with_ranks({peer});
+}
+
+void CustomLink::misbehaved(const std::string& how) {
+  if (std::exchange(misbehaved_, true)) return;
+  const std::string text = cat("transport \"", table_.name, "\" ", how);
+  log_.error(text);
+  for (int r = 0; r < size_; r++) {
+    if (r == rank_) continue;
+    events_->lost(r, Status::error(Code::kPeerFailed, text, Evidence::kLocal).with_ranks({r}));
+  }
+}
+
+// A call from another thread finds nothing that it may touch but the log.
+bool CustomLink::may_call_back(bool allowed, const char* what) {
+  if (std::this_thread::get_id() != thread_) {
+    log_.error(cat("transport \"", table_.name, "\" called ", what, " on a thread of its own: ignored"));
+    return false;
+  }
+  if (!allowed) misbehaved(cat("called ", what, " at a time when it may not"));
+  return allowed && !misbehaved_;
+}
+
+void CustomLink::on_heard(void* self, const void* frame, uint64_t size) {
+  auto& link = *static_cast<CustomLink*>(self);
+  if (!link.may_call_back(link.inside_ == Inside::kProgress, "heard")) return;
+  if (frame == nullptr && size > 0) return link.misbehaved("heard a frame at NULL");
+  const ByteView bytes(static_cast<const std::byte*>(frame), size);
+  const ByteView head = head_of(bytes);
+  link.events_->heard(head, bytes.subspan(head.size()));
+}
+
+void CustomLink::on_sent(void* self, uint64_t token, weft_status status) {
+  auto& link = *static_cast<CustomLink*>(self);
+  const bool now = link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress ||
+                   link.inside_ == Inside::kClosePeer;
+  if (std::this_thread::get_id() != link.thread_) return void(link.may_call_back(now, "sent"));
+  Lent* const lent = link.take_back(token);
+  if (lent == nullptr) return link.misbehaved("completed a frame twice, or one that it was not given");
+  // It is counted in any case: nobody reads its bytes any more.
+  link.events_->sent(*lent, status == WEFT_OK ? Status() : link.lost_status(lent->peer, nullptr));
+  link.may_call_back(now, "sent");
+}
+
+void CustomLink::on_lost(void* self, int32_t peer, const char* reason) {
+  auto& link = *static_cast<CustomLink*>(self);
+  if (!link.may_call_back(link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress, "lost")) return;
+  if (peer < 0 || peer >= link.size_ || peer == link.rank_) {
+    return link.misbehaved(cat("lost rank ", peer, ", which there is not"));
+  }
+  link.events_->lost(peer, link.lost_status(peer, reason));
+}
+
+}  // namespace weft::frames
