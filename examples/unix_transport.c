@@ -241,7 +241,6 @@ const weft_transport* unix_transport(void) {
       .struct_size = sizeof(weft_transport),
       .name = "unix",
       .summary = "packets of Unix sockets between the processes of a host",
-      .flags = WEFT_TRANSPORT_OUTLIVES_SENDER,
       .open = open_link,
       .connect = connect_peer,
       .send = send_frame,

@@ -5,7 +5,7 @@ format   clang-format over all tracked C and C++ files
 layers   tools/check_layers.py
 docs     tools/check_docs.py
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
-headers  every header of lib, backends and hooks compiles alone; weft.h as C99, C11 and C++17, by gcc and clang
+headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder
 """
 import argparse
@@ -102,8 +102,9 @@ def check_headers(arguments):
     jobs = []
     for c, cpp in (("gcc", "g++"), ("clang", "clang++")):
         if shutil.which(c):
-            jobs += [(c, "c", standard, "include/weft/weft.h", []) for standard in ("c99", "c11")]
-            jobs += [(cpp, "c++", "c++17", "include/weft/weft.h", [])]
+            for public in ("include/weft/weft.h", "include/weft/weft_transport.h"):
+                jobs += [(c, "c", standard, public, ["-Iinclude"]) for standard in ("c99", "c11")]
+                jobs += [(cpp, "c++", "c++17", public, ["-Iinclude"])]
     compiler = "g++" if shutil.which("g++") else "clang++"
     jobs += [(compiler, "c++", "c++20", header, ["-Wno-missing-field-initializers", *flags])
              for header in tracked(".h") if header.startswith(CODE)]

@@ -26,7 +26,6 @@ class UcxLink final : public frames::Link {
   void close(int peer) override;
   void stop() override;
   bool settled() override;
-  bool outlives_sender() const override { return false; }
   std::string path(int peer) const override;
   std::string about() const override { return version(); }
   const char* name() const override { return "ucx"; }

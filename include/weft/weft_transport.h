@@ -59,7 +59,7 @@ typedef struct weft_transport {
   const char* name;    /* of the backend: 1 to 31 of a-z, 0-9 and '-'; not one that Weft has */
   const char* summary; /* one line for lists of backends; default: the name */
   void* user_data;
-  uint64_t flags; /* WEFT_TRANSPORT_* */
+  uint64_t flags; /* 0 */
   /* Make one rank's link of a communicator and say where the others reach it. *address_bytes: room,
    * WEFT_TRANSPORT_ADDRESS; becomes the address's length, at least 1. events is copied by the transport. */
   weft_status (*open)(void* user_data, int32_t rank, int32_t size, const weft_transport_events* events,
@@ -85,8 +85,6 @@ typedef struct weft_transport {
 } weft_transport;
 #define WEFT_TRANSPORT_INIT \
   {sizeof(weft_transport), NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
-/* What was sent reaches its receiver although the sender closes its link, or dies. */
-#define WEFT_TRANSPORT_OUTLIVES_SENDER UINT64_C(1)
 
 /* Make a transport a backend of this context, under its name, and "shm+" name, which goes through shared
  * memory inside a host; on all ranks. The table is copied, the texts and user_data are the program's until

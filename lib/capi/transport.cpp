@@ -14,9 +14,7 @@ weft_status weft_context_add_transport(weft_context* context, const weft_transpo
     WEFT_TRY(check_call(*context->rep));
     weft_transport table;
     WEFT_TRY(read_struct(transport, "weft_transport", &table));
-    if (table.flags & ~WEFT_TRANSPORT_OUTLIVES_SENDER) {
-      return Status::error(Code::kArg, cat("unknown flags ", table.flags));
-    }
+    if (table.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", table.flags));
     const std::pair<bool, const char*> needed[] = {
         {table.name != nullptr, "name"},         {table.open != nullptr, "open"},
         {table.connect != nullptr, "connect"},   {table.send != nullptr, "send"},

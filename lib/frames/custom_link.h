@@ -26,7 +26,6 @@ class CustomLink final : public Link {
   void close(int peer) override;
   void stop() override;
   bool settled() override;
-  bool outlives_sender() const override { return (table_.flags & WEFT_TRANSPORT_OUTLIVES_SENDER) != 0; }
   std::string path(int peer) const override;
   std::string about() const override;
   const char* name() const override { return table_.name; }

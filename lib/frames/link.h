@@ -63,7 +63,6 @@ class Link {
   virtual void stop() = 0;
   // See Transport.
   virtual bool settled() = 0;
-  virtual bool outlives_sender() const = 0;
   // What frames to this peer travel on, "tcp/eth0", and what carries them, "UCX 1.13.1".
   virtual std::string path(int peer) const = 0;
   virtual std::string about() const = 0;

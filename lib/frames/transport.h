@@ -47,7 +47,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   void cancel(Message* message) override;
   bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) override;
   bool settled() override;
-  bool outlives_sender() const override { return link_->outlives_sender(); }
+  bool outlives_sender() const override { return false; }
   uint64_t sent_to(int rank) const override {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
     return peer.broken ? 0 : peer.sent;

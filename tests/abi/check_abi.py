@@ -3,7 +3,7 @@
 
 Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY
 
-symbols   what libweft.so exports is what weft.h declares and what symbols.txt lists. To accept a new symbol:
+symbols   what libweft.so exports is what the headers declare and what symbols.txt lists. To accept a new symbol:
           nm -D --defined-only build/libweft.so.1 | awk '{print $3}' | grep weft_ | sed 's/@@.*//' > tests/abi/symbols.txt
 layout    sizes and offsets of the public structs are those of layout-lp64.txt.
 library   libweft.so needs no UCX, MPI, NCCL or CUDA, is never unloaded, and registers no destructors.
@@ -30,8 +30,9 @@ def expect_equal(what, found, expected):
 def symbols(library):
     exported = {re.sub("@.*", "", line.split()[-1]) for line in output("nm", "-D", "--defined-only", library).splitlines()}
     exported = {name for name in exported if not re.fullmatch(r"WEFT_\d+\.\d+", name)}
-    declared = set(re.findall(r"WEFT_API[^;(]*?\b(weft_\w+)\(", (ROOT / "include/weft/weft.h").read_text()))
-    expect_equal("exported symbols against weft.h", exported, declared)
+    declared = set(re.findall(r"WEFT_API[^;(]*?\b(weft_\w+)\(", "".join(
+        header.read_text() for header in (ROOT / "include/weft").glob("*.h"))))
+    expect_equal("exported symbols against include/weft", exported, declared)
     expect_equal("exported symbols against symbols.txt", exported, set((ABI / "symbols.txt").read_text().split()))
 
 

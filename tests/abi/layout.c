@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <weft/weft.h>
+#include <weft/weft_transport.h>
 
 #define STRUCT(type) printf(#type " size %zu\n", sizeof(type))
 #define FIELD(type, field) \
@@ -347,5 +348,29 @@ int main(void) {
   FIELD(weft_averager_options, first_step);
   FIELD(weft_averager_options, chunk_bytes);
   FIELD(weft_averager_options, timeout_ms);
+  STRUCT(weft_transport_events);
+  FIELD(weft_transport_events, struct_size);
+  FIELD(weft_transport_events, owner);
+  FIELD(weft_transport_events, heard);
+  FIELD(weft_transport_events, sent);
+  FIELD(weft_transport_events, lost);
+  STRUCT(weft_transport_limits);
+  FIELD(weft_transport_limits, struct_size);
+  FIELD(weft_transport_limits, piece_bytes);
+  FIELD(weft_transport_limits, eager_bytes);
+  STRUCT(weft_transport);
+  FIELD(weft_transport, struct_size);
+  FIELD(weft_transport, name);
+  FIELD(weft_transport, summary);
+  FIELD(weft_transport, user_data);
+  FIELD(weft_transport, flags);
+  FIELD(weft_transport, open);
+  FIELD(weft_transport, connect);
+  FIELD(weft_transport, send);
+  FIELD(weft_transport, progress);
+  FIELD(weft_transport, close_peer);
+  FIELD(weft_transport, settled);
+  FIELD(weft_transport, close);
+  FIELD(weft_transport, path);
   return 0;
 }

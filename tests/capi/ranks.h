@@ -65,11 +65,12 @@ struct Rank {
   int size = 0;
 };
 
-// Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it.
-// Returns the texts of what went wrong while forming; Catch2's assertions are not safe on other threads, so
-// bodies report through their own results.
-inline std::string run(const char* backend, int size, int32_t progress, const char* module_path,
-                       const std::function<void(Rank&)>& body) {
+// Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it,
+// prepare is called between the two. Returns the texts of what went wrong while forming; Catch2's assertions
+// are not safe on other threads, so bodies report through their own results.
+inline std::string run(
+    const char* backend, int size, int32_t progress, const char* module_path,
+    const std::function<void(Rank&)>& body, const std::function<void(Rank&)>& prepare = [](Rank&) {}) {
   Gathering gathering(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -87,6 +88,7 @@ inline std::string run(const char* backend, int size, int32_t progress, const ch
         errors[static_cast<size_t>(r)] = error.text;
         return;
       }
+      prepare(rank);
       weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
       options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
       options.rank = r;

@@ -45,6 +45,13 @@ def test_hello():
                  [f"[{r}] rank {r} of 3: the ranks' numbers sum to 3, counted 3 ranks" for r in range(3)])
 
 
+def test_own_network():
+    """own_network sums over a transport of its own"""
+    result = cases.run([WEFT, "run", "-n", 3, "--timeout", 60, "--", EXAMPLES / "own_network"])
+    expect_equal(result.returncode, 0, result.stderr)
+    expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: the ranks' numbers sum to 3" for r in range(3)])
+
+
 def test_custom_hook():
     """custom_hook sends signs and the mean magnitude"""
     result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "custom_hook"])

@@ -31,7 +31,6 @@ class NoLink final : public Link {
   void close(int) override {}
   void stop() override {}
   bool settled() override { return true; }
-  bool outlives_sender() const override { return true; }
   std::string path(int) const override { return {}; }
   std::string about() const override { return {}; }
   const char* name() const override { return "fuzz"; }

@@ -42,7 +42,8 @@ def test_layout():
         for field, *_ in cls._fields_:
             place = getattr(cls, field)
             lines.append(f"{name}.{field} at {place.offset}, {place.size} bytes")
-    golden = (ROOT / "tests/abi/layout-lp64.txt").read_text().splitlines()
+    golden = [line for line in (ROOT / "tests/abi/layout-lp64.txt").read_text().splitlines()
+              if not line.startswith("weft_transport")]  # for C alone
     expect_equal(set(golden) - set(lines), set())
     # Names of reserved fields are not in the golden file everywhere.
     expect_equal({line for line in set(lines) - set(golden) if ".reserved" not in line}, set())

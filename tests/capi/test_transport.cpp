@@ -1,0 +1,294 @@
+// A program's own transport: that collectives and a reducer run over it, and that one which breaks the rules
+// fails operations, by its name, and never the process.
+#include <weft/weft_transport.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ranks.h"
+#include "support/catch.h"
+
+using weft_test::Rank;
+
+namespace {
+
+using Packet = std::vector<unsigned char>;
+
+enum class Vice {
+  kNone,
+  kLend,           // keeps every frame until the next progress
+  kTwice,          // completes what it had lent twice
+  kUnknownToken,   // completes what it never had
+  kBoth,           // completes a frame and says that it was sent
+  kStrangeAnswer,  // answers what there is not
+  kSwallow,        // delivers nothing, once it has met
+  kCut,            // delivers half of each frame
+  kRepeat,         // delivers each frame twice
+  kNoise,          // delivers frames of its own between
+  kLoses,          // loses a peer
+  kLosesNobody,    // loses a rank that there is not
+  kEarly,          // calls back while it connects
+  kOtherThread,    // calls back on a thread of its own
+};
+
+// Frames between threads.
+struct Hub {
+  std::mutex mutex;
+  std::map<std::pair<int, int>, std::deque<Packet>> packets;  // from, to
+};
+
+// One test's network; its table's user_data.
+struct Network {
+  Hub hub;
+  Vice vice = Vice::kNone;
+  std::atomic<bool> wicked{false};  // vices begin when the ranks have met
+  std::atomic<bool> was_elsewhere{false};
+  uint64_t piece_bytes = 4096;
+  uint64_t address_bytes = sizeof(int);
+  weft_status opens = WEFT_OK;
+  weft_status connects = WEFT_OK;
+};
+
+struct Link {
+  Network* network;
+  weft_transport_events events;
+  int rank;
+  int size;
+  std::vector<uint64_t> lent;
+};
+
+weft_status open_link(void* user_data, int32_t rank, int32_t size, const weft_transport_events* events,
+                      void** link, void* address, uint64_t* address_bytes) {
+  auto& network = *static_cast<Network*>(user_data);
+  if (network.opens != WEFT_OK) return network.opens;
+  *link = new Link{&network, *events, rank, size, {}};
+  std::memcpy(address, &rank, sizeof rank);
+  *address_bytes = network.address_bytes;
+  return WEFT_OK;
+}
+
+weft_status connect_peer(void* self, int32_t peer, const void* address, uint64_t address_bytes,
+                         weft_transport_limits* limits) {
+  const auto& link = *static_cast<Link*>(self);
+  int said = -1;
+  if (address_bytes == sizeof said) std::memcpy(&said, address, sizeof said);
+  if (said != peer) return WEFT_ERR_ARG;
+  limits->piece_bytes = link.network->piece_bytes;
+  if (link.network->vice == Vice::kEarly) link.events.heard(link.events.owner, "early", 5);
+  return link.network->connects;
+}
+
+int32_t send_frame(void* self, int32_t peer, const void* head, uint64_t head_bytes, const void* data,
+                   uint64_t data_bytes, uint64_t token) {
+  auto& link = *static_cast<Link*>(self);
+  Network& network = *link.network;
+  const Vice vice = network.wicked ? network.vice : Vice::kNone;
+  Packet packet(head_bytes + data_bytes);
+  std::memcpy(packet.data(), head, head_bytes);
+  if (data_bytes > 0) std::memcpy(packet.data() + head_bytes, data, data_bytes);
+  if (vice == Vice::kCut) packet.resize(packet.size() / 2);
+  const int times = vice == Vice::kSwallow ? 0 : vice == Vice::kRepeat ? 2 : 1;
+  {
+    const std::lock_guard lock(network.hub.mutex);
+    auto& queue = network.hub.packets[{link.rank, peer}];
+    for (int i = 0; i < times; i++) queue.push_back(packet);
+    if (vice == Vice::kNoise) queue.push_back(Packet(100, 0xAB));
+  }
+  if (vice == Vice::kBoth) link.events.sent(link.events.owner, token, WEFT_OK);
+  if (vice == Vice::kStrangeAnswer) return 77;
+  if (vice != Vice::kLend && vice != Vice::kTwice) return WEFT_TRANSPORT_SENT;
+  link.lent.push_back(token);
+  return WEFT_TRANSPORT_LENT;
+}
+
+int32_t progress(void* self) {
+  auto& link = *static_cast<Link*>(self);
+  Network& network = *link.network;
+  void* const owner = link.events.owner;
+  const Vice vice = network.wicked ? network.vice : Vice::kNone;
+  for (const uint64_t token : std::exchange(link.lent, {})) {
+    link.events.sent(owner, token, WEFT_OK);
+    if (vice == Vice::kTwice) link.events.sent(owner, token, WEFT_OK);
+  }
+  if (vice == Vice::kUnknownToken) link.events.sent(owner, UINT64_MAX, WEFT_OK);
+  if (vice == Vice::kLoses) link.events.lost(owner, (link.rank + 1) % link.size, "somebody pulled the plug");
+  if (vice == Vice::kLosesNobody) link.events.lost(owner, link.size, nullptr);
+  if (vice == Vice::kOtherThread && !network.was_elsewhere.exchange(true)) {
+    std::thread([&] { link.events.heard(owner, "else", 4); }).join();
+  }
+  int32_t any = 0;
+  for (int from = 0; from < link.size; from++) {
+    Packet packet;
+    {
+      const std::lock_guard lock(network.hub.mutex);
+      auto& queue = network.hub.packets[{from, link.rank}];
+      if (queue.empty()) continue;
+      packet = std::move(queue.front());
+      queue.pop_front();
+    }
+    link.events.heard(owner, packet.data(), packet.size());
+    any = 1;
+  }
+  return any;
+}
+
+void close_peer(void*, int32_t) {}
+void close_link(void* link) {
+  delete static_cast<Link*>(link);
+}
+
+weft_transport table(Network& network) {
+  weft_transport made = WEFT_TRANSPORT_INIT;
+  made.name = "threads";
+  made.user_data = &network;
+  made.open = open_link;
+  made.connect = connect_peer;
+  made.send = send_frame;
+  made.progress = progress;
+  made.close_peer = close_peer;
+  made.close = close_link;
+  return made;
+}
+
+// What went wrong while the ranks met.
+std::string run_over(Network& network, int size, const std::function<void(Rank&)>& body) {
+  return weft_test::run("threads", size, WEFT_PROGRESS_THREAD, nullptr, body, [&](Rank& rank) {
+    const weft_transport made = table(network);
+    weft_context_add_transport(rank.context, &made, nullptr);
+  });
+}
+
+// Enough for several pieces, and for being offered first.
+constexpr size_t kCount = 300'000;
+
+weft_status sum_up(weft_comm* comm, size_t count, int64_t timeout_ms, bool* right) {
+  std::vector<int32_t> values(count, 1);
+  int32_t size = 0;
+  weft_comm_size(comm, &size);
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.timeout_ms = timeout_ms;
+  const weft_status status = weft_all_reduce(comm, values.data(), values.data(), values.size(),
+                                             WEFT_DTYPE_I32, WEFT_OP_SUM, &options, nullptr);
+  *right = std::count(values.begin(), values.end(), size) == static_cast<std::ptrdiff_t>(count);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("collectives run over a program's own transport, whether it keeps frames or not") {
+  for (const Vice vice : {Vice::kNone, Vice::kLend, Vice::kOtherThread, Vice::kNoise}) {
+    Network network;
+    network.vice = vice;
+    std::atomic<int> wrong{0};
+    const std::string error = run_over(network, 3, [&](Rank& rank) {
+      network.wicked = true;
+      for (const size_t count : {size_t{1}, size_t{5000}, kCount}) {
+        bool right = false;
+        if (sum_up(rank.comm, count, 20'000, &right) != WEFT_OK || !right) wrong++;
+      }
+      weft_comm_info info{};
+      info.struct_size = sizeof info;
+      if (weft_comm_query(rank.comm, &info) != WEFT_OK || std::string(info.backend) != "threads") wrong++;
+    });
+    INFO("vice " << static_cast<int>(vice));
+    CHECK(error == "");
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a transport that breaks the rules fails the operation, by name, and nothing else") {
+  struct Case {
+    Vice vice;
+    const char* said;
+  };
+  for (const Case& c : {Case{Vice::kTwice, "twice"}, Case{Vice::kUnknownToken, "was not given"},
+                        Case{Vice::kBoth, "had not kept"}, Case{Vice::kStrangeAnswer, "answered 77"},
+                        Case{Vice::kLoses, "pulled the plug"}, Case{Vice::kLosesNobody, "which there is not"},
+                        Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""}, Case{Vice::kRepeat, ""}}) {
+    Network network;
+    network.vice = c.vice;
+    std::atomic<int> wrong{0}, good{0};
+    std::mutex mutex;
+    std::string texts;
+    const std::string error = run_over(network, 2, [&](Rank& rank) {
+      bool right = false;
+      if (sum_up(rank.comm, 10, 20'000, &right) != WEFT_OK || !right) wrong++;
+      for (good++; good != rank.size;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      network.wicked = true;
+      // A frame that comes twice may do no harm; then the sum is right.
+      const weft_status status = sum_up(rank.comm, kCount, 1500, &right);
+      if (status == WEFT_OK ? !right || c.vice != Vice::kRepeat : false) wrong++;
+      weft_error details = WEFT_ERROR_INIT;
+      weft_comm_error(rank.comm, &details);
+      const std::lock_guard lock(mutex);
+      texts += details.text;
+    });
+    INFO("vice " << static_cast<int>(c.vice) << ": " << texts);
+    CHECK(error == "");
+    CHECK(wrong == 0);
+    CHECK(texts.find(c.said) != std::string::npos);
+  }
+}
+
+TEST_CASE("a transport that does not open, reach or say who it is forms no communicator") {
+  struct Case {
+    std::function<void(Network&)> spoil;
+    const char* said;
+  };
+  const std::vector<Case> cases = {
+      {[](Network& n) { n.opens = WEFT_ERR_SYSTEM; }, "does not open"},
+      {[](Network& n) { n.connects = WEFT_ERR_PEER_FAILED; }, "does not reach rank"},
+      {[](Network& n) { n.address_bytes = 0; }, "address of 0 bytes"},
+      {[](Network& n) { n.address_bytes = WEFT_TRANSPORT_ADDRESS + 1; }, "address of 65537 bytes"},
+      {[](Network& n) { n.piece_bytes = 0; }, "limits out of range"},
+      {[](Network& n) { n.piece_bytes = UINT64_MAX; }, "limits out of range"},
+      {[](Network& n) { n.vice = Vice::kEarly; }, "when it may not"},
+  };
+  for (const Case& c : cases) {
+    Network network;
+    c.spoil(network);
+    const std::string error = run_over(network, 2, [](Rank&) {});
+    INFO(error);
+    CHECK(error.find(c.said) != std::string::npos);
+    CHECK(error.find("\"threads\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("a transport's table is checked when it is added") {
+  weft_context* context = nullptr;
+  REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+  Network network;
+  const auto refused = [&](const std::function<void(weft_transport&)>& spoil) {
+    weft_transport made = table(network);
+    spoil(made);
+    weft_error error = WEFT_ERROR_INIT;
+    CHECK(weft_context_add_transport(context, &made, &error) == WEFT_ERR_ARG);
+    return std::string(error.text);
+  };
+  CHECK(refused([](weft_transport& t) { t.open = nullptr; }).find("open is NULL") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.close_peer = nullptr; }).find("close_peer") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.name = "Capital"; }).find("Capital") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.name = ""; }).find("1 to 27") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.name = "shm"; }).find("already") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.flags = 1; }).find("unknown flags") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.struct_size = 3; }) != "");
+  CHECK(weft_context_add_transport(context, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_context_add_transport(nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
+
+  uint64_t before = 0, after = 0;
+  CHECK(weft_backend_count(context, &before) == WEFT_OK);
+  const weft_transport made = table(network);
+  CHECK(weft_context_add_transport(context, &made, nullptr) == WEFT_OK);
+  CHECK(weft_context_add_transport(context, &made, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_backend_count(context, &after) == WEFT_OK);
+  CHECK(after == before + 2);  // by itself, and with shm inside hosts
+  weft_context_destroy(&context);
+}
