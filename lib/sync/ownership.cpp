@@ -89,6 +89,7 @@ void Ownership::share_whole(uint32_t bucket) {
 }
 
 Owned Ownership::of(int rank, uint64_t param) const {
+  if (!manifest_.params[param].reduced()) return {};
   const uint64_t count = manifest_.params[param].count;
   if (!owners_.empty()) return owners_[param] == rank ? Owned{0, count} : Owned{};
   const uint32_t bucket = plan_.bucket_of[param];

@@ -252,7 +252,7 @@ Status Reducer::finish(const weft_finish_options& options) {
   if (step.local()) return finish_local();
   if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
     for (uint64_t param = 0; param < s.manifest.params.size(); param++) {
-      if (!s.readiness->claimed(param, step.stamp())) WEFT_TRY(absent(&param, 1));
+      if (has_bucket(param) && !s.readiness->claimed(param, step.stamp())) WEFT_TRY(absent(&param, 1));
     }
   }
   if (!s.comm->failed()) {

@@ -95,6 +95,11 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     if (random.chance(3)) program.rig.divide_by = WEFT_DIVIDE_WEIGHTS;
   }
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
+  if (random.chance(2)) {
+    program.rig.flags |= WEFT_REDUCER_BUFFERS;
+    program.buffers_root = static_cast<int32_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1;
+  }
+  if (random.chance(3)) program.check_interval = 1 + static_cast<uint32_t>(random.below(2));
   program.windows.resize(1 + random.below(3));
   std::vector<bool> joined(static_cast<size_t>(ranks));
   for (Window& window : program.windows) {
@@ -123,10 +128,18 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   return program;
 }
 
+int ReducerCase::buffers_source(size_t window, int last_active, size_t* changed) const {
+  const int root = buffers_root == WEFT_ROOT_LAST_ACTIVE ? last_active : buffers_root;
+  *changed = window;
+  while (root >= 0 && windows[*changed].ranks[static_cast<size_t>(root)].joined) (*changed)--;
+  return root;
+}
+
 std::string ReducerCase::text() const {
   return cat(ranks, " ranks, ", params.size(), " parameters, ",
              rig.mode == WEFT_GRADIENT_VIEW ? "view" : "copy", ", limit ", rig.limits[0], ", flags ",
-             rig.flags, ", divide_by ", rig.divide_by, ", ", windows.size(), " windows");
+             rig.flags, ", divide_by ", rig.divide_by, ", buffers_root ", buffers_root, ", check_interval ",
+             check_interval, ", ", windows.size(), " windows");
 }
 
 Expected::Expected(const Model& model, const ReducerCase& program, size_t window)

@@ -48,11 +48,18 @@ struct ReducerCase {
   std::vector<TestParam> params;
   RigOptions rig;
   bool homes = false;  // the list of parameters says where gradients are
+  // WEFT_REDUCER_BUFFERS: two buffers are behind the parameters.
+  int32_t buffers_root = 0;
+  uint32_t check_interval = 0;
   std::vector<Window> windows;
 
   static ReducerCase draw(uint64_t seed, int ranks, Random& random);
   bool mapped() const { return (rig.flags & WEFT_REDUCER_ABSENT) != 0; }
+  bool buffers() const { return (rig.flags & WEFT_REDUCER_BUFFERS) != 0; }
   bool uneven() const { return (rig.flags & WEFT_REDUCER_UNEVEN) != 0; }
+  // Whose buffers all ranks have once a window's synchronised step has begun, -1: each its own; and the
+  // window in which that rank has last changed them.
+  int buffers_source(size_t window, int last_active, size_t* changed) const;
   std::string text() const;
 };
 

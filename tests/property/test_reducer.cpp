@@ -26,9 +26,16 @@ class Run {
         simulation_(simulation),
         model_(program.params),
         memory_(model_),
-        shadow_(model_) {
+        shadow_(model_),
+        values_(model_) {
     params_ = model_.c();
-    for (size_t i = 0; program.homes && i < params_.size(); i++) params_[i].gradient = memory_[i];
+    values_.fill(program.seed, 0);  // equal on all ranks
+    for (size_t i = 0; i < params_.size(); i++) {
+      if (program.homes) params_[i].gradient = memory_[i];
+      if (program.check_interval > 0) params_[i].parameter = values_[i];
+    }
+    list_ = params_;
+    if (program.buffers()) add_buffers();
   }
 
   void run() {
@@ -53,10 +60,47 @@ class Run {
     return expect(status.ok(), status.ok() ? "" : cat(what, ": ", status.text()));
   }
 
+  void add_buffers() {
+    static const int64_t two[] = {2};
+    weft_param seen = WEFT_PARAM_INIT, tick = WEFT_PARAM_INIT;
+    seen.name = "seen";
+    seen.dtype = WEFT_DTYPE_I64;
+    seen.ndim = 1;
+    seen.shape = seen.strides = two;  // with a gap
+    seen.parameter = seen_;
+    tick.name = "tick";
+    tick.dtype = WEFT_DTYPE_U8;
+    tick.parameter = &tick_;
+    seen.flags = tick.flags = WEFT_PARAM_BUFFER;
+    list_.push_back(seen);
+    list_.push_back(tick);
+  }
+  static int64_t mark(size_t window, int rank) { return static_cast<int64_t>(window * 8) + rank + 1; }
+  void change_buffers(size_t window) {
+    seen_[0] = seen_[2] = mark(window, self_.rank);
+    tick_ = static_cast<uint8_t>(mark(window, self_.rank));
+  }
+  void note_buffers(size_t window) {
+    size_t changed = 0;
+    const int root =
+        program_.buffers_source(window, Expected(model_, program_, window).last_active(), &changed);
+    if (root >= 0) buffers_ = mark(changed, root);
+  }
+  // A synchronised step has begun.
+  bool check_buffers(size_t window) {
+    if (!program_.buffers()) return true;
+    note_buffers(window);
+    const bool right = seen_[0] == buffers_ && seen_[2] == buffers_ && tick_ == buffers_ && seen_[1] == -1;
+    return expect(right,
+                  cat("window ", window, ": buffers ", seen_[0], " and ", int{tick_}, ", not ", buffers_));
+  }
+
   bool create() {
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
-    options.params = params_.data();
-    options.param_count = params_.size();
+    options.params = list_.data();
+    options.param_count = list_.size();
+    options.buffers_root = program_.buffers_root;
+    options.check_interval = program_.check_interval;
     options.mode = program_.rig.mode;
     options.bucket_limits = program_.rig.limits.data();
     options.bucket_limit_count = 1;
@@ -116,6 +160,9 @@ class Run {
     if (program_.windows[window].replan && !replan(window)) return false;
     std::vector<void*> places;
     for (size_t i = 0; i < params_.size(); i++) places.push_back(memory_[i]);
+    places.resize(list_.size());
+    change_buffers(window);
+    buffers_ = mark(window, self_.rank);
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.micro_batches = program_.windows[window].micro_batches;
     begin.weight = mine.weight;
@@ -124,6 +171,7 @@ class Run {
     if (program_.windows[window].fixed) begin.flags |= WEFT_BEGIN_FIXED;
     if (program_.windows[window].record) begin.flags |= WEFT_BEGIN_RECORD;
     if (!expect(reducer_->begin(&begin), "begin")) return false;
+    if (!check_buffers(window)) return false;
     for (const size_t i : order(mine.order)) {
       if (!mine.data) break;
       if (simulation_.random().chance(4)) simulation_.pause();
@@ -242,7 +290,11 @@ class Run {
     for (; window < program_.windows.size(); window++) {
       const Expected expected(model_, program_, window);
       apply(window, expected);
-      if (window + 1 < program_.windows.size()) continue;
+      if (window + 1 < program_.windows.size()) {
+        note_buffers(window);
+        continue;
+      }
+      check_buffers(window);
       expect(result.last_active == expected.last_active(), "last_active");
       for (size_t i = 0; i < params_.size(); i++) {
         const bool right = view() ? view_has(expected, i) : memory_.memory()[i] == shadow_.memory()[i];
@@ -257,7 +309,12 @@ class Run {
   const Model model_;
   Gradients memory_;
   Gradients shadow_;
+  Gradients values_;
   std::vector<weft_param> params_;
+  std::vector<weft_param> list_;  // these, and buffers behind them
+  int64_t seen_[3] = {0, -1, 0};
+  uint8_t tick_ = 0;
+  int64_t buffers_ = 0;  // what is expected in them
   std::unique_ptr<Reducer> reducer_;
   std::vector<bool> dense_;
   std::vector<bool> touched_;  // in this window
@@ -268,7 +325,7 @@ class Run {
 // How many cases were about what.
 struct Tally {
   uint64_t cases = 0, many_buckets = 0, absences = 0, weights = 0, accumulation = 0, without_data = 0,
-           joins = 0, fixed = 0, replans = 0;
+           joins = 0, fixed = 0, replans = 0, buffers = 0, checks = 0;
 
   void count(const ReducerCase& program) {
     const Model model(program.params);
@@ -292,6 +349,8 @@ struct Tally {
     without_data += any([](const Window&, const RankPart& part) { return !part.data && !part.joined; });
     joins += any([](const Window&, const RankPart& part) { return part.joined; });
     replans += any([](const Window& window, const RankPart&) { return window.replan; });
+    buffers += program.buffers() ? 1 : 0;
+    checks += program.check_interval > 0 ? 1 : 0;
     fixed += any([](const Window& window, const RankPart&) { return window.fixed; });
   }
 };
@@ -325,7 +384,9 @@ TEST_CASE("random steps of a reducer give what a serial reference gives") {
                                                      {tally.accumulation, "accumulation"},
                                                      {tally.without_data, "ranks without data"},
                                                      {tally.joins, "joins"},
-                                                     {tally.fixed, "fixed sets"}};
+                                                     {tally.fixed, "fixed sets"},
+                                                     {tally.buffers, "buffers"},
+                                                     {tally.checks, "values compared"}};
   std::string text;
   for (const auto& [count, what] : counts) text += cat(", ", count, " with ", what);
   std::printf("%s cases%s\n", cat(tally.cases).c_str(), text.c_str());
