@@ -22,9 +22,10 @@ struct Findings {
   }
 };
 
-weft_reducer* make_reducer(weft_comm* comm) {
+// buffer: may be null; rank 2's goes to all as steps begin.
+weft_reducer* make_reducer(weft_comm* comm, int64_t* buffer = nullptr) {
   const char* const names[] = {"a", "b"};
-  weft_param params[2] = {};
+  weft_param params[3] = {};
   for (int p = 0; p < 2; p++) {
     params[p] = {sizeof(weft_param), names[p], WEFT_DTYPE_F32, 1, &kCount, nullptr, 0, 0, 0};
   }
@@ -35,6 +36,13 @@ weft_reducer* make_reducer(weft_comm* comm) {
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
   options.flags = WEFT_REDUCER_RETAIN;
+  if (buffer != nullptr) {
+    params[2] = {sizeof(weft_param), "c", WEFT_DTYPE_I64, 0, nullptr, nullptr, 0, 0, WEFT_PARAM_BUFFER};
+    params[2].parameter = buffer;
+    options.param_count = 3;
+    options.flags |= WEFT_REDUCER_BUFFERS;
+    options.buffers_root = 2;
+  }
   weft_reducer* reducer = nullptr;
   weft_reducer_create(comm, &options, &reducer, nullptr);
   return reducer;
@@ -61,12 +69,15 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
       Findings findings;
       std::atomic<int> begun{0};  // by those who stay, the step that fails
       const std::string error = weft_test::run(backend, 3, progress, [&](Rank& r) {
-        weft_reducer* reducer = make_reducer(r.comm);
+        int64_t buffer = 10 + r.rank;
+        weft_reducer* reducer = make_reducer(r.comm, &buffer);
         findings.expect(reducer != nullptr);
         if (reducer == nullptr) return;
         std::vector<std::vector<float>> gradients(2, std::vector<float>(kCount));
         const auto mine = static_cast<float>(1 << r.rank);  // powers of two: means of them are exact
         for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine * 3) == WEFT_OK);
+        findings.expect(buffer == 12);
+        buffer = 20 + r.rank;
         weft_barrier(r.comm, nullptr, nullptr);  // everybody knows that the third step is committed
         if (r.rank == 1) {
           weft_reducer_begin(reducer, nullptr);
@@ -87,7 +98,10 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
         verdict.struct_size = sizeof verdict;
         findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
         findings.expect(verdict.last_committed_step == 2 && verdict.next_step == 3 && verdict.can_retry == 1);
+        findings.expect(buffer == 22);
+        buffer = 30 + r.rank;
         findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK);
+        findings.expect(buffer == 30);  // there is no rank 2 any more
         for (uint64_t p = 0; p < 2; p++) findings.expect(gradients[p] == std::vector<float>(kCount, 2.5f));
         for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine) == WEFT_OK);
         findings.expect(gradients[1] == std::vector<float>(kCount, 2.5f));
