@@ -663,7 +663,7 @@ WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
 typedef struct weft_param {
   size_t struct_size;
   const char* name;
-  int32_t dtype;          /* F16, BF16, F32 or F64 */
+  int32_t dtype;          /* F16, BF16, F32 or F64; any, if it has no gradient */
   int32_t ndim;           /* 0 to 16 */
   const int64_t* shape;   /* ndim entries >= 0; NULL for ndim 0 (one element) */
   const int64_t* strides; /* in elements; default: row-major */
@@ -688,7 +688,8 @@ typedef struct weft_param {
 #define WEFT_PARAM_STATE_ONLY UINT64_C(2)
 /* A buffer, such as a running mean: as STATE_ONLY, and broadcast as steps begin (WEFT_REDUCER_BUFFERS). */
 #define WEFT_PARAM_BUFFER UINT64_C(4)
-/* Not this library's: never verified, in no bucket, never broadcast. It keeps its index. */
+/* Not this library's: never verified, in no bucket, never broadcast; it keeps its index. No other field is
+ * looked at but its name, for errors. */
 #define WEFT_PARAM_IGNORED UINT64_C(8)
 #define WEFT_PARAM_INIT {sizeof(weft_param), NULL, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0}
 
@@ -732,8 +733,10 @@ typedef struct weft_reducer_options {
    * buffer for the whole model. Equal on all ranks; default: each as its own. */
   int32_t reduce_dtype;
   int32_t buffers_root; /* WEFT_REDUCER_BUFFERS: whose buffers; a rank, or WEFT_ROOT_LAST_ACTIVE; default 0 */
-  /* Compare the parameters' values as every so many synchronised steps begin, as weft_reducer_check does.
-   * Equal on all ranks; default 0: never. */
+  /* Compare the parameters' values as every so many synchronised steps begin (0, n, 2 n, ...), as
+   * weft_reducer_check does: where they differ begin fails on all ranks, also those inside
+   * weft_reducer_join, and no step is open. Ranks that have joined do not count. Equal on all ranks; default
+   * 0: never. */
   uint32_t check_interval;
   uint32_t reserved2; /* 0 */
 } weft_reducer_options;
@@ -755,8 +758,9 @@ typedef struct weft_reducer_options {
  * which a parameter becomes ready more or less often is an error that names it. */
 #define WEFT_REDUCER_STATIC UINT64_C(16)
 
-/* Every synchronised step begins with a broadcast of the buffers (WEFT_PARAM_BUFFER) from buffers_root; begin
- * returns when they have arrived. */
+/* Every synchronised step begins with a broadcast of the buffers (WEFT_PARAM_BUFFER) from buffers_root (rank
+ * 0 if a shrunk communicator has no such rank); begin returns when they have arrived, within timeout_ms. If
+ * it fails no step is open. */
 #define WEFT_REDUCER_BUFFERS UINT64_C(32)
 /* Sharded (ZeRO): each rank receives the sums of the slices that it owns (weft_reducer_owned) alone; the rest
  * of the gradients is undefined after finish. The program updates the slices and gathers the parameters. */
@@ -996,13 +1000,19 @@ typedef struct weft_broadcast_options {
 #define WEFT_BROADCAST_OPTIONS_INIT {sizeof(weft_broadcast_options), 0, 0, 0, 0, 0}
 
 /* Copy the values of parameters (weft_param.parameter) from the root to all ranks, in coalesced chunks.
- * options are equal on all ranks. Collective, between steps. options and error may be NULL. Since 1.0 */
+ * options are equal on all ranks. Collective, between steps, and no rank is inside weft_reducer_join. While
+ * it runs it takes memory for in_flight chunks. options and error may be NULL. Returns WEFT_ERR_MISMATCH if
+ * options differ, or if another rank's call is wrong: WEFT_ERR_ARG there, for a parameter without a value or
+ * a root that does not exist; then nothing has moved. WEFT_ERR_STATE inside a step, or if there is no last
+ * active rank; the communicator's failure, after which values are partly the root's. Threads: one thread at a
+ * time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_broadcast(weft_reducer* reducer, const weft_broadcast_options* options,
                                             weft_error* error);
 
 /* Compare the parameters' values on all ranks, by hash. A difference is WEFT_ERR_MISMATCH on every rank: the
  * text names the first parameter that differs, failed_ranks those that hold the minority's value. The reducer
- * stays usable. Collective, between steps. error may be NULL. Since 1.0 */
+ * stays usable. Buffers are not compared. Collective, between steps. error may be NULL. Returns otherwise as
+ * weft_reducer_broadcast. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error);
 
 typedef struct weft_join_options {
@@ -1052,7 +1062,7 @@ WEFT_API weft_status weft_reducer_replan(weft_reducer* reducer, const weft_repla
 
 typedef struct weft_param_info {
   size_t struct_size;
-  uint32_t bucket;
+  uint32_t bucket;           /* UINT32_MAX: none, it has no gradient */
   uint8_t absent;            /* in the last synchronised step it was absent here */
   uint8_t absent_everywhere; /* and on all ranks: it has no result */
   uint8_t reserved[2];
