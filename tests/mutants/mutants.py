@@ -75,4 +75,13 @@ MUTANTS = [
            "unit_reducer_commit"),
     Mutant("of what is retained the first piece alone is kept", "step.cpp",
            "std::copy_n(at, bytes, copy + made_up_);", "std::copy_n(at, bytes, copy);", "unit_reducer_commit"),
+    Mutant("buffers stay what they were", "prelude.cpp",
+           "if (root >= 0 && root != s.comm->rank()) s.prelude->arrive(", "if (root > 99) s.prelude->arrive(", "unit_prelude"),
+    Mutant("buffers come from the lowest rank with data", "prelude.cpp",
+           "if (root_ == WEFT_ROOT_LAST_ACTIVE) return opening.last_active;",
+           "if (root_ == WEFT_ROOT_LAST_ACTIVE) return opening.first_active;", "unit_prelude"),
+    Mutant("what a rank that has joined holds counts when values are compared", "step.cpp",
+           "if (std::binary_search(opening_.joined.begin(), opening_.joined.end(), r)) continue;", "", "unit_prelude"),
+    Mutant("a parameter without a bucket is awaited", "readiness.h",
+           "if (plan_.bucket_of[i] == kNoBucket) continue;", "", "unit_values"),
 ]

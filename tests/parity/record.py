@@ -3,7 +3,7 @@
     build/torch/bin/python tests/parity/record.py
 
 makes tests/parity/recorded/steps.npz (gradients that ranks contribute, and what DistributedDataParallel makes of them
-on Gloo) and plans.json (its assignments to buckets). tests/python/test_recorded.py reads both; the numbers of cases are
+on Gloo), plans.json (its assignments to buckets) and buffers.json (running statistics that it broadcasts). tests/python/test_recorded.py reads both; the numbers of cases are
 those of cases.md.
 """
 import itertools
@@ -130,6 +130,35 @@ def record_steps():
     np.savez_compressed(FOLDER / "steps.npz", **stacks)
 
 
+def buffers_rank(rank, size, port, folder):
+    """One rank's batches and running statistics, whose source is rank 0 before every forward pass."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    ddp, steps = DistributedDataParallel(torch.nn.BatchNorm1d(3)), []
+    generator = torch.Generator().manual_seed(10 * size + rank)
+    for _ in range(3):
+        batch = torch.randn(4, 3, generator=generator)
+        ddp(batch).sum().backward()
+        steps.append({"batch": batch.tolist(), **{name: buffer.tolist() for name, buffer in ddp.module.named_buffers()}})
+    (Path(folder) / f"{size}-{rank}").write_text(json.dumps(steps))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def record_buffers():
+    """By number of ranks, rank and step (case 85)."""
+    recorded = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in (2, 3):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            multiprocessing.spawn(buffers_rank, (size, port, folder), nprocs=size)
+            recorded[size] = [json.loads((Path(folder) / f"{size}-{rank}").read_text()) for rank in range(size)]
+    (FOLDER / "buffers.json").write_text(json.dumps({"torch": torch.__version__, "ranks": recorded}) + "\n")
+
+
 def assignment(sizes, kinds, limits):
     """Buckets in order of launch and their limits, as DDP plans them."""
     tensors = [torch.empty(size, dtype=TYPES[kind]) for size, kind in zip(sizes, kinds)]
@@ -154,4 +183,5 @@ def record_plans():
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     record_plans()
+    record_buffers()
     record_steps()

@@ -33,6 +33,29 @@ def test_plans():
     ranks(body, size=1)
 
 
+def test_buffers():
+    """running statistics are those that PyTorch has when rank 0's go to all before each forward pass (case 85)"""
+    for size, recorded in json.loads((RECORDED / "buffers.json").read_text())["ranks"].items():
+        def body(comm, recorded=recorded):
+            mean, var, count = np.zeros(3, np.float32), np.ones(3, np.float32), np.zeros((), np.int64)
+            params = [weft.Param("weight", (3,))] + [
+                weft.Param.like(name, array, value=array, flags="buffer")
+                for name, array in (("running_mean", mean), ("running_var", var), ("num_batches_tracked", count))]
+            with weft.Reducer(comm, params, buffers=True) as reducer:
+                for wanted in recorded[comm.rank]:
+                    with reducer.step():
+                        batch = np.array(wanted["batch"], np.float32)
+                        mean[...] = 0.9 * mean + 0.1 * batch.mean(0)
+                        var[...] = 0.9 * var + 0.1 * batch.var(0, ddof=1)
+                        count[...] += 1
+                        reducer.ready(0, np.zeros(3, np.float32))
+                    close = np.allclose(mean, wanted["running_mean"], 1e-5, 1e-7) and np.allclose(
+                        var, wanted["running_var"], 1e-5)
+                    expect(close and count == wanted["num_batches_tracked"], f"{mean} {var} {count}", wanted)
+
+        ranks(body, size=int(size))
+
+
 def widened(array, kind):
     """Values in f64; bf16 comes as its bits."""
     return ((array.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else array).astype(float)
