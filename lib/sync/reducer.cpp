@@ -112,7 +112,8 @@ void Reducer::open_step(const StepStart& start, bool full) {
   start_ = start;
   start_.number = start_.record.step = stats_.steps;
   start_.begin_ns = state_->comm->context().clock().now_ns();
-  if (state_->prelude && !start_.record.has(OpeningRecord::kReplan)) {
+  const bool step = (start_.record.flags & (OpeningRecord::kReplan | OpeningRecord::kGather)) == 0;
+  if (state_->prelude && step) {
     const bool may_be_root = state_->prelude->may_be_root(
         state_->comm->rank(), start_.record.has(OpeningRecord::kData), state_->comm->size());
     start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);

@@ -83,6 +83,12 @@ TEST_CASE("a model's state is broadcast, checked, and its buffers follow the las
         how.root = WEFT_ROOT_LAST_ACTIVE;
         model.weight[0] = static_cast<float>(r.rank);
         expect(weft_reducer_broadcast(reducer, &how, nullptr) == WEFT_OK && model.weight[0] == 1);
+        expect(weft_reducer_broadcast(nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
+        expect(weft_reducer_check(nullptr, nullptr) == WEFT_ERR_ARG);
+        weft_broadcast_options unreadable = how;
+        unreadable.struct_size = r.rank == 0 ? 3 : sizeof unreadable;
+        expect(weft_reducer_broadcast(reducer, &unreadable, &details) ==
+               (r.rank == 0 ? WEFT_ERR_ARG : WEFT_ERR_MISMATCH));
         how.flags = 8;
         expect(weft_reducer_broadcast(reducer, &how, &details) == WEFT_ERR_ARG);
         expect(weft_reducer_destroy(&reducer) == WEFT_OK);
