@@ -122,9 +122,13 @@ def main():
     outcomes = []
     if arguments.list or arguments.check:
         for number, mutant in chosen:
-            print(f"{number:3} {mutant.file}: {mutant.name}")
-            text_of(mutant, ROOT)
-        return 0
+            try:
+                text_of(mutant, ROOT)
+                outcomes.append("")
+            except ValueError as error:
+                outcomes.append(f": cannot be made: {error}")
+            print(f"{number:3} {mutant.file}: {mutant.name}{outcomes[-1]}")
+        return 1 if any(outcomes) else 0
     tree = arguments.build.resolve() / "mutants"
     tree.mkdir(parents=True, exist_ok=True)
     copy_tree(tree)
