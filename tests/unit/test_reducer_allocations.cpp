@@ -1,4 +1,7 @@
-// A step in steady state allocates nothing. Its own program, because it replaces operator new.
+// A step in steady state allocates nothing, and what a reducer holds is what it says. Its own program,
+// because it replaces operator new.
+#include <malloc.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -10,19 +13,28 @@ namespace {
 
 thread_local bool counting = false;
 std::atomic<uint64_t> allocations{0};
+std::atomic<int64_t> live_bytes{0};
+
+void release(void* memory) {
+  if (memory != nullptr) live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
 
 }  // namespace
 
 void* operator new(size_t size) {
   if (counting) allocations++;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) {
+    live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
+    return memory;
+  }
   throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept {
-  std::free(memory);
+  release(memory);
 }
 void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
 
 using namespace weft;
@@ -188,4 +200,32 @@ TEST_CASE("a step with as many sparse entries as the one before it takes no more
       },
       options));
   CHECK(allocations.exchange(0) == 0);
+}
+
+TEST_CASE("a reducer holds what it says that it holds") {
+  std::vector<TestParam> params;
+  for (int i = 0; i < 2000; i++) params.push_back({cat("layer", i, ".attention.weight"), {3, 5}});
+  const Model model(params);
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
+                                                     WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS}}) {
+    check(run_threads(
+        1,
+        [&](Rank& self) {
+          std::unique_ptr<Reducer> reducer;
+          const int64_t before = live_bytes;
+          self.expect(
+              make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {4096}, .flags = flags}),
+              "create");
+          const auto held = static_cast<double>(live_bytes - before);
+          if (!reducer) return;
+          weft_reducer_stats stats{};
+          reducer->query(&stats);
+          const auto said = static_cast<double>(stats.other_bytes);
+          // malloc rounds up, and what the communicator has for its lane is its own.
+          self.expect(held < 1.1 * said && said < 1.1 * held, cat("it holds ", held, " and says ", said));
+        },
+        options));
+  }
 }
