@@ -15,15 +15,18 @@ class Param:
     value   where its value is, for broadcasts, comparisons and hooks: an array of this shape, type and strides, which
             the parameter keeps, or an address; this rank's own
     flags   "state_only", "buffer" or "ignored" for what has no gradient; such state needs a value
+    sparse  how many leading dimensions the indices of its gradients name, where they are sparse; see Reducer.ready_sparse
     """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
                  strides: Optional[Sequence[int]] = None, uses: int = 1, *, value: Any = None,
-                 flags: Union[ParamFlag, str] = ParamFlag(0)) -> None:
+                 flags: Union[ParamFlag, str] = ParamFlag(0), sparse: int = 0) -> None:
         self.name = name
         self.uses = uses
         self.value = value
         self.flags = ParamFlag[flags.upper()] if isinstance(flags, str) else flags
+        self.flags |= ParamFlag.SPARSE if sparse else 0
+        self.sparse = sparse
         self.shape = tuple(shape)
         self.dtype = dtype_of(dtype)
         self.strides = row_major(self.shape) if strides is None else tuple(strides)

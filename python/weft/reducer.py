@@ -42,6 +42,7 @@ class Reducer(Handle):
     check_interval compare the parameters' values as every so many synchronised steps begin, see `check`
     sharded        each rank receives the results that it owns alone, see `owned`
     own_whole      with sharded: a parameter is owned by one rank as a whole
+    sparse_fixed   the indices of each rank's sparse gradients are those of its first step
     plan           which parameters share a bucket, in order of launch; default: by bucket_limits
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -55,7 +56,7 @@ class Reducer(Handle):
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
                  divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
                  buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
-                 sharded: bool = False, own_whole: bool = False,
+                 sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
         self.comm = comm
         self.params = list(params)
@@ -77,7 +78,8 @@ class Reducer(Handle):
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
                              (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS),
-                             (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE)):
+                             (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
+                             (sparse_fixed, ReducerFlag.SPARSE_FIXED)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
@@ -97,8 +99,8 @@ class Reducer(Handle):
 
     @property
     def views(self) -> list[np.ndarray[Any, Any]]:
-        """Of all parameters; an empty array for one without a gradient."""
-        without = ParamFlag.STATE_ONLY | ParamFlag.BUFFER | ParamFlag.IGNORED
+        """Of all parameters; an empty array for one without a gradient, or with sparse ones."""
+        without = ParamFlag.STATE_ONLY | ParamFlag.BUFFER | ParamFlag.IGNORED | ParamFlag.SPARSE
         return [np.empty(0) if param.flags & without else self.view(index) for index, param in enumerate(self.params)]
 
     def index(self, param: Union[int, str]) -> int:
@@ -136,6 +138,40 @@ class Reducer(Handle):
         if gradient is not None and not isinstance(gradient, int):
             gradient = self._address(index, gradient)
         self._check(lib.reducer_ready(self._handle, index, gradient, None))
+
+    def ready_sparse(self, param: Union[int, str], indices: Any, values: Any) -> None:
+        """A sparse gradient is complete; its entries are read during the call, the same index may come several times.
+
+        indices: i64, row-major, of shape (sparse, entries), or (entries,) where one dimension is named; values: row-major,
+        of shape (entries, *the other dimensions). Threads: any.
+        """
+        index = self.index(param)
+        what = self.params[index] if 0 <= index < len(self.params) else Param("", ())
+        where, numbers = region(indices), region(values)
+        count = where.shape[-1] if where.shape else 0
+        same_type = numbers.dtype == what.dtype or (what.dtype, numbers.dtype) == (DType.BF16, DType.U16)
+        named = where.shape == (what.sparse, count) or (what.sparse == 1 and where.shape == (count,))
+        if what.sparse and (not named or where.dtype != DType.I64 or not where.row_major):
+            raise ValueError(f"{what.name} needs row-major i64 indices of shape ({what.sparse}, entries), not "
+                             f"{where.dtype.name} {where.shape}")
+        if what.sparse and (not same_type or numbers.shape != (count, *what.shape[what.sparse:]) or not numbers.row_major):
+            raise ValueError(f"{what.name} needs row-major {what.dtype.name} values of shape "
+                             f"{(count, *what.shape[what.sparse:])}, not {numbers.dtype.name} {numbers.shape}")
+        entries = _abi.Sparse(count=count, values=numbers.address)
+        entries.indices = ctypes.cast(where.address, ctypes.POINTER(ctypes.c_int64))
+        self._check(lib.reducer_ready_sparse(self._handle, index, entries, None))
+
+    def sparse_result(self, param: Union[int, str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Indices (sparse, entries) and values of a sparse parameter's last result, sorted, each index once.
+
+        Copies. BF16 values appear as uint16.
+        """
+        index, result = self.index(param), _abi.Sparse()
+        self._check(lib.reducer_sparse_result(self._handle, index, result))
+        what, count = self.params[index], result.count
+        where = ctypes.cast(result.indices, ctypes.c_void_p).value or 0
+        return (memory_array(where, DType.I64, (what.sparse, count), None, self).copy(),
+                memory_array(result.values or 0, what.dtype, (count, *what.shape[what.sparse:]), None, self).copy())
 
     def absent(self, *params: Union[int, str]) -> None:
         """Parameters have no gradient on this rank in this step. Threads: any."""
@@ -348,7 +384,7 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         shape, strides = extents(*param.shape), extents(*param.strides)
         keep += [shape, strides]
         place.struct_size = ctypes.sizeof(_abi.Param)
-        place.uses = param.uses
+        place.uses, place.sparse_ndim = param.uses, param.sparse
         place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
         place.shape, place.strides = shape, strides
         place.flags, place.parameter = param.flags, param.address()

@@ -23,9 +23,12 @@ class Synchronised:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
         self.parameters = [parameter for _, parameter in named]
         self.absent = options.get("absent", False)
+        self.sparse = {f"{name}.weight" for name, layer in module.named_modules() if getattr(layer, "sparse", False) is True
+                       and hasattr(layer, "weight")}
+        self.sparse_indices = [index for index, (name, _) in enumerate(named) if name in self.sparse]
         # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
         params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride(),
-                             (uses or {}).get(name, 1), value=parameter.data_ptr())
+                             (uses or {}).get(name, 1), value=parameter.data_ptr(), sparse=int(name in self.sparse))
                   for name, parameter in named]
         # Behind them, so that a parameter has the same number in both lists, what has no gradient.
         params += [self._state(name, tensor, "state_only") for name, tensor in module.named_parameters()
@@ -53,7 +56,7 @@ class Synchronised:
     def step(self, **begin):
         """A step of the reducer around the backward passes of the block."""
         self.reducer.begin(**begin)
-        self.open, self.ready = True, set()
+        self.open, self.ready, self.local = True, set(), begin.get("local", False)
         try:
             yield
             if not begin.get("local"):
@@ -61,6 +64,8 @@ class Synchronised:
         finally:
             self.open = False
         self.reducer.finish(rest_absent=self.absent)
+        if not begin.get("local"):
+            self._receive_sparse()
         if self.absent and not begin.get("local"):
             self._receive()
 
@@ -77,21 +82,40 @@ class Synchronised:
     def _look(self):
         """In view mode, gradients are where the reducer has them."""
         for index, parameter in enumerate(self.parameters if self.view else []):
+            if index in self.sparse_indices:
+                continue
             parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
 
     def _hand_over(self):
         """What earlier backward passes added up counts, also if the last one did not come by."""
         for index in set(range(len(self.parameters))) - self.ready:
             parameter = self.parameters[index]
-            if not self.view and parameter.grad is not None:
+            if parameter.grad is not None and (not self.view or index in self.sparse_indices):
                 self.ready.add(index)
-                self.reducer.ready(index, parameter.grad.data_ptr() or None)
+                self._ready(index)
+
+    def _ready(self, index):
+        """A gradient is complete. Sparse ones that local steps have handed over are dropped here."""
+        parameter = self.parameters[index]
+        if index not in self.sparse_indices:
+            self.reducer.ready(index, parameter.grad.data_ptr() or None)
+            return
+        self.reducer.ready_sparse(index, parameter.grad._indices().contiguous(), parameter.grad._values().contiguous())
+        if self.local:
+            parameter.grad = None
+
+    def _receive_sparse(self):
+        """Results of sparse parameters are in the reducer."""
+        for index in self.sparse_indices:
+            indices, values = map(torch.from_numpy, self.reducer.sparse_result(index))
+            shape = self.parameters[index].shape
+            self.parameters[index].grad = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True)
 
     def _receive(self):
         """Parameters without a gradient here get the others': in copy mode it is still in the reducer."""
         for index in set(range(len(self.parameters))) - self.ready:
             parameter = self.parameters[index]
-            if not self.view and not self.reducer.param(index).absent_everywhere:
+            if not self.view and index not in self.sparse_indices and not self.reducer.param(index).absent_everywhere:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 self.reducer.result(index, parameter.grad)
@@ -99,7 +123,7 @@ class Synchronised:
     def zero_grad(self):
         """Gradients are zeroed where they are in view mode, dropped in copy mode."""
         for parameter in self.parameters:
-            if self.view:
+            if self.view and not (parameter.grad is None or parameter.grad.is_sparse):
                 parameter.grad.zero_()
             else:
                 parameter.grad = None
@@ -116,7 +140,7 @@ class Synchronised:
         def hook(parameter):
             if self.open:
                 self.ready.add(index)
-                self.reducer.ready(index, parameter.grad.data_ptr() or None)
+                self._ready(index)
         return hook
 
 

@@ -37,7 +37,19 @@ class Loss(torch.nn.Module):
 
 def wide(tensor):
     """A tensor's values in f64; the sign of a zero stays."""
+    tensor = tensor.to_dense() if tensor.is_sparse else tensor
     return tensor.double().contiguous().numpy()
+
+
+def layers(sparse):
+    """A sparse gradient as dense ones, each with at most one entry of an index."""
+    found, seen = [], {}
+    for index, value in zip(sparse._indices()[0].tolist(), sparse._values()):
+        seen[index] = seen.get(index, -1) + 1
+        if seen[index] == len(found):
+            found.append(torch.zeros(sparse.shape, dtype=sparse.dtype))
+        found[seen[index]][index] = value
+    return found
 
 
 class Case:
@@ -73,14 +85,23 @@ class Case:
         return self.problems
 
     def contribute(self, batches):
-        """What each rank adds to the step: per parameter a list with each rank's gradient, or None without one."""
+        """What each rank adds to the step: per parameter a list with each rank's gradient, or None without one.
+
+        Sparse ones are several: DDP adds up the entries of all ranks and micro-batches one by one.
+        """
         self.local.load_state_dict(self.theirs.state_dict())
         self.local.zero_grad()
+        parts = [[] for _ in self.local.parameters()]
         for batch in batches:
             self.local.loss(batch).backward()
+            for parameter, mine in zip(self.local.parameters(), parts):
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    mine += layers(parameter.grad)
+                    parameter.grad = None
+        parts = [mine or [parameter.grad] for parameter, mine in zip(self.local.parameters(), parts)]
         everything = [None] * SIZE
-        dist.all_gather_object(everything, [parameter.grad for parameter in self.local.parameters()])
-        return list(zip(*everything))
+        dist.all_gather_object(everything, parts)
+        return [sum(ranks, []) for ranks in zip(*everything)]
 
     def compare(self, step, contributions):
         names = [name for name, _ in self.ours.named_parameters()]
@@ -91,7 +112,11 @@ class Case:
         bits = hashlib.sha256()
         for parameter in self.ours.parameters():
             if parameter.grad is not None:
-                bits.update(parameter.grad.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+                grad = parameter.grad
+                if grad.is_sparse:
+                    bits.update(grad.indices().numpy().tobytes())
+                    grad = grad.values()
+                bits.update(grad.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         everything = [None] * SIZE
         dist.all_gather_object(everything, bits.hexdigest())
         if len(set(everything)) != 1:
@@ -102,9 +127,11 @@ class Case:
             return "its view is not zero" if ours.any() else ""  # DDP's is unset until it is used somewhere
         if ours is None or theirs is None:
             return "" if ours is theirs else f"ours {'is' if ours is None else 'is not'} None, theirs is the opposite"
-        if ours.stride() != theirs.stride() and ours.numel() > 1:
+        if ours.is_sparse != theirs.is_sparse:
+            return "one of them is sparse, the other is not"
+        if not ours.is_sparse and ours.stride() != theirs.stride() and ours.numel() > 1:
             return f"strides {ours.stride()}, theirs {theirs.stride()}"
-        present = [wide(part if part is not None else torch.zeros_like(ours)) for part in parts]
+        present = [wide(part if part is not None else torch.zeros(ours.shape)) for part in parts]
         return compare.difference(TYPES[ours.dtype], wide(ours), wide(theirs), present, self.divisor(),
                                   self.mode.wire)
 

@@ -50,6 +50,25 @@ def test_accumulation():
     expect_equal(ranks(body), [[2.0] * 3] * SIZE)
 
 
+def test_sparse():
+    """sparse gradients are averaged entry by entry, beside dense ones"""
+    def body(comm):
+        params = [weft.Param("e", (300, 2), sparse=1), weft.Param("w", (3,)), weft.Param("g", (30, 40), "f64", sparse=2)]
+        with weft.Reducer(comm, params) as reducer:
+            expect_equal([bucket.params for bucket in reducer.buckets()], [(2,), (1,), (0,)])
+            with reducer.step():
+                reducer.ready_sparse("e", np.array([5, comm.rank, 5]), np.full((3, 2), 3, np.float32))
+                reducer.ready_sparse("g", np.array([[29], [39]]), np.array([3.0 * comm.rank]))
+                reducer.ready("w", np.ones(3, np.float32))
+                expect_raises(ValueError, "i64 indices", reducer.ready_sparse, "e", np.zeros(3), np.zeros((3, 2), np.float32))
+                expect_raises(ValueError, "F32 values", reducer.ready_sparse, "e", np.zeros(3, int), np.zeros((3, 3), np.float32))
+            return [part.tolist() for name in "eg" for part in reducer.sparse_result(name)]
+
+    wanted = [[[*range(SIZE), 5]], [[3 / SIZE] * 2] * SIZE + [[6.0, 6.0]], [[29], [39]], [1.0 * sum(range(SIZE))]]
+    for result in ranks(body):
+        expect_equal(result, wanted)
+
+
 def test_report():
     """the report is a dict of what was chosen, what the last step took, and every byte"""
     def body(comm):

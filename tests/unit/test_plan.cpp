@@ -145,6 +145,20 @@ TEST_CASE("by order of readiness buckets are launched as their last members come
   CHECK(members(make_plan(m, {.limits = {160}, .order = {0, 2, 1, 3}})) == Buckets{{2, 1}, {0, 3}});
 }
 
+TEST_CASE("a sparse parameter is alone in its bucket, and interrupts none") {
+  Manifest m = manifest_of({{Dtype::kF32, 100}, {Dtype::kF32, 100}, {Dtype::kF32, 100}, {Dtype::kF32, 50}});
+  m.params[1].flags = WEFT_PARAM_SPARSE;
+  m.params[1].sparse_ndim = 1;
+  Plan plan = make_plan(m, {.limits = {800}});
+  CHECK(members(plan, true) == Buckets{{0, 2}, {1}, {3}});
+  CHECK(plan.buckets[1].sparse);
+  CHECK(plan.buckets[1].bytes() == 0);
+  CHECK(make_plan(m, Buckets{{0, 2, 3}, {1}}, &plan).ok());
+  CHECK(plan.buckets[1].sparse);
+  const Status refused = make_plan(m, Buckets{{0, 1, 2, 3}}, &plan);
+  CHECK(refused.text().find("'p1') must be alone in bucket 0") != std::string::npos);
+}
+
 TEST_CASE("a plan of the program's own is taken if every parameter is in one bucket of its kind") {
   const Manifest m = manifest_of({{Dtype::kF32, 4}, {Dtype::kF64, 2}, {Dtype::kF32, 1}});
   Plan plan;

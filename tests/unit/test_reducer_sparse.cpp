@@ -1,4 +1,5 @@
 // Sparse gradients: what comes out is the average of what went in, whatever travelled.
+#include "registry.h"
 #include "shm/backend.h"
 #include "sparse_rig.h"
 
@@ -150,6 +151,26 @@ TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once
           },
           options));
     }
+  }
+}
+
+TEST_CASE("hooks leave sparse gradients alone") {
+  const Model model(sparse_params());
+  for (const char* const name : {"bf16", "int8", "topk", "powersgd"}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::shared_ptr<Hook> hook;
+      self.expect(Registry::make_hook(name, {{}, nullptr, host_ops()}, &hook), name);
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {0}}), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      for (const uint64_t seed : {100, 200}) {
+        self.expect(reducer->begin(nullptr), "begin");
+        self.expect(ready_step(*reducer, model, gradients, seed, self.rank, 9), "ready");
+        self.expect(reducer->finish({}), "finish");
+        expect_results(self, *reducer, model, {seed}, 9, 2);
+      }
+    }));
   }
 }
 
