@@ -207,6 +207,10 @@ class Reducer(Handle):
         self._check(lib.reducer_owned(self._handle, rank, slices, count))
         return [Slice(each.param, each.offset, each.count) for each in slices]
 
+    def wait_param(self, param: Union[int, str], *, timeout: Optional[float] = None) -> None:
+        """Wait for a parameter's result, in a synchronised step; after gather_params, for its value. Threads: any."""
+        self._check(lib.reducer_wait_param(self._handle, self.index(param), milliseconds(timeout)))
+
     def gather_params(self, *, timeout: Optional[float] = None) -> None:
         """Sharded: start to send each owner's slices of the parameters' values to all ranks. Collective.
 

@@ -902,7 +902,7 @@ typedef struct weft_finish_options {
 /* Skip the step, because this rank's loss overflowed, say: what one rank asks all do, see weft_norms.skipped.
  * Needs WEFT_REDUCER_NORMS. */
 #define WEFT_FINISH_SKIP UINT64_C(4)
-/* Skip the step if a reduced gradient is not finite. Needs WEFT_REDUCER_NORMS. */
+/* Skip the step if a reduced gradient, or the total norm, is not finite. Needs WEFT_REDUCER_NORMS. */
 #define WEFT_FINISH_SKIP_NONFINITE UINT64_C(8)
 #define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0}
 
@@ -951,7 +951,7 @@ typedef struct weft_norms {
   double total;              /* the L2 norm of all gradients that have a result, before clipping */
   double clip_factor;        /* that they were scaled by */
   uint64_t nonfinite_params; /* parameters with an infinity or a NaN in their result */
-  uint8_t skipped;           /* 1: the step was skipped on all ranks; gradients are as they were */
+  uint8_t skipped;           /* 1: the step was skipped on all ranks; in copy mode gradients stay */
   uint8_t reserved[7];
 } weft_norms;
 
@@ -1107,7 +1107,7 @@ typedef struct weft_reducer_stats {
   uint64_t failed_steps;
   uint64_t bytes_reduced; /* gradient bytes through finished buckets */
   uint64_t bucket_bytes;  /* memory of the buckets */
-  uint64_t scratch_bytes; /* memory of hooks' scratch */
+  uint64_t scratch_bytes; /* memory of hooks' scratch, and to gather parameters */
   uint64_t other_bytes;   /* everything else the reducer holds */
   /* Of the last synchronised step, nanoseconds. */
   uint64_t step_ns;          /* begin to the end of finish */

@@ -386,3 +386,59 @@ TEST_CASE("inside a callback only calls that read, test, release and abort are a
   CHECK(seen.destroy == WEFT_ERR_STATE);
   CHECK(seen.reads);
 }
+
+TEST_CASE(
+    "norms, owned slices and gathers check their arguments, and say what a reducer must be created with") {
+  Solo solo;
+  const int64_t shape = 4;
+  float value[4] = {}, gradient[4] = {3, 0, 4, 0};
+  weft_param param = WEFT_PARAM_INIT;
+  param.name = "p";
+  param.dtype = WEFT_DTYPE_F32;
+  param.ndim = 1;
+  param.shape = &shape;
+  param.parameter = value;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  weft_norms norms{};
+  norms.struct_size = sizeof norms;
+  double each = 0;
+  uint64_t count = 0;
+  weft_slice slice{};
+  CHECK(weft_reducer_norms(nullptr, &norms, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_owned(nullptr, 0, nullptr, &count) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_gather_params(nullptr, nullptr) == WEFT_ERR_ARG);
+  weft_reducer* reducer = nullptr;
+  REQUIRE(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_OK);
+  CHECK(weft_reducer_norms(reducer, &norms, nullptr) == WEFT_ERR_STATE);
+  CHECK(weft_reducer_owned(reducer, 0, nullptr, &count) == WEFT_ERR_STATE);
+  CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_STATE);
+  CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+
+  options.flags = WEFT_REDUCER_OWN_WHOLE;
+  CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_ERR_ARG);
+  options.flags = WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_SHARDED | WEFT_REDUCER_NORMS;
+  REQUIRE(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_OK);
+  REQUIRE(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+  REQUIRE(weft_reducer_ready(reducer, 0, gradient, nullptr) == WEFT_OK);
+  REQUIRE(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+  CHECK(weft_reducer_norms(reducer, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_norms(reducer, &norms, &each) == WEFT_OK);
+  CHECK(norms.total == 5);
+  CHECK(each == 5);
+  CHECK(weft_reducer_owned(reducer, 0, nullptr, nullptr) == WEFT_ERR_ARG);
+  count = 1;
+  CHECK(weft_reducer_owned(reducer, 0, &slice, &count) == WEFT_OK);
+  CHECK(count == 1);
+  CHECK(slice.count == 4);
+  weft_gather_options gather = WEFT_GATHER_OPTIONS_INIT;
+  gather.flags = 1;
+  CHECK(weft_reducer_gather_params(reducer, &gather) == WEFT_ERR_ARG);
+  gather.flags = 0;
+  gather.timeout_ms = -2;
+  CHECK(weft_reducer_gather_params(reducer, &gather) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_OK);
+  CHECK(weft_reducer_wait_param(reducer, 0, 0) == WEFT_OK);
+  CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+}

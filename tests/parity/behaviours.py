@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from binding import Synchronised
+from shard_behaviours import SHARD_BEHAVIOURS
 from state_behaviours import STATE_BEHAVIOURS
 
 
@@ -328,4 +329,4 @@ def optimiser_in_step(comm):
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
                                                           checkpointing, declared_uses, static_changes,
                                                           static_ranks_differ, uneven_inputs,
-                                                          stop_when_exhausted, optimiser_in_step)} | STATE_BEHAVIOURS
+                                                          stop_when_exhausted, optimiser_in_step)} | STATE_BEHAVIOURS | SHARD_BEHAVIOURS

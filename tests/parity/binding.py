@@ -36,6 +36,7 @@ class Synchronised:
         params += [self._state(name, tensor, "buffer") for name, tensor in module.named_buffers() if name not in ignored]
         params += [weft.Param(name, (), flags="ignored") for name in ignored]
         self.reducer = weft.Reducer(comm, params, **options)
+        self.finish_options = {}
         self.open = False  # a step is
         self.ready = set()
         self.hooks = []
@@ -63,7 +64,7 @@ class Synchronised:
                 self._hand_over()
         finally:
             self.open = False
-        self.reducer.finish(rest_absent=self.absent)
+        self.reducer.finish(rest_absent=self.absent, **self.finish_options)
         if not begin.get("local"):
             self._receive_sparse()
         if self.absent and not begin.get("local"):

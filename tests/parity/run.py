@@ -26,7 +26,7 @@ MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retai
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
               "static_changes,static_ranks_differ,uneven_inputs,state_broadcast,coalesced_broadcast,ignored_differ,"
               "buffers_by_hook,"
-              "stop_when_exhausted,optimiser_in_step")
+              "stop_when_exhausted,optimiser_in_step,clip_grad_norm,zero_redundancy")
 
 
 def parse_arguments():

@@ -30,6 +30,7 @@ void draw_part(const ReducerCase& program, const Window& window, Random& random,
   part->ready.assign(params, true);
   part->order = random.next();
   part->places = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
+  part->skip = program.norms() && !part->joined && random.chance(8);
   if (program.rig.divide_by == WEFT_DIVIDE_WEIGHTS) part->weight = static_cast<double>(1 + random.below(4));
   if (part->joined) {
     part->data = part->places = false;
@@ -93,6 +94,11 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     program.rig.flags |= WEFT_REDUCER_UNEVEN;
     program.rig.divide_by = static_cast<int32_t>(random.below(3));
     if (random.chance(3)) program.rig.divide_by = WEFT_DIVIDE_WEIGHTS;
+  }
+  if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_NORMS;
+  if (random.chance(2)) {
+    program.rig.flags |= WEFT_REDUCER_SHARDED;
+    if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_OWN_WHOLE;
   }
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
   if (random.chance(2)) {

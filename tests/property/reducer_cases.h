@@ -21,6 +21,7 @@ struct RankPart {
   std::vector<bool> ready;                // per parameter, in the synchronised step; otherwise absent
   bool rest = false;                      // absent by WEFT_FINISH_REST_ABSENT
   bool places = false;                    // begin says where results of absent parameters go
+  bool skip = false;                      // it asks to skip the step
   uint64_t order = 0;                     // seed of the order of readiness
 
   // It contributes something.
@@ -40,6 +41,10 @@ struct Window {
   uint64_t limit = 0;                       // of buckets by order
   bool record = false;
   std::vector<RankPart> ranks;
+
+  bool skipped() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const RankPart& part) { return part.skip; });
+  }
 };
 
 struct ReducerCase {
@@ -56,6 +61,8 @@ struct ReducerCase {
   static ReducerCase draw(uint64_t seed, int ranks, Random& random);
   bool mapped() const { return (rig.flags & WEFT_REDUCER_ABSENT) != 0; }
   bool buffers() const { return (rig.flags & WEFT_REDUCER_BUFFERS) != 0; }
+  bool norms() const { return (rig.flags & WEFT_REDUCER_NORMS) != 0; }
+  bool sharded() const { return (rig.flags & WEFT_REDUCER_SHARDED) != 0; }
   bool uneven() const { return (rig.flags & WEFT_REDUCER_UNEVEN) != 0; }
   // Whose buffers all ranks have once a window's synchronised step has begun, -1: each its own; and the
   // window in which that rank has last changed them.

@@ -2,6 +2,7 @@
 // orders of readiness, absences, ranks without data, weights, accumulation, ranks that run out of data. What
 // fails prints a seed; `--rng-seed` repeats it.
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -187,6 +188,7 @@ class Run {
     for (size_t i = 0; i < params_.size(); i++) shadow_.memory()[i] = memory_.memory()[i];
     weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
     if (mine.rest) finish.flags |= WEFT_FINISH_REST_ABSENT;
+    if (mine.skip) finish.flags |= WEFT_FINISH_SKIP;
     if (!expect(reducer_->finish(finish), "finish")) return false;
     return check_window(window);
   }
@@ -221,14 +223,51 @@ class Run {
     return true;
   }
 
+  // Whether the result of an element, in row-major order, comes to this rank.
+  bool owned(size_t i, uint64_t k) const {
+    return !program_.sharded() || owned_[i][dense_[i] ? model_.offset(i, k) : k];
+  }
+  void look_up_owned() {
+    owned_.clear();
+    for (size_t i = 0; i < params_.size(); i++) owned_.emplace_back(model_.count(i), false);
+    if (!program_.sharded()) return;
+    uint64_t count = 0;
+    expect(reducer_->owned(self_.rank, nullptr, &count), "owned");
+    std::vector<weft_slice> slices(count + 1);
+    expect(reducer_->owned(self_.rank, slices.data(), &count), "owned");
+    slices.resize(count);
+    for (const weft_slice& slice : slices) {
+      for (uint64_t k = 0; k < slice.count; k++) owned_[slice.param][slice.offset + k] = true;
+    }
+  }
+
+  bool check_norms(size_t window, const Expected& expected) {
+    if (!program_.norms()) return true;
+    double squares = 0;
+    for (size_t i = 0; i < params_.size(); i++) {
+      std::vector<double> values(expected.absent_everywhere(i) ? 0 : model_.count(i));
+      if (values.empty()) continue;
+      host_ops().copy({expected.result(i).data(), reinterpret_cast<std::byte*>(values.data()), values.size(),
+                       model_[i].dtype, Dtype::kF64, 1.0});
+      for (const double value : values) squares += value * value;
+    }
+    weft_norms norms{};
+    bool ok = expect(reducer_->norms(&norms, nullptr), "norms");
+    ok &= expect(std::abs(norms.total - std::sqrt(squares)) <= 1e-9 * norms.total,
+                 cat("window ", window, ": the norm is ", norms.total, ", not ", std::sqrt(squares)));
+    return ok & expect((norms.skipped != 0) == program_.windows[window].skipped(), "skipped");
+  }
+
   // The results of a window in the shadow of this rank's memory. reached: the parameter's result comes here.
   void apply(size_t window, const Expected& expected) {
     const RankPart& mine = part(window);
     for (size_t i = 0; i < params_.size(); i++) {
       const bool reached = mine.ready[i] || mine.places || program_.homes;
       if (view() || !reached || expected.absent_everywhere(i)) continue;
+      if (program_.windows[window].skipped()) continue;
       const uint32_t size = dtype_size(model_[i].dtype);
       for (uint64_t k = 0; k < model_.count(i); k++) {
+        if (!owned(i, k)) continue;
         std::copy_n(expected.result(i).data() + k * size, size, shadow_[i] + at(i, k));
       }
     }
@@ -236,6 +275,7 @@ class Run {
 
   bool check_window(size_t window) {
     const Expected expected(model_, program_, window);
+    look_up_owned();
     apply(window, expected);
     touched_.assign(params_.size(), false);
     bool ok = true;
@@ -245,6 +285,7 @@ class Run {
     ok &= expect(stats.divisor == expected.divisor(),
                  cat("divisor ", stats.divisor, ", not ", expected.divisor()));
     ok &= expect(stats.steps == window + 1, "steps");
+    ok &= check_norms(window, expected);
     return ok;
   }
 
@@ -257,7 +298,8 @@ class Run {
       ok &= expect(memory_.memory()[i] == shadow_.memory()[i], where + "wrong result");
       Gradients out(model_);
       const Status got = reducer_->result(i, out[i]);
-      ok &= expect(got.ok() != expected.absent_everywhere(i), where + "result() " + got.text());
+      const bool has_result = !expected.absent_everywhere(i) && !program_.windows[window].skipped();
+      ok &= expect(got.ok() == has_result, where + "result() " + got.text());
     }
     weft_param_info info{};
     ok &= expect(reducer_->param(i, &info), "param");
@@ -273,6 +315,7 @@ class Run {
     const uint32_t size = dtype_size(model_[i].dtype);
     const Bytes zero(size);
     for (uint64_t k = 0; k < model_.count(i); k++) {
+      if (!owned(i, k)) continue;
       const std::byte* wanted =
           expected.absent_everywhere(i) ? zero.data() : expected.result(i).data() + k * size;
       if (!std::equal(wanted, wanted + size, views_[i] + at(i, k))) return false;
@@ -287,6 +330,10 @@ class Run {
     if (!expect(reducer_->join({}, &result), "join")) return;
     if (view() && !look_up_views()) return;
     expect(result.steps == program_.windows.size() - window, cat("joined for ", result.steps, " steps"));
+    look_up_owned();
+    const bool moved = std::any_of(program_.windows.begin() + static_cast<ptrdiff_t>(window),
+                                   program_.windows.end(), [](const Window& w) { return w.replan; });
+    if (program_.sharded() && moved) return;  // results came to where another plan said
     for (; window < program_.windows.size(); window++) {
       const Expected expected(model_, program_, window);
       apply(window, expected);
@@ -317,7 +364,8 @@ class Run {
   int64_t buffers_ = 0;  // what is expected in them
   std::unique_ptr<Reducer> reducer_;
   std::vector<bool> dense_;
-  std::vector<bool> touched_;  // in this window
+  std::vector<std::vector<bool>> owned_;  // per parameter, in the order of its place
+  std::vector<bool> touched_;             // in this window
   std::map<std::pair<size_t, uint64_t>, double> sums_;
   std::vector<std::byte*> views_;
 };
@@ -325,7 +373,7 @@ class Run {
 // How many cases were about what.
 struct Tally {
   uint64_t cases = 0, many_buckets = 0, absences = 0, weights = 0, accumulation = 0, without_data = 0,
-           joins = 0, fixed = 0, replans = 0, buffers = 0, checks = 0;
+           joins = 0, fixed = 0, replans = 0, buffers = 0, checks = 0, norms = 0, skips = 0, sharded = 0;
 
   void count(const ReducerCase& program) {
     const Model model(program.params);
@@ -351,6 +399,9 @@ struct Tally {
     replans += any([](const Window& window, const RankPart&) { return window.replan; });
     buffers += program.buffers() ? 1 : 0;
     checks += program.check_interval > 0 ? 1 : 0;
+    norms += program.norms();
+    skips += any([](const Window& window, const RankPart&) { return window.skipped(); });
+    sharded += program.sharded();
     fixed += any([](const Window& window, const RankPart&) { return window.fixed; });
   }
 };
@@ -384,6 +435,9 @@ TEST_CASE("random steps of a reducer give what a serial reference gives") {
                                                      {tally.accumulation, "accumulation"},
                                                      {tally.without_data, "ranks without data"},
                                                      {tally.joins, "joins"},
+                                                     {tally.norms, "norms"},
+                                                     {tally.skips, "skipped steps"},
+                                                     {tally.sharded, "sharding"},
                                                      {tally.fixed, "fixed sets"},
                                                      {tally.buffers, "buffers"},
                                                      {tally.checks, "values compared"}};

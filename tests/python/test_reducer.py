@@ -196,6 +196,33 @@ def test_norms():
         expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then as it was")
 
 
+def test_sharded():
+    """each rank receives the results that it owns, updates these parameters, and all of them are gathered"""
+    def body(comm):
+        for own_whole in (False, True):
+            values = [np.zeros(100, np.float32), np.zeros((3, 5), np.float32)]
+            params = [weft.Param(name, value.shape, value=value) for name, value in zip("ab", values)]
+            with weft.Reducer(comm, params, sharded=True, own_whole=own_whole) as reducer:
+                for step in range(3):
+                    grads = [np.full(value.shape, comm.rank + step, np.float32) for value in values]
+                    with reducer.step():
+                        for index, grad in enumerate(grads):
+                            reducer.ready(index, grad)
+                    for each in reducer.owned():
+                        part = slice(each.offset, each.offset + each.count)
+                        values[each.param].reshape(-1)[part] -= grads[each.param].reshape(-1)[part]
+                    reducer.gather_params()
+                    reducer.wait_param("a")
+                    expect_equal(set(values[0].tolist()), {-sum((SIZE - 1) / 2 + done for done in range(step + 1))})
+                slices = [each for rank in range(SIZE) for each in reducer.owned(rank)]
+                expect_equal(sum(each.count for each in slices), 115)
+                if own_whole:
+                    expect_equal(sorted(each.param for each in slices), [0, 1])
+            expect_equal(values[1].tolist(), [[values[0][0]] * 5] * 3)
+
+    ranks(body)
+
+
 def test_join():
     """ranks that have run out of data join; sums are divided by all ranks, those that have data, or their weights"""
     def body(comm):
