@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -21,7 +23,7 @@ class HookState {
  public:
   static constexpr std::string_view kError = "error";  // what this rank did not send; of no use to others
 
-  explicit HookState(Log* log) : log_(log) {}
+  explicit HookState(std::shared_ptr<Log> log) : log_(std::move(log)) {}
 
   // The array of a parameter; zeros if there is none yet, or one of another size.
   std::vector<float>& array(std::string_view kind, const char* param, uint64_t count);
@@ -47,14 +49,14 @@ class HookState {
 
   void note(const std::string& what) const;
 
-  Log* const log_;        // null: none
-  int rank_ = -1;         // unknown until a plan is made
-  int size_ = 0;          // the same
-  int loaded_rank_ = -1;  // of what was loaded while rank_ was unknown
-  int loaded_size_ = 0;   // the same
-  uint64_t base_ = 0;     // iteration of the reducer's step 0, modulo 2^64
-  uint64_t next_ = 0;     // the iteration after the last one
-  bool loaded_ = false;   // next_ comes from load: base_ is to be set anew
+  const std::shared_ptr<Log> log_;  // null: none
+  int rank_ = -1;                   // unknown until a plan is made
+  int size_ = 0;                    // the same
+  int loaded_rank_ = -1;            // of what was loaded while rank_ was unknown
+  int loaded_size_ = 0;             // the same
+  uint64_t base_ = 0;               // iteration of the reducer's step 0, modulo 2^64
+  uint64_t next_ = 0;               // the iteration after the last one
+  bool loaded_ = false;             // next_ comes from load: base_ is to be set anew
   std::map<std::string, Arrays, std::less<>> kinds_;
 };
 

@@ -2,6 +2,9 @@
 // them over another communicator. Calls are serialised by the engine's drive lock.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "common/state.h"
 #include "core/hook.h"
 
@@ -9,7 +12,7 @@ namespace weft {
 
 class StatefulHook : public Hook {
  public:
-  explicit StatefulHook(Log* log) : state_(log) {}
+  explicit StatefulHook(std::shared_ptr<Log> log) : state_(std::move(log)) {}
 
   // Nobody knows what the others got of a step that failed, so what was not sent is forgotten.
   Status rebind(int rank, int size) override {

@@ -20,7 +20,8 @@ struct Settings {
 
 class PostLocalSgd final : public StatefulHook {
  public:
-  PostLocalSgd(Settings settings, Log* log) : StatefulHook(log), settings_(std::move(settings)) {}
+  PostLocalSgd(Settings settings, std::shared_ptr<Log> log)
+      : StatefulHook(std::move(log)), settings_(std::move(settings)) {}
 
   std::string name() const override { return settings_.name; }
 

@@ -69,7 +69,7 @@ class PowerSgd final : public StatefulHook {
     if (plain) return {};
     switch (stage->index) {
       case kP:
-        load(bucket);
+        load_contributions(bucket);
         if (settings_.alternate) {
           make_factor(bucket);
         } else {
@@ -168,7 +168,7 @@ class PowerSgd final : public StatefulHook {
 
   // ---- stages
   // The contributions as f32, with what was not sent before.
-  void load(const weft_bucket& bucket) {
+  void load_contributions(const weft_bucket& bucket) {
     if (settings_.batched) {
       const Matrix& square = layout_.matrices.front();
       copy(host_, dtype_of(bucket), bucket.buffer, Dtype::kF32, values(bucket), bucket.count);
@@ -285,7 +285,7 @@ class PowerSgd final : public StatefulHook {
 
   const Settings settings_;
   const DeviceOps& host_;
-  Log* const log_;
+  const std::shared_ptr<Log> log_;
   Layout layout_;  // of the bucket that is being looked at
   uint64_t iteration_ = 0;
   uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;  // compressed ones, since the hook was made

@@ -25,6 +25,11 @@ Status make_hook(weft_context* context, weft_hook** hook, Make&& make) {
   return {};
 }
 
+// The context's log, which lives as long as who has it.
+std::shared_ptr<Log> log_of(const weft_context& context) {
+  return {context.rep, &context.rep->log()};
+}
+
 }  // namespace
 
 extern "C" {
@@ -37,7 +42,7 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
       WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
       const std::string_view options = read.options == nullptr ? "" : read.options;
       if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
-      HookArgs args{options, nullptr, context->rep->host(), &context->rep->log()};
+      HookArgs args{options, nullptr, context->rep->host(), log_of(*context)};
       if (read.inner != nullptr) args.inner = read.inner->rep;
       if (read.comm != nullptr) args.comm = read.comm->rep;
       if (args.comm != nullptr && &args.comm->context() != context->rep.get()) {
@@ -109,8 +114,8 @@ weft_status weft_hook_create_saved(weft_context* context, const void* buffer, ui
       const ByteView blob(static_cast<const std::byte*>(buffer), size);
       HookBlob read;
       WEFT_TRY(read_hook(blob, &read));
-      WEFT_TRY(Registry::make_hook_again(read.name, {{}, nullptr, context->rep->host(), &context->rep->log()},
-                                         made));
+      WEFT_TRY(
+          Registry::make_hook_again(read.name, {{}, nullptr, context->rep->host(), log_of(*context)}, made));
       return load_hook(**made, blob);
     });
   });

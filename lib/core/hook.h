@@ -61,7 +61,7 @@ struct HookArgs {
   std::string_view options;     // weft_hook_params.options
   std::shared_ptr<Hook> inner;  // of a hook around another one, else null
   const DeviceOps& host;        // outlives the hook
-  Log* log = nullptr;           // outlives the hook's calls; null: none
+  std::shared_ptr<Log> log;     // null: none
   std::shared_ptr<Comm> comm;   // over which it works; null: the reducer's
 };
 

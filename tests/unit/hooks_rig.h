@@ -16,8 +16,9 @@ namespace weft::test {
 
 inline Status built_in(const std::string& name, const std::string& options, std::shared_ptr<Hook>* hook,
                        std::shared_ptr<Hook> inner = nullptr, std::shared_ptr<Comm> comm = nullptr,
-                       Log* log = nullptr) {
-  return Registry::make_hook(name, {options, std::move(inner), host_ops(), log, std::move(comm)}, hook);
+                       std::shared_ptr<Log> log = nullptr) {
+  return Registry::make_hook(name, {options, std::move(inner), host_ops(), std::move(log), std::move(comm)},
+                             hook);
 }
 
 // A model of matrices and vectors of odd sizes, in f32.

@@ -244,7 +244,7 @@ TEST_CASE("what powersgd saves is logged as often as wished") {
     const std::lock_guard lock(mutex);
     lines.emplace_back(line);
   };
-  Log log(sink, LogLevel::kInfo);
+  const auto log = std::make_shared<Log>(sink, LogLevel::kInfo);
   const Model model({{"fc", {40, 30}}, {"bias", {30}}});
   Training training;
   training.ranks = 1;
@@ -252,7 +252,7 @@ TEST_CASE("what powersgd saves is logged as often as wished") {
   train(
       model,
       [&](std::shared_ptr<Hook>* hook) {
-        return built_in("powersgd", "start=2 statistics=3", hook, nullptr, nullptr, &log);
+        return built_in("powersgd", "start=2 statistics=3", hook, nullptr, nullptr, log);
       },
       training);
   REQUIRE(lines.size() == 2);

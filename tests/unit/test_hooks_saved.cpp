@@ -169,11 +169,12 @@ Bytes errors_of(const Bytes& blob) {
 // Lines of a log that many ranks write to.
 class Lines {
  public:
-  Log log{[this](LogLevel, const char* line) {
-            const std::lock_guard lock(mutex_);
-            lines_.emplace_back(line);
-          },
-          LogLevel::kWarn};
+  const std::shared_ptr<Log> log = std::make_shared<Log>(
+      [this](LogLevel, const char* line) {
+        const std::lock_guard lock(mutex_);
+        lines_.emplace_back(line);
+      },
+      LogLevel::kWarn);
   bool have(const std::string& part) const {
     return std::any_of(lines_.begin(), lines_.end(),
                        [&](const std::string& line) { return has(line, part); });
@@ -198,7 +199,7 @@ TEST_CASE(
     const auto failures = run_threads(2, [&](Rank& self) {
       const Bytes& mine = saved.of_rank[static_cast<size_t>(self.rank)];
       std::shared_ptr<Hook> hook;
-      self.expect(built_in(name.first, name.second, &hook, nullptr, nullptr, &lines.log), "hook");
+      self.expect(built_in(name.first, name.second, &hook, nullptr, nullptr, lines.log), "hook");
       self.expect(load_hook(*hook, mine), "load");
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {1 << 20}}), "create");
@@ -229,8 +230,8 @@ TEST_CASE("what another rank saved loses its errors and nothing else, and the lo
     train_from(model, name, 0, 6, nullptr, &saved);
     Lines lines;
     std::shared_ptr<Hook> own, other;
-    REQUIRE(built_in(name.first, name.second, &own, nullptr, nullptr, &lines.log).ok());
-    REQUIRE(built_in(name.first, name.second, &other, nullptr, nullptr, &lines.log).ok());
+    REQUIRE(built_in(name.first, name.second, &own, nullptr, nullptr, lines.log).ok());
+    REQUIRE(built_in(name.first, name.second, &other, nullptr, nullptr, lines.log).ok());
     Bytes with, without;
     REQUIRE(load_hook(*own, saved.of_rank[1]).ok());
     REQUIRE(own->rebind(1, 3).ok());  // forgets errors as well
@@ -252,7 +253,7 @@ TEST_CASE("a parameter of another size starts anew, and the log says which") {
   Lines lines;
   const auto failures = run_threads(3, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
-    self.expect(built_in("powersgd", "start=2", &hook, nullptr, nullptr, &lines.log), "hook");
+    self.expect(built_in("powersgd", "start=2", &hook, nullptr, nullptr, lines.log), "hook");
     self.expect(load_hook(*hook, saved.of_rank[static_cast<size_t>(self.rank)]), "load");
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, after, hook, &reducer, {.limits = {3000}}), "create");
