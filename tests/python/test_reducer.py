@@ -341,6 +341,46 @@ def test_other_communicators():
     expect_equal(ranks(body, size=4), [[1.5, 0.5, 1.0, 1.5], [1.5, 0.5, 1.0, 1.5], [1.5, 1.0, 1.5], [1.5, 1.5]])
 
 
+def test_sharded_other_communicators():
+    """a sharded reducer's slices are those of the ranks that it is bound to, fewer or more"""
+    def body(comm):
+        for own_whole in (False, True):
+            values = [np.zeros(count, np.float32) for count in (100, 7, 33, 64)]
+            params = [weft.Param(f"p{index}", value.shape, value=value) for index, value in enumerate(values)]
+            parts, bound = [comm], False
+            with weft.Reducer(comm, params, sharded=True, own_whole=own_whole, norms=True, bucket_limits=[500]) as reducer:
+                for size in (4, 2, 3, 4):
+                    if size < 4:
+                        parts.append(comm.split(0 if comm.rank < size else None))
+                    part = parts[-1] if size < 4 else comm
+                    if part is None:
+                        continue
+                    if bound:
+                        reducer.rebind(part)
+                    bound = True
+                    grads = [np.full(value.shape, comm.rank + 1.0, np.float32) for value in values]
+                    with reducer.step(commit=True):
+                        for index, grad in enumerate(grads):
+                            reducer.ready(index, grad)
+                    mean = (size + 1) / 2
+                    for each in reducer.owned():
+                        piece = slice(each.offset, each.offset + each.count)
+                        expect_equal(set(grads[each.param][piece].tolist()), {mean})
+                        values[each.param][piece] = size
+                    expect(abs(reducer.norms().total - mean * 204 ** 0.5) < 1e-9, "the norm of all slices")
+                    owned = [each for rank in range(size) for each in reducer.owned(rank)]
+                    expect_equal(sum(each.count for each in owned), 204)
+                    reducer.gather_params()
+                    for index, value in enumerate(values):
+                        reducer.wait_param(index)
+                        expect_equal(set(value.tolist()), {float(size)})
+            for part in parts[1:]:
+                if part is not None:
+                    part.close()
+
+    ranks(body, size=4)
+
+
 def test_threads():
     """ready may be called from several threads at once"""
     count = 64

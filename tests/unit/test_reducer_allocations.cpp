@@ -65,6 +65,7 @@ constexpr Kind kKinds[] = {
     {.name = "static", .flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_ABSENT, .leaves_out = true, .uses = 3},
     {.name = "retained", .flags = WEFT_REDUCER_RETAIN},
     {.name = "norms", .flags = WEFT_REDUCER_NORMS},
+    {.name = "sharded", .flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_NORMS},
     {.name = "recorded", .begin = WEFT_BEGIN_RECORD},
 };
 
