@@ -525,3 +525,31 @@ TEST_CASE("parameters are gathered between steps of sharded reducers only") {
     self.expect(reducer->gather_params({}, {}), "gather, and destroyed at once");
   }));
 }
+
+TEST_CASE("a gather ends on all ranks when one of them aborts, and nothing is touched afterwards") {
+  const Model model(params());
+  for (const bool over_shm : {false, true}) {
+    RanksOptions options;
+    if (over_shm) options.backend = &shm::backend();
+    Meeting started(3);
+    check(run_threads(
+        3,
+        [&](Rank& self) {
+          Values values(model);
+          std::unique_ptr<Reducer> reducer;
+          self.expect(make_with_values(self, values.params, kWhole, 500, &reducer), "create");
+          if (!reducer) return;
+          if (self.rank != 1) self.expect(reducer->gather_params({}, {}), "gather");
+          self.expect(started.arrive(self), "meeting");
+          if (self.rank == 1) {
+            self.comm->fail(Status::error(Code::kAborted, "no more"));
+            return;
+          }
+          const Status waited = reducer->wait_param(0, 10'000);
+          self.expect(waited.code() == Code::kAborted, waited.text());
+          self.expect(reducer->begin(nullptr).code() == Code::kAborted, "begin");
+          reducer.reset();
+        },
+        options));
+  }
+}
