@@ -17,6 +17,10 @@ std::vector<TestParam> draw_params(Random& random) {
     for (uint64_t d = 0; d < dims; d++) p.shape.push_back(static_cast<int64_t>(random.below(7)));
     if (dims == 1 && random.chance(3)) p.shape[0] = static_cast<int64_t>(20 + random.below(100));
     p.strides = row_major(p.shape);
+    if (dims > 0 && random.chance(5)) {
+      p.sparse_ndim = static_cast<uint32_t>(1 + random.below(dims));
+      continue;
+    }
     if (dims == 2 && p.shape[0] > 1 && p.shape[1] > 1) {
       if (random.chance(4)) p.strides = {1, p.shape[0]};
       if (random.chance(4)) p.strides = {p.shape[1] + 2, 1};  // with gaps
@@ -66,8 +70,14 @@ void fix(Random& random, Window* window) {
 // A plan as a program may say it: parameters of one dtype, shuffled and cut.
 std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& params, Random& random) {
   std::map<Dtype, std::vector<uint32_t>> by_dtype;
-  for (uint32_t i = 0; i < params.size(); i++) by_dtype[params[i].dtype].push_back(i);
   std::vector<std::vector<uint32_t>> plan;
+  for (uint32_t i = 0; i < params.size(); i++) {
+    if (params[i].sparse_ndim > 0) {
+      plan.push_back({i});
+    } else {
+      by_dtype[params[i].dtype].push_back(i);
+    }
+  }
   for (auto& [dtype, members] : by_dtype) {
     for (size_t i = members.size(); i > 1; i--) std::swap(members[i - 1], members[random.below(i)]);
     plan.emplace_back();
@@ -98,6 +108,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_NORMS;
   if (random.chance(2)) {
     program.rig.flags |= WEFT_REDUCER_SHARDED;
+    for (TestParam& p : program.params) p.sparse_ndim = 0;
     if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_OWN_WHOLE;
   }
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
@@ -203,7 +214,7 @@ std::vector<double> Expected::contribution(int rank, size_t param) const {
   const auto add = [&](size_t step) {
     sum.resize(model_.count(param));
     for (uint64_t k = 0; k < sum.size(); k++) {
-      sum[k] += value(step_seed(program_, number_, step), rank, param, k);
+      sum[k] += element(model_[param], step_seed(program_, number_, step), rank, param, k);
     }
   };
   for (size_t l = 0; l < part.locals.size(); l++) {

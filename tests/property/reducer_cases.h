@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "../unit/reducer_rig.h"
+#include "../unit/sparse_rig.h"
 #include "support/simulation.h"
 
 namespace weft::test {
@@ -69,6 +69,16 @@ struct ReducerCase {
   int buffers_source(size_t window, int last_active, size_t* changed) const;
   std::string text() const;
 };
+
+// Whether a rank's sparse gradient has entries of this row.
+inline bool touches(uint64_t seed, int rank, size_t param, uint64_t row) {
+  return value(seed + 77, rank, param, row) > 3;
+}
+// An element of a gradient.
+inline double element(const TestParam& p, uint64_t seed, int rank, size_t param, uint64_t k) {
+  if (p.sparse_ndim > 0 && !touches(seed, rank, param, k / row_elements(p))) return 0;
+  return value(seed, rank, param, k);
+}
 
 // What the serial reference says of one window.
 class Expected {

@@ -32,7 +32,7 @@ class Run {
     params_ = model_.c();
     values_.fill(program.seed, 0);  // equal on all ranks
     for (size_t i = 0; i < params_.size(); i++) {
-      if (program.homes) params_[i].gradient = memory_[i];
+      if (program.homes && !sparse(i)) params_[i].gradient = memory_[i];
       if (program.check_interval > 0) params_[i].parameter = values_[i];
     }
     list_ = params_;
@@ -120,6 +120,7 @@ class Run {
   uint64_t at(size_t i, uint64_t k) const {
     return (view() && !dense_[i] ? k : model_.offset(i, k)) * dtype_size(model_[i].dtype);
   }
+  bool sparse(size_t i) const { return model_[i].sparse_ndim > 0; }
   std::byte* gradient(size_t i) { return view() ? views_[i] : memory_[i]; }
 
   // Compute a gradient: in view mode it is added to what the window has accumulated.
@@ -131,6 +132,31 @@ class Run {
       store(model_[i].dtype, sum, gradient(i) + at(i, k));
     }
     touched_[i] = true;
+  }
+
+  Status ready(size_t i, uint64_t seed) {
+    if (sparse(i)) return ready_sparse(i, seed);
+    compute(i, seed);
+    return reducer_->ready(i, gradient(i), nullptr);
+  }
+  // Its entries in descending order, some of them in two parts.
+  Status ready_sparse(size_t i, uint64_t seed) {
+    Random random(seed + i);
+    std::vector<uint64_t> rows, parts;
+    for (uint64_t row = row_count(model_[i]); row-- > 0;) {
+      if (!touches(seed, self_.rank, i, row)) continue;
+      const uint64_t count = 1 + random.below(2);
+      for (uint64_t part = 0; part < count; part++) {
+        rows.push_back(row);
+        parts.push_back(count == 1 ? 2 : part);
+      }
+    }
+    const uint64_t elements = row_elements(model_[i]);
+    const Coo coo = make_coo(model_[i], rows, [&](uint64_t e, uint64_t k) {
+      const double whole = value(seed, self_.rank, i, rows[e] * elements + k);
+      return parts[e] == 2 ? whole : parts[e] == 1 ? 3 : whole - 3;
+    });
+    return reducer_->ready_sparse(i, coo.c(), nullptr);
   }
 
   std::vector<size_t> order(uint64_t seed) const {
@@ -147,8 +173,7 @@ class Run {
     if (!expect(reducer_->begin(&begin), "begin local")) return false;
     for (const size_t i : order(part(window).order + number)) {
       if (!part(window).locals[number][i]) continue;
-      compute(i, step_seed(program_, window, number));
-      if (!expect(reducer_->ready(i, gradient(i), nullptr), "ready in a local step")) return false;
+      if (!expect(ready(i, step_seed(program_, window, number)), "ready in a local step")) return false;
     }
     return expect(reducer_->finish({}), "finish local");
   }
@@ -177,8 +202,7 @@ class Run {
       if (!mine.data) break;
       if (simulation_.random().chance(4)) simulation_.pause();
       if (mine.ready[i]) {
-        compute(i, step_seed(program_, window, mine.locals.size()));
-        if (!expect(reducer_->ready(i, gradient(i), nullptr), "ready")) return false;
+        if (!expect(ready(i, step_seed(program_, window, mine.locals.size())), "ready")) return false;
       } else if (!mine.rest) {
         const uint64_t param = i;
         if (!expect(reducer_->absent(&param, 1), "absent")) return false;
@@ -217,7 +241,7 @@ class Run {
     views_.clear();
     for (size_t i = 0; i < params_.size(); i++) {
       void* at = nullptr;
-      if (!expect(reducer_->grad_view(i, &at), "grad_view")) return false;
+      if (!sparse(i) && !expect(reducer_->grad_view(i, &at), "grad_view")) return false;
       views_.push_back(static_cast<std::byte*>(at));
     }
     return true;
@@ -263,7 +287,7 @@ class Run {
     const RankPart& mine = part(window);
     for (size_t i = 0; i < params_.size(); i++) {
       const bool reached = mine.ready[i] || mine.places || program_.homes;
-      if (view() || !reached || expected.absent_everywhere(i)) continue;
+      if (view() || sparse(i) || !reached || expected.absent_everywhere(i)) continue;
       if (program_.windows[window].skipped()) continue;
       const uint32_t size = dtype_size(model_[i].dtype);
       for (uint64_t k = 0; k < model_.count(i); k++) {
@@ -291,14 +315,19 @@ class Run {
 
   bool check_param(size_t window, const Expected& expected, size_t i) {
     const std::string where = cat("window ", window, ", parameter ", i, ": ");
+    const bool has_result = !expected.absent_everywhere(i) && !program_.windows[window].skipped();
     bool ok = true;
-    if (view()) {
+    if (sparse(i)) {
+      weft_sparse result{};
+      const Status got = reducer_->sparse_result(i, &result);
+      ok &= expect(got.ok() == has_result, where + "sparse_result() " + got.text());
+      if (got.ok()) ok &= expect(whole(i, result) == expected.result(i), where + "wrong sparse result");
+    } else if (view()) {
       ok &= expect(view_has(expected, i), where + "wrong result in the view");
     } else {
       ok &= expect(memory_.memory()[i] == shadow_.memory()[i], where + "wrong result");
       Gradients out(model_);
       const Status got = reducer_->result(i, out[i]);
-      const bool has_result = !expected.absent_everywhere(i) && !program_.windows[window].skipped();
       ok &= expect(got.ok() == has_result, where + "result() " + got.text());
     }
     weft_param_info info{};
@@ -309,6 +338,18 @@ class Run {
     ok &= expect((info.absent_everywhere != 0) == expected.absent_everywhere(i) || !part(window).data,
                  where + "absent everywhere");
     return ok;
+  }
+
+  // What a sparse result stands for.
+  Bytes whole(size_t i, const weft_sparse& result) const {
+    const uint64_t bytes = row_elements(model_[i]) * dtype_size(model_[i].dtype);
+    Bytes out(model_.count(i) * dtype_size(model_[i].dtype));
+    const std::vector<uint64_t> rows = rows_of(model_[i], result);
+    for (uint64_t e = 0; e < rows.size(); e++) {
+      const auto* from = static_cast<const std::byte*>(result.values) + e * bytes;
+      if (bytes > 0) std::copy_n(from, bytes, out.data() + rows[e] * bytes);
+    }
+    return out;
   }
 
   bool view_has(const Expected& expected, size_t i) {
@@ -344,6 +385,7 @@ class Run {
       check_buffers(window);
       expect(result.last_active == expected.last_active(), "last_active");
       for (size_t i = 0; i < params_.size(); i++) {
+        if (sparse(i)) continue;  // results are those of the last step, and joining has begun others
         const bool right = view() ? view_has(expected, i) : memory_.memory()[i] == shadow_.memory()[i];
         expect(right, cat("joined, parameter ", i, ": wrong result"));
       }
@@ -373,7 +415,8 @@ class Run {
 // How many cases were about what.
 struct Tally {
   uint64_t cases = 0, many_buckets = 0, absences = 0, weights = 0, accumulation = 0, without_data = 0,
-           joins = 0, fixed = 0, replans = 0, buffers = 0, checks = 0, norms = 0, skips = 0, sharded = 0;
+           joins = 0, fixed = 0, replans = 0, buffers = 0, checks = 0, norms = 0, skips = 0, sharded = 0,
+           sparse = 0;
 
   void count(const ReducerCase& program) {
     const Model model(program.params);
@@ -392,6 +435,8 @@ struct Tally {
     absences += any([](const Window&, const RankPart& part) {
       return part.data && std::find(part.ready.begin(), part.ready.end(), false) != part.ready.end();
     });
+    sparse += std::any_of(program.params.begin(), program.params.end(),
+                          [](const TestParam& p) { return p.sparse_ndim > 0; });
     weights += program.rig.divide_by == WEFT_DIVIDE_WEIGHTS;
     accumulation += any([](const Window&, const RankPart& part) { return !part.locals.empty(); });
     without_data += any([](const Window&, const RankPart& part) { return !part.data && !part.joined; });
@@ -439,13 +484,14 @@ TEST_CASE("random steps of a reducer give what a serial reference gives") {
                                                      {tally.skips, "skipped steps"},
                                                      {tally.sharded, "sharding"},
                                                      {tally.fixed, "fixed sets"},
+                                                     {tally.sparse, "sparse gradients"},
                                                      {tally.buffers, "buffers"},
                                                      {tally.checks, "values compared"}};
   std::string text;
   for (const auto& [count, what] : counts) text += cat(", ", count, " with ", what);
   std::printf("%s cases%s\n", cat(tally.cases).c_str(), text.c_str());
   for (const uint64_t count :
-       {tally.many_buckets, tally.absences, tally.weights, tally.replans, tally.accumulation}) {
+       {tally.many_buckets, tally.absences, tally.weights, tally.replans, tally.accumulation, tally.sparse}) {
     CHECK(count >= kSimulations * kCases / 6);
   }
 }
