@@ -20,6 +20,7 @@ struct Shape {
   int root = 0;          // or the peer of send and recv
   uint64_t count = 0;    // as in CollectiveArgs
   uint64_t element = 1;  // bytes
+  bool ordered = false;  // CollectiveArgs::ordered
   uint64_t bytes() const { return count * element; }
 };
 
@@ -29,6 +30,7 @@ struct Algorithm {
   // Whether it can execute the shape, and is the one to use there unless an earlier row is.
   bool (*applies)(const Shape& shape);
   void (*build)(const Shape& shape, Schedule& schedule);
+  bool partial = false;  // adds partial results: not for ordered operations
 };
 
 inline bool always(const Shape&) {

@@ -21,7 +21,7 @@ constexpr size_t kPlans = 32;
 constexpr uint32_t kPairLane = UINT32_MAX;
 
 bool same_shape(const Shape& a, const Shape& b) {
-  return a.root == b.root && a.count == b.count && a.element == b.element;
+  return a.root == b.root && a.count == b.count && a.element == b.element && a.ordered == b.ordered;
 }
 
 }  // namespace
@@ -53,6 +53,7 @@ Status TransportLane::prepare() {
   shape.root = args_.peer;
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
+  shape.ordered = args_.ordered;
   for (const auto& plan : plans_) {
     if (plan->coll != args_.coll || !same_shape(plan->shape, shape)) continue;
     plan_ = plan.get();

@@ -58,13 +58,19 @@ Status parse_forced(std::string_view text, Forced* forced) {
 
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm) {
   const char* const wanted = forced[coll];
+  const Algorithm* first = nullptr;
   for (const AlgorithmRow row_of : kTable) {
     const Algorithm& row = row_of();
-    if (row.coll != coll) continue;
-    if (wanted != nullptr ? std::string_view(wanted) == row.name : row.applies(shape)) {
+    if (row.coll != coll || (shape.ordered && row.partial)) continue;
+    if (wanted != nullptr && std::string_view(wanted) == row.name) {
       *algorithm = &row;
       return {};
     }
+    if (first == nullptr && row.applies(shape)) first = &row;
+  }
+  if (first != nullptr && (wanted == nullptr || shape.ordered)) {
+    *algorithm = first;
+    return {};
   }
   return Status::error(Code::kUnsupported,
                        cat("there is no algorithm ", wanted ? wanted : "", " for ", name(coll)));

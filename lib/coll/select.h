@@ -24,7 +24,8 @@ struct Forced {
 // Read "all_reduce=ring,broadcast=tree"; empty: nothing is forced. kArg naming what there is.
 Status parse_forced(std::string_view text, Forced* forced);
 
-// The first row that applies, or the forced one. kUnsupported, naming it, when a forced one is unknown.
+// The first row that applies, or the forced one, unless the operation is ordered and it is not. kUnsupported,
+// naming it, when a forced one is unknown.
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);
 
 }  // namespace weft::coll

@@ -61,7 +61,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& halving_doubling() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "halving_doubling", never, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "halving_doubling", never, build, true};
   return kRow;
 }
 

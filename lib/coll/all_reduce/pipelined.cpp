@@ -53,7 +53,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& pipelined() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "pipelined", never, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "pipelined", never, build, true};
   return kRow;
 }
 

@@ -30,7 +30,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& recursive_doubling() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "recursive_doubling", never, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "recursive_doubling", never, build, true};
   return kRow;
 }
 

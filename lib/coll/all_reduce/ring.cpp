@@ -38,7 +38,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "ring", never, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "ring", never, build, true};
   return kRow;
 }
 

@@ -39,7 +39,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& tree() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "tree", never, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "tree", never, build, true};
   return kRow;
 }
 

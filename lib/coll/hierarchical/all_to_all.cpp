@@ -138,6 +138,12 @@ void all_exchanged(const Composed& op, const Piece& piece) {
   unpack(op, piece, piece.spread ? second(op, piece) : piece.scratch);
 }
 
+// reduce_scatter, ordered: all blocks go to their owner, who folds them.
+void fold_exchanged(const Composed& op, const Piece& piece) {
+  std::byte* const row = piece.spread ? second(op, piece) : piece.scratch;
+  fold_ranks(op, piece.count, op.target(piece), [&](int rank) { return place_of(op, piece, row, rank); });
+}
+
 }  // namespace
 
 const Recipe& all_gather_recipe() {
@@ -149,6 +155,12 @@ const Recipe& all_gather_recipe() {
 const Recipe& reduce_scatter_recipe() {
   static constexpr Recipe kRow{Spreads::kPieces,      reduce_scatter_blocks, reduce_scatter_inside,
                                reduce_scatter_across, reduce_scatter_back,   nullptr};
+  return kRow;
+}
+
+const Recipe& ordered_reduce_scatter_recipe() {
+  static constexpr Recipe kRow{Spreads::kPieces,  all_to_all_blocks, all_to_all_inside,
+                               all_to_all_across, all_to_all_back,   fold_exchanged};
   return kRow;
 }
 

@@ -25,6 +25,7 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
                                    std::unique_ptr<CollectiveLane> local,
                                    std::unique_ptr<CollectiveLane> across)
     : grouping_(grouping), host_(host), arena_(std::move(arena)), roll_call_(roll_call) {
+  inputs_.resize(static_cast<size_t>(grouping.size()));
   wait_.lane = id;
   local_.lane = std::move(local);
   across_.lane = std::move(across);

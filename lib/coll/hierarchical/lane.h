@@ -38,7 +38,7 @@ class HierarchicalLane final : public CollectiveLane {
     uint64_t slot = 0;
     bool running = false;
   };
-  Composed operation() const { return {grouping_, host_, args_, dtype_size(args_.dtype)}; }
+  Composed operation() { return {grouping_, host_, args_, dtype_size(args_.dtype), inputs_}; }
   Status reserve(uint64_t bytes);
   void release();
   bool spreads() const { return grouping_.even && recipe_->spreads != Spreads::kNever; }
@@ -84,6 +84,7 @@ class HierarchicalLane final : public CollectiveLane {
   std::byte* scratch_ = nullptr;
   uint64_t scratch_bytes_ = 0;  // of a part
   bool scratch_in_arena_ = false;
+  std::vector<const std::byte*> inputs_;
 };
 
 }  // namespace weft::coll

@@ -19,7 +19,7 @@ const Recipe& recipe_of(const CollectiveArgs& args) {
   if (args.count == 0) return barrier_recipe();
   switch (args.coll) {
     case Coll::kAllReduce:
-      return all_reduce_recipe();
+      return args.ordered ? ordered_all_reduce_recipe() : all_reduce_recipe();
     case Coll::kReduce:
       return reduce_recipe();
     case Coll::kBroadcast:
@@ -27,7 +27,7 @@ const Recipe& recipe_of(const CollectiveArgs& args) {
     case Coll::kAllGather:
       return all_gather_recipe();
     case Coll::kReduceScatter:
-      return reduce_scatter_recipe();
+      return args.ordered ? ordered_reduce_scatter_recipe() : reduce_scatter_recipe();
     case Coll::kGather:
       return gather_recipe();
     case Coll::kScatter:

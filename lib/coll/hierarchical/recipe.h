@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "base/round_up.h"
 #include "coll/hierarchical/grouping.h"
@@ -33,6 +34,7 @@ struct Composed {
   const DeviceOps& host;
   const CollectiveArgs& args;
   uint64_t element;
+  std::vector<const std::byte*>& inputs;  // room for one of each rank
 
   int ranks() const { return grouping.size(); }
   int hosts() const { return grouping.host_count(); }
@@ -97,9 +99,28 @@ inline void set_op(const Composed& op, CollectiveArgs* stage, bool first) {
   if (first == op.narrow()) stage->postscale = op.args.postscale;
 }
 
+// The inputs of all ranks, folded in their order and scaled once. input(rank): where a rank's is.
+template <class Input>
+void fold_ranks(const Composed& op, uint64_t count, std::byte* to, Input&& input) {
+  for (int r = 0; r < op.ranks(); r++) op.inputs[static_cast<size_t>(r)] = input(r);
+  FoldArgs fold;
+  fold.dtype = op.args.dtype;
+  fold.op = op.args.op;
+  fold.inputs = op.inputs.data();
+  fold.input_count = op.ranks();
+  fold.outputs = &to;
+  fold.output_count = 1;
+  fold.count = count;
+  fold.prescale = op.args.prescale;
+  fold.postscale = op.args.postscale;
+  op.host.fold(fold);
+}
+
 const Recipe& all_reduce_recipe();
+const Recipe& ordered_all_reduce_recipe();
 const Recipe& reduce_recipe();
 const Recipe& reduce_scatter_recipe();
+const Recipe& ordered_reduce_scatter_recipe();
 const Recipe& broadcast_recipe();
 const Recipe& all_gather_recipe();
 const Recipe& gather_recipe();

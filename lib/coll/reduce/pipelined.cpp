@@ -40,7 +40,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& pipelined() {
-  static constexpr Algorithm kRow{Coll::kReduce, "pipelined", never, build};
+  static constexpr Algorithm kRow{Coll::kReduce, "pipelined", never, build, true};
   return kRow;
 }
 

@@ -30,7 +30,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& tree() {
-  static constexpr Algorithm kRow{Coll::kReduce, "tree", never, build};
+  static constexpr Algorithm kRow{Coll::kReduce, "tree", never, build, true};
   return kRow;
 }
 

@@ -58,7 +58,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& halving() {
-  static constexpr Algorithm kRow{Coll::kReduceScatter, "halving", never, build};
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "halving", never, build, true};
   return kRow;
 }
 

@@ -31,7 +31,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kReduceScatter, "ring", never, build};
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "ring", never, build, true};
   return kRow;
 }
 
