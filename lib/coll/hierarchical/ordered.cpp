@@ -1,5 +1,6 @@
-// all_reduce with the same bits on any hosts: inputs travel whole, and one rank folds an element in the order
-// of all ranks. What goes across hosts is as many inputs as a host has ranks, where partial sums are one.
+// all_reduce and reduce with the same bits on any hosts: inputs travel whole, and one rank folds an element
+// in the order of all ranks. What goes across hosts is as many inputs as a host has ranks, where partial sums
+// are one.
 //   spread: each rank gets a slice of its host's inputs, exchanges it with its counterparts, and folds
 //   else:   the leaders gather, exchange and fold
 #include "coll/hierarchical/blocks.h"
@@ -26,6 +27,15 @@ std::byte* folded(const Composed& op, const Piece& piece) {
   return piece.spread ? op.part(piece, 2, 1 + op.hosts()) : op.part(piece, 1, row_blocks(op));
 }
 
+void fold_row(const Composed& op, const Piece& piece, uint64_t count) {
+  const std::byte* const first = row(op, piece);
+  fold_ranks(op, count, folded(op, piece), [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    const int block = op.grouping.host_of[r] * op.widest() + op.grouping.index_of[r];
+    return first + static_cast<uint64_t>(block) * count * op.element;
+  });
+}
+
 void inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (piece.spread) {
     return set(stage, Coll::kAllToAll, slice_of(op, piece), op.source(piece), piece.scratch);
@@ -45,19 +55,39 @@ void across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
 void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   const bool folds = piece.spread || op.grouping.is_leader();
   const uint64_t count = piece.spread ? slice_of(op, piece) : piece.count;
-  if (folds) {
-    const std::byte* const first = row(op, piece);
-    fold_ranks(op, count, folded(op, piece), [&](int rank) {
-      const auto r = static_cast<size_t>(rank);
-      const int block = op.grouping.host_of[r] * op.widest() + op.grouping.index_of[r];
-      return first + static_cast<uint64_t>(block) * count * op.element;
-    });
-  }
+  if (folds) fold_row(op, piece, count);
   set(stage, piece.spread ? Coll::kAllGather : Coll::kBroadcast, count, folds ? folded(op, piece) : nullptr,
       op.target(piece));
 }
 
+// reduce: by the leader of the root's host, and through its host if it is not the root.
+
+void across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kGather, piece.count * static_cast<uint64_t>(op.widest()),
+      host_blocks(op, piece, row(op, piece)), op.on_root_host() ? row(op, piece) : nullptr, op.root_host());
+}
+
+void back_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (!op.on_root_host()) return;
+  const bool leader = op.grouping.is_leader();
+  if (leader) fold_row(op, piece, piece.count);
+  if (op.root_index() == 0) return;
+  set(stage, Coll::kBroadcast, piece.count, leader ? folded(op, piece) : nullptr,
+      op.is_root() ? op.target(piece) : folded(op, piece));
+}
+
+void at_root(const Composed& op, const Piece& piece) {
+  if (op.is_root() && op.grouping.is_leader()) {
+    std::memcpy(op.target(piece), folded(op, piece), op.bytes(piece));
+  }
+}
+
 }  // namespace
+
+const Recipe& ordered_reduce_recipe() {
+  static constexpr Recipe kRow{Spreads::kNever, blocks, inside, across_to_root, back_to_root, at_root};
+  return kRow;
+}
 
 const Recipe& ordered_all_reduce_recipe() {
   static constexpr Recipe kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};

@@ -21,7 +21,7 @@ const Recipe& recipe_of(const CollectiveArgs& args) {
     case Coll::kAllReduce:
       return args.ordered ? ordered_all_reduce_recipe() : all_reduce_recipe();
     case Coll::kReduce:
-      return reduce_recipe();
+      return args.ordered ? ordered_reduce_recipe() : reduce_recipe();
     case Coll::kBroadcast:
       return broadcast_recipe();
     case Coll::kAllGather:

@@ -119,6 +119,7 @@ void fold_ranks(const Composed& op, uint64_t count, std::byte* to, Input&& input
 const Recipe& all_reduce_recipe();
 const Recipe& ordered_all_reduce_recipe();
 const Recipe& reduce_recipe();
+const Recipe& ordered_reduce_recipe();
 const Recipe& reduce_scatter_recipe();
 const Recipe& ordered_reduce_scatter_recipe();
 const Recipe& broadcast_recipe();
