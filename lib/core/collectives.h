@@ -58,7 +58,7 @@ struct CollectiveArgs {
   double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
   uint64_t tag = 0;                  // 0 for calls of the user; a reducer's plan hash and slot
   const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
-  // all_reduce and reduce_scatter: each element's inputs are folded at once, in the order of the ranks, so
+  // Reductions: each element's inputs are folded at once, in the order of the ranks, so
   // that its bits do not depend on how the operation is executed.
   bool ordered = false;
 };

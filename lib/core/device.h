@@ -110,7 +110,8 @@ struct DeviceOps {
   const char* name;  // "host", with the instruction set: for info
   void (*fold)(const FoldArgs& args);
   void (*copy)(const CopyArgs& args);
-  // accumulator[i] += src[i], in the accumulator's precision.
+  // accumulator[i] += src[i]: equal types, or f16, bf16 and f32 in any combination, added in f32 and rounded
+  // to the accumulator's.
   void (*accumulate)(const CopyArgs& args);
   void (*quantize)(const QuantizeArgs& args);
   void (*dequantize)(const DequantizeArgs& args);

@@ -76,15 +76,15 @@ void widen_to_f64(const CopyArgs& args) {
   }
 }
 
-template <class From>
+template <class From, bool kAdd = false>
 ConvertFunction convert_from(Dtype dst) {
   switch (dst) {
     case Dtype::kF16:
-      return convert_all<From, F16, false>;
+      return convert_all<From, F16, kAdd>;
     case Dtype::kBf16:
-      return convert_all<From, Bf16, false>;
+      return convert_all<From, Bf16, kAdd>;
     default:
-      return convert_all<From, F32, false>;
+      return convert_all<From, F32, kAdd>;
   }
 }
 
@@ -118,14 +118,13 @@ void convert(const CopyArgs& args) {
 }
 
 void convert_add(const CopyArgs& args) {
-  const bool widen = args.dst_dtype == Dtype::kF32;
   switch (args.src_dtype) {
     case Dtype::kF16:
-      return (widen ? convert_all<F16, F32, true> : convert_all<F16, F16, true>)(args);
+      return convert_from<F16, true>(args.dst_dtype)(args);
     case Dtype::kBf16:
-      return (widen ? convert_all<Bf16, F32, true> : convert_all<Bf16, Bf16, true>)(args);
+      return convert_from<Bf16, true>(args.dst_dtype)(args);
     case Dtype::kF32:
-      return convert_all<F32, F32, true>(args);
+      return convert_from<F32, true>(args.dst_dtype)(args);
     default:
       return convert_all<F64, F64, true>(args);
   }

@@ -53,7 +53,7 @@ void accumulate(const CopyArgs& args) {
                  .count = args.count});
   }
   assert(args.src_dtype == args.dst_dtype ||
-         (args.dst_dtype == Dtype::kF32 && dtype_size(args.src_dtype) == 2));
+         (is_float(args.src_dtype) && args.src_dtype != Dtype::kF64 && args.dst_dtype != Dtype::kF64));
   const FloatEnvironment fixed;
   convert_add(args);
 }

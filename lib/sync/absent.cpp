@@ -170,16 +170,18 @@ Status Reducer::result(uint64_t param, void* gradient) {
   if (gradient == nullptr && place.count > 0) {
     return note(Status::error(Code::kArg, cat(name, "the gradient is NULL")));
   }
-  if (reinterpret_cast<uintptr_t>(gradient) % place.element_bytes != 0) {
+  if (reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes != 0) {
     return note(Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements")));
   }
   WEFT_TRY(note(check_result(param)));
-  const std::byte* const from =
-      step_->result_of(place.bucket) + s.plan.offset_of[param] * uint64_t{place.element_bytes};
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
-    place.layout->unflatten(s.comm->context().host(), from, static_cast<std::byte*>(gradient), mine.first,
-                            mine.count, step_->factor_of(place.bucket));
+    // In view mode it is in the view.
+    const Dtype dtype = s.copy ? s.plan.buckets[place.bucket].dtype : place.dtype;
+    const std::byte* const from =
+        s.copy ? step_->result_of(place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
+    place.layout->unflatten(s.comm->context().host(), from, dtype, static_cast<std::byte*>(gradient),
+                            mine.first, mine.count, s.copy ? step_->factor_of(place.bucket) : 1.0);
   }
   return {};
 }

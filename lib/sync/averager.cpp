@@ -160,8 +160,8 @@ void Averager::gather(const Chunk& chunk) {
   for (uint64_t i = chunk.first; i < chunk.end; i++) {
     const uint32_t param = order_[i];
     if (layouts_[param].count() == 0) continue;
-    layouts_[param].flatten(comm_->context().host(),
-                            static_cast<const std::byte*>(manifest_.parameter(param)), to, false);
+    layouts_[param].pack(static_cast<const std::byte*>(manifest_.parameter(param)), to, 0,
+                         layouts_[param].count());
     to += manifest_.params[param].bytes();
   }
 }
@@ -171,9 +171,8 @@ void Averager::scatter(const Chunk& chunk) {
   for (uint64_t i = chunk.first; i < chunk.end; i++) {
     const uint32_t param = order_[i];
     if (layouts_[param].count() == 0) continue;
-    layouts_[param].unflatten(comm_->context().host(), from,
-                              static_cast<std::byte*>(manifest_.parameter(param)), 0,
-                              layouts_[param].count());
+    layouts_[param].unpack(from, static_cast<std::byte*>(manifest_.parameter(param)), 0,
+                           layouts_[param].count());
     from += manifest_.params[param].bytes();
   }
 }

@@ -17,44 +17,79 @@
 
 namespace weft {
 
+// Memory of an arena. Shared by what is laid out in it anew.
+struct Slab {
+  std::shared_ptr<Arena> arena;
+  std::byte* memory = nullptr;
+  uint64_t bytes = 0;
+  bool left = false;  // to the arena: something may still write into it
+
+  Slab() = default;
+  ~Slab();
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+};
+
 class Buckets {
  public:
   // What ready needs of a parameter, on one cache line.
   struct Place {
     std::byte* memory = nullptr;  // null without a bucket
     const Layout* layout = nullptr;
-    uint32_t bucket = 0;  // or kNoBucket
-    uint32_t element_bytes = 0;
-    uint64_t count = 0;  // elements; none where the gradient is sparse
+    uint32_t bucket = 0;         // or kNoBucket
+    Dtype dtype = Dtype::kF32;   // of what is held in memory
+    uint8_t element_bytes = 0;   // of that
+    uint8_t gradient_bytes = 0;  // of an element of the gradient
+    uint64_t count = 0;          // elements; none where the gradient is sparse
     bool sparse = false;
+  };
+  // The type in which a bucket holds contributions until it travels, where that is another one: converted in
+  // place, so that a bucket takes the memory of the wider of the two.
+  enum class Hold : uint8_t {
+    kTravelling,  // as it travels
+    kWide,        // f32 instead of 16 bits: sums of local steps lose nothing
+    kGradients,   // as the program's gradients: these are views
   };
 
   // retain: with room for a copy of every bucket. kNoMemory.
-  static Status make(const Manifest& manifest, const Plan& plan, std::shared_ptr<Arena> arena, bool retain,
-                     const HostAllocator& allocator, std::shared_ptr<Buckets>* buckets);
-  ~Buckets();
+  static Status make(const Manifest& manifest, const Plan& plan, Hold hold, std::shared_ptr<Arena> arena,
+                     bool retain, const HostAllocator& allocator, std::shared_ptr<Buckets>* buckets);
+  // For another plan of the same manifest, in the memory of `old`, where its gradients stay until relayout.
+  // Null if the new buckets do not fit there.
+  static std::shared_ptr<Buckets> make_over(const Buckets& old, const Manifest& manifest, const Plan& plan,
+                                            Hold hold);
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
   // Something may still write into the memory (a stage that never completed): it is left to the arena.
-  void abandon() { left_ = true; }
+  void abandon() { slab_->left = true; }
+  uint64_t longest_bytes() const;  // of the largest bucket, as it is held
 
   const Place& place(uint64_t param) const { return places_[param]; }
+  std::byte* memory() const { return slab_->memory; }                  // of all of them
   const std::vector<std::byte*>& buffers() const { return buffers_; }  // per bucket
-  // Where a bucket's contributions are kept while it travels; null without `retain`.
+  Dtype held(uint32_t bucket) const { return held_[bucket]; }
+  // Where a bucket's contributions are kept while it travels, as they are held; null without `retain`.
   std::byte* retained(uint32_t bucket) const { return retained_.empty() ? nullptr : retained_[bucket]; }
-  uint64_t bucket_bytes() const { return bucket_bytes_; }
-  uint64_t retained_bytes() const { return retained_arena_ ? retained_arena_->populated_bytes() : 0; }
+  uint64_t bucket_bytes() const { return slab_->bytes; }
+  uint64_t retained_bytes() const { return retained_slab_ ? retained_slab_->bytes : 0; }
   uint64_t memory_bytes() const;  // of the tables on the heap
 
  private:
   Buckets() = default;
 
-  std::shared_ptr<Arena> arena_;
-  bool left_ = false;
-  std::byte* slab_ = nullptr;
-  uint64_t bucket_bytes_ = 0;
+  struct Sizes {
+    std::vector<uint64_t> buckets;
+    std::vector<uint64_t> held;
+  };
+  // Of every bucket; fills held_.
+  Sizes measure(const Plan& plan, Hold hold);
+  void place(const Manifest& manifest, const Plan& plan);
+
+  std::shared_ptr<Slab> slab_;
   std::vector<std::byte*> buffers_;
-  std::unique_ptr<HeapArena> retained_arena_;
+  std::vector<Dtype> held_;
+  std::vector<uint64_t> held_bytes_;
+  std::shared_ptr<Slab> retained_slab_;
   std::vector<std::byte*> retained_;
   std::vector<Layout> layouts_;
   std::vector<Place> places_;
@@ -65,25 +100,27 @@ inline void clear_place(const Buckets::Place& place) {
   if (place.count > 0) std::memset(place.memory, 0, place.count * place.element_bytes);
 }
 
+// Elements [first, first + count) of a buffer become what they are in another type, times scale, in place:
+// element i is at i times the element's size, before and after. Whoever makes elements narrower does so from
+// the first one on, wider: from the last one.
+void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype to, uint64_t first,
+                      uint64_t count, double scale);
+
 class HookScratch {
  public:
   static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena,
                      std::unique_ptr<HookScratch>* scratch);
-  ~HookScratch();
   HookScratch(const HookScratch&) = delete;
   HookScratch& operator=(const HookScratch&) = delete;
-  void abandon() { left_ = true; }  // as Buckets'
+  void abandon() { slab_.left = true; }  // as Buckets'
 
   const std::vector<std::byte*>& parts() const { return parts_; }  // per bucket
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return slab_.bytes; }
 
  private:
   HookScratch() = default;
 
-  std::shared_ptr<Arena> arena_;
-  bool left_ = false;
-  std::byte* slab_ = nullptr;
-  uint64_t bytes_ = 0;
+  Slab slab_;
   std::vector<std::byte*> parts_;
 };
 

@@ -21,7 +21,8 @@ Status check_options(const weft_reducer_options& options, int size) {
   constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
                               WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS |
                               WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_BUFFERS |
-                              WEFT_REDUCER_SPARSE_FIXED;
+                              WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
+                              WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_COPY_STRAYS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -45,6 +46,17 @@ Status check_options(const weft_reducer_options& options, int size) {
     return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
   }
   if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.reduce_dtype != 0 && options.reduce_dtype != WEFT_DTYPE_F16 &&
+      options.reduce_dtype != WEFT_DTYPE_BF16 && options.reduce_dtype != WEFT_DTYPE_F32) {
+    return Status::error(Code::kArg, cat("reduce_dtype is ", options.reduce_dtype, ", not f16, bf16 or f32"));
+  }
+  if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && options.mode == WEFT_GRADIENT_VIEW) {
+    return Status::error(
+        Code::kArg, "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program accumulates");
+  }
+  if ((options.flags & WEFT_REDUCER_COPY_STRAYS) != 0 && options.mode != WEFT_GRADIENT_VIEW) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_COPY_STRAYS is for view mode: copy mode copies anyway");
+  }
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
   }
@@ -64,6 +76,7 @@ struct Proposal {
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t buffers_root = 0;
   uint32_t check_interval = 0;
+  int32_t reduce_dtype = 0;
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own; 0 if it has none
   uint64_t uses = 0;  // as well
@@ -76,6 +89,7 @@ struct Proposal {
         .put(divide_by)
         .put(buffers_root)
         .put(check_interval)
+        .put(reduce_dtype)
         .put(static_cast<uint32_t>(limits.size()));
     for (const uint64_t limit : limits) writer.put(limit);
     writer.put(plan).put(uses);
@@ -89,13 +103,14 @@ struct Proposal {
     out->divide_by = reader.get<int32_t>();
     out->buffers_root = reader.get<int32_t>();
     out->check_interval = reader.get<uint32_t>();
+    out->reduce_dtype = reader.get<int32_t>();
     const auto limits = reader.get<uint32_t>();
     for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
     out->plan = reader.get<uint64_t>();
     out->uses = reader.get<uint64_t>();
     if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
     const size_t read =
-        sizeof(uint32_t) * 5 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+        sizeof(uint32_t) * 6 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
     return Manifest::read(bytes.subspan(read), &out->manifest);
   }
 };
@@ -122,6 +137,13 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
   if (a.divide_by != b.divide_by) {
     return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
                other_rank);
+  }
+  if (a.reduce_dtype != b.reduce_dtype) {
+    const auto type = [](int32_t dtype) {
+      return dtype == 0 ? "the gradients' own" : name(static_cast<Dtype>(dtype));
+    };
+    return cat("reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ", type(b.reduce_dtype),
+               " on rank ", other_rank);
   }
   if (a.buffers_root != b.buffers_root) {
     return cat("buffers_root is ", a.buffers_root, " on rank ", rank, " and ", b.buffers_root, " on rank ",
@@ -157,8 +179,12 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   proposal->divide_by = options.divide_by;
   proposal->buffers_root = options.buffers_root;
   proposal->check_interval = options.check_interval;
+  proposal->reduce_dtype = options.reduce_dtype;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
+  if (options.reduce_dtype != 0) {
+    proposal->manifest.reduce_dtype = static_cast<Dtype>(options.reduce_dtype);
+  }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
   const std::vector<Param>& params = proposal->manifest.params;
@@ -214,8 +240,8 @@ Status furnish_local(ReducerState* s) {
   }
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
-    WEFT_TRY(
-        Buckets::make(s->manifest, s->plan, arena, s->retain, context.options().host_allocator, &s->buckets));
+    WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, arena, s->retain, context.options().host_allocator,
+                           &s->buckets));
   }
   if (s->prelude) {
     std::vector<uint64_t> buffers;
@@ -226,6 +252,7 @@ Status furnish_local(ReducerState* s) {
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
   if (s->norms && s->sharded) s->schedule.add_norms(s->manifest.params.size());
   if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
+  if (s->ordered) s->schedule.order();
   const bool learns = s->learns;
   if (!s->uses && (learns || !s->manifest.uses.empty())) {
     std::vector<uint32_t> uses = s->manifest.uses;
@@ -284,11 +311,19 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->order = std::make_shared<ReadyOrder>(state->manifest.params.size());
   state->plan = std::move(plan);
   state->flags = proposal.flags;
+  if (!state->copy) {
+    state->hold = Buckets::Hold::kGradients;
+  } else if ((proposal.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0) {
+    state->hold = Buckets::Hold::kWide;
+  }
   state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
   state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
   state->fixed = (proposal.flags & WEFT_REDUCER_SPARSE_FIXED) != 0;
+  state->ordered = (proposal.flags & WEFT_REDUCER_DETERMINISTIC) != 0;
+  state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
+  state->replans = (proposal.flags & WEFT_REDUCER_REPLAN) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;

@@ -38,7 +38,9 @@ Status GatherStaging::make(const Plan& plan, std::shared_ptr<Arena> arena,
                            std::unique_ptr<GatherStaging>* staging) {
   std::unique_ptr<GatherStaging> made(new GatherStaging);
   made->arena_ = std::move(arena);
-  for (const PlannedBucket& bucket : plan.buckets) made->each_ = std::max(made->each_, bucket.bytes());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    made->each_ = std::max(made->each_, bucket.count * dtype_size(bucket.gradients));
+  }
   made->each_ = round_up(std::max<uint64_t>(made->each_, 1), uint64_t{Arena::kAlignment});
   WEFT_TRY(made->arena_->allocate(made->bytes(), &made->slab_).with_prefix("memory to gather parameters: "));
   *staging = std::move(made);
@@ -226,10 +228,10 @@ bool Gather::copy_some(uint32_t bucket, bool mine, Copy&& copy) {
     const bool before = at.element < owned.first;
     const bool inside = !before && at.element < owned_end;
     const uint64_t end = before ? owned.first : inside ? owned_end : place.count;
-    const uint64_t most = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
+    const uint64_t most = std::max<uint64_t>((kPieceBytes - bytes) / place.gradient_bytes, 1);
     const uint64_t count = inside == mine ? std::min(most, end - at.element) : end - at.element;
     if (inside == mine && count > 0) copy(param, place, at.element, count);
-    bytes += inside == mine ? std::max<uint64_t>(count * place.element_bytes, 64) : 64;
+    bytes += inside == mine ? std::max<uint64_t>(count * place.gradient_bytes, 64) : 64;
     at.element += count;
     if (at.element == place.count) at = {at.param + 1, 0};
   }
@@ -245,7 +247,7 @@ bool Gather::pack() {
   const bool whole = copy_some(
       bucket, true, [&](uint32_t param, const Buckets::Place& place, uint64_t first, uint64_t count) {
         place.layout->pack(static_cast<const std::byte*>(s_.manifest.parameter(param)),
-                           staging + (s_.plan.offset_of[param] + first) * place.element_bytes, first, count);
+                           staging + (s_.plan.offset_of[param] + first) * place.gradient_bytes, first, count);
       });
   if (whole) packed_++;
   return true;
@@ -257,7 +259,7 @@ bool Gather::unpack() {
   const std::byte* const staging = s_.staging->part(unpacked_);
   const bool whole = copy_some(
       bucket, false, [&](uint32_t param, const Buckets::Place& place, uint64_t first, uint64_t count) {
-        place.layout->unpack(staging + (s_.plan.offset_of[param] + first) * place.element_bytes,
+        place.layout->unpack(staging + (s_.plan.offset_of[param] + first) * place.gradient_bytes,
                              static_cast<std::byte*>(s_.manifest.parameter(param)), first, count);
       });
   if (!whole) return true;
@@ -267,7 +269,7 @@ bool Gather::unpack() {
 }
 
 uint64_t Gather::element_bytes(uint32_t bucket) const {
-  return s_.buckets->place(s_.plan.buckets[bucket].params.front()).element_bytes;
+  return s_.buckets->place(s_.plan.buckets[bucket].params.front()).gradient_bytes;
 }
 
 uint64_t Gather::memory_bytes() const {

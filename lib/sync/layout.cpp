@@ -26,37 +26,36 @@ Layout::Layout(const Param& param)
   }
 }
 
-void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, bool add) const {
+void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype,
+                     bool add) const {
+  const uint64_t place_bytes = dtype_size(place_dtype);
   for_each_run(0, count_, [&](uint64_t from, uint64_t to, uint64_t count) {
     CopyArgs args;
     args.src = gradient + from * element_bytes_;
-    args.dst = place + to * element_bytes_;
+    args.dst = place + to * place_bytes;
     args.count = count;
-    args.src_dtype = args.dst_dtype = dtype_;
+    args.src_dtype = dtype_;
+    args.dst_dtype = place_dtype;
     if (add) {
       ops.accumulate(args);
-    } else if (dims_.empty()) {
-      ops.copy(args);
     } else {
-      std::memcpy(args.dst, args.src, count * element_bytes_);  // many short runs: cheaper than a kernel each
+      move_run(ops, args);
     }
   });
 }
 
-void Layout::unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
-                       uint64_t count, double scale) const {
+void Layout::unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,
+                       uint64_t first, uint64_t count, double scale) const {
+  const uint64_t place_bytes = dtype_size(place_dtype);
   for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
     CopyArgs args;
-    args.src = place + from * element_bytes_;
+    args.src = place + from * place_bytes;
     args.dst = gradient + to * element_bytes_;
     args.count = n;
-    args.src_dtype = args.dst_dtype = dtype_;
+    args.src_dtype = place_dtype;
+    args.dst_dtype = dtype_;
     args.scale = scale;
-    if (dims_.empty() || scale != 1) {
-      ops.copy(args);
-    } else {
-      std::memcpy(args.dst, args.src, n * element_bytes_);
-    }
+    move_run(ops, args);
   });
 }
 
@@ -70,6 +69,15 @@ void Layout::unpack(const std::byte* packed, std::byte* value, uint64_t first, u
   for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
     std::memcpy(value + to * element_bytes_, packed + (from - first) * element_bytes_, n * element_bytes_);
   });
+}
+
+void Layout::move_run(const DeviceOps& ops, const CopyArgs& args) const {
+  if (dims_.empty() || args.src_dtype != args.dst_dtype || args.scale != 1) {
+    ops.copy(args);
+  } else {
+    // Many short runs: cheaper than a kernel each.
+    std::memcpy(args.dst, args.src, args.count * element_bytes_);
+  }
 }
 
 uint64_t Layout::piece(uint64_t first, uint64_t most) const {

@@ -1,7 +1,7 @@
 // How a gradient lies in the program's memory, against its place in a bucket: the places of a bucket are
-// packed, a gradient may have any strides. Used by ready (into the bucket) and by a bucket's completion
-// (back). Values of parameters, which lie as their gradients, are packed and unpacked by it too. Threads:
-// immutable after construction; any thread.
+// packed and may be of another type, a gradient may have any strides. Used by ready (into the bucket) and by
+// a bucket's completion (back). Values of parameters, which lie as their gradients, are packed and unpacked
+// by it too. Threads: immutable after construction; any thread.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,13 @@ class Layout {
  public:
   explicit Layout(const Param& param);
 
-  // gradient -> place, adding to what is there or not. Reads all of the gradient.
-  void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, bool add) const;
+  // gradient -> place of this type, adding to what is there or not. Reads all of the gradient.
+  void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype,
+               bool add) const;
   // scale * place -> gradient, elements [first, first + count) in the order of the place. first and count are
   // from piece().
-  void unflatten(const DeviceOps& ops, const std::byte* place, std::byte* gradient, uint64_t first,
-                 uint64_t count, double scale = 1.0) const;
+  void unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,
+                 uint64_t first, uint64_t count, double scale = 1.0) const;
   // The same as plain bytes, of any dtype, for any elements [first, first + count): a value -> packed, which
   // is where element `first` goes, and back.
   void pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const;
@@ -36,7 +37,7 @@ class Layout {
 
   bool dense() const { return dims_.empty(); }
   uint64_t count() const { return count_; }
-  uint32_t element_bytes() const { return element_bytes_; }
+  uint32_t element_bytes() const { return element_bytes_; }  // of the gradient
   uint64_t memory_bytes() const { return dims_.capacity() * sizeof(Dim); }
 
  private:
@@ -44,6 +45,8 @@ class Layout {
     uint64_t extent;
     uint64_t stride;  // of the gradient, in elements
   };
+  void move_run(const DeviceOps& ops, const CopyArgs& args) const;
+
   Dtype dtype_;
   uint32_t element_bytes_;
   uint64_t count_;

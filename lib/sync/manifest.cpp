@@ -87,9 +87,9 @@ Status check_sparse(uint64_t index, const Param& param) {
     return wrong(index, param.name, "sparse_ndim says something else than WEFT_PARAM_SPARSE");
   }
   if (!param.sparse()) return {};
-  if (param.sparse_ndim > param.shape.size()) {
-    return wrong(index, param.name,
-                 cat("its indices name ", param.sparse_ndim, " dimensions, of ", param.shape.size()));
+  const size_t dims = param.shape.size() - (param.pairs ? 1 : 0);
+  if (param.sparse_ndim > dims) {
+    return wrong(index, param.name, cat("its indices name ", param.sparse_ndim, " dimensions, of ", dims));
   }
   if (param.strides != row_major(param.shape)) {
     return wrong(index, param.name, "a sparse gradient has no strides");
@@ -190,6 +190,21 @@ void ignore(const weft_param& in, Param* out) {
   out->count = 0;
 }
 
+// Complex numbers as what they are in memory: pairs of floats, in one more dimension.
+Status split_pairs(uint64_t index, Param* param) {
+  if (param->shape.size() == kMaxParamDims) {
+    return wrong(index, param->name, cat("complex numbers have at most ", kMaxParamDims - 1, " dimensions"));
+  }
+  for (int64_t& stride : param->strides) {
+    if (__builtin_mul_overflow(stride, int64_t{2}, &stride)) {
+      return wrong(index, param->name, cat("strides [", list_text(param->strides), "] reach too far"));
+    }
+  }
+  param->shape.push_back(2);
+  param->strides.push_back(1);
+  return {};
+}
+
 Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   if (in.flags == WEFT_PARAM_IGNORED) {
     ignore(in, out);
@@ -218,9 +233,12 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   }
   if (in.ndim > 0 && in.shape == nullptr) return wrong(index, out->name, "shape is NULL");
   // An unknown dtype must not become a known one by being narrowed.
-  const bool known = in.dtype >= 1 && in.dtype <= kDtypeCount;
+  out->pairs = in.dtype == WEFT_DTYPE_C64 || in.dtype == WEFT_DTYPE_C128;
+  const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount);
   if (!known) return wrong(index, out->name, cat("unknown dtype ", in.dtype));
-  out->dtype = static_cast<Dtype>(in.dtype);
+  out->dtype = !out->pairs                  ? static_cast<Dtype>(in.dtype)
+               : in.dtype == WEFT_DTYPE_C64 ? Dtype::kF32
+                                            : Dtype::kF64;
   if (reinterpret_cast<uintptr_t>(in.gradient) % dtype_size(out->dtype) != 0) {
     return wrong(index, out->name, "the gradient is not aligned to its elements");
   }
@@ -237,6 +255,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   } else {
     out->strides = row_major(out->shape);
   }
+  if (out->pairs) WEFT_TRY(split_pairs(index, out));
   WEFT_TRY(check_param(index, out));
   if (!out->reduced() && in.parameter == nullptr && out->count > 0) {
     return wrong(index, out->name, cat("`parameter` is NULL, but it is ", out->kind()));
@@ -269,9 +288,16 @@ size_t Manifest::reduced() const {
 
 std::string Param::text() const {
   if (ignored()) return "ignored";
-  std::string out = cat(sparse() ? "sparse " : "", weft::name(dtype), " [", list_text(shape), "]");
+  std::vector<int64_t> extents = shape, steps = strides;
+  if (pairs) {
+    extents.pop_back();
+    steps.pop_back();
+    for (int64_t& step : steps) step /= 2;
+  }
+  const char* const type = !pairs ? weft::name(dtype) : dtype == Dtype::kF32 ? "c64" : "c128";
+  std::string out = cat(sparse() ? "sparse " : "", type, " [", list_text(extents), "]");
   if (sparse_ndim > 1) out += cat(" by ", sparse_ndim, " dimensions");
-  if (strides != row_major(shape)) out += cat(" with strides [", list_text(strides), "]");
+  if (steps != row_major(extents)) out += cat(" with strides [", list_text(steps), "]");
   if (device_kind != WEFT_DEVICE_HOST) out += cat(" on device ", device_kind, ":", device);
   if ((flags & WEFT_PARAM_BUFFER) != 0) out += ", a buffer";
   if ((flags & WEFT_PARAM_STATE_ONLY) != 0) out += ", state alone";
@@ -312,7 +338,7 @@ void Manifest::write(ByteWriter* writer) const {
   for (const Param& p : params) {
     writer->put(p.flags);
     if (p.ignored()) continue;
-    writer->put_string(p.name).put(p.dtype).put(p.device_kind).put(p.device);
+    writer->put_string(p.name).put(p.dtype).put(p.pairs).put(p.device_kind).put(p.device);
     writer->put(static_cast<uint8_t>(p.sparse_ndim)).put(static_cast<uint8_t>(p.shape.size()));
     for (const int64_t extent : p.shape) writer->put(extent);
     for (const int64_t stride : p.strides) writer->put(stride);
@@ -340,6 +366,7 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     }
     p.name = reader.get_string(kMaxParamName);
     p.dtype = reader.get<Dtype>();
+    p.pairs = reader.get<uint8_t>() != 0;
     p.device_kind = reader.get<int32_t>();
     p.device = reader.get<int32_t>();
     p.sparse_ndim = reader.get<uint8_t>();
@@ -350,6 +377,8 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     for (int64_t& extent : p.shape) extent = reader.get<int64_t>();
     for (int64_t& stride : p.strides) stride = reader.get<int64_t>();
     if (!reader.ok()) break;
+    if (p.pairs && (p.shape.empty() || p.shape.back() != 2))
+      return bad(cat("parameter ", i, " has no pairs"));
     if (const Status checked = check_param(i, &p); !checked.ok()) return bad(checked.text());
     manifest->params.push_back(std::move(p));
   }

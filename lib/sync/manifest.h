@@ -5,6 +5,7 @@
 #include <weft/weft.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct Param {
   bool dense = true;
   // Leading dimensions that its gradients' indices name; 0: gradients are not sparse.
   uint32_t sparse_ndim = 0;
+  // Its elements are halves of complex numbers: the last dimension is (real, imaginary).
+  bool pairs = false;
 
   bool sparse() const { return sparse_ndim > 0; }
   uint64_t bytes() const { return count * dtype_size(dtype); }
@@ -53,8 +56,14 @@ struct Manifest {
   };
   std::vector<Home> homes;
   std::vector<uint32_t> uses;  // per parameter; empty: each is used once
+  // Of f16, bf16 and f32 gradients, where it is not their own: weft_reducer_options.reduce_dtype.
+  std::optional<Dtype> reduce_dtype;
 
   size_t reduced() const;  // how many have gradients
+  // The type in which a gradient of this type is summed.
+  Dtype travels_as(Dtype gradient) const {
+    return reduce_dtype.has_value() && gradient != Dtype::kF64 ? *reduce_dtype : gradient;
+  }
   std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }
   void* parameter(uint64_t i) const { return homes.empty() ? nullptr : homes[i].parameter; }
   void write(ByteWriter* writer) const;

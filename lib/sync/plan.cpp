@@ -25,7 +25,7 @@ struct Closed {
 
 PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
   PlannedBucket bucket;
-  bucket.dtype = param.dtype;
+  bucket.dtype = bucket.gradients = param.dtype;
   bucket.sparse = true;
   bucket.params = {index};
   bucket.offsets = {0};
@@ -35,7 +35,7 @@ PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
 std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
                                   const std::vector<uint32_t>& order, bool by_first) {
   // An ordered map, so that what is left over at the end comes in an order that all ranks share.
-  std::map<std::tuple<Dtype, int32_t, int32_t>, Open> open;
+  std::map<std::tuple<Dtype, bool, int32_t, int32_t>, Open> open;
   std::vector<Closed> closed;
   const auto close = [&](Open& o) {
     o.bucket.limit_bytes = limits[o.limit];
@@ -49,14 +49,15 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
       closed.push_back({at, at, sparse_bucket(param, order[at])});
       continue;
     }
-    Open& o = open[{param.dtype, param.device_kind, param.device}];
+    Open& o = open[{param.dtype, param.pairs, param.device_kind, param.device}];
     if (o.bucket.params.empty()) o.first = at;
     o.last = at;
-    o.bucket.dtype = param.dtype;
+    o.bucket.gradients = param.dtype;
+    o.bucket.dtype = manifest.travels_as(param.dtype);
     o.bucket.params.push_back(order[at]);
     o.bucket.offsets.push_back(o.bucket.count);
     o.bucket.count += param.count;
-    o.bytes += param.bytes();
+    o.bytes += param.count * dtype_size(o.bucket.dtype);
     if (o.bytes >= limits[o.limit]) close(o);
   }
   for (auto& [key, o] : open) {
@@ -99,7 +100,8 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
       const std::string name = cat("plan: parameter ", param, " ('", p.name, "')");
       if (!p.reduced()) return Status::error(Code::kArg, cat(name, " is ", p.kind()));
       if (seen[param]) return Status::error(Code::kArg, name + " is listed twice");
-      if (p.dtype != first.dtype || p.device_kind != first.device_kind || p.device != first.device) {
+      if (p.dtype != first.dtype || p.pairs != first.pairs || p.device_kind != first.device_kind ||
+          p.device != first.device) {
         return Status::error(Code::kArg, cat(name, " cannot be in bucket ", b, " with '", first.name,
                                              "': it has another dtype or device"));
       }
@@ -147,7 +149,8 @@ Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_
       bucket = sparse_bucket(first, params.front());
       continue;
     }
-    bucket.dtype = manifest.params[params.front()].dtype;
+    bucket.gradients = manifest.params[params.front()].dtype;
+    bucket.dtype = manifest.travels_as(bucket.gradients);
     bucket.params = params;
     for (const uint32_t param : params) {
       bucket.offsets.push_back(bucket.count);

@@ -21,7 +21,8 @@ inline constexpr uint32_t kNoBucket = UINT32_MAX;  // of parameters without grad
 inline constexpr uint32_t kMaxLimits = 1u << 16;
 
 struct PlannedBucket {
-  Dtype dtype = Dtype::kF32;
+  Dtype dtype = Dtype::kF32;      // in which it travels
+  Dtype gradients = Dtype::kF32;  // of its members; the same unless Manifest::reduce_dtype says otherwise
   uint64_t limit_bytes = 0;       // what closed it, or would have
   uint64_t count = 0;             // elements; none where the gradient is sparse
   bool sparse = false;            // of one parameter, whose entries travel (sync/sparse.h)
@@ -50,6 +51,7 @@ struct Plan {
 
 struct PlanOptions {
   // Per dtype and device the first bucket closes at limits[0], the next at limits[1], ...; the last repeats.
+  // Bytes of the type in which it travels.
   // 0 closes after every parameter. Empty: 1 MiB, then 25 MiB.
   std::vector<uint64_t> limits;
   // The order in which parameters are put into buckets, which is then that in which they become ready:

@@ -1,11 +1,15 @@
 // Going on after a failure: what is known of each step, a reducer over another communicator, and the step
 // that failed once more.
 #include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
 
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/reducer.h"
+#include "sync/relocation.h"
 
 namespace weft {
 namespace {
@@ -40,10 +44,15 @@ Status Reducer::commit(Deadline deadline) {
                   .with_step(stats_.steps - 1));
 }
 
-// The last step that all ranks of comm have finished; committed ones are among them.
-Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed) {
+// The last step that all ranks of comm have finished; committed ones are among them. plan: that of all. A
+// re-plan that broke off may have come to its end on some ranks alone: then all take rank 0's.
+Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed, Plan* plan) {
   ByteWriter mine;
-  mine.put(digest64(state_->wanted)).put(stats_.steps);
+  std::vector<uint32_t> words(Plan::words(state_->manifest.params.size()));
+  state_->plan.pack(&words);
+  const uint64_t my_plan = digest64(std::as_bytes(std::span(words)));
+  bool alike = true;
+  mine.put(digest64(state_->wanted)).put(stats_.steps).put(my_plan).put(replanned_);
   std::vector<Bytes> all;
   WEFT_TRY(comm.agree(mine.bytes(), &all, deadline));
   *committed = stats_.steps;
@@ -51,13 +60,22 @@ Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* comm
     ByteReader reader(all[static_cast<size_t>(r)]);
     const auto wanted = reader.get<uint64_t>();
     const auto steps = reader.get<uint64_t>();
+    alike &= reader.get<uint64_t>() == my_plan;
+    replanned_ |= reader.get<uint8_t>() != 0;
     if (!reader.done() || wanted != digest64(state_->wanted)) {
       return Status::error(Code::kMismatch, cat("rank ", r, " binds another reducer than rank ", comm.rank()))
           .with_ranks({r});
     }
     *committed = std::min(*committed, steps);
   }
-  return {};
+  *plan = state_->plan;
+  if (alike) return {};
+  WEFT_TRY(comm.agree(std::as_bytes(std::span(words)), &all, deadline));
+  if (all[0].size() != words.size() * sizeof words[0]) {
+    return Status::error(Code::kMismatch, "rank 0's plan is not readable").with_ranks({0});
+  }
+  std::memcpy(words.data(), all[0].data(), all[0].size());
+  return Plan::unpack(state_->manifest, words, plan);
 }
 
 Status Reducer::rebind(std::shared_ptr<Comm> comm) {
@@ -90,7 +108,8 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   const Deadline deadline =
       Deadline::after(context.clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
   uint64_t committed = 0;
-  WEFT_TRY(note(agree_on_committed(*comm, deadline, &committed)));
+  Plan plan;
+  WEFT_TRY(note(agree_on_committed(*comm, deadline, &committed, &plan)));
   // Known from here on, also if what follows fails: another rank may have told its program.
   {
     const std::lock_guard lock(mutex_);
@@ -99,9 +118,14 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   std::shared_ptr<ReducerState> next = old.heir();
   WEFT_TRY(note(comm->open_lane(&next->lane)));
   next->comm = comm;
-  next->plan = old.plan;
+  std::optional<Relocation> relocation;
   next->buckets = old.buckets;
-  Status bound = context.engine().locked([&] { return next->hook->rebind(comm->rank(), comm->size()); });
+  next->plan = std::move(plan);
+  if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
+  Status bound = context.engine().locked([&] {
+    WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
+    return relocation ? next->hook->replan(next->plan.buckets.size()) : Status();
+  });
   if (bound.ok()) {
     bound = furnish(next.get(), deadline);
   } else {
@@ -110,6 +134,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   if (!bound.ok()) {
     comm->close_lane(next->lane);
     return note(bound);
+  }
+  if (relocation) {
+    relocation->run();
+    kept_step_ = kNoStep;  // laid out for the other plan
   }
   unmake_step();
   old.comm->close_lane(old.lane);
@@ -121,6 +149,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   {
     const std::lock_guard lock(mutex_);
     history_.forget_waits(comm->size());
+    if (relocation) stats_.plan_generation++;
   }
   step_->commit(committed);
   if (state_->sparse) state_->sparse->forget_fixed();
@@ -144,7 +173,8 @@ Status Reducer::retry(const weft_finish_options& options) {
                                     : "not all gradients became ready, or it is committed; compute it")));
   }
   for (uint32_t b = 0; b < kept_buckets_; b++) {
-    std::copy_n(s.buckets->retained(b), s.plan.buckets[b].bytes(), s.buckets->buffers()[b]);
+    std::copy_n(s.buckets->retained(b), s.plan.buckets[b].count * dtype_size(s.buckets->held(b)),
+                s.buckets->buffers()[b]);
   }
   const uint32_t failed = stamp_;
   s.presence->carry(failed, next_stamp());

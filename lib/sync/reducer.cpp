@@ -62,7 +62,7 @@ Status Reducer::check_destinations(void* const* gradients) const {
     return Status::error(Code::kArg, "gradients are for copy mode: in view mode results are in the views");
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (!has_bucket(i)) continue;
-    if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).element_bytes == 0) continue;
+    if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).gradient_bytes == 0) continue;
     return Status::error(Code::kArg,
                          cat("gradients: that of parameter ", i, " ('", state_->manifest.params[i].name,
                              "') is not aligned to its elements"));
@@ -85,6 +85,7 @@ Status Reducer::begin(const weft_begin_options* options) {
     state_->readiness->open(next_stamp(), true);
     return {};
   }
+  WEFT_TRY(note(replan_by_itself()));
   StepStart start;
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
@@ -135,9 +136,11 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   if (place.bucket == kNoBucket) [[unlikely]]
     return note(known(param));
   if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
-  const bool usable = s.copy ? (gradient != nullptr || place.count == 0) &&
-                                   reinterpret_cast<uintptr_t>(gradient) % place.element_bytes == 0
-                             : gradient == nullptr || gradient == place.memory;
+  const bool usable =
+      s.copy ? (gradient != nullptr || place.count == 0) &&
+                   reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
+             : gradient == nullptr || gradient == place.memory ||
+                   (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0);
   if (!usable || place.sparse || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
   if (s.uses) [[unlikely]] {
@@ -162,9 +165,12 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
   const bool claimed = s.readiness->claim(param, step.stamp());
   if (claimed && place.sparse) [[unlikely]] {
     take_entries(param, entries);
+  } else if (claimed && !s.copy && gradient != nullptr && gradient != place.memory) [[unlikely]] {
+    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
+                          place.dtype, false);
   } else if (claimed && s.copy) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          s.presence->accumulated(param));
+                          place.dtype, s.presence->accumulated(param));
     s.gradients[param] = static_cast<std::byte*>(gradient);
   }
   if (claimed && step.noting()) [[unlikely]]
@@ -216,10 +222,13 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
   if (state_->buckets->place(param).sparse) {
     return Status::error(Code::kArg, cat(name, "its gradient is sparse: weft_reducer_ready_sparse"));
   }
-  if (!state_->copy) {
-    return Status::error(Code::kArg, cat(name,
-                                         "the gradient is not where weft_reducer_grad_view says; in view "
-                                         "mode it must be computed there (a re-plan moves the views)"));
+  if (!state_->copy && !state_->strays) {
+    return Status::error(
+        Code::kArg,
+        cat(name, "the gradient is at ", gradient, " and not where weft_reducer_grad_view says, at ",
+            static_cast<const void*>(state_->buckets->place(param).memory),
+            "; in view mode it must be computed there (a re-plan moves the views), or be copied "
+            "there: WEFT_REDUCER_COPY_STRAYS"));
   }
   if (gradient == nullptr) return Status::error(Code::kArg, cat(name, "the gradient is NULL"));
   return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));
@@ -353,7 +362,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
   s.readiness->close();
   if (s.retain && over && s.readiness->full()) {
     kept_step_ = stats_.steps;
-    kept_buckets_ = step_->launched();
+    kept_buckets_ = step_->retained();
   }
   note_opening(done == bucket_count());
   const std::lock_guard lock(mutex_);
@@ -477,7 +486,7 @@ void Reducer::trace_ready(uint64_t param) {
   event.lane = state_->lane->key().id;
   event.bucket = place.bucket;
   event.index = param;
-  event.bytes = place.count * place.element_bytes;
+  event.bytes = place.count * place.gradient_bytes;
   trace->record(event);
 }
 

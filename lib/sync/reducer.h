@@ -112,6 +112,8 @@ class Reducer {
   Status broadcast_root(int32_t wanted, int32_t* root) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
                          const std::vector<int>& stale, Deadline deadline);
+  Status open_replan();
+  Status replan_by_itself();
   Status move_to(Plan plan, Deadline deadline);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
@@ -125,7 +127,7 @@ class Reducer {
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
-  Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed);
+  Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed, Plan* plan);
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
   std::string step_text() const;
@@ -145,6 +147,7 @@ class Reducer {
 
   // begin and finish
   uint32_t stamp_ = 0;
+  bool replanned_ = false;                 // at least once; equal on all ranks
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step

@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/reducer.h"
+#include "sync/relocation.h"
 
 namespace weft {
 namespace {
@@ -31,6 +32,7 @@ static_assert(sizeof(PlanVote) == 16);
 struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
+  bool if_known = false;                       // it is no error if nobody knows that
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
   uint64_t digest() const;
@@ -117,17 +119,21 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
   WEFT_TRY(note(settle_gather()));
-  if (s.uneven) {
-    // Ranks that have joined are waiting for the next step's opening.
-    StepStart start;
-    start.record.flags = OpeningRecord::kReplan;
-    next_stamp();
-    open_step(start, true);
-    WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), false, timeout_ms_));
-  }
+  WEFT_TRY(open_replan());
   PlanRequest request;
   const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
   return note(take_plan(&request, wish));
+}
+
+// Ranks that have joined are waiting for the next step's opening.
+Status Reducer::open_replan() {
+  const ReducerState& s = *state_;
+  if (!s.uneven) return {};
+  StepStart start;
+  start.record.flags = OpeningRecord::kReplan;
+  next_stamp();
+  open_step(start, true);
+  return wait_for_step(s.comm->context().clock().now_ns(), false, timeout_ms_);
 }
 
 // Collective. request: null on a rank that has joined.
@@ -147,7 +153,10 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
   WEFT_TRY(given);
   int root = -1;
-  WEFT_TRY(judge_votes(votes, &root));
+  const Status judged = judge_votes(votes, &root);
+  const bool if_known = request != nullptr && request->if_known;
+  if (if_known && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
+  WEFT_TRY(judged);
 
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (root == s.comm->rank()) {
@@ -170,7 +179,19 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
     return s.comm->failure();
   }
-  return plan == s.plan ? Status() : move_to(std::move(plan), deadline);
+  if (!(plan == s.plan)) WEFT_TRY(move_to(std::move(plan), deadline));
+  replanned_ = true;
+  return {};
+}
+
+// WEFT_REDUCER_REPLAN: once a synchronised step has shown the order of readiness. All ranks have made as many
+// steps, and take part in every re-plan, so they agree on when.
+Status Reducer::replan_by_itself() {
+  if (!state_->replans || replanned_ || stats_.steps == 0) return {};
+  WEFT_TRY(open_replan());
+  PlanRequest request;
+  request.if_known = true;
+  return take_plan(&request, {});
 }
 
 // Everything that hangs on the plan, made anew; gradients keep their values.
@@ -185,18 +206,13 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   const Status told = context.engine().locked([&] { return next->hook->replan(buckets); });
   if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
   WEFT_TRY(told);
+  Relocation relocation(old, next.get());
   if (const Status furnished = furnish(next.get(), deadline); !furnished.ok()) {
     static_cast<void>(
         context.engine().locked([&] { return old.hook->replan(old.plan.buckets.size()); }).ok());
     return furnished;
   }
-  for (uint64_t i = 0; i < old.manifest.params.size(); i++) {
-    const Buckets::Place& from = old.buckets->place(i);
-    if (!has_bucket(i)) continue;
-    if (old.copy && !old.presence->accumulated(i)) continue;
-    if (from.count > 0)
-      std::memcpy(next->buckets->place(i).memory, from.memory, from.count * from.element_bytes);
-  }
+  relocation.run();
   const uint64_t committed = step_->committed();
   unmake_step();
   {

@@ -242,10 +242,9 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
         strides_of_place = strides_.data() + strides_.size();
         strides_.insert(strides_.end(), packed.begin(), packed.end());
       }
-      params_.push_back({sizeof(weft_bucket_param), planned.params[i], p.name.c_str(),
-                         static_cast<int32_t>(p.dtype), static_cast<int32_t>(p.shape.size()), p.shape.data(),
-                         strides_of_place, planned.offsets[i], p.count,
-                         manifest.parameter(planned.params[i])});
+      params_.push_back({sizeof(weft_bucket_param), planned.params[i], p.name.c_str(), bucket.dtype,
+                         static_cast<int32_t>(p.shape.size()), p.shape.data(), strides_of_place,
+                         planned.offsets[i], p.count, manifest.parameter(planned.params[i])});
     }
   }
 }
@@ -407,6 +406,10 @@ void Schedule::bind(const std::vector<std::byte*>& buffers, const std::vector<st
     slot.args.src = at(slot, 0);
     slot.args.dst = at(slot, 1);
   }
+}
+
+void Schedule::order() {
+  for (Slot& slot : slots) slot.args.ordered = is_reduction(slot.args.coll);
 }
 
 void Schedule::tag(uint64_t plan_hash) {

@@ -101,6 +101,8 @@ struct Schedule {
   void write(ByteWriter* writer) const;  // what ranks must agree on: what the hook declared
   // Point the slots at memory. buffers and scratch: per bucket.
   void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);
+  // Reductions give the same bits however they are executed.
+  void order();
   // Mark the slots as those of this plan; descriptors of other plans differ.
   void tag(uint64_t plan_hash);
 };

@@ -41,6 +41,10 @@ struct ReducerState {
   bool learns = false;              // WEFT_REDUCER_STATIC
   bool uneven = false;              // WEFT_REDUCER_UNEVEN
   bool fixed = false;               // WEFT_REDUCER_SPARSE_FIXED
+  bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
+  bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
+  Buckets::Hold hold = Buckets::Hold::kTravelling;
+  bool replans = false;  // WEFT_REDUCER_REPLAN
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of its state
@@ -76,11 +80,15 @@ struct ReducerState {
     next->flags = flags;
     next->hook_lane = hook_lane;
     next->copy = copy;
+    next->hold = hold;
     next->retain = retain;
     next->mapped = mapped;
     next->learns = learns;
     next->uneven = uneven;
     next->fixed = fixed;
+    next->ordered = ordered;
+    next->strays = strays;
+    next->replans = replans;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;

@@ -89,7 +89,7 @@ void Step::start(uint32_t stamp) {
   launched_ = done_ = skipped_ = measured_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
-  copy_element_ = made_up_ = 0;
+  copy_element_ = made_up_ = restored_ = 0;
   copying_ = kNone;
   sent_bytes_ = 0;
   results_.clear();
@@ -303,26 +303,31 @@ void Step::look_at(uint32_t bucket) {
   running.skipped = begun_.fixed && running.absent == params.size();
 }
 
-// Before a bucket travels, a piece at a time: keep its contributions, and scale them by the rank's weight.
-// True when that is done.
+// Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight
+// and give them the type in which they travel. True when that is done.
 bool Step::make_up(uint32_t bucket) {
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const Dtype held = s_.buckets->held(bucket);
+  const uint64_t element = dtype_size(held), count = planned.count;
+  std::byte* const buffer = s_.buckets->buffers()[bucket];
   std::byte* const copy = s_.buckets->retained(bucket);
   const double factor = opening_.factor;
-  if (copy == nullptr && factor == 1) return true;
-  const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const uint64_t bytes = std::min(kPieceBytes, planned.bytes() - made_up_);
-  std::byte* const at = s_.buckets->buffers()[bucket] + made_up_;
-  if (copy != nullptr && bytes > 0) std::copy_n(at, bytes, copy + made_up_);
-  if (factor != 1) {
-    CopyArgs scale;
-    scale.src = scale.dst = at;
-    scale.count = bytes / dtype_size(planned.dtype);
-    scale.src_dtype = scale.dst_dtype = planned.dtype;
-    scale.scale = factor;
-    s_.comm->context().host().copy(scale);
+  if (copy == nullptr && made_up_ < count) made_up_ = count;
+  if (made_up_ < count) {
+    const uint64_t n = std::min(kPieceBytes / element, count - made_up_);
+    std::copy_n(buffer + made_up_ * element, n * element, copy + made_up_ * element);
+    made_up_ += n;
+    return false;
   }
-  made_up_ += bytes;
-  if (made_up_ < planned.bytes()) return false;
+  if (made_up_ < 2 * count && (factor != 1 || held != planned.dtype)) {
+    const uint64_t done = made_up_ - count;
+    const uint64_t n = std::min(kPieceBytes / element, count - done);
+    const bool wider = dtype_size(planned.dtype) > element;
+    convert_in_place(s_.comm->context().host(), buffer, held, planned.dtype, wider ? count - done - n : done,
+                     n, factor);
+    made_up_ += n;
+    if (made_up_ < 2 * count) return false;
+  }
   made_up_ = 0;
   return true;
 }

@@ -82,7 +82,11 @@ class Step final : public Task, public FlightSource {
     bool skipped = false;      // it did not travel
   };
   Times times(uint32_t bucket) const;
-  uint32_t launched() const { return launched_; }  // buckets; the contributions of those are retained
+  // Buckets whose contributions are kept apart; those of the others are in the buckets.
+  uint32_t retained() const {
+    const bool next = launched_ < bucket_count() && made_up_ > s_.plan.buckets[launched_].count;
+    return launched_ + (next ? 1 : 0);
+  }
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
   // Where a bucket's result is after its last stage.
@@ -136,6 +140,7 @@ class Step final : public Task, public FlightSource {
   bool launch();
   bool make_up(uint32_t bucket);
   bool submit();
+  bool restore(uint32_t bucket);
   bool copy_back();
   bool measure();
   void apply_deadline();
@@ -195,9 +200,10 @@ class Step final : public Task, public FlightSource {
   bool sealed_ = false;    // guarded by copy_mutex_
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
-  uint64_t made_up_ = 0;   // bytes of the bucket that is launched next
-  uint32_t done_ = 0;      // buckets
-  size_t submitted_ = 0;   // positions in the schedule
+  // Of the bucket that is launched next: its elements, first as they are kept, then as they are converted.
+  uint64_t made_up_ = 0;
+  uint32_t done_ = 0;     // buckets
+  size_t submitted_ = 0;  // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;
@@ -230,6 +236,7 @@ class Step final : public Task, public FlightSource {
   uint32_t copying_ = kNone;   // the bucket that is being measured or copied back
   size_t copy_param_ = 0;      // within it
   uint64_t copy_element_ = 0;  // within that
+  uint64_t restored_ = 0;      // elements of the bucket that have the views' type again
   static constexpr uint32_t kNone = UINT32_MAX;
 };
 

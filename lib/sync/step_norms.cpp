@@ -52,7 +52,8 @@ bool Step::measure_piece(uint32_t bucket) {
     const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
     const uint64_t count = nowhere ? elements : std::min(kPieceElements, elements - copy_element_);
     if (!nowhere && count > 0) {
-      const uint64_t at = (planned.offsets[copy_param_] + mine.first + copy_element_) * place.element_bytes;
+      const uint64_t at =
+          (planned.offsets[copy_param_] + mine.first + copy_element_) * dtype_size(planned.dtype);
       s_.norms->add(param, ops.squares({result + at, count, planned.dtype}));
     }
     bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);

@@ -43,7 +43,7 @@ bool Step::copy_back() {
     bucket_done(copying_);
     copying_ = kNone;
     copy_param_ = 0;
-    copy_element_ = 0;
+    copy_element_ = restored_ = 0;
   }
   return true;
 }
@@ -75,6 +75,19 @@ double Step::factor_of(uint32_t bucket) const {
   return in_place(bucket) ? 1.0 : factor();
 }
 
+// The views get their type back, a piece at a time. True when that is done.
+bool Step::restore(uint32_t bucket) {
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const Dtype held = s_.buckets->held(bucket);
+  if (held == planned.dtype || restored_ == planned.count) return true;
+  const uint64_t n = std::min(kPieceBytes / dtype_size(held), planned.count - restored_);
+  const bool wider = dtype_size(held) > dtype_size(planned.dtype);
+  convert_in_place(s_.comm->context().host(), s_.buckets->buffers()[bucket], planned.dtype, held,
+                   wider ? planned.count - restored_ - n : restored_, n, 1);
+  restored_ += n;
+  return restored_ == planned.count;
+}
+
 // True when the bucket's result is where it belongs.
 bool Step::copy_piece(uint32_t bucket) {
   const std::lock_guard lock(copy_mutex_);
@@ -86,14 +99,16 @@ bool Step::copy_piece(uint32_t bucket) {
   const std::byte* const result = result_of(bucket);
   const bool there = in_place(bucket);
   const double scale = factor();
+  if (there && !restore(bucket)) return false;
   if (there && scale == 1 && running.absent == 0) return true;
   const DeviceOps& ops = s_.comm->context().host();
+  const uint64_t element = dtype_size(planned.dtype);  // of the result
   for (uint64_t bytes = 0; bytes < kPieceBytes;) {
     if (copy_param_ == planned.params.size()) return true;
     const uint32_t param = planned.params[copy_param_];
     const Buckets::Place& place = s_.buckets->place(param);
     const uint64_t left = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
-    const std::byte* const from = result + planned.offsets[copy_param_] * place.element_bytes;
+    const std::byte* const from = result + planned.offsets[copy_param_] * element;
     const bool nowhere = running.absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
     const uint64_t first = mine.first + copy_element_;
@@ -101,7 +116,7 @@ bool Step::copy_piece(uint32_t bucket) {
     if (s_.copy) {
       count = std::min(place.layout->piece(first, left), mine.count - copy_element_);
       if (!nowhere && count > 0 && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, s_.gradients[param], first, count, scale);
+        place.layout->unflatten(ops, from, planned.dtype, s_.gradients[param], first, count, scale);
       }
     } else {
       count = std::min(left, mine.count - copy_element_);
@@ -111,7 +126,9 @@ bool Step::copy_piece(uint32_t bucket) {
       if (nowhere && size > 0) {
         std::memset(place.memory + at, 0, size);
       } else if ((!there || scale != 1) && size > 0) {
-        ops.copy({from + at, place.memory + at, count, planned.dtype, planned.dtype, scale});
+        // In place it has its type again.
+        const std::byte* const src = there ? place.memory + at : from + first * element;
+        ops.copy({src, place.memory + at, count, there ? place.dtype : planned.dtype, place.dtype, scale});
       }
     }
     bytes += std::max<uint64_t>(count * place.element_bytes, 64);

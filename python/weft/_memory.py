@@ -16,15 +16,16 @@ from .constants import DType
 _NUMPY = {np.dtype(name): dtype for name, dtype in {
     "uint8": DType.U8, "int8": DType.I8, "uint16": DType.U16, "int16": DType.I16, "uint32": DType.U32,
     "int32": DType.I32, "uint64": DType.U64, "int64": DType.I64, "float16": DType.F16, "float32": DType.F32,
-    "float64": DType.F64}.items()}
+    "float64": DType.F64, "complex64": DType.C64, "complex128": DType.C128}.items()}
 _TO_NUMPY = {dtype: key for key, dtype in _NUMPY.items()}
 _TO_NUMPY[DType.BF16] = np.dtype("uint16")
 
 # DLPack 0.x: dlpack.h's DLTensor and the codes of its types and devices.
-_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5
 _DLPACK = {(_UINT, 8): DType.U8, (_INT, 8): DType.I8, (_UINT, 16): DType.U16, (_INT, 16): DType.I16,
            (_UINT, 32): DType.U32, (_INT, 32): DType.I32, (_UINT, 64): DType.U64, (_INT, 64): DType.I64,
-           (_FLOAT, 16): DType.F16, (_FLOAT, 32): DType.F32, (_FLOAT, 64): DType.F64, (_BFLOAT, 16): DType.BF16}
+           (_FLOAT, 16): DType.F16, (_FLOAT, 32): DType.F32, (_FLOAT, 64): DType.F64, (_BFLOAT, 16): DType.BF16,
+           (_COMPLEX, 64): DType.C64, (_COMPLEX, 128): DType.C128}
 _HOST_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost
 
 

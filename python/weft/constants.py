@@ -56,6 +56,8 @@ class DType(enum.IntEnum):
     BF16 = 10
     F32 = 11
     F64 = 12
+    C64 = 13  # complex numbers: of parameters alone
+    C128 = 14
 
     @property
     def size(self) -> int:

@@ -44,6 +44,11 @@ class Reducer(Handle):
     own_whole      with sharded: a parameter is owned by one rank as a whole
     sparse_fixed   the indices of each rank's sparse gradients are those of its first step
     plan           which parameters share a bucket, in order of launch; default: by bucket_limits
+    reduce_dtype   f16, bf16 or f32: the type in which gradients of these travel; default: their own
+    accumulate_f32 local steps add 16-bit gradients up in f32
+    deterministic  the same bits for every backend, algorithm and plan
+    replan         re-plan as the second synchronised step begins; in view mode, `views` are others then
+    copy_strays    view mode: ready takes gradients that are elsewhere, and copies them into their views
 
     Threads: one at a time; ready: any, different parameters concurrently.
     """
@@ -57,7 +62,9 @@ class Reducer(Handle):
                  divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
                  buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
                  sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
-                 plan: Optional[Sequence[Sequence[Union[int, str]]]] = None) -> None:
+                 plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
+                 reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
+                 deterministic: bool = False, copy_strays: bool = False, replan: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
@@ -79,10 +86,14 @@ class Reducer(Handle):
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
                              (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS),
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
-                             (sparse_fixed, ReducerFlag.SPARSE_FIXED)):
+                             (sparse_fixed, ReducerFlag.SPARSE_FIXED),
+                             (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
+                             (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
+        if reduce_dtype is not None:
+            options.reduce_dtype = DType[reduce_dtype.upper()] if isinstance(reduce_dtype, str) else reduce_dtype
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.reducer_create(comm._handle, options, handle, error)
         if code:

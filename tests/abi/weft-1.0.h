@@ -130,6 +130,10 @@ typedef int32_t weft_dtype;
 #define WEFT_DTYPE_BF16 10
 #define WEFT_DTYPE_F32 11
 #define WEFT_DTYPE_F64 12
+/* Complex numbers of parameters (weft_param) alone: pairs of F32 or F64, real part first, and seen as such by
+ * buckets and hooks: one more dimension, of 2. */
+#define WEFT_DTYPE_C64 13
+#define WEFT_DTYPE_C128 14
 
 /* Reductions. Sums of f16 and bf16 accumulate in f32, in rank order, and are rounded once. Integer sums and
  * products wrap. MIN and MAX return NaN if any input is NaN. AVG and PREMUL_SUM are for floats, bitwise ones
@@ -663,7 +667,7 @@ WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
 typedef struct weft_param {
   size_t struct_size;
   const char* name;
-  int32_t dtype;          /* F16, BF16, F32 or F64; any, if it has no gradient */
+  int32_t dtype;          /* F16, BF16, F32, F64, C64 or C128; any, if it has no gradient */
   int32_t ndim;           /* 0 to 16 */
   const int64_t* shape;   /* ndim entries >= 0; NULL for ndim 0 (one element) */
   const int64_t* strides; /* in elements; default: row-major */
@@ -729,8 +733,9 @@ typedef struct weft_reducer_options {
   int32_t divide_by;     /* WEFT_DIVIDE_*; equal on all ranks; default WORLD */
   uint32_t reserved;     /* 0 */
   const weft_plan* plan; /* equal on all ranks; default: by bucket_limits */
-  /* Gradients of F16, BF16 and F32 travel and are summed as this type (one of these three), without a second
-   * buffer for the whole model. Equal on all ranks; default: each as its own. */
+  /* Gradients of F16, BF16 and F32 (and C64, as pairs) travel and are summed as this type, one of these
+   * three. Buckets are of that type, and so are the bytes of bucket_limits. In view mode the views keep
+   * theirs, and a bucket takes the memory of the wider one. Equal on all ranks; default: each as its own. */
   int32_t reduce_dtype;
   int32_t buffers_root; /* WEFT_REDUCER_BUFFERS: whose buffers; a rank, or WEFT_ROOT_LAST_ACTIVE; default 0 */
   /* Compare the parameters' values as every so many synchronised steps begin (0, n, 2 n, ...), as
@@ -770,16 +775,21 @@ typedef struct weft_reducer_options {
 /* Compute the norms of the reduced gradients, and which are not finite, as they are reduced
  * (weft_reducer_norms); needed for weft_finish_options.clip_norm and WEFT_FINISH_SKIP_NONFINITE. */
 #define WEFT_REDUCER_NORMS UINT64_C(256)
-/* Copy mode: local steps add gradients of F16 and BF16 up in F32. Costs the bucket's memory twice over. */
+/* Copy mode: local steps add up in F32 what travels in 16 bits. These buckets take their memory twice over.
+ */
 #define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
 /* The indices of each rank's sparse gradients are those of the first synchronised step and stay: from then on
  * values alone travel (zeros for a parameter that is absent), and other indices fail the step. */
 #define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
-/* Equal bits for every backend, algorithm and bucket plan: each element is folded in the order of ranks. */
+/* Equal bits for every backend, algorithm, arrangement of hosts and bucket plan: each element is folded once,
+ * in the order of the ranks. Costs more traffic between hosts that several ranks share. */
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
-/* View mode: ready takes a gradient that is not in its view, and copies it there. */
+/* View mode: ready takes a gradient that is not in its view, laid out by the parameter's strides, and copies
+ * it there, where the result will be. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-/* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan. */
+/* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan first,
+ * by the order of readiness. In view mode that moves the views: ask for them again after each begin in which
+ * weft_reducer_stats.plan_generation has changed. */
 #define WEFT_REDUCER_REPLAN UINT64_C(8192)
 
 /* For roots: the highest rank that has data. */
@@ -868,10 +878,11 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
 
 /* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
  * is local, written when its bucket completes: it is lent until then, laid out by the parameter's strides. In
- * view mode it is the view, or NULL. When the last gradient of a bucket is ready and it is the bucket's turn,
- * its reduction starts; in caller mode too this call drives nothing itself. Returns WEFT_ERR_ARG for an
- * unknown index, NULL or a foreign pointer; WEFT_ERR_STATE outside a step, for a parameter that is ready
- * already (naming it). Threads: any thread, different parameters concurrently. Since 1.0 */
+ * view mode it is the view, or NULL (or see WEFT_REDUCER_COPY_STRAYS). When the last gradient of a bucket is
+ * ready and it is the bucket's turn, its reduction starts; in caller mode too this call drives nothing
+ * itself. Returns WEFT_ERR_ARG for an unknown index, NULL or a foreign pointer; WEFT_ERR_STATE outside a
+ * step, for a parameter that is ready already (naming it). Threads: any thread, different parameters
+ * concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
@@ -1053,7 +1064,8 @@ typedef struct weft_replan_options {
  * ranks; those inside weft_reducer_join take part there. The hook is told; gradients keep their values, also
  * what local steps have accumulated. In view mode the views move (weft_reducer_stats.plan_generation counts
  * that): ask weft_reducer_grad_view again, an old pointer is refused by ready, and nothing may use it any
- * more. Until the call returns both the old and the new buckets take memory. options and error may be NULL.
+ * more. They change places within the memory of the buckets, by way of scratch for one bucket; where the new
+ * buckets do not fit, both sets take memory until the call returns. options and error may be NULL.
  * Returns WEFT_ERR_STATE inside a step, or if no rank has noted an order; WEFT_ERR_MISMATCH if the ranks want
  * different plans; else as weft_reducer_create, and the old plan stays. Threads: one thread at a time per
  * communicator, and no other call on the reducer may be running. Since 1.0 */

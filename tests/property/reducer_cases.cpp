@@ -90,6 +90,15 @@ std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& param
   return plan;
 }
 
+// How gradients travel, and whether the reducer re-plans by itself.
+void draw_types(Random& random, RigOptions* rig) {
+  constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
+  if (random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
+  if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
+  if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
+  if (random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
+}
+
 }  // namespace
 
 ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
@@ -111,6 +120,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     for (TestParam& p : program.params) p.sparse_ndim = 0;
     if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_OWN_WHOLE;
   }
+  draw_types(random, &program.rig);
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
   if (random.chance(2)) {
     program.rig.flags |= WEFT_REDUCER_BUFFERS;
@@ -152,11 +162,22 @@ int ReducerCase::buffers_source(size_t window, int last_active, size_t* changed)
   return root;
 }
 
+Dtype ReducerCase::travels_as(Dtype gradient) const {
+  return rig.reduce_dtype != 0 && gradient != Dtype::kF64 ? static_cast<Dtype>(rig.reduce_dtype) : gradient;
+}
+
+Dtype ReducerCase::held_as(Dtype gradient) const {
+  if (rig.mode == WEFT_GRADIENT_VIEW) return gradient;
+  const Dtype travels = travels_as(gradient);
+  const bool wide = (rig.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && dtype_size(travels) == 2;
+  return wide ? Dtype::kF32 : travels;
+}
+
 std::string ReducerCase::text() const {
   return cat(ranks, " ranks, ", params.size(), " parameters, ",
              rig.mode == WEFT_GRADIENT_VIEW ? "view" : "copy", ", limit ", rig.limits[0], ", flags ",
              rig.flags, ", divide_by ", rig.divide_by, ", buffers_root ", buffers_root, ", check_interval ",
-             check_interval, ", ", windows.size(), " windows");
+             check_interval, ", reduce_dtype ", rig.reduce_dtype, ", ", windows.size(), " windows");
 }
 
 Expected::Expected(const Model& model, const ReducerCase& program, size_t window)
@@ -177,27 +198,32 @@ Expected::Expected(const Model& model, const ReducerCase& program, size_t window
   }
   for (size_t i = 0; i < model.size(); i++) {
     const Dtype dtype = model[i].dtype;
+    const Dtype travels = program.travels_as(dtype), held = program.held_as(dtype);
     const uint64_t count = model.count(i);
     std::vector<Bytes> inputs;
     for (int r = 0; r < program.ranks; r++) {
-      Bytes& input = inputs.emplace_back(count * dtype_size(dtype) + 8);  // never null
+      Bytes input(count * dtype_size(held) + 8);  // never null
       const std::vector<double> sum = contribution(r, i);
-      for (uint64_t k = 0; k < sum.size(); k++) store(dtype, sum[k], input.data() + k * dtype_size(dtype));
-      if (program.rig.divide_by != WEFT_DIVIDE_WEIGHTS || active_ == 0) continue;
-      CopyArgs scale;
-      scale.src = scale.dst = input.data();
-      scale.count = count;
-      scale.src_dtype = scale.dst_dtype = dtype;
-      scale.scale = window_.ranks[static_cast<size_t>(r)].weight * ranks / weights;
-      host_ops().copy(scale);
+      for (uint64_t k = 0; k < sum.size(); k++) store(held, sum[k], input.data() + k * dtype_size(held));
+      CopyArgs travel;
+      travel.src = input.data();
+      travel.dst = inputs.emplace_back(count * dtype_size(travels) + 8).data();
+      travel.count = count;
+      travel.src_dtype = held;
+      travel.dst_dtype = travels;
+      if (program.rig.divide_by == WEFT_DIVIDE_WEIGHTS && active_ > 0) {
+        travel.scale = window_.ranks[static_cast<size_t>(r)].weight * ranks / weights;
+      }
+      host_ops().copy(travel);
     }
     Bytes& result = results_.emplace_back(count * dtype_size(dtype));
     if (count == 0) continue;
     std::vector<const std::byte*> pointers;
     for (const Bytes& input : inputs) pointers.push_back(input.data());
-    std::byte* output = result.data();
+    Bytes sum(count * dtype_size(travels));
+    std::byte* output = sum.data();
     FoldArgs fold;
-    fold.dtype = dtype;
+    fold.dtype = travels;
     fold.inputs = pointers.data();
     fold.input_count = program.ranks;
     fold.outputs = &output;
@@ -205,6 +231,13 @@ Expected::Expected(const Model& model, const ReducerCase& program, size_t window
     fold.count = count;
     fold.postscale = 1.0 / divisor_;
     host_ops().fold(fold);
+    CopyArgs back;
+    back.src = sum.data();
+    back.dst = result.data();
+    back.count = count;
+    back.src_dtype = travels;
+    back.dst_dtype = dtype;
+    host_ops().copy(back);
   }
 }
 

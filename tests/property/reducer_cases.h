@@ -67,6 +67,9 @@ struct ReducerCase {
   // Whose buffers all ranks have once a window's synchronised step has begun, -1: each its own; and the
   // window in which that rank has last changed them.
   int buffers_source(size_t window, int last_active, size_t* changed) const;
+  // The type in which a gradient travels, and that in which its bucket holds it before.
+  Dtype travels_as(Dtype gradient) const;
+  Dtype held_as(Dtype gradient) const;
   std::string text() const;
 };
 

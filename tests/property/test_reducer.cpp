@@ -107,6 +107,7 @@ class Run {
     options.bucket_limit_count = 1;
     options.flags = program_.rig.flags;
     options.divide_by = program_.rig.divide_by;
+    options.reduce_dtype = program_.rig.reduce_dtype;
     if (!expect(Reducer::create(self_.comm, Status(), options, allreduce_hook(), &reducer_), "create"))
       return false;
     Manifest manifest;
@@ -198,6 +199,7 @@ class Run {
     if (program_.windows[window].record) begin.flags |= WEFT_BEGIN_RECORD;
     if (!expect(reducer_->begin(&begin), "begin")) return false;
     if (!check_buffers(window)) return false;
+    if (view() && !look_up_views()) return false;  // it may have re-planned
     for (const size_t i : order(mine.order)) {
       if (!mine.data) break;
       if (simulation_.random().chance(4)) simulation_.pause();

@@ -69,6 +69,31 @@ def test_sparse():
         expect_equal(result, wanted)
 
 
+def test_types():
+    """gradients travel in another type, complex ones as pairs, and strays are copied into their views"""
+    def body(comm):
+        params = [weft.Param("w", (3,)), weft.Param("c", (2, 2), "c64", (1, 2)), weft.Param("z", (), complex)]
+        with weft.Reducer(comm, params, mode="view", reduce_dtype="bf16", deterministic=True, copy_strays=True,
+                          replan=True) as reducer:
+            stray = np.array([1 + 2**-10, 2.0, 3.0 + comm.rank], np.float32)
+            expect_equal([view.dtype.name for view in reducer.views], ["float32", "complex64", "complex128"])
+            for _ in range(2):
+                with reducer.step():
+                    views = reducer.views
+                    views[1][...] = np.array([[1, 2j], [3, 4 - 1j]]) * (1 + comm.rank)
+                    views[2][...] = 1j
+                    reducer.ready("w", stray)
+                    reducer.ready("c")
+                    reducer.ready("z")
+            result = [view.tolist() for view in views]
+            expect_equal({bucket.dtype.name for bucket in reducer.buckets()}, {"BF16", "F64"})
+            del views
+        return result
+
+    for result in ranks(body):
+        expect_equal(result, [[1.0, 2.0, 4.0], [[2, 4j], [6, 8 - 2j]], 1j])
+
+
 def test_report():
     """the report is a dict of what was chosen, what the last step took, and every byte"""
     def body(comm):

@@ -207,6 +207,7 @@ struct RigOptions {
   void* on_bucket_user_data = nullptr;
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
+  int32_t reduce_dtype = 0;
 };
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
@@ -222,6 +223,7 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.on_bucket_user_data = rig.on_bucket_user_data;
   options.flags = rig.flags;
   options.divide_by = rig.divide_by;
+  options.reduce_dtype = rig.reduce_dtype;
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);
 }
 

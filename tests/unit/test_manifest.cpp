@@ -175,3 +175,36 @@ TEST_CASE("the first difference between two ranks names the parameter and both s
   CHECK(has(count, "rank 1 has 1 parameters and rank 0 has 2"));
   CHECK(has(count, "'b' f32 [5] is on rank 0 only"));
 }
+
+TEST_CASE("complex numbers are pairs of floats in one more dimension, dense where they are") {
+  const Manifest m = made({{.name = "c", .shape = {4, 3}, .dtype = WEFT_DTYPE_C64},
+                           {.name = "t", .shape = {4, 3}, .strides = {1, 4}, .dtype = WEFT_DTYPE_C128},
+                           {.name = "gaps", .shape = {4}, .strides = {3}, .dtype = WEFT_DTYPE_C64},
+                           {.name = "scalar", .shape = {}, .dtype = WEFT_DTYPE_C64}});
+  CHECK(m.params[0].dtype == Dtype::kF32);
+  CHECK(m.params[0].shape == std::vector<int64_t>{4, 3, 2});
+  CHECK(m.params[0].strides == std::vector<int64_t>{6, 2, 1});
+  CHECK((m.params[0].dense && m.params[0].count == 24));
+  CHECK(m.params[0].text() == "c64 [4, 3]");
+  CHECK(m.params[1].dtype == Dtype::kF64);
+  CHECK(m.params[1].strides == std::vector<int64_t>{2, 8, 1});
+  CHECK(m.params[1].dense);
+  CHECK(m.params[1].text() == "c128 [4, 3] with strides [1, 4]");
+  CHECK_FALSE(m.params[2].dense);
+  CHECK(m.params[3].shape == std::vector<int64_t>{2});
+  ByteWriter writer;
+  m.write(&writer);
+  Manifest read;
+  REQUIRE(Manifest::read(writer.bytes(), &read).ok());
+  CHECK(read.params == m.params);
+  const Manifest floats = made({{.name = "c", .shape = {4, 3, 2}},
+                                {.name = "t", .shape = {4, 3}, .strides = {1, 4}, .dtype = WEFT_DTYPE_F64},
+                                {.name = "gaps", .shape = {4}, .strides = {3}},
+                                {.name = "scalar", .shape = {2}}});
+  CHECK(has(manifest_difference(0, m, 1, floats), "'c' is c64 [4, 3] on rank 0 and f32 [4, 3, 2] on rank 1"));
+  CHECK(
+      has(refused({.shape = std::vector<int64_t>(16, 1), .dtype = WEFT_DTYPE_C64}), "at most 15 dimensions"));
+  CHECK(
+      has(refused({.shape = {2}, .strides = {INT64_MAX / 2 + 1}, .dtype = WEFT_DTYPE_C64}), "reach too far"));
+  CHECK(has(refused({.dtype = 15}), "unknown dtype 15"));
+}

@@ -57,7 +57,7 @@ class Trainer {
     for (size_t i = 0; view_ && i < model_.size(); i++) pack(i, gradients[i], place(i));
   }
   void pack(size_t i, const std::byte* from, std::byte* to) {
-    layouts_[i].flatten(host_ops(), from, to, false);
+    layouts_[i].pack(from, to, 0, layouts_[i].count());
   }
   Status ready() {
     for (size_t i = 0; i < model_.size(); i++) {

@@ -1,0 +1,90 @@
+#include "sync/relayout.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft {
+namespace {
+
+// The bytes of a move, wherever they are at the moment.
+struct Piece {
+  uint64_t at = 0;
+  uint64_t to = 0;
+  uint64_t bytes = 0;
+  uint64_t end = 0;     // by the new order, packed
+  bool parked = false;  // in the scratch
+};
+
+void move(std::byte* memory, uint64_t from, uint64_t to, uint64_t bytes) {
+  if (from != to) std::memmove(memory + to, memory + from, bytes);
+}
+
+// Close the gaps. The pieces stay in their order, which is that of their places.
+void pack(std::byte* memory, std::vector<Piece>& pieces) {
+  uint64_t at = 0;
+  for (Piece& piece : pieces) {
+    move(memory, piece.at, at, piece.bytes);
+    piece.at = at;
+    at += piece.bytes;
+  }
+}
+
+// The packed pieces in their new order, from the last one on: as many as the scratch holds are taken out of
+// the row, which closes, and put behind it. pieces: by place; order: by new place.
+void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>& order, std::byte* scratch,
+             uint64_t scratch_bytes) {
+  for (;;) {
+    // What is last already stays.
+    while (!pieces.empty() && pieces.back() == order.back()) {
+      pieces.pop_back();
+      order.pop_back();
+    }
+    if (pieces.empty()) return;
+    const uint64_t end = order.back()->end;
+    uint64_t begin = end;
+    while (!order.empty() && end - (order.back()->end - order.back()->bytes) <= scratch_bytes) {
+      order.back()->parked = true;
+      begin = order.back()->end - order.back()->bytes;
+      order.pop_back();
+    }
+    uint64_t at = 0;
+    for (Piece* piece : pieces) {
+      if (piece->parked) {
+        std::memcpy(scratch + (piece->end - piece->bytes - begin), memory + piece->at, piece->bytes);
+        piece->at = piece->end - piece->bytes;
+      } else {
+        move(memory, piece->at, at, piece->bytes);
+        piece->at = at;
+        at += piece->bytes;
+      }
+    }
+    std::memcpy(memory + begin, scratch, end - begin);
+    std::erase_if(pieces, [](const Piece* piece) { return piece->parked; });
+  }
+}
+
+}  // namespace
+
+void relayout(std::byte* memory, std::vector<Move> moves, std::byte* scratch, uint64_t scratch_bytes) {
+  std::erase_if(moves, [](const Move& m) { return m.bytes == 0; });
+  std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) { return a.from < b.from; });
+  std::vector<Piece> all;
+  all.reserve(moves.size());
+  for (const Move& m : moves) all.push_back({.at = m.from, .to = m.to, .bytes = m.bytes});
+  pack(memory, all);
+  std::vector<Piece*> pieces;
+  pieces.reserve(all.size());
+  for (Piece& piece : all) pieces.push_back(&piece);
+  std::vector<Piece*> order = pieces;
+  std::sort(order.begin(), order.end(), [](const Piece* a, const Piece* b) { return a->to < b->to; });
+  uint64_t end = 0;
+  for (Piece* piece : order) piece->end = end += piece->bytes;
+  const std::vector<Piece*> placed = order;
+  reorder(memory, pieces, order, scratch, scratch_bytes);
+  // Packed in the new order, none is behind its new place.
+  for (size_t i = placed.size(); i-- > 0;) {
+    move(memory, placed[i]->end - placed[i]->bytes, placed[i]->to, placed[i]->bytes);
+  }
+}
+
+}  // namespace weft
