@@ -8,7 +8,8 @@ import torch
 
 import weft
 
-TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
+         torch.complex64: "c64", torch.complex128: "c128"}
 STATE_TYPES = {**TYPES, torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "u8"}
 
 

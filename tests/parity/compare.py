@@ -30,7 +30,8 @@ def difference(kind, ours, theirs, contributions, divisor, wire=None):
     ddp_bound = 1.01 * (count + 1) * ROUNDOFF[kind] * size + common
     our_bound = 1.01 * ((count + 1) * ACCUMULATOR[kind] * size + ROUNDOFF[kind] * np.abs(mean)) + common
     if wire is not None:
-        ddp_bound = our_bound = 1.01 * ((count + 2) * ROUNDOFF[wire] + ROUNDOFF[kind]) * size + 2 * count * SUBNORMAL[wire]
+        ddp_bound = our_bound = (1.01 * ((count + 2) * ROUNDOFF[wire] + ROUNDOFF[kind]) * size +
+                                 2 * count * SUBNORMAL[wire] + SUBNORMAL[kind])
     problems = {"ours is": outside(ours, mean, our_bound), "DDP's is": outside(theirs, mean, ddp_bound)}
     if count == 2 and divisor == 2:
         problems["against DDP's"] = other_bits(wire or kind, ours, theirs, wide)

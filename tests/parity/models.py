@@ -12,6 +12,7 @@ class Model(nn.Module):
     rank, size, step = 0, 1, 0
     uses_all = True  # every parameter, on every rank, in every step
     sparse = False
+    has_complex = False
 
     def batch(self, generator):
         return torch.randn(4, 12, generator=generator)
@@ -121,6 +122,23 @@ class Branches(Model):
         return x
 
 
+class ComplexWeights(Model):
+    """Layers of complex numbers, one of them transposed in memory, beside a real one."""
+
+    has_complex = True
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(12, 9, dtype=torch.complex64) / 12)
+        self.second = nn.Parameter(torch.randn(5, 9, dtype=torch.complex128).t() / 9)
+        self.phase = nn.Parameter(torch.tensor(0.6 - 0.8j))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = x.to(torch.complex64) @ self.first * self.phase
+        return self.head((x.to(torch.complex128) @ self.second).abs().float())
+
+
 class SparseEmbedding(Model):
     """An embedding with sparse gradients, and a dense layer."""
 
@@ -139,4 +157,4 @@ class SparseEmbedding(Model):
 
 
 MODELS = {"mlp": Mlp, "resnet": ResNet, "transformer": Transformer, "mixed": MixedTypes, "branches": Branches,
-          "sparse": SparseEmbedding}
+          "sparse": SparseEmbedding, "complex": ComplexWeights}

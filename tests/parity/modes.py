@@ -4,6 +4,7 @@
 result in the gradients. `batches` are those of one rank and one step, as many as micro_batches.
 """
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import weft
@@ -140,6 +141,11 @@ class ReplanView(Replan, View):
 class CastHook(Mode):
     """Gradients travel in 16 bits."""
 
+    def excluded(self, model):
+        if model.has_complex:
+            return "DDP's hooks take complex numbers for their real parts"
+        return super().excluded(model)
+
     name = theirs = None
 
     def wrap(self, ddp_class, module):
@@ -185,6 +191,49 @@ class Buffers(Mode):
             assert torch.equal(ours, theirs), f"buffer {name}: ours {ours}, DDP's {theirs}"
 
 
+def reduced_as(dtype):
+    """A hook for DDP's side: gradients travel as this type, but for f64, and are divided before they are added."""
+    def hook(_, bucket):
+        gradients = bucket.buffer()
+        as_real = torch.view_as_real(gradients) if gradients.is_complex() else gradients
+        wire = (as_real if as_real.dtype == torch.float64 else as_real.to(dtype)) / dist.get_world_size()
+        future = dist.all_reduce(wire, async_op=True).get_future()
+
+        def back(done):
+            as_real.copy_(done.value()[0])
+            return gradients
+        return future.then(back)
+    return hook
+
+
+class ReduceBf16(Mode):
+    """Gradients travel as another type, without a hook: PyTorch's MixedPrecision(reduce_dtype)."""
+
+    wire = "bf16"
+    travels_as = torch.bfloat16
+
+    def wrap(self, ddp_class, module):
+        ddp = super().wrap(ddp_class, module)
+        ddp.register_comm_hook(None, reduced_as(type(self).travels_as))
+        return ddp
+
+    def bind(self, synced_class, module, comm):
+        self.reducer_options = {**self.reducer_options, "reduce_dtype": self.wire}
+        return super().bind(synced_class, module, comm)
+
+
+class ReduceF32(ReduceBf16):
+    wire, travels_as = "f32", torch.float32
+
+
+class ReduceBf16View(ReduceBf16, View):
+    pass
+
+
+class ReduceF32View(ReduceF32, View):
+    pass
+
+
 class Fp16Hook(CastHook):
     name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_hook
 
@@ -205,4 +254,5 @@ MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view"
          "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
          "replan-view": ReplanView, "static": Static, "static-view": StaticView, "buffers": Buffers,
          "fp16": Fp16Hook, "bf16": Bf16Hook,
-         "fp16-wrapper": Fp16WrapperHook}
+         "fp16-wrapper": Fp16WrapperHook, "reduce-bf16": ReduceBf16, "reduce-f32": ReduceF32,
+         "reduce-bf16-view": ReduceBf16View, "reduce-f32-view": ReduceF32View}

@@ -36,8 +36,9 @@ class Loss(torch.nn.Module):
 
 
 def wide(tensor):
-    """A tensor's values in f64; the sign of a zero stays."""
+    """A tensor's values in f64, complex ones as pairs; the sign of a zero stays."""
     tensor = tensor.to_dense() if tensor.is_sparse else tensor
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return tensor.double().contiguous().numpy()
 
 
@@ -131,8 +132,8 @@ class Case:
             return "one of them is sparse, the other is not"
         if not ours.is_sparse and ours.stride() != theirs.stride() and ours.numel() > 1:
             return f"strides {ours.stride()}, theirs {theirs.stride()}"
-        present = [wide(part if part is not None else torch.zeros(ours.shape)) for part in parts]
-        return compare.difference(TYPES[ours.dtype], wide(ours), wide(theirs), present, self.divisor(),
+        present = [wide(part if part is not None else torch.zeros(ours.shape, dtype=ours.dtype)) for part in parts]
+        return compare.difference(TYPES[ours.real.dtype], wide(ours), wide(theirs), present, self.divisor(),
                                   self.mode.wire)
 
     def divisor(self):

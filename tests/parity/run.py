@@ -19,9 +19,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 import torch_venv  # noqa: E402
 
 RANK = Path(__file__).resolve().parent / "rank.py"
-MODELS = "mlp,resnet,transformer,mixed,branches,sparse"
+MODELS = "mlp,resnet,transformer,mixed,branches,sparse,complex"
 MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,static,"
-         "static-view,buffers,fp16,bf16,fp16-wrapper")
+         "static-view,buffers,fp16,bf16,fp16-wrapper,reduce-bf16,reduce-f32,reduce-bf16-view,"
+         "reduce-f32-view")
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
               "static_changes,static_ranks_differ,uneven_inputs,state_broadcast,coalesced_broadcast,ignored_differ,"

@@ -93,7 +93,9 @@ std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& param
 // How gradients travel, and whether the reducer re-plans by itself.
 void draw_types(Random& random, RigOptions* rig) {
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
-  if (random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
+  // Norms are those of what travels, before it has the gradients' type again.
+  const bool norms = (rig->flags & WEFT_REDUCER_NORMS) != 0;
+  if (!norms && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
