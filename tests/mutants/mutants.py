@@ -107,4 +107,11 @@ MUTANTS = [
     Mutant("gathered values go where the owner's own are", "gather.cpp",
            "const bool inside = !before && at.element < owned_end;", "const bool inside = at.element < owned_end;",
            "unit_reducer_sharded"),
+    Mutant("an absent sparse parameter sends the entries of an earlier step", "sparse.cpp",
+           "own_ = terms.absent ? 0 : complete_;", "own_ = complete_;", "unit_reducer_sparse"),
+    Mutant("sparse entries of the last step count once more", "sparse.cpp",
+           "if (!accumulated) complete_ = 0;", "if (accumulated) complete_ = 0;", "unit_reducer_sparse"),
+    Mutant("indices of other ranks are believed", "sparse.cpp",
+           "if (takes_place_[1]) WEFT_TRY(check_received());", "if (takes_place_[2]) WEFT_TRY(check_received());",
+           "unit_reducer_sparse_errors"),
 ]
