@@ -418,6 +418,7 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
   } else if (slot.kind == Slot::Kind::kSparse) {
     sparse(slot.bucket).fill(slot.index, args);
+    args->ordered = s_.ordered && is_reduction(args->coll);
   } else if (slot.dynamic) {
     args->count = running_[slot.bucket].moved;
   }
