@@ -93,9 +93,9 @@ std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& param
 // How gradients travel, and whether the reducer re-plans by itself.
 void draw_types(Random& random, RigOptions* rig) {
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
-  // Norms are those of what travels, before it has the gradients' type again.
-  const bool norms = (rig->flags & WEFT_REDUCER_NORMS) != 0;
-  if (!norms && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
+  // Norms are those of what travels, before it has the gradients' type again; shards have one type.
+  const bool one_type = (rig->flags & (WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED)) != 0;
+  if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
@@ -200,7 +200,9 @@ Expected::Expected(const Model& model, const ReducerCase& program, size_t window
   }
   for (size_t i = 0; i < model.size(); i++) {
     const Dtype dtype = model[i].dtype;
-    const Dtype travels = program.travels_as(dtype), held = program.held_as(dtype);
+    const bool sparse = program.params[i].sparse_ndim > 0;  // entries travel as they are
+    const Dtype travels = sparse ? dtype : program.travels_as(dtype);
+    const Dtype held = sparse ? dtype : program.held_as(dtype);
     const uint64_t count = model.count(i);
     std::vector<Bytes> inputs;
     for (int r = 0; r < program.ranks; r++) {
