@@ -387,28 +387,6 @@ Status Reducer::close_step(uint64_t entered_ns) {
   return last_error_;
 }
 
-// Under mutex_.
-void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
-  StepTimes times;
-  times.step_ns = now_ns - start_.begin_ns;
-  times.compute_ns = entered_ns - start_.begin_ns;
-  times.exposed_ns = now_ns - entered_ns;
-  const uint64_t first_ns = step_->finished(stamp_) ? step_->first_launch_ns() : 0;
-  if (first_ns != 0 && step_->last_done_ns() > first_ns) {
-    times.communication_ns = step_->last_done_ns() - first_ns;
-    const uint64_t end_ns = std::min(entered_ns, step_->last_done_ns());
-    times.overlap_ns = end_ns > first_ns ? end_ns - first_ns : 0;
-  }
-  stats_.step_ns = times.step_ns;
-  stats_.compute_ns = times.compute_ns;
-  stats_.exposed_ns = times.exposed_ns;
-  stats_.communication_ns = times.communication_ns;
-  stats_.overlap_ns = times.overlap_ns;
-  if (!reduced) return;
-  history_.add(times);
-  history_.add_waits(step_->waited_ns());
-}
-
 Status Reducer::error() const {
   const std::lock_guard lock(mutex_);
   return last_error_;
@@ -423,71 +401,6 @@ Status Reducer::note(Status status) {
 
 std::string Reducer::step_text() const {
   return state_->readiness->step().local() ? "a local step" : cat("step ", stats_.steps);
-}
-
-Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity) {
-  if (bucket >= bucket_count()) {
-    return note(Status::error(Code::kArg, cat("bucket ", bucket, " is unknown: there are ", bucket_count())));
-  }
-  const PlannedBucket& planned = state_->plan.buckets[bucket];
-  const Step::Times times = step_->times(bucket);
-  const auto since = [&](uint64_t ns) { return ns > start_.begin_ns ? ns - start_.begin_ns : 0; };
-  *info = {};
-  info->struct_size = sizeof *info;
-  info->index = bucket;
-  info->dtype = static_cast<int32_t>(planned.dtype);
-  info->param_count = planned.params.size();
-  info->count =
-      planned.sparse ? state_->sparse->of(planned.params.front())->result_elements() : planned.count;
-  info->bytes = reduced_bytes(bucket);
-  info->limit_bytes = planned.limit_bytes;
-  info->ready_ns = since(times.ready_ns);
-  info->launch_ns = since(times.launch_ns);
-  info->done_ns = since(times.done_ns);
-  info->transfer_ns = times.transfer_ns;
-  info->sent_bytes = times.sent_bytes;
-  for (uint64_t i = 0; params != nullptr && i < std::min<uint64_t>(capacity, planned.params.size()); i++) {
-    params[i] = planned.params[i];
-  }
-  return {};
-}
-
-void Reducer::query(weft_reducer_stats* stats) const {
-  const std::lock_guard lock(mutex_);
-  *stats = stats_;
-  stats->struct_size = sizeof *stats;
-  stats->bucket_bytes = state_->buckets->bucket_bytes();
-  stats->scratch_bytes = state_->scratch->bytes() + (state_->staging ? state_->staging->bytes() : 0);
-  stats->retained_bytes = state_->buckets->retained_bytes();
-  stats->other_bytes = other_bytes_ + (state_->sparse ? state_->sparse->memory_bytes() : 0);
-  stats->hook_bytes = state_->hook_bytes;
-  stats->mean_step_ns = history_.mean(&StepTimes::step_ns);
-  stats->mean_compute_ns = history_.mean(&StepTimes::compute_ns);
-  stats->mean_communication_ns = history_.mean(&StepTimes::communication_ns);
-  stats->mean_overlap_ns = history_.mean(&StepTimes::overlap_ns);
-  stats->mean_exposed_ns = history_.mean(&StepTimes::exposed_ns);
-  stats->step_p50_ns = history_.percentile(&StepTimes::step_ns, 50);
-  stats->step_p99_ns = history_.percentile(&StepTimes::step_ns, 99);
-  stats->exposed_p50_ns = history_.percentile(&StepTimes::exposed_ns, 50);
-  stats->exposed_p99_ns = history_.percentile(&StepTimes::exposed_ns, 99);
-  stats->straggler = history_.straggler();
-  stats->straggler_ns = history_.straggler_ns();
-}
-
-void Reducer::trace_ready(uint64_t param) {
-  TraceSink* const trace = state_->comm->context().trace();
-  if (trace == nullptr) return;
-  const Buckets::Place& place = state_->buckets->place(param);
-  TraceEvent event;
-  event.kind = TraceKind::kReady;
-  event.name = state_->manifest.params[param].name.c_str();
-  event.begin_ns = event.end_ns = state_->comm->context().clock().now_ns();
-  event.rank = state_->comm->rank();
-  event.lane = state_->lane->key().id;
-  event.bucket = place.bucket;
-  event.index = param;
-  event.bytes = place.count * place.gradient_bytes;
-  trace->record(event);
 }
 
 }  // namespace weft

@@ -1,0 +1,229 @@
+// The collectives of a step: submitted in the schedule's order as soon as they may, and collected in the
+// same. Called from Step::poll.
+#include <algorithm>
+
+#include "base/text.h"
+#include "sync/counts.h"
+#include "sync/step.h"
+
+namespace weft {
+namespace {
+
+// Whether such a collective completes on this rank only after every rank has started it.
+bool needs_all(const CollectiveArgs& args, int rank) {
+  const Coll coll = args.coll;
+  return (coll == Coll::kReduce && args.peer == rank) || coll == Coll::kAllReduce ||
+         coll == Coll::kAllGather || coll == Coll::kReduceScatter || coll == Coll::kAllToAll ||
+         coll == Coll::kBarrier;
+}
+
+}  // namespace
+
+// What averages over the hook's communicator divide by, or those over the reducer's.
+double Step::divisor(bool own) const {
+  if (!own) return opening_.divisor;
+  return opening_.divisor / s_.comm->size() * s_.hook->comm()->size();
+}
+
+// Slots that all ranks pass over in this step.
+bool Step::skips(const Slot& slot) const {
+  switch (slot.kind) {
+    case Slot::Kind::kMap:
+      return begun_.fixed;
+    case Slot::Kind::kCompare:
+      return !s_.prelude->compares(begun_.number);
+    case Slot::Kind::kBuffers:
+      return s_.prelude->root(opening_, s_.comm->size()) < 0;  // nobody has data
+    case Slot::Kind::kOpening:
+      return false;
+    default:
+      return slot.of_bucket() && running_[slot.bucket].skipped;
+  }
+}
+
+// A collective of a bucket that does not take place in this step, on any rank.
+bool Step::left_out(const Slot& slot) const {
+  const Running& running = running_[slot.bucket];
+  return (slot.optional && running.count == 0) || (slot.dynamic && running.moved == 0);
+}
+
+bool Step::may_submit(const Slot& slot) const {
+  switch (slot.kind) {
+    case Slot::Kind::kOpening:
+      return true;
+    case Slot::Kind::kCompare:
+      return opened_;
+    case Slot::Kind::kBuffers:
+      return opened_ && compared_;
+    case Slot::Kind::kMap:
+      return launched_ == bucket_count();
+    case Slot::Kind::kFinish:
+      return told_.load(std::memory_order_acquire);
+    case Slot::Kind::kNorms:
+      return measured_ == bucket_count();
+    case Slot::Kind::kCounts:
+    case Slot::Kind::kSparse:
+    case Slot::Kind::kBucket:
+      break;
+  }
+  const Running& running = running_[slot.bucket];
+  if (slot.bucket >= launched_) return false;
+  if (running.skipped) return true;
+  return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
+}
+
+// The hook counts no more than it declared.
+bool Step::allowed(const Slot& slot) {
+  if (slot.kind != Slot::Kind::kCounts) return true;
+  const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
+  const uint64_t count = running_[slot.bucket].count;
+  if (count <= most) return true;
+  stage_failed(slot.bucket, Status::error(Code::kHook, cat("hook '", s_.hook->name(), "' counts ", count,
+                                                           " for collective ", slot.index,
+                                                           ", of which it declared at most ", most)));
+  return false;
+}
+
+// What is known of a slot's collective only now.
+void Step::fill(const Slot& slot, CollectiveArgs* args) {
+  args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
+  if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
+  if (slot.kind == Slot::Kind::kOpening) {
+    args->src = reinterpret_cast<const std::byte*>(&begun_.record);
+    args->dst = reinterpret_cast<std::byte*>(records_.data());
+  } else if (slot.kind == Slot::Kind::kMap) {
+    s_.presence->map(stamp_);
+    args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
+    args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
+  } else if (slot.kind == Slot::Kind::kCompare) {
+    args->src = reinterpret_cast<const std::byte*>(&begun_.digest);
+    args->dst = reinterpret_cast<std::byte*>(digests_.data());
+  } else if (slot.kind == Slot::Kind::kBuffers) {
+    args->peer = s_.prelude->root(opening_, s_.comm->size());
+    args->src = args->dst = s_.prelude->memory(s_.manifest, slot.index);
+  } else if (slot.kind == Slot::Kind::kNorms) {
+    args->src = args->dst = reinterpret_cast<std::byte*>(s_.norms->sums().data());
+  } else if (slot.kind == Slot::Kind::kFinish) {
+    args->src = reinterpret_cast<const std::byte*>(&record_);
+    args->dst = reinterpret_cast<std::byte*>(finishing_.data());
+  } else if (slot.kind == Slot::Kind::kCounts) {
+    args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
+    args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
+  } else if (slot.kind == Slot::Kind::kSparse) {
+    sparse(slot.bucket).fill(slot.index, args);
+    args->ordered = s_.ordered && is_reduction(args->coll);
+  } else if (slot.dynamic) {
+    args->count = running_[slot.bucket].moved;
+  }
+}
+
+// Strictly in the schedule's order.
+bool Step::submit() {
+  const size_t before = submitted_;
+  while (submitted_ < s_.schedule.slots.size() && submitted_ - collected_ < requests_.size()) {
+    const Slot& slot = s_.schedule.slots[submitted_];
+    if (!may_submit(slot)) break;
+    if (skips(slot)) {
+      submitted_++;
+      continue;
+    }
+    if (!allowed(slot)) break;
+    Request& next = request(submitted_);
+    next.reset();
+    next.start_ns = 0;
+    next.args = slot.args;
+    fill(slot, &next.args);
+    next.deadline = Deadline::at(applied_deadline_ns_);
+    if (slot.optional) next.args.tag += begun_.number;  // a rank that left it out meets nobody one step later
+    if (left_out(slot)) {
+      next.complete({});
+    } else {
+      const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+      const uint64_t bytes = least_bytes(next.args, comm.size());
+      if (slot.kind != Slot::Kind::kBuffers) sent_bytes_ += bytes;
+      if (slot.of_bucket()) running_[slot.bucket].sent_bytes += bytes;
+      submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
+      (slot.own ? s_.hook_lane : s_.lane)->submit(&next);
+    }
+    submitted_++;
+  }
+  return submitted_ != before;
+}
+
+// The oldest collective: the lane completes them in order.
+bool Step::collect() {
+  if (collected_ == submitted_) return false;
+  const Slot& slot = s_.schedule.slots[collected_];
+  if (skips(slot)) {
+    collected_++;
+    return true;
+  }
+  if (!request(collected_).done()) return false;
+  const bool ok = request(collected_).result.ok();
+  const bool took_place = !left_out(slot);
+  const uint64_t began_ns = std::max(submitted_ns_[collected_ % requests_.size()], collected_ns_);
+  collected_ns_ = clock_.now_ns();
+  waits_.end(collected_ns_);
+  if (slot.of_bucket() && took_place) {
+    running_[slot.bucket].transfer_ns += collected_ns_ - began_ns;
+  }
+  collected_++;
+  if (!ok) {
+    own_failed(slot);  // else the communicator has failed
+    return true;
+  }
+  // Who starts a step has finished the one before.
+  if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
+  switch (slot.kind) {
+    case Slot::Kind::kOpening:
+      opened();
+      break;
+    case Slot::Kind::kCompare:
+      compared();
+      break;
+    case Slot::Kind::kBuffers:
+      break;
+    case Slot::Kind::kMap:
+      mapped_ = true;
+      break;
+    case Slot::Kind::kNorms:
+      break;
+    case Slot::Kind::kFinish:
+      heard_ = true;
+      break;
+    case Slot::Kind::kCounts:
+      counted(slot);
+      break;
+    case Slot::Kind::kSparse:
+    case Slot::Kind::kBucket:
+      if (slot.last) run_stage(slot.bucket);
+  }
+  return true;
+}
+
+// What the ranks count of a dynamic collective is known.
+void Step::counted(const Slot& slot) {
+  Running& running = running_[slot.bucket];
+  const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective follows
+  const Status judged = judge_counts(running.counts, most, &running.moved);
+  if (judged.ok()) {
+    running.counted = slot.index;
+  } else {
+    s_.comm->fail(
+        judged.with_prefix(cat(s_.plan.text(s_.manifest, slot.bucket), ", collective ", slot.index, ": "))
+            .with_step(begun_.number));
+  }
+}
+
+// Of a collective over the hook's communicator, whose failure is the step's.
+void Step::own_failed(const Slot& slot) {
+  if (!slot.own || s_.comm->failed()) return;
+  const Status failure = s_.hook->comm()->failure();
+  s_.comm->fail(failure
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number,
+                                     ", the hook's own communicator: "))
+                    .with_ranks({})
+                    .with_step(begun_.number));
+}
+
+}  // namespace weft
