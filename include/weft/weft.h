@@ -503,7 +503,8 @@ typedef struct weft_bucket_param {
   size_t struct_size;
   uint64_t index; /* in the reducer's list */
   const char* name;
-  int32_t dtype;
+  int32_t dtype; /* of the gradient in the bucket: the type that travels. Complex ones are pairs in a last
+                    dimension */
   int32_t ndim;
   const int64_t* shape;   /* ndim entries */
   const int64_t* strides; /* in elements, ndim entries */
@@ -518,7 +519,7 @@ typedef struct weft_bucket {
   size_t struct_size;
   uint32_t index;
   uint32_t bucket_count;
-  uint8_t is_last; /* launched last in a step */
+  uint8_t is_last; /* of the buckets that hooks see, launched last in a step */
   uint8_t reserved[3];
   int32_t dtype;
   uint64_t count; /* elements in buffer */
@@ -735,7 +736,8 @@ typedef struct weft_reducer_options {
   const weft_plan* plan; /* equal on all ranks; default: by bucket_limits */
   /* Gradients of F16, BF16 and F32 (and C64, as pairs) travel and are summed as this type, one of these
    * three. Buckets are of that type, and so are the bytes of bucket_limits. In view mode the views keep
-   * theirs, and a bucket takes the memory of the wider one. Equal on all ranks; default: each as its own. */
+   * theirs, and a bucket takes the memory of the wider one. Sparse gradients travel as their own type. Equal
+   * on all ranks; default: each as its own. */
   int32_t reduce_dtype;
   int32_t buffers_root; /* WEFT_REDUCER_BUFFERS: whose buffers; a rank, or WEFT_ROOT_LAST_ACTIVE; default 0 */
   /* Compare the parameters' values as every so many synchronised steps begin (0, n, 2 n, ...), as
@@ -823,13 +825,13 @@ typedef struct weft_reducer_options {
 
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 
-/* Create gradient sync for a list of parameters. Collective: agrees on the list, the limits and the hook; a
- * difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that differs and both sides.
- * What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH, which quotes it, on the others.
- * Blocks at most the communicator's init timeout. A communicator over shm makes at most 63 reducers in its
- * life (WEFT_ERR_UNSUPPORTED after that): split one for more. error may be NULL. Ownership: the caller
- * destroys *reducer; it keeps the communicator's core alive. Threads: one thread at a time per communicator.
- * Since 1.0 */
+/* Create gradient sync for a list of parameters. Collective: agrees on the list, the plan, the hook and what
+ * is said to be equal; a difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that
+ * differs and both sides. What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH, which
+ * quotes it, on the others. Blocks at most the communicator's init timeout. A communicator over shm makes at
+ * most 63 reducers in its life (WEFT_ERR_UNSUPPORTED after that): split one for more. error may be NULL.
+ * Ownership: the caller destroys *reducer; it keeps the communicator's core alive. Threads: one thread at a
+ * time per communicator. Since 1.0 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
@@ -838,8 +840,8 @@ WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_opt
 WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
 
 /* Where parameter `param`'s gradient lives in view mode: its strides are the parameter's when those are
- * dense, else row-major. Valid until destroy. Returns WEFT_ERR_STATE in copy mode. Threads: any thread.
- * Since 1.0 */
+ * dense, else row-major. Valid until destroy, or until a re-plan (weft_reducer_replan, WEFT_REDUCER_REPLAN)
+ * moves it. Returns WEFT_ERR_STATE in copy mode. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t param, void** view);
 
 typedef struct weft_begin_options {
@@ -1117,7 +1119,7 @@ typedef struct weft_reducer_stats {
   uint64_t steps; /* synchronised and finished */
   uint64_t local_steps;
   uint64_t failed_steps;
-  uint64_t bytes_reduced; /* gradient bytes through finished buckets */
+  uint64_t bytes_reduced; /* through finished buckets, of the type that travels */
   uint64_t bucket_bytes;  /* memory of the buckets */
   uint64_t scratch_bytes; /* memory of hooks' scratch, and to gather parameters */
   uint64_t other_bytes;   /* everything else the reducer holds */
@@ -1140,7 +1142,7 @@ typedef struct weft_reducer_stats {
   uint64_t sent_bytes;
   uint64_t plain_bytes;
   uint64_t plan_generation; /* how often weft_reducer_replan has changed the plan */
-  uint64_t param_bytes;     /* of all gradients */
+  uint64_t param_bytes;     /* of all dense gradients */
   uint64_t absent_bytes;    /* of those that were absent here in the last synchronised step */
   /* More of the last synchronised step, nanoseconds. */
   uint64_t compute_ns; /* begin to the call of finish */

@@ -16,7 +16,9 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
     const StepWord step = s.readiness->step();
     const bool possible = has_bucket(param) && step.open() && (step.local() || s.mapped || start_.fixed) &&
                           (!s.comm->failed() || s.retain);
-    if (!possible || !s.readiness->claim(param, step.stamp())) return note(absent_refused(param, step));
+    if (!possible || used(param, step.stamp()) || !s.readiness->claim(param, step.stamp())) {
+      return note(absent_refused(param, step));
+    }
     if (step.local()) continue;
     if (leave_out(param, step.stamp())) clear_place(s.buckets->place(param));
     const uint32_t bucket = s.buckets->place(param).bucket;
@@ -40,6 +42,10 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
                           "WEFT_BEGIN_FIXED if the same parameters are absent on all ranks"));
   }
   const bool twice = state_->presence->absent(param, step.stamp());
+  if (!twice && used(param, step.stamp())) {
+    return Status::error(
+        Code::kState, cat(name, " is ready already, though not for the last time", uses_text(param, step)));
+  }
   return Status::error(Code::kState,
                        cat(name, twice ? " is absent already" : " is ready already: it has a gradient"));
 }

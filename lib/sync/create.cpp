@@ -365,7 +365,10 @@ Status Reducer::furnish(ReducerState* state, Deadline deadline) {
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
     : state_(std::move(state)), timeout_ms_(timeout_ms) {
   make_step();
-  for (const PlannedBucket& bucket : state_->plan.buckets) stats_.param_bytes += bucket.bytes();
+  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
+    if (has_bucket(i) && !state_->buckets->place(i).sparse)
+      stats_.param_bytes += state_->manifest.params[i].bytes();
+  }
   history_.forget_waits(state_->comm->size());
   other_bytes_ = heap_bytes();
 }

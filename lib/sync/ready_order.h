@@ -19,12 +19,10 @@ class ReadyOrder {
   void begin() {
     std::fill(position_.begin(), position_.end(), kNever);
     next_.store(0, std::memory_order_relaxed);
-    begun_ = true;
   }
   void note(uint64_t param) { position_[param] = next_.fetch_add(1, std::memory_order_relaxed); }
 
   bool noted() const { return next_.load(std::memory_order_relaxed) > 0; }
-  bool begun() const { return begun_; }
   // All parameters; those that never became ready come last.
   std::vector<uint32_t> params() const {
     std::vector<uint32_t> out(position_.size());
@@ -39,7 +37,6 @@ class ReadyOrder {
   static constexpr uint32_t kNever = UINT32_MAX;
   std::vector<uint32_t> position_;  // element i: whoever claimed i
   std::atomic<uint32_t> next_{0};
-  bool begun_ = false;  // ever
 };
 
 }  // namespace weft

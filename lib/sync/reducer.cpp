@@ -90,7 +90,9 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
-  start.noting = (given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted();
+  // Where uses are learned gradients are taken at the end, in no order that means anything.
+  const bool learning = state_->uses && state_->uses->learning();
+  start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted());
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
     begin_without_data(start, false);
     return await_prelude(timeout_ms_);
@@ -120,7 +122,8 @@ void Reducer::open_step(const StepStart& start, bool full) {
     start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
   }
   step_->prepare(start_);
-  if (start.noting && !full) state_->order->begin();
+  if (start.noting)
+    state_->order->begin();  // without data nothing follows, and what was noted is out of date
   state_->readiness->open(stamp_, false, full, start.noting && !full);
   if (full) state_->comm->context().engine().notify();
 }
@@ -258,11 +261,14 @@ Status Reducer::finish(const weft_finish_options& options) {
   const StepWord step = s.readiness->step();
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
-  if (s.uses && s.uses->learning()) WEFT_TRY(take_learned(step));
+  const bool shows_uses = step.local() || !start_.zeros;  // a step without data does not
+  if (s.uses && s.uses->learning() && shows_uses) WEFT_TRY(take_learned(step));
   if (step.local()) return finish_local();
   if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
     for (uint64_t param = 0; param < s.manifest.params.size(); param++) {
-      if (has_bucket(param) && !s.readiness->claimed(param, step.stamp())) WEFT_TRY(absent(&param, 1));
+      // One that was used too seldom is missing.
+      const bool came = s.readiness->claimed(param, step.stamp()) || used(param, step.stamp());
+      if (has_bucket(param) && !came) WEFT_TRY(absent(&param, 1));
     }
   }
   if (!s.comm->failed()) {

@@ -103,6 +103,7 @@ class Reducer {
   Status take_learned(StepWord step);
   Status leave_out_unused();
   std::string uses_text(uint64_t param, StepWord step) const;
+  bool used(uint64_t param, uint32_t stamp) const;
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
   Status finish_local();

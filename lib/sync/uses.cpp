@@ -21,6 +21,11 @@ std::string Reducer::uses_text(uint64_t param, StepWord step) const {
              uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
 }
 
+// Whether it has become ready, for the last time or not, where that is counted.
+bool Reducer::used(uint64_t param, uint32_t stamp) const {
+  return state_->uses && state_->uses->counted(param, stamp) > 0;
+}
+
 // The end of the step that shows how often parameters are used: what became ready is complete now.
 Status Reducer::take_learned(StepWord step) {
   ReducerState& s = *state_;

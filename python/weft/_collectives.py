@@ -13,7 +13,7 @@ from . import _abi
 from ._handle import milliseconds
 from ._library import lib
 from ._memory import Region, region
-from .constants import Op
+from .constants import DType, Op
 from .request import Request
 
 Operation = Union[Op, str]
@@ -132,6 +132,8 @@ def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.Col
 
 def _array(array: Any, writes: bool) -> Region:
     part = region(array)
+    if part.dtype in (DType.C64, DType.C128):
+        raise TypeError("collectives take no complex numbers; view them as pairs of real ones")
     if not part.row_major:
         raise ValueError("collectives take row-major arrays; this one is strided (make a copy, or reshape it)")
     if writes and not part.writable:

@@ -117,6 +117,79 @@ TEST_CASE("a static pattern is learned in the first step, local or not, and may 
   }
 }
 
+TEST_CASE("a parameter that was used too seldom is missing, also where the rest is absent") {
+  const Model model(three_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make(self, model, 2, WEFT_REDUCER_ABSENT, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(1, self.rank);
+    const weft_finish_options rest{sizeof rest, WEFT_FINISH_REST_ABSENT, nullptr, 0};
+    const uint64_t tied = 0;
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "an earlier use");
+    refused(self, reducer->absent(&tied, 1), Code::kState,
+            "not for the last time ('tied' 1 times; 2 are declared)");
+    refused(self, reducer->finish(rest), Code::kState, "'tied' ('tied' 1 times; 2 are declared)");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
+    self.expect(reducer->finish(rest), "finish");
+    const Gradients expected = reference(model, {1}, 2, 2);
+    self.expect(gradients.memory()[0] == expected.memory()[0], "result");
+  }));
+}
+
+TEST_CASE("a rank without data in the first step learns how often parameters are used in its next one") {
+  const Model model(three_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make(self, model, 1, WEFT_REDUCER_STATIC | WEFT_REDUCER_UNEVEN, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 3; step++) {
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      const bool data = step > 0 || self.rank == 0;
+      if (!data) begin.flags = WEFT_BEGIN_NO_DATA;
+      self.expect(reducer->begin(&begin), "begin");
+      gradients.fill(step, self.rank);
+      for (size_t i = 0; data && i < 3; i++) {
+        for (int use = 0; use < (i == 0 ? 2 : 1); use++)
+          self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+      }
+      if (step == 2)
+        refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState, "2 in the first step");
+      self.expect(reducer->finish({}), "finish");
+    }
+  }));
+}
+
+TEST_CASE("the order of readiness is noted once the pattern of uses is known") {
+  const Model model(three_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make(self, model, 1, WEFT_REDUCER_STATIC | WEFT_REDUCER_REPLAN, &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (uint64_t step = 0; step < 4; step++) {
+      self.expect(reducer->begin(nullptr), "begin");
+      // By its third step the reducer has planned by the order of the second.
+      const std::vector<uint64_t> planned =
+          step < 2 ? std::vector<uint64_t>{2, 1, 0} : std::vector<uint64_t>{1, 2, 0};
+      for (uint32_t b = 0; b < 3; b++) {
+        weft_bucket_info info{};
+        uint64_t param = 9;
+        self.expect(reducer->bucket(b, &info, &param, 1), "bucket");
+        self.expect(param == planned[b], cat("bucket ", b, " of step ", step, " has parameter ", param));
+      }
+      gradients.fill(step, self.rank);
+      for (const size_t i : {1, 2, 0}) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      const Gradients expected = reference(model, {step}, 2, 2);
+      self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+    }
+  }));
+}
+
 TEST_CASE("waiting for one parameter ends with its bucket, and says what failed") {
   const Model model(three_params());
   Meeting begun(2);
