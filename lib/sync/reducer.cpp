@@ -216,7 +216,9 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
       Code::kState,
       cat(name,
           " became ready twice in one step. Is it used twice in the model, or is part of backward run again "
-          "(checkpointing)? Say that it is ready once its gradient is complete"));
+          "(checkpointing)? Declare how often in weft_param.uses, create the reducer with "
+          "WEFT_REDUCER_STATIC, or "
+          "say that it is ready once its gradient is complete"));
 }
 
 Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
