@@ -33,6 +33,7 @@ class Cast final : public Hook {
 
   std::string name() const override { return cat(settings_.name, "[", inner_->name(), "]"); }
   bool sends_sparse() const override { return inner_->sends_sparse(); }
+  bool equal_results() const override { return inner_->equal_results(); }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     const weft_bucket narrow = narrowed(bucket);

@@ -15,6 +15,7 @@ class NoOp final : public Hook {
   Status plan(const weft_bucket& /*bucket*/, weft_hook_plan* /*plan*/) override { return {}; }
   Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
   bool sends_sparse() const override { return false; }
+  bool equal_results() const override { return false; }
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {

@@ -24,6 +24,7 @@ class PostLocalSgd final : public StatefulHook {
       : StatefulHook(std::move(log)), settings_(std::move(settings)) {}
 
   std::string name() const override { return settings_.name; }
+  bool equal_results() const override { return false; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     state_.set_rank(bucket.rank, bucket.size);

@@ -34,6 +34,8 @@ class Hook {
   virtual bool plain() const { return false; }
   // Whether sparse gradients, which travel without the hook, do so: noop keeps them, too.
   virtual bool sends_sparse() const { return true; }
+  // Whether every rank has the same results after it.
+  virtual bool equal_results() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }

@@ -46,16 +46,15 @@ auto CustomLink::inside(Inside where, Call&& call) {
 
 Status CustomLink::open(LinkEvents& events, Bytes* address) {
   events_ = &events;
-  weft_transport_events told{};
-  told.struct_size = sizeof told;
-  told.owner = this;
-  told.heard = on_heard;
-  told.sent = on_sent;
-  told.lost = on_lost;
+  told_.struct_size = sizeof told_;
+  told_.owner = this;
+  told_.heard = on_heard;
+  told_.sent = on_sent;
+  told_.lost = on_lost;
   address->resize(kMostAddressBytes);
   uint64_t size = address->size();
   const weft_status status = inside(Inside::kOpen, [&] {
-    return table_.open(table_.user_data, rank_, size_, &told, &link_, address->data(), &size);
+    return table_.open(table_.user_data, rank_, size_, &told_, &link_, address->data(), &size);
   });
   if (status != WEFT_OK) {
     return Status::error(Code::kUnavailable, cat("because transport \"", table_.name,

@@ -56,6 +56,7 @@ class CustomLink final : public Link {
   const int size_;
   Log& log_;
   LinkEvents* events_ = nullptr;
+  weft_transport_events told_{};  // what the table calls back
   void* link_ = nullptr;
   bool open_ = false;
   bool misbehaved_ = false;

@@ -84,6 +84,7 @@ Status Reducer::not_reduced() {
   reduced_ = false;
   const Opening& opening = step_->opening();
   if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
+  state_->presence->next_window();                  // what was accumulated for it is dropped with it
   note_opening(false);
   return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
                                               list_text(opening.joined), "] have no more data"))
@@ -195,17 +196,16 @@ Status Reducer::result(uint64_t param, void* gradient) {
 // There is a result.
 Status Reducer::check_result(uint64_t param) const {
   const ReducerState& s = *state_;
-  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
-  if (!reduced_) {
-    return Status::error(Code::kState, cat(name, "the last step has no results, or a further one has begun"));
-  }
+  const auto refuse = [&](const char* why) {
+    return Status::error(Code::kState,
+                         cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ", why));
+  };
+  if (!reduced_) return refuse("the last step has no results, or a further one has begun");
   if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
-    return Status::error(Code::kState, cat(name, "it was absent on every rank: there is no result"));
+    return refuse("it was absent on every rank: there is no result");
   }
   const bool aside = s.copy || s.buckets->place(param).sparse;  // not where gradients are
-  if (aside && s.norms && s.norms->ruling.skipped) {
-    return Status::error(Code::kState, cat(name, "the last step was skipped"));
-  }
+  if (aside && s.norms && s.norms->ruling.skipped) return refuse("the last step was skipped");
   return {};
 }
 

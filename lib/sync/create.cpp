@@ -37,6 +37,12 @@ Status check_options(const weft_reducer_options& options, int size) {
   if ((options.flags & WEFT_REDUCER_OWN_WHOLE) != 0 && (options.flags & WEFT_REDUCER_SHARDED) == 0) {
     return Status::error(Code::kArg, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED");
   }
+  const uint64_t moves = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN;
+  if ((options.flags & moves) == moves && (options.flags & WEFT_REDUCER_OWN_WHOLE) == 0) {
+    return Status::error(Code::kArg,
+                         "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with "
+                         "WEFT_REDUCER_SHARDED it needs WEFT_REDUCER_OWN_WHOLE");
+  }
   const bool root_exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
                            (options.buffers_root >= 0 && options.buffers_root < size);
   if (!root_exists) {
@@ -168,6 +174,12 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (!hook->plain() || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,
                          cat("hook '", proposal->hook, "' cannot be sharded: the default hook alone can"));
+  }
+  if ((options.flags & WEFT_REDUCER_NORMS) != 0 && (!hook->equal_results() || hook->comm() != nullptr)) {
+    return Status::error(Code::kUnsupported,
+                         cat("hook '", proposal->hook,
+                             "' gives ranks different results, whose norms would differ: not "
+                             "with WEFT_REDUCER_NORMS"));
   }
   if (hook->comm() != nullptr && (options.flags & WEFT_REDUCER_UNEVEN) != 0) {
     return Status::error(Code::kUnsupported,

@@ -282,8 +282,9 @@ Status Reducer::gather_params(const weft_gather_options& options, const Status& 
   if (!s.sharded) {
     return note(Status::error(Code::kState, "gather_params: create the reducer with WEFT_REDUCER_SHARDED"));
   }
-  WEFT_TRY(note(check_between_steps("gather_params")));
-  Status wish = given;
+  Status wish;
+  WEFT_TRY(note(check_between_steps("gather_params", &wish)));
+  if (wish.ok()) wish = given;
   if (wish.ok() && options.flags != 0) wish = Status::error(Code::kArg, cat("unknown flags ", options.flags));
   if (wish.ok() && options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     wish = Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));

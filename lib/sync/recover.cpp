@@ -149,11 +149,14 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   {
     const std::lock_guard lock(mutex_);
     history_.forget_waits(comm->size());
+    stats_.first_active = stats_.last_active = -1;
     if (relocation) stats_.plan_generation++;
   }
   step_->commit(committed);
   if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
+  reduced_ = false;
+  synchronised_ = 0;
   last_active_ = -1;  // ranks have other numbers
   return {};
 }
@@ -178,6 +181,11 @@ Status Reducer::retry(const weft_finish_options& options) {
   }
   const uint32_t failed = stamp_;
   s.presence->carry(failed, next_stamp());
+  // Of a bucket that did not travel, because it was absent whole, nothing was kept.
+  for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
+    if (has_bucket(i) && s.presence->absent(i, stamp_) && !s.buckets->place(i).sparse)
+      clear_place(s.buckets->place(i));
+  }
   open_step(start_, true);
   tell(options);
   WEFT_TRY(await_prelude(timeout_ms_));

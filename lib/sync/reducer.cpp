@@ -100,7 +100,9 @@ Status Reducer::begin(const weft_begin_options* options) {
   next_stamp();
   open_step(start, false);
   WEFT_TRY(await_prelude(timeout_ms_));
-  return leave_out_unused();
+  Status left = leave_out_unused();
+  if (left.ok() || !state_->comm->failed()) return left;
+  return wait_for_step(state_->comm->context().clock().now_ns(), false, timeout_ms_);  // no step stays open
 }
 
 uint32_t Reducer::next_stamp() {
@@ -147,11 +149,11 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   if (!usable || place.sparse || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
   if (s.uses) [[unlikely]] {
+    // While uses are learned each may be the last, and nothing travels.
+    if (s.uses->learning()) remember(param, gradient);
     const Uses::Count count = s.uses->count(param, step.stamp());
     if (count == Uses::Count::kTooMany) return note(too_often(param, step));
     if (count == Uses::Count::kEarlier) {
-      // While uses are learned each may be the last.
-      if (s.copy && s.uses->learning()) s.gradients[param] = static_cast<std::byte*>(gradient);
       return {};
     }
   }
@@ -170,7 +172,7 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     take_entries(param, entries);
   } else if (claimed && !s.copy && gradient != nullptr && gradient != place.memory) [[unlikely]] {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, false);
+                          place.dtype, s.presence->accumulated(param));
   } else if (claimed && s.copy) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
                           place.dtype, s.presence->accumulated(param));
@@ -264,13 +266,18 @@ Status Reducer::finish(const weft_finish_options& options) {
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
   const bool shows_uses = step.local() || !start_.zeros;  // a step without data does not
-  if (s.uses && s.uses->learning() && shows_uses) WEFT_TRY(take_learned(step));
+  // After a failure what is missing stays so: the step ends all the same.
+  const bool wanted = !s.comm->failed() || s.retain || step.local();
+  if (s.uses && s.uses->learning() && shows_uses && wanted) {
+    if (Status taken = take_learned(step); !taken.ok() && !s.comm->failed()) return taken;
+  }
   if (step.local()) return finish_local();
-  if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0) {
+  if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0 && wanted) {
     for (uint64_t param = 0; param < s.manifest.params.size(); param++) {
       // One that was used too seldom is missing.
       const bool came = s.readiness->claimed(param, step.stamp()) || used(param, step.stamp());
-      if (has_bucket(param) && !came) WEFT_TRY(absent(&param, 1));
+      if (!has_bucket(param) || came) continue;
+      if (Status left = absent(&param, 1); !left.ok() && !s.comm->failed()) return left;
     }
   }
   if (!s.comm->failed()) {

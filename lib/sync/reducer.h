@@ -104,12 +104,13 @@ class Reducer {
   Status leave_out_unused();
   std::string uses_text(uint64_t param, StepWord step) const;
   bool used(uint64_t param, uint32_t stamp) const;
+  void remember(uint64_t param, void* gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
-  Status check_between_steps(const char* what);
+  Status check_between_steps(const char* what, Status* gathered);
   Status broadcast_root(int32_t wanted, int32_t* root) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
                          const std::vector<int>& stale, Deadline deadline);

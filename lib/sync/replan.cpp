@@ -118,10 +118,11 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
-  WEFT_TRY(note(settle_gather()));
+  const Status gathered = settle_gather();  // a failure is told by this call, to all
   WEFT_TRY(open_replan());
   PlanRequest request;
-  const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
+  const Status mine = gathered.ok() ? given : gathered;
+  const Status wish = mine.ok() ? PlanRequest::read(options, s.manifest, &request) : mine;
   return note(take_plan(&request, wish));
 }
 
@@ -221,10 +222,12 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   }
   make_step();
   step_->commit(committed);
+  step_->adopt(synchronised_);
   kept_step_ = kNoStep;
   reduced_ = false;
-  other_bytes_ = heap_bytes();
+  const uint64_t other_bytes = heap_bytes();
   const std::lock_guard lock(mutex_);
+  other_bytes_ = other_bytes;
   stats_.plan_generation++;
   return {};
 }

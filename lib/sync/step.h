@@ -58,6 +58,11 @@ class Step final : public Task, public FlightSource {
   }
   // What comes before gradients has come, in the step of this stamp. Any thread.
   bool prelude_over(uint32_t stamp) const { return prelude_over_.load(std::memory_order_acquire) == stamp; }
+  // The step of this stamp was another object's, before a re-plan: it is over, and its results are in place.
+  void adopt(uint32_t stamp) {
+    for (Running& r : running_) r.done.store(stamp, std::memory_order_release);
+    finished_.store(stamp, std::memory_order_release);
+  }
   // Every rank has finished the steps below this number.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   void commit(uint64_t steps) {

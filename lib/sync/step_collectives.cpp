@@ -2,6 +2,7 @@
 // same. Called from Step::poll.
 #include <algorithm>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 #include "sync/counts.h"
 #include "sync/step.h"
@@ -134,6 +135,10 @@ bool Step::submit() {
     next.args = slot.args;
     fill(slot, &next.args);
     next.deadline = Deadline::at(applied_deadline_ns_);
+    // An average shows its divisor; here a stage divides by it.
+    if (!s_.uneven && slot.of_bucket() && !slot.average) {
+      next.args.tag += (begun_.record.micro_batches - 1) * kSplitMixStep;
+    }
     if (slot.optional) next.args.tag += begun_.number;  // a rank that left it out meets nobody one step later
     if (left_out(slot)) {
       next.complete({});

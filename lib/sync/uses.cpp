@@ -26,6 +26,18 @@ bool Reducer::used(uint64_t param, uint32_t stamp) const {
   return state_->uses && state_->uses->counted(param, stamp) > 0;
 }
 
+// A use that may be the last one: where its gradient is, or, in view mode, a copy of one that is elsewhere.
+void Reducer::remember(uint64_t param, void* gradient) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  if (s.copy) {
+    s.gradients[param] = static_cast<std::byte*>(gradient);
+  } else if (gradient != nullptr && gradient != place.memory) {
+    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
+                          place.dtype, false);
+  }
+}
+
 // The end of the step that shows how often parameters are used: what became ready is complete now.
 Status Reducer::take_learned(StepWord step) {
   ReducerState& s = *state_;
