@@ -56,7 +56,7 @@ MUTANTS = [
            "begun_.fixed && running.absent == params.size();", "begun_.fixed && running.absent > 0;",
            "property_reducer"),
     Mutant("accumulation is not added, the last gradient replaces it", "reducer.cpp",
-           "s.presence->accumulated(param));\n", "false);\n", "unit_reducer"),
+           "s.presence->accumulated(param));\n    s.gradients", "false);\n    s.gradients", "unit_reducer"),
     Mutant("accumulation goes on into the next window", "reducer.cpp",
            "    s.presence->next_window();\n", "", "unit_reducer"),
     Mutant("a re-plan loses what local steps have accumulated", "relocation.cpp",
