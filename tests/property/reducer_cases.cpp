@@ -98,7 +98,8 @@ void draw_types(Random& random, RigOptions* rig) {
   if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
-  if (random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
+  const bool slices = (rig->flags & (WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)) == WEFT_REDUCER_SHARDED;
+  if (!slices && random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
 }
 
 }  // namespace

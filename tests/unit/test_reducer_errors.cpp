@@ -321,6 +321,31 @@ TEST_CASE("abort in the middle of a step ends it on all ranks") {
   check(failures);
 }
 
+TEST_CASE("finish ends a step that failed, also where parameters are missing, absent or being learned") {
+  for (const uint64_t flags : {uint64_t{WEFT_REDUCER_ABSENT}, uint64_t{WEFT_REDUCER_STATIC}}) {
+    const Model model({{"a", {3}}, {"b", {4}}});
+    Meeting begun(2);
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = flags}), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+      self.expect(begun.arrive(self), "all have begun");
+      if (self.rank == 0) self.comm->fail(Status::error(Code::kAborted, "enough"));
+      const bool failed = self.comm->context().engine().wait(
+          [&] { return self.comm->failed(); }, Deadline::after(self.comm->context().clock(), 10'000, 0));
+      self.expect(failed, "the communicator fails");
+      const uint64_t rest = flags == WEFT_REDUCER_ABSENT ? WEFT_FINISH_REST_ABSENT : 0;
+      const Status finished = reducer->finish({sizeof(weft_finish_options), rest, nullptr, 0});
+      self.expect(finished.code() == Code::kAborted, finished.text());
+      const Status again = reducer->finish({});
+      self.expect(has(again.text(), "finish without begin"), again.text());
+    }));
+  }
+}
+
 TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gradients alone") {
   const Model model({{"a", {100'000}}, {"b", {100'000}}});
   Meeting begun(3), over(3);

@@ -348,6 +348,9 @@ TEST_CASE("what cannot be sharded is refused by name") {
     Status made =
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_OWN_WHOLE});
     self.expect(made.code() == Code::kArg && has(made.text(), "WEFT_REDUCER_SHARDED"), made.text());
+    made = make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                        {.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN});
+    self.expect(made.code() == Code::kArg && has(made.text(), "WEFT_REDUCER_OWN_WHOLE"), made.text());
     weft_slice slice{};
     uint64_t count = 1;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "plain");

@@ -276,3 +276,41 @@ TEST_CASE("a gradient outside its view is an error that says where it is expecte
     }));
   }
 }
+
+TEST_CASE("gradients outside their views add up over local steps, and are seen by a step that learns uses") {
+  const Model model({{"w", {6, 5}}, {"b", {9}}});
+  for (const bool learns : {false, true}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const uint64_t flags = WEFT_REDUCER_COPY_STRAYS | (learns ? WEFT_REDUCER_STATIC : 0);
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                               {.mode = WEFT_GRADIENT_VIEW, .flags = flags}),
+                  "create");
+      if (!reducer) return;
+      Gradients strays(model);
+      const int steps = learns ? 1 : 3;  // two local ones first
+      for (int step = 0; step < steps; step++) {
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        if (step + 1 < steps) begin.flags = WEFT_BEGIN_LOCAL;
+        strays.fill(static_cast<uint64_t>(step), self.rank);
+        self.expect(reducer->begin(&begin), "begin");
+        for (size_t i = 0; i < 2; i++) self.expect(reducer->ready(i, strays[i], nullptr), "ready");
+        self.expect(reducer->finish({}), "finish");
+      }
+      for (size_t i = 0; i < 2; i++) {
+        void* view = nullptr;
+        self.expect(reducer->grad_view(i, &view), "grad_view");
+        for (uint64_t k = 0; k < model.count(i); k++) {
+          double sum = 0;
+          for (int step = 0; step < steps; step++) {
+            for (int rank = 0; rank < 2; rank++) sum += value(static_cast<uint64_t>(step), rank, i, k);
+          }
+          float result = 0;
+          std::memcpy(&result, static_cast<std::byte*>(view) + k * sizeof result, sizeof result);
+          self.expect(result == static_cast<float>(sum / 2),
+                      cat("parameter ", i, " element ", k, ": ", result));
+        }
+      }
+    }));
+  }
+}

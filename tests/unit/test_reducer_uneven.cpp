@@ -214,6 +214,36 @@ TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
   }));
 }
 
+TEST_CASE("what was accumulated for a step that was not reduced is dropped with it") {
+  const Model model(four_params());
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT;
+    local.flags = WEFT_BEGIN_LOCAL;
+    const auto step = [&](const weft_begin_options* begin, uint64_t number) {
+      gradients.fill(number, self.rank);
+      self.expect(reducer->begin(begin), "begin");
+      self.expect(ready_all(*reducer, pointers(gradients), number), "ready");
+      return reducer->finish({});
+    };
+    if (self.rank == 1) {
+      weft_join_result result{};
+      self.expect(reducer->join({}, &result).code() == Code::kState, "join");
+    } else {
+      self.expect(step(&local, 1), "a local step");
+      self.expect(step(nullptr, 2).code() == Code::kState, "not reduced");
+    }
+    self.expect(step(nullptr, 7), "the next epoch's first step");
+    const Gradients expected = reference(model, {7}, 2, 2);
+    self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+  }));
+}
+
 TEST_CASE("the first rank without data stops all where that is wanted, and the communicator stays usable") {
   const Model model(four_params());
   check(run_threads(3, [&](Rank& self) {
