@@ -73,6 +73,7 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
       return {};
     }
     case Operation::Take::kEach:
+      if (dst == nullptr) return Status::error(Code::kInternal, "there is no room for what each rank sends");
       for (int r = 0; r < op.size; r++) {
         std::byte* const to = dst + static_cast<uint64_t>(r) * op.bytes;
         if (r != op.rank) {

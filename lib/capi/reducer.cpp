@@ -195,7 +195,7 @@ weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, we
     WEFT_TRY(usable(reducer));
     WEFT_NOT_NULL(result);
     weft_sparse out{};
-    const Status status = reducer->rep->sparse_result(param, &out);
+    Status status = reducer->rep->sparse_result(param, &out);
     WEFT_TRY(write_struct(out, "result", result));
     return status;
   });

@@ -81,7 +81,7 @@ bool FramedTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* d
 }
 
 void FramedTransport::heard(ByteView head, ByteView data) {
-  FrameKind kind{};
+  FrameKind kind = FrameKind::kMessage;
   if (head.size() >= sizeof kind) std::memcpy(&kind, head.data(), sizeof kind);
   switch (kind) {
     case FrameKind::kFragment:

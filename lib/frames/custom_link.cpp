@@ -22,7 +22,7 @@ constexpr size_t kMostReason = 256;
 
 // A frame's head, of the kind that it says; all of it if it is too short or of no kind.
 ByteView head_of(ByteView frame) {
-  FrameKind kind{};
+  FrameKind kind = FrameKind::kMessage;
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
   const size_t size = kind == FrameKind::kFragment ? sizeof(Fragment)
                       : kind == FrameKind::kNote   ? sizeof(Note)

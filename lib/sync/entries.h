@@ -25,7 +25,7 @@ class Grown {
   ~Grown();
   Grown(const Grown&) = delete;
   Grown& operator=(const Grown&) = delete;
-  void swap(Grown& other) {
+  void swap(Grown& other) noexcept {
     std::swap(block_, other.block_);
     std::swap(size_, other.size_);
   }

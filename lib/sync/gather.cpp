@@ -65,6 +65,7 @@ Gather::Gather(std::shared_ptr<ReducerState> state)
     return *std::min_element(params.begin(), params.end());
   };
   std::vector<uint32_t> firsts;
+  firsts.reserve(order_.size());
   for (const uint32_t bucket : order_) firsts.push_back(first(bucket));
   std::sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return firsts[a] < firsts[b]; });
   if (s_.uneven) moves_.push_back({.kind = Move::Kind::kOpening, .share = {}});

@@ -216,15 +216,14 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
   strides_.reserve(strides);  // so that nothing moves: the views point at them
   params_.reserve(manifest.params.size());
   buckets_.reserve(plan.buckets.size());
-  size_t last = plan.buckets.size();  // of those that hooks see
-  while (last-- > 0 && plan.buckets[last].sparse) {
-  }
+  size_t shown = plan.buckets.size();  // to hooks, up to the last that they see
+  while (shown > 0 && plan.buckets[shown - 1].sparse) shown--;
   for (const PlannedBucket& planned : plan.buckets) {
     weft_bucket bucket{};
     bucket.struct_size = sizeof bucket;
     bucket.index = static_cast<uint32_t>(buckets_.size());
     bucket.bucket_count = static_cast<uint32_t>(plan.buckets.size());
-    bucket.is_last = bucket.index == last;
+    bucket.is_last = bucket.index + 1 == shown;
     bucket.dtype = static_cast<int32_t>(planned.dtype);
     bucket.count = planned.count;
     bucket.divisor = size;

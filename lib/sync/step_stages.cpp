@@ -39,15 +39,15 @@ void Step::run_stage(uint32_t bucket) {
 bool Step::resume() {
   for (size_t i = 0; i < pending_.size(); i++) {
     const uint32_t b = pending_[i];
-    if (s_.plan.buckets[b].sparse && !work_on_sparse(b)) return true;
-    if (!s_.plan.buckets[b].sparse && !running_[b].waiter.done()) continue;
+    const bool sparse = s_.plan.buckets[b].sparse;
+    if (sparse && !work_on_sparse(b)) return true;
+    if (!sparse && !running_[b].waiter.done()) continue;
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    if (s_.plan.buckets[b].sparse) {
+    const Status status = sparse ? Status() : running_[b].waiter.result();
+    if (status.ok()) {
       stage_done(b);
-    } else if (const Status& status = running_[b].waiter.result(); !status.ok()) {
-      stage_failed(b, status);
     } else {
-      stage_done(b);
+      stage_failed(b, status);
     }
     return true;
   }
