@@ -91,7 +91,11 @@ class SparseGradient {
   void end();
   List list(size_t rank) const;
   uint64_t piece() const;  // rows
-  int64_t* own_rows() const { return rows_.as<int64_t>() + static_cast<uint64_t>(terms_.rank) * most_; }
+  // Null while there is no room, because no rank has sent any.
+  int64_t* own_rows() const {
+    auto* const rows = rows_.as<int64_t>();
+    return rows == nullptr ? nullptr : rows + static_cast<uint64_t>(terms_.rank) * most_;
+  }
 
   const SparseShape shape_;
   const bool fixed_;
