@@ -21,10 +21,7 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
     }
     if (step.local()) continue;
     if (leave_out(param, step.stamp())) clear_place(s.buckets->place(param));
-    const uint32_t bucket = s.buckets->place(param).bucket;
-    if (!s.readiness->arrive(bucket)) continue;
-    step_->note_ready(bucket, s.comm->context().clock().now_ns());
-    s.comm->context().engine().notify();
+    arrive(s.buckets->place(param).bucket);
   }
   return {};
 }

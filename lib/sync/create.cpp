@@ -276,6 +276,9 @@ Status furnish_local(ReducerState* s) {
     s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator, s->fixed);
   }
   if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
+  if (!s->ready_ns) {
+    s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
+  }
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());

@@ -186,11 +186,20 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     return note(ready_refused(param, step));
   if (s.comm->context().trace() != nullptr) [[unlikely]]
     trace_ready(param);
-  if (step.local() || !s.readiness->arrive(place.bucket)) return {};
-  // The bucket's last: the engine may have nothing else to do.
-  step_->note_ready(place.bucket, s.comm->context().clock().now_ns());
-  s.comm->context().engine().notify();
+  if (!step.local()) arrive(place.bucket);
   return {};
+}
+
+// A gradient is in its bucket. Once that is counted the step may be over and the reducer bound anew: what is
+// touched afterwards stays.
+void Reducer::arrive(uint32_t bucket) {
+  ReducerState& s = *state_;
+  Context& context = s.comm->context();
+  std::atomic<uint64_t>& ready_ns = (*s.ready_ns)[bucket];
+  if (!s.readiness->arrive(bucket)) return;
+  // The bucket's last: the engine may have nothing else to do.
+  ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);
+  context.engine().notify();
 }
 
 Status Reducer::known(uint64_t param) const {

@@ -98,6 +98,7 @@ class Reducer {
   void take_entries(uint64_t param, const weft_sparse* entries);
   Status check_result(uint64_t param) const;
   uint64_t reduced_bytes(uint32_t bucket) const;
+  void arrive(uint32_t bucket);
   Status ready_refused(uint64_t param, StepWord step) const;
   Status too_often(uint64_t param, StepWord step) const;
   Status take_learned(StepWord step);

@@ -200,7 +200,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"hook_views", s.views->memory_bytes()},
           {"schedule",
            s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket)},
-          {"readiness", s.readiness->memory_bytes()},
+          {"readiness", s.readiness->memory_bytes() + s.ready_ns->size() * sizeof(uint64_t)},
           {"presence", s.presence->memory_bytes()},
           {"uses", s.uses ? s.uses->memory_bytes() : 0},
           {"ready_order", s.order->memory_bytes()},

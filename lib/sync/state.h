@@ -5,6 +5,7 @@
 
 #include <weft/weft.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -63,8 +64,11 @@ struct ReducerState {
   std::shared_ptr<Buckets> buckets;        // stay when the reducer is bound to another communicator
   std::shared_ptr<GatherStaging> staging;  // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
-  std::unique_ptr<Readiness> readiness;     // any thread
-  std::shared_ptr<Presence> presence;       // stays, like the buckets
+  std::unique_ptr<Readiness> readiness;  // any thread
+  std::shared_ptr<Presence> presence;    // stays, like the buckets
+  // Per bucket, when its last gradient was ready. Stays as well: it is written after that gradient has been
+  // counted, when the reducer may be bound to another communicator already.
+  std::shared_ptr<std::vector<std::atomic<uint64_t>>> ready_ns;
   std::shared_ptr<Norms> norms;             // as well; null without WEFT_REDUCER_NORMS
   std::shared_ptr<Prelude> prelude;         // as well; null if steps begin without one
   std::shared_ptr<Uses> uses;               // as well; null if each parameter is used once
@@ -97,6 +101,7 @@ struct ReducerState {
     next->limits = limits;
     next->order = order;
     next->presence = presence;
+    next->ready_ns = ready_ns;
     next->prelude = prelude;
     next->uses = uses;
     next->norms = norms;

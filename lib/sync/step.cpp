@@ -36,7 +36,7 @@ void Step::prepare(const StepStart& start) {
   begun_ = start;
   told_.store(false, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
-  for (Running& r : running_) r.ready_ns.store(0, std::memory_order_relaxed);
+  for (std::atomic<uint64_t>& ready_ns : *s_.ready_ns) ready_ns.store(0, std::memory_order_relaxed);
 }
 
 Poll Step::poll() {
@@ -282,7 +282,7 @@ FlightStep Step::flight_step() const {
 
 Step::Times Step::times(uint32_t bucket) const {
   const Running& r = running_[bucket];
-  return {r.ready_ns.load(std::memory_order_relaxed),
+  return {(*s_.ready_ns)[bucket].load(std::memory_order_relaxed),
           r.launch_ns,
           r.done_ns,
           r.transfer_ns,

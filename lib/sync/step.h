@@ -72,9 +72,6 @@ class Step final : public Task, public FlightSource {
   }
 
   // ---- any thread
-  void note_ready(uint32_t bucket, uint64_t now_ns) {
-    running_[bucket].ready_ns.store(now_ns, std::memory_order_relaxed);
-  }
 
   // ---- when finished
   struct Times {
@@ -119,7 +116,6 @@ class Step final : public Task, public FlightSource {
   struct Running {
     explicit Running(Engine& engine) : waiter(engine) {}
     StageWaiter waiter;
-    std::atomic<uint64_t> ready_ns{0};
     std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
