@@ -61,7 +61,6 @@ class Step final : public Task, public FlightSource {
   // The step of this stamp was another object's, before a re-plan: it is over, and its results are in place.
   void adopt(uint32_t stamp) {
     for (Running& r : running_) r.done.store(stamp, std::memory_order_release);
-    finished_.store(stamp, std::memory_order_release);
   }
   // Every rank has finished the steps below this number.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
