@@ -38,7 +38,7 @@ CustomLink::CustomLink(const weft_transport& table, int rank, int size, Log& log
 template <class Call>
 auto CustomLink::inside(Inside where, Call&& call) {
   thread_ = std::this_thread::get_id();
-  const Inside around = std::exchange(inside_, where);  // heard may lead to a send
+  const Inside around = inside_.exchange(where);  // heard may lead to a send
   const auto result = call();
   inside_ = around;
   return result;

@@ -4,6 +4,7 @@
 
 #include <weft/weft_transport.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,8 +61,9 @@ class CustomLink final : public Link {
   void* link_ = nullptr;
   bool open_ = false;
   bool misbehaved_ = false;
-  Inside inside_ = Inside::kNothing;
-  std::thread::id thread_;  // that is inside
+  // Atomic because a transport may call back on any thread, to be refused.
+  std::atomic<Inside> inside_{Inside::kNothing};
+  std::atomic<std::thread::id> thread_{};  // that is inside
   std::vector<Loan> loans_;
   std::vector<uint32_t> free_;  // places in loans_
 };

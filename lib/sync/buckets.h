@@ -17,6 +17,9 @@
 
 namespace weft {
 
+// What one poll copies, scales or folds at most, so that what else the engine has to do is not kept waiting.
+inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+
 // Memory of an arena. Shared by what is laid out in it anew.
 struct Slab {
   std::shared_ptr<Arena> arena;

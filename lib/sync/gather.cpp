@@ -13,7 +13,6 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1u << 20;  // packed or unpacked in one poll
 constexpr uint64_t kTag = 0x6761746865726564u;
 constexpr uint64_t kGraceNs = 2'000'000'000;  // beyond the deadline, for the lane to notice
 

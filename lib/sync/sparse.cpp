@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "sync/buckets.h"
 #include "sync/counts.h"
 
 namespace weft {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1u << 20;  // of the work of one poll
 constexpr uint64_t kLast = SparseGradient::kCollectives;
 
 }  // namespace

@@ -8,8 +8,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1u << 20;  // copied or scaled in one poll
-constexpr uint32_t kWatchEvery = 64;        // fruitless polls between looks at the clock
+constexpr uint32_t kWatchEvery = 64;  // fruitless polls between looks at the clock
 
 }  // namespace
 

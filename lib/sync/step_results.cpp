@@ -6,12 +6,6 @@
 #include "sync/step.h"
 
 namespace weft {
-namespace {
-
-constexpr uint64_t kPieceBytes = 1u << 20;  // copied in one poll
-
-}  // namespace
-
 // The next bucket to copy back. One with absent parameters waits until it is known which of them are absent
 // everywhere, and lets the others pass.
 bool Step::next_result() {

@@ -6,12 +6,6 @@
 #include "sync/step.h"
 
 namespace weft {
-namespace {
-
-constexpr uint64_t kPieceBytes = 1u << 20;  // scaled in one poll
-
-}  // namespace
-
 SparseGradient& Step::sparse(uint32_t bucket) const {
   return *s_.sparse->of(s_.plan.buckets[bucket].params.front());
 }
