@@ -61,7 +61,8 @@ typedef struct weft_transport {
   void* user_data;
   uint64_t flags; /* 0 */
   /* Make one rank's link of a communicator and say where the others reach it. *address_bytes: room,
-   * WEFT_TRANSPORT_ADDRESS; becomes the address's length, at least 1. events is copied by the transport. */
+   * WEFT_TRANSPORT_ADDRESS; becomes the address's length, at least 1. events may be kept until close has
+   * returned. */
   weft_status (*open)(void* user_data, int32_t rank, int32_t size, const weft_transport_events* events,
                       void** link, void* address, uint64_t* address_bytes);
   /* Reach a peer, once for each; the lower rank of a pair first. limits has the defaults. */

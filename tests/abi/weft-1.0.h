@@ -787,7 +787,7 @@ typedef struct weft_reducer_options {
  * in the order of the ranks. Costs more traffic between hosts that several ranks share. */
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
 /* View mode: ready takes a gradient that is not in its view, laid out by the parameter's strides, and copies
- * it there, where the result will be. */
+ * it there, where the result will be; after local steps it is added to what they have left there. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
 /* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan first,
  * by the order of readiness. In view mode that moves the views: ask for them again after each begin in which
