@@ -27,10 +27,10 @@ def need_data():
         cases.skip(f"no {DATA} (apt-get install dataset-fashion-mnist)")
 
 
-def demo(ranks, *words, images=4000, environment=None):
-    """Exit code, the last line's fields, and everything."""
+def demo(ranks, *words, images=4000, environment=None, before=()):
+    """Exit code, the last line's fields, and everything. before: a command that ends in the example's."""
     need_data()
-    result = cases.run([WEFT, "run", "-n", ranks, "--prefix", "others", "--timeout", 100, "--", EXAMPLES / "train_fashion",
+    result = cases.run([WEFT, "run", "-n", ranks, "--prefix", "others", "--timeout", 100, "--", *before, EXAMPLES / "train_fashion",
                         "--epochs", 1, "--limit", images, *words], timeout=120, environment=environment)
     lines = result.stdout.strip().splitlines()
     match = LAST_LINE.fullmatch(lines[-1]) if lines else None
@@ -193,9 +193,11 @@ def test_trace():
 
 def test_overlapping_stages():
     """a hook encodes one bucket while another one travels"""
+    # Rank 1 is late for each collective, so that rank 0's travel for as long as its next bucket needs.
+    late = ["sh", "-c", 'test $WEFT_RANK = 0 || export WEFT_FAILPOINTS=operation=delay:20; exec "$@"', "late"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        code, _, result = demo(2, "--no-check", "--trace", path, "--hook", "int8", images=2000)
+        code, _, result = demo(2, "--no-check", "--trace", path, "--hook", "int8", images=1000, before=late)
         expect_equal(code, 0, result.stdout, result.stderr)
         events = json.loads(path.read_text())["traceEvents"]
     lanes = {event["tid"] for event in events if event["ph"] == "M" and event["args"].get("name", "").startswith("lane ")}
