@@ -5,6 +5,9 @@ Takes the programs from `meson introspect --tests`. A Catch2 program tells its t
 WEFT_TEST_REPORT names (tests/support/main.cpp); any other program is one case: exit code 0 passes, 77 skips with
 its last line of output as the reason, anything else fails. Every program runs in a session of its own with a time
 limit, and what it leaves running is killed. The last line is `N passed, N failed, N skipped`.
+
+With --again, a program whose own checks failed runs once more at the end, with nothing beside it: on a busy machine a
+test may wait too short a time. The run says so and names it; crashes, hangs and what sanitizers report stay failures.
 """
 import argparse
 import concurrent.futures
@@ -89,6 +92,14 @@ def judge(test, code, timed_out, filtered):
     return cases
 
 
+def only_checks_failed(test, cases):
+    """Whether all failures are what the program's own checks said, in programs that ended by themselves."""
+    failures = [case for case in cases if case.outcome == "fail"]
+    expected = "" if test.is_catch() else "exit code 1"
+    return bool(failures) and all(case.detail == expected for case in failures) and (
+        "Sanitizer" not in test.log.read_text(errors="replace"))
+
+
 def kill_session(process):
     """End the program and what it started, unless that left its session."""
     try:
@@ -128,16 +139,20 @@ def run(test, filter_text):
 class Printer:
     """Progress lines, and what the end repeats."""
 
-    def __init__(self, total):
+    def __init__(self, total, again):
         self.total, self.done = total, 0
+        self.again = again
         self.failures, self.skips = [], []
+        self.to_repeat = []  # programs that run again; counted then
+        self.repeated = []
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
         self.lock = threading.Lock()
 
     def add(self, test, cases, seconds):
         with self.lock:
-            self.done += 1
-            for case in cases:
+            repeat = self.again and test not in self.repeated and only_checks_failed(test, cases)
+            self.done += test not in self.repeated
+            for case in cases if not repeat else []:
                 self.counts[case.outcome] += 1
                 name = f"{test.label}: {case.name}" if case.name else test.label
                 line = f"{name}: {case.detail}" if case.detail else name
@@ -148,13 +163,22 @@ class Printer:
             rest = f", {failed} failed" * bool(failed) + f", {skipped} skipped" * bool(skipped)
             print(f"[{self.done:{len(str(self.total))}}/{self.total}] {word:4} {test.label}: {len(cases)} "
                   f"case{'s' * (len(cases) != 1)}{rest} ({seconds:.1f} s)", flush=True)
+            if repeat:
+                self.to_repeat.append(test)
             if failed:
                 print(f"----- output of {test.label} " + "-" * 40)
                 print(test.log.read_text(errors="replace").rstrip())
                 print(f"----- end of {test.label} " + "-" * 40, flush=True)
 
+    def repeat(self, filter_text):
+        for test in self.to_repeat:
+            self.repeated.append(test)
+            self.add(test, *run(test, filter_text))
+
     def finish(self, summary_prefix):
-        for title, lines in (("Skipped", self.skips), ("Failed", self.failures)):
+        repeated = [test.label for test in self.repeated]
+        lists = {"Skipped": self.skips, "Failed first, and ran again alone": repeated, "Failed": self.failures}
+        for title, lines in lists.items():
             if lines:
                 print(f"\n{title}:")
                 for line in lines:
@@ -178,6 +202,7 @@ def parse_arguments():
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0)
+    parser.add_argument("--again", action="store_true", help="programs whose checks failed run again, alone")
     parser.add_argument("--summary-prefix", default="", help="print the totals in another form, after this word")
     parser.add_argument("--list", action="store_true", help="print the programs and end")
     arguments = parser.parse_args()
@@ -215,7 +240,7 @@ def main():
     if arguments.list:
         print("\n".join(test.label for test in tests))
         return 0
-    printer = Printer(len(tests))
+    printer = Printer(len(tests), arguments.again)
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
             for _ in pool.map(lambda test: printer.add(test, *run(test, arguments.filter)),
@@ -224,6 +249,7 @@ def main():
         for test in tests:
             if not test.parallel:
                 printer.add(test, *run(test, arguments.filter))
+        printer.repeat(arguments.filter)
     except KeyboardInterrupt:
         for process in list(running_processes):
             kill_session(process)

@@ -4,6 +4,8 @@ import sys
 import tempfile
 import unittest
 from argparse import Namespace
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -60,6 +62,30 @@ class RunTest(unittest.TestCase):
     def test_a_program_that_ran_nothing_failed_unless_filtered(self):
         self.assertEqual(outcomes(CATCH), [("", "fail", "ran no test case")])
         self.assertEqual(outcomes(CATCH, filter_text="x"), [])
+
+    def test_failed_checks_may_run_again(self):
+        """A failed check is tried once more, where that is asked for; a crash or a finding never is."""
+        scripts = {"late": "test -e seen || { touch seen; exit 1; }",
+                   "late in catch": CATCH + """say start a ""; test -e seen2 && say pass a "" || {
+                                               touch seen2; say fail a ""; exit 1; }""",
+                   "wrong": "exit 1",
+                   "race": "test -e seen3 || { touch seen3; echo WARNING: ThreadSanitizer; exit 1; }",
+                   "crash": "test -e seen4 || { touch seen4; kill -SEGV $$; }"}
+        for again, passed in ((False, set()), (True, {"late", "late in catch"})):
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as output:
+                arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
+                printer = run.Printer(len(scripts), again)
+                for name, script in scripts.items():
+                    entry = {"name": name, "suite": ["weft:unit"], "cmd": ["sh", "-c", script], "env": {},
+                             "workdir": None, "timeout": 20, "is_parallel": True}
+                    test = run.Test(entry, arguments)
+                    printer.add(test, *run.run(test, ""))
+                printer.repeat("")
+                self.assertFalse(printer.finish(""))
+            for name in scripts:
+                failed = any(line.startswith(f"unit/{name}") for line in printer.failures)
+                self.assertEqual(failed, name not in passed, (again, name, output.getvalue()))
+            self.assertIn(f"{len(passed)} passed, {len(scripts) - len(passed)} failed, 0 skipped", output.getvalue())
 
 
 if __name__ == "__main__":
