@@ -243,6 +243,7 @@ class AveragerOptions(Sized):
 
 _handle = P(c_void_p)
 _counted = (c_void_p, c_void_p, c_void_p, c_uint64, c_int32)  # comm, src, dst, count, dtype
+_blocks = (c_void_p, c_void_p, c_void_p, P(c_uint64), P(c_uint64), c_int32)  # comm, src, dst, counts, offsets, dtype
 _how = (P(CollOptions), _handle)
 
 # Name: its result, then its parameters.
@@ -278,6 +279,17 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_barrier": (status, c_void_p, *_how),
     "weft_send": (status, c_void_p, c_void_p, c_uint64, c_int32, c_int32, *_how),
     "weft_recv": (status, c_void_p, c_void_p, c_uint64, c_int32, c_int32, *_how),
+    "weft_all_gather_v": (status, *_blocks, *_how),
+    "weft_reduce_scatter_v": (status, *_blocks, c_int32, *_how),
+    "weft_gather_v": (status, *_blocks, c_int32, *_how),
+    "weft_scatter_v": (status, *_blocks, c_int32, *_how),
+    "weft_all_to_all_v": (status, c_void_p, c_void_p, P(c_uint64), P(c_uint64), c_void_p, P(c_uint64), P(c_uint64),
+                          c_int32, *_how),
+    "weft_sparse_all_reduce": (status, c_void_p, P(Sparse), P(c_int64), c_int32, c_int32, c_int32, c_int32,
+                               P(CollOptions), P(Sparse), _handle),
+    "weft_sparse_release": (status, P(Sparse)),
+    "weft_group_begin": (status, c_void_p),
+    "weft_group_end": (status, c_void_p, _handle),
     "weft_request_wait": (status, c_void_p, c_int64),
     "weft_request_test": (status, c_void_p, P(c_uint8)),
     "weft_request_on_complete": (status, c_void_p, complete_fn, c_void_p),

@@ -58,11 +58,13 @@ class DType(enum.IntEnum):
     F64 = 12
     C64 = 13  # complex numbers: of parameters alone
     C128 = 14
+    F8_E4M3 = 15  # floats of a byte: they travel, and are not reduced
+    F8_E5M2 = 16
 
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return 2 if self is DType.BF16 else int(self.name[1:]) // 8
+        return 2 if self is DType.BF16 else int(self.name.split("_")[0][1:]) // 8
 
 
 class Op(enum.IntEnum):
@@ -93,6 +95,12 @@ class Coll(enum.IntEnum):
     BARRIER = 9
     SEND = 10
     RECV = 11
+    ALL_GATHER_V = 12
+    REDUCE_SCATTER_V = 13
+    GATHER_V = 14
+    SCATTER_V = 15
+    ALL_TO_ALL_V = 16
+    SPARSE_ALL_REDUCE = 17
 
 
 class DeviceKind(enum.IntEnum):

@@ -92,6 +92,11 @@ int main(void) {
   FIELD(weft_coll_options, stream);
   FIELD(weft_coll_options, factor);
   FIELD(weft_coll_options, flags);
+  STRUCT(weft_sparse);
+  FIELD(weft_sparse, struct_size);
+  FIELD(weft_sparse, count);
+  FIELD(weft_sparse, indices);
+  FIELD(weft_sparse, values);
   STRUCT(weft_bucket_param);
   FIELD(weft_bucket_param, struct_size);
   FIELD(weft_bucket_param, index);
@@ -221,11 +226,6 @@ int main(void) {
   FIELD(weft_finish_options, flags);
   FIELD(weft_finish_options, stream);
   FIELD(weft_finish_options, clip_norm);
-  STRUCT(weft_sparse);
-  FIELD(weft_sparse, struct_size);
-  FIELD(weft_sparse, count);
-  FIELD(weft_sparse, indices);
-  FIELD(weft_sparse, values);
   STRUCT(weft_norms);
   FIELD(weft_norms, struct_size);
   FIELD(weft_norms, total);

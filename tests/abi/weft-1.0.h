@@ -134,6 +134,9 @@ typedef int32_t weft_dtype;
  * buckets and hooks: one more dimension, of 2. */
 #define WEFT_DTYPE_C64 13
 #define WEFT_DTYPE_C128 14
+/* Floats of a byte travel (all_gather, broadcast, send and so on); reductions refuse them by name. */
+#define WEFT_DTYPE_F8_E4M3 15
+#define WEFT_DTYPE_F8_E5M2 16
 
 /* Reductions. Sums of f16 and bf16 accumulate in f32, in rank order, and are rounded once. Integer sums and
  * products wrap. MIN and MAX return NaN if any input is NaN. AVG and PREMUL_SUM are for floats, bitwise ones
@@ -161,6 +164,12 @@ typedef int32_t weft_coll;
 #define WEFT_COLL_BARRIER 9
 #define WEFT_COLL_SEND 10
 #define WEFT_COLL_RECV 11
+#define WEFT_COLL_ALL_GATHER_V 12
+#define WEFT_COLL_REDUCE_SCATTER_V 13
+#define WEFT_COLL_GATHER_V 14
+#define WEFT_COLL_SCATTER_V 15
+#define WEFT_COLL_ALL_TO_ALL_V 16
+#define WEFT_COLL_SPARSE_ALL_REDUCE 17
 
 typedef int32_t weft_device_kind;
 #define WEFT_DEVICE_HOST 0
@@ -475,6 +484,81 @@ WEFT_API weft_status weft_send(weft_comm* comm, const void* src, uint64_t count,
                                const weft_coll_options* options, weft_request** request);
 WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32_t dtype, int32_t peer,
                                const weft_coll_options* options, weft_request** request);
+
+/* ---- Blocks of different sizes
+ * counts[r] is the number of elements of rank r's block, offsets[r] where it begins in the buffer that holds
+ * all of them; offsets == NULL: one after the other. Arrays of `size` entries, read during the call. Counts
+ * may be 0. Blocks that are written must not overlap (WEFT_ERR_ARG). All ranks give the same counts, also
+ * those that hold one block alone: a difference is WEFT_ERR_MISMATCH on all of them before data moves.
+ * Offsets are each rank's own affair. Otherwise as the calls above. Since 1.0 */
+
+/* counts[r] elements of rank r to all: src holds counts[rank]. In place: src == dst + offsets[rank]. */
+WEFT_API weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                       const uint64_t* offsets, int32_t dtype,
+                                       const weft_coll_options* options, weft_request** request);
+/* dst receives the reduction of block `rank` of all ranks' src, counts[rank] elements. In place: dst == src +
+ * offsets[rank]. Other blocks of src are intact. */
+WEFT_API weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst,
+                                           const uint64_t* counts, const uint64_t* offsets, int32_t dtype,
+                                           int32_t op, const weft_coll_options* options,
+                                           weft_request** request);
+/* counts[r] elements of rank r to root. offsets are read and dst is written at root alone. In place at root:
+ * src == dst + offsets[rank]. */
+WEFT_API weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                   const uint64_t* offsets, int32_t dtype, int32_t root,
+                                   const weft_coll_options* options, weft_request** request);
+/* Block r of root's src to rank r. offsets and src are read at root alone. In place at root: dst == src +
+ * offsets[rank]. */
+WEFT_API weft_status weft_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                    const uint64_t* offsets, int32_t dtype, int32_t root,
+                                    const weft_coll_options* options, weft_request** request);
+/* Block r of src to rank r; block r of dst from rank r. Each rank has counts of its own: what rank a sends to
+ * rank b (a's src_counts[b]) is what b takes from a (b's dst_counts[a]); WEFT_ERR_MISMATCH names the pair
+ * otherwise, on all ranks, before data moves. Not in place. */
+WEFT_API weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const uint64_t* src_counts,
+                                       const uint64_t* src_offsets, void* dst, const uint64_t* dst_counts,
+                                       const uint64_t* dst_offsets, int32_t dtype,
+                                       const weft_coll_options* options, weft_request** request);
+
+/* ---- Sparse arrays ------------------------------------------------------------------------------------- */
+
+/* Entries of a sparse array (COO), a gradient for example. Duplicates are allowed: they add up. */
+typedef struct weft_sparse {
+  size_t struct_size;
+  uint64_t count;         /* entries */
+  const int64_t* indices; /* sparse_ndim rows of count each, one for a dimension: row d holds dimension d's */
+  const void* values;     /* count blocks of the dense dimensions' elements, row-major */
+} weft_sparse;
+#define WEFT_SPARSE_INIT {sizeof(weft_sparse), 0, NULL, NULL}
+
+/* The sum (or WEFT_OP_AVG) over ranks of sparse arrays of one shape: ndim extents, of which indices name the
+ * leading sparse_ndim; a value is a whole sub-array of the others. *result: sorted by index, each index once,
+ * equal bits on all ranks; a whole array in it, zeros included, where that travels in less. It is filled when
+ * the operation is complete, and is the caller's until weft_sparse_release. src is read during the call.
+ * dtype is a float or an integer type that is reduced. Shape, dtype and op are the same on all ranks
+ * (WEFT_ERR_MISMATCH). Returns WEFT_ERR_ARG, also for indices outside the shape; otherwise as above.
+ * Since 1.0 */
+WEFT_API weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, const int64_t* shape,
+                                            int32_t ndim, int32_t sparse_ndim, int32_t dtype, int32_t op,
+                                            const weft_coll_options* options, weft_sparse* result,
+                                            weft_request** request);
+/* Free what weft_sparse_all_reduce put into a result, which becomes empty; nothing for one that is empty.
+ * Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_sparse_release(weft_sparse* result);
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* Between begin and end, this thread's collectives, sends and receives on the communicator are checked and
+ * queued; end launches them together, in the order of the calls. So sends and receives of a pair may come in
+ * any order. A call without request returns WEFT_OK once queued, and completes with end; one with a request
+ * completes with that as well. A call that is refused is no part of the group. Deadlines count from end.
+ * Meanwhile calls of other threads, split and another begin are WEFT_ERR_STATE; an abort or a destroy
+ * completes what is queued. WEFT_ERR_STATE for an end without begin. Threads: as collectives. Since 1.0 */
+WEFT_API weft_status weft_group_begin(weft_comm* comm);
+/* request == NULL: blocks until all calls of the group are complete and returns the first failure among them
+ * (those with requests of their own included). Otherwise *request completes then, with that result. Since 1.0
+ */
+WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
@@ -938,15 +1022,6 @@ WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t par
  * a step, or if the last synchronised step did not reduce it. Threads: one thread at a time per reducer.
  * Since 1.0 */
 WEFT_API weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gradient);
-
-/* Entries of a sparse gradient. Duplicates are allowed: they add up. */
-typedef struct weft_sparse {
-  size_t struct_size;
-  uint64_t count;         /* entries */
-  const int64_t* indices; /* sparse_ndim rows of count each, one for a dimension: row d holds dimension d's */
-  const void* values;     /* count blocks of the dense dimensions' elements, row-major */
-} weft_sparse;
-#define WEFT_SPARSE_INIT {sizeof(weft_sparse), 0, NULL, NULL}
 
 /* The gradient of a parameter with WEFT_PARAM_SPARSE is complete; its entries are read during the call, in
  * both modes. A gradient without entries has count 0. Returns WEFT_ERR_ARG also for an index beyond the shape
