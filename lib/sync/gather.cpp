@@ -282,17 +282,16 @@ Status Reducer::gather_params(const weft_gather_options& options, const Status& 
   if (!s.sharded) {
     return note(Status::error(Code::kState, "gather_params: create the reducer with WEFT_REDUCER_SHARDED"));
   }
-  Status wish;
-  WEFT_TRY(note(check_between_steps("gather_params", &wish)));
-  if (wish.ok()) wish = given;
+  WEFT_TRY(note(check_between_steps("gather_params")));
+  Status wish = given;
   if (wish.ok() && options.flags != 0) wish = Status::error(Code::kArg, cat("unknown flags ", options.flags));
   if (wish.ok() && options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     wish = Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
   }
   start_gather(wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
   if (wish.ok() && s.staging) return {};
-  // The others learn why, and this rank at once.
-  const Status gathered = settle_gather();
+  // The others learn why with their next call, as this rank does, and this rank at once, too.
+  const Status gathered = await_gather();
   return note(!wish.ok() ? wish : !gathered.ok() && s.comm->failed() ? gathered : unable_);
 }
 
@@ -313,9 +312,16 @@ void Reducer::start_gather(int64_t timeout_ms, const Status& wish, bool announce
   gathering_.store(true);
 }
 
-// A gather that was started is over: how it went, once.
+// A gather that was started is over: how it went, once. On all ranks alike, so that a call that is refused
+// for it is refused on all.
 Status Reducer::settle_gather() {
   if (!gathering_.load()) return {};
+  const Status gathered = await_gather();
+  gathering_.store(!gather_->finished());
+  return gathered;
+}
+
+Status Reducer::await_gather() {
   Context& context = state_->comm->context();
   const auto over = [&] { return gather_->finished(); };
   const Deadline deadline = gather_deadline_.ns() > UINT64_MAX - kGraceNs
@@ -329,7 +335,6 @@ Status Reducer::settle_gather() {
     if (!context.engine().wait(over, Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0)))
       return state_->comm->failure();
   }
-  gathering_.store(false);
   return gather_->result();
 }
 

@@ -169,6 +169,7 @@ Status Reducer::retry(const weft_finish_options& options) {
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it")));
   }
+  WEFT_TRY(note(settle_gather()));
   if (!s.retain || kept_step_ != stats_.steps) {
     return note(Status::error(
         Code::kState, cat("of step ", stats_.steps, " nothing is kept: ",

@@ -82,6 +82,7 @@ class Reducer {
   void unmake_step();
   void start_gather(int64_t timeout_ms, const Status& wish, bool announce);
   Status settle_gather();
+  Status await_gather();
   bool end_gather();
   Status wait_value(uint64_t param, int64_t timeout_ms);
   void make_step();  // for the state, driven by the engine
@@ -111,7 +112,7 @@ class Reducer {
   Status finish_local();
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
-  Status check_between_steps(const char* what, Status* gathered);
+  Status check_between_steps(const char* what);
   Status broadcast_root(int32_t wanted, int32_t* root) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
                          const std::vector<int>& stale, Deadline deadline);

@@ -118,11 +118,10 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
-  const Status gathered = settle_gather();  // a failure is told by this call, to all
+  WEFT_TRY(note(settle_gather()));
   WEFT_TRY(open_replan());
   PlanRequest request;
-  const Status mine = gathered.ok() ? given : gathered;
-  const Status wish = mine.ok() ? PlanRequest::read(options, s.manifest, &request) : mine;
+  const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
   return note(take_plan(&request, wish));
 }
 

@@ -166,15 +166,12 @@ class Messages {
 
 }  // namespace
 
-// gathered: what became of gathering parameters; if that failed the call votes no, so that no rank waits for
-// it.
-Status Reducer::check_between_steps(const char* what, Status* gathered) {
+Status Reducer::check_between_steps(const char* what) {
   if (state_->comm->failed()) return state_->comm->failure();
   if (state_->readiness->step().open()) {
     return Status::error(Code::kState, cat(what, " inside ", step_text(), ": finish it first"));
   }
-  *gathered = settle_gather();
-  return {};
+  return settle_gather();
 }
 
 Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
@@ -193,8 +190,7 @@ Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
 }
 
 Status Reducer::broadcast(const weft_broadcast_options& options, const Status& given) {
-  Status gathered;
-  WEFT_TRY(note(check_between_steps("broadcast", &gathered)));
+  WEFT_TRY(note(check_between_steps("broadcast")));
   ReducerState& s = *state_;
   ValuesVote mine;
   mine.call = ValuesVote::kBroadcast;
@@ -203,7 +199,6 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   mine.in_flight = options.in_flight == 0 ? kInFlight : options.in_flight;
   std::unique_ptr<Messages> messages;
   const Status wish = [&]() -> Status {
-    WEFT_TRY(gathered);
     WEFT_TRY(given);
     if (options.flags & ~kAllFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
     if (mine.chunk_bytes < kLeastChunkBytes) {
@@ -232,14 +227,13 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
 }
 
 Status Reducer::check() {
-  Status gathered;
-  WEFT_TRY(note(check_between_steps("check", &gathered)));
+  WEFT_TRY(note(check_between_steps("check")));
   const ReducerState& s = *state_;
   const std::vector<uint32_t> params = compared_params(s.manifest);
   std::vector<uint64_t> digests(params.size());
   ValuesVote mine;
   mine.call = ValuesVote::kCheck;
-  const Status wish = gathered.ok() ? check_values(s.manifest, params, &mine.missing) : gathered;
+  const Status wish = check_values(s.manifest, params, &mine.missing);
   if (wish.ok()) digest_values(s.manifest, *s.buckets, params, &digests);
   mine.refuses = wish.ok() ? 0 : 1;
   mine.digest = digest_range(digests);

@@ -481,30 +481,83 @@ TEST_CASE("ranks that have joined take part in gathers") {
   }));
 }
 
-TEST_CASE("a rank without a parameter's value is named on all ranks, and the reducer stays usable") {
+TEST_CASE("a refused gather is named on all ranks by the next call that they make, which then can be made") {
+  const Model model(params());
+  enum class Next { kBegin, kJoin, kBroadcast, kCheck, kReplan, kGather, kDestroy };
+  const auto make = [](Reducer& reducer, Next next) -> Status {
+    weft_join_result joined{};
+    switch (next) {
+      case Next::kBegin:
+        return reducer.begin(nullptr);
+      case Next::kJoin:
+        return reducer.join({}, &joined);
+      case Next::kBroadcast:
+        return reducer.broadcast(WEFT_BROADCAST_OPTIONS_INIT, {});
+      case Next::kCheck:
+        return reducer.check();
+      case Next::kReplan:
+        return reducer.replan(WEFT_REPLAN_OPTIONS_INIT, {});
+      case Next::kGather:
+        return reducer.gather_params({}, {});
+      case Next::kDestroy:
+        break;
+    }
+    return {};
+  };
+  for (const bool without : {false, true}) {  // a value, or the call is wrong
+    for (const Next next : {Next::kBegin, Next::kJoin, Next::kBroadcast, Next::kCheck, Next::kReplan,
+                            Next::kGather, Next::kDestroy}) {
+      INFO("next call " << static_cast<int>(next) << (without ? ", without a value" : ", a wrong call"));
+      check(run_threads(2, [&](Rank& self) {
+        Values values(model, self.rank == 0 || !without);
+        std::unique_ptr<Reducer> reducer;
+        const uint64_t flags = WEFT_REDUCER_SHARDED | (next == Next::kJoin ? WEFT_REDUCER_UNEVEN : 0);
+        self.expect(make_with_values(self, values.params, flags, 500, &reducer), "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        weft_gather_options options = WEFT_GATHER_OPTIONS_INIT;
+        if (self.rank == 1 && !without) options.flags = 1;
+        const Status gathered = reducer->gather_params(options, {});
+        if (self.rank == 1) {
+          self.expect(gathered.code() == Code::kArg, gathered.text());
+          self.expect(has(gathered.text(), without ? "'large') has no value" : "unknown flags"),
+                      gathered.text());
+        } else {
+          self.expect(gathered, "gather");
+          const Status waited = reducer->wait_param(0, 0);
+          self.expect(has(waited.text(), "rank 1 cannot gather parameters"), waited.text());
+        }
+        if (next == Next::kDestroy) return;
+        const Status told = make(*reducer, next);
+        self.expect(told.code() == Code::kMismatch && has(told.text(), "rank 1 cannot gather parameters"),
+                    told.text());
+        self.expect(step_of(*reducer, gradients), "a step afterwards");
+        if (next == Next::kBegin || without) return;
+        self.expect(make(*reducer, next), "the call that was refused");
+      }));
+    }
+  }
+}
+
+TEST_CASE("a rank that has joined stays inside join when a gather is refused") {
   const Model model(params());
   check(run_threads(2, [&](Rank& self) {
-    Values values(model, self.rank == 0);
+    Values values(model);
     std::unique_ptr<Reducer> reducer;
-    self.expect(make_with_values(self, values.params, WEFT_REDUCER_SHARDED, 500, &reducer), "create");
+    const uint64_t flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_UNEVEN;
+    self.expect(make_with_values(self, values.params, flags, 500, &reducer), "create");
     if (!reducer) return;
     Gradients gradients(model);
-    const Status status = reducer->gather_params({}, {});
-    if (self.rank == 1) {
-      self.expect(status.code() == Code::kArg && has(status.text(), "'large') has no value"), status.text());
-    } else {
-      self.expect(status, "gather");
-      const Status waited = reducer->wait_param(0, 0);
-      self.expect(waited.code() == Code::kMismatch && has(waited.text(), "rank 1 cannot gather parameters"),
-                  waited.text());
-      self.expect(reducer->begin(nullptr).code() == Code::kMismatch, "the next begin says so once");
+    if (self.rank == 0) {
+      weft_gather_options wrong = WEFT_GATHER_OPTIONS_INIT;
+      wrong.flags = 1;
+      self.expect(reducer->gather_params(wrong, {}).code() == Code::kArg, "gather");
+      self.expect(reducer->begin(nullptr).code() == Code::kMismatch, "begin");
+      self.expect(step_of(*reducer, gradients), "a step afterwards");
     }
-    self.expect(step_of(*reducer, gradients), "a step afterwards");
-    weft_gather_options wrong = WEFT_GATHER_OPTIONS_INIT;
-    wrong.flags = 1;
-    const Status refused = reducer->gather_params(self.rank == 0 ? wrong : weft_gather_options{}, {});
-    self.expect(refused.code() == Code::kArg, refused.text());
-    self.expect(step_of(*reducer, gradients).ok() || self.rank == 1, "a step after a refusal");
+    weft_join_result joined{};
+    self.expect(reducer->join({}, &joined), "join");
+    self.expect(joined.steps == static_cast<uint64_t>(self.rank), "joined steps");
   }));
 }
 
