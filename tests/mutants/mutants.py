@@ -115,4 +115,11 @@ MUTANTS = [
     Mutant("indices of other ranks are believed", "sparse.cpp",
            "if (takes_place_[1]) WEFT_TRY(check_received());", "if (takes_place_[2]) WEFT_TRY(check_received());",
            "unit_reducer_sparse_errors"),
+    Mutant("after a rebind the old communicator's results are handed out", "recover.cpp",
+           "  reduced_ = false;\n", "", "unit_reducer_leftovers"),
+    Mutant("a retry sends an earlier step's gradient of what is absent", "recover.cpp",
+           "if (has_bucket(i) && s.presence->absent(i, stamp_) && !", "if (i > stamp_ && !", "unit_reducer_leftovers"),
+    Mutant("the rank that refuses a gather goes on alone", "gather.cpp",
+           "const Status gathered = await_gather();\n  return note", "const Status gathered = settle_gather();\n  return note",
+           "unit_reducer_sharded"),
 ]

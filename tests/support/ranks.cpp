@@ -21,10 +21,11 @@ std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOp
   ContextOptions context_options;
   context_options.mode = options.mode;
   context_options.host = &host_ops();
+  context_options.clock = options.clock;
   std::shared_ptr<Context> context;
   self.expect(Context::create(context_options, &context), "context");
   if (!context) return self.failures;
-  context->system_clock()->set_crowded(true);
+  if (SystemClock* clock = context->system_clock(); clock != nullptr) clock->set_crowded(true);
   const Backend& backend = options.backend != nullptr ? *options.backend : loopback::backend();
   const Status formed = connect(context, backend, &self.comm);
   self.expect(formed, "forming");

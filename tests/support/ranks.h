@@ -38,7 +38,8 @@ struct RanksOptions {
   const Backend* backend = nullptr;  // default: loopback
   Engine::Mode mode = Engine::Mode::kThread;
   CommOptions comm = {};
-  std::vector<int> hosts = {};  // simulated ones, by rank; 0 for ranks that it does not name
+  std::vector<int> hosts = {};             // simulated ones, by rank; 0 for ranks that it does not name
+  std::shared_ptr<Clock> clock = nullptr;  // default: the machine's, for each rank
   RanksOptions() { comm.op_timeout_ms = comm.init_timeout_ms = 60'000; }
 };
 

@@ -1,0 +1,259 @@
+// What steps leave behind when a re-plan, another communicator or a failure comes after them: nothing of the
+// old may be taken for the new.
+#include <functional>
+#include <utility>
+
+#include "form.h"
+#include "registry.h"
+#include "sparse_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+// Called once, where this thread next looks at the time.
+thread_local std::function<void()> at_look;
+
+class WatchedClock final : public Clock {
+ public:
+  WatchedClock() { clock_.set_crowded(true); }
+  uint64_t now_ns() override {
+    if (at_look) std::exchange(at_look, nullptr)();
+    return clock_.now_ns();
+  }
+  void relax(uint32_t round) override { clock_.relax(round); }
+  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
+    clock_.sleep(word, expected, until_ns);
+  }
+  void wake_all(const std::atomic<uint32_t>& word) override { clock_.wake_all(word); }
+
+ private:
+  SystemClock clock_;
+};
+
+// Ranks with a second communicator to go on with when the first has failed.
+void run_with_spare(const std::function<void(Rank&, const std::shared_ptr<Comm>&, test::Meeting&)>& body) {
+  const Registry registry("");
+  test::Meeting meeting(2);
+  RanksOptions options;
+  options.clock = std::make_shared<WatchedClock>();
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        std::shared_ptr<Comm> spare;
+        self.expect(split(self.comm, registry, false, 0, self.rank, &spare), "split");
+        if (spare) body(self, spare, meeting);
+      },
+      options));
+}
+
+weft_begin_options begins(uint64_t flags) {
+  weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+  begin.flags = flags;
+  return begin;
+}
+
+// In a step that is open: all but the absent ones become ready.
+void hand_over(Rank& self, Reducer& reducer, Gradients& gradients, const std::vector<uint64_t>& absent = {}) {
+  self.expect(reducer.absent(absent.data(), absent.size()), "absent");
+  for (uint64_t i = 0; i < gradients.memory().size(); i++) {
+    if (std::find(absent.begin(), absent.end(), i) != absent.end()) continue;
+    self.expect(reducer.ready(i, gradients[i], nullptr), "ready");
+  }
+}
+
+void fail(Rank& self, test::Meeting& meeting) {
+  self.expect(meeting.arrive(self), "meeting");
+  self.comm->fail(Status::error(Code::kCancelled, "enough"));
+}
+
+}  // namespace
+
+TEST_CASE("after a rebind nothing is known of the last step, and what was accumulated is gone") {
+  const Model model({{"a", {3}}, {"b", {5}}});
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(1, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    hand_over(self, *reducer, gradients, self.rank == 0 ? std::vector<uint64_t>{1} : std::vector<uint64_t>{});
+    self.expect(reducer->finish({}), "finish");
+    weft_param_info info{};
+    self.expect(reducer->param(1, &info).ok() && info.absent == (self.rank == 0), "absent from the step");
+    const weft_begin_options local = begins(WEFT_BEGIN_LOCAL);
+    self.expect(reducer->begin(&local), "begin a local step");
+    hand_over(self, *reducer, gradients);
+    self.expect(reducer->finish({}), "finish it");
+    fail(self, meeting);
+    self.expect(reducer->rebind(spare), "rebind");
+
+    const Status result = reducer->result(0, gradients[0]);
+    self.expect(has(result.text(), "has no results"), result.text());
+    const Status waited = reducer->wait_param(0, WEFT_TIMEOUT_POLL);
+    self.expect(has(waited.text(), "no synchronised step has begun"), waited.text());
+    self.expect(reducer->param(1, &info).ok() && info.absent == 0, "absent from no step");
+    weft_reducer_stats stats{};
+    reducer->query(&stats);
+    self.expect(stats.first_active == -1 && stats.last_active == -1, "ranks have other numbers");
+
+    gradients.fill(2, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    hand_over(self, *reducer, gradients);
+    self.expect(reducer->finish({}), "finish");
+    const Gradients expected = reference(model, {2}, 2, 2);
+    self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "the new step alone");
+  });
+}
+
+TEST_CASE("after a re-plan the last step is over for those who wait, and has no results to ask for") {
+  const Model model({{"a", {3}}, {"b", {5}}, {"c", {7}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    hand_over(self, *reducer, gradients);
+    self.expect(reducer->finish({}), "finish");
+    const uint64_t limit = 1000;
+    weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+    options.bucket_limits = &limit;
+    options.bucket_limit_count = 1;
+    self.expect(reducer->replan(options, {}), "re-plan");
+    self.expect(reducer->bucket_count() == 1, "another plan");
+    for (uint64_t i = 0; i < model.size(); i++) {
+      self.expect(reducer->wait_param(i, WEFT_TIMEOUT_POLL), "its result is in its gradient");
+    }
+    const Status result = reducer->result(0, gradients[0]);
+    self.expect(has(result.text(), "has no results"), result.text());
+    const uint64_t before_ns = self.comm->context().clock().now_ns();
+    reducer.reset();
+    self.expect(!self.comm->failed(), "it ends between steps");
+    self.expect(self.comm->context().clock().now_ns() - before_ns < 1'900'000'000, "it waits for nothing");
+  }));
+}
+
+TEST_CASE("fixed indices travel once more after a rebind, and may be others") {
+  const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(
+        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_SPARSE_FIXED}),
+        "create");
+    if (!reducer) return;
+    const auto step = [&](uint64_t row) {
+      const Coo coo = make_coo(model[0], {row, 60}, [](uint64_t, uint64_t) { return 2.0; });
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      weft_sparse result{};
+      self.expect(reducer->sparse_result(0, &result), "result");
+      self.expect(rows_of(model[0], result) == std::vector<uint64_t>{row, 60}, "rows");
+    };
+    step(3);
+    step(3);
+    fail(self, meeting);
+    self.expect(reducer->rebind(spare), "rebind");
+    weft_sparse result{};
+    self.expect(has(reducer->sparse_result(0, &result).text(), "has no results"), "no result after a rebind");
+    step(9);
+    step(9);
+  });
+}
+
+TEST_CASE("a retry takes what was absent everywhere as zero, not as an earlier step's") {
+  const Model model({{"a", {3}}, {"b", {5}}});
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.mode = WEFT_GRADIENT_VIEW, .limits = {0}, .flags = WEFT_REDUCER_RETAIN}),
+                "create");
+    if (!reducer) return;
+    std::vector<float*> views;
+    for (uint64_t i = 0; i < model.size(); i++) {
+      void* view = nullptr;
+      self.expect(reducer->grad_view(i, &view), "view");
+      views.push_back(static_cast<float*>(view));
+      std::fill_n(views[i], model.count(i), 7.0f);
+    }
+    const auto ready = [&](uint64_t param) {
+      self.expect(reducer->ready(param, views[param], nullptr), "ready");
+    };
+    self.expect(reducer->begin(nullptr), "begin");
+    ready(0);
+    ready(1);
+    self.expect(reducer->finish({}), "a step in which both are there, and kept");
+    const weft_begin_options fixed = begins(WEFT_BEGIN_FIXED);
+    self.expect(reducer->begin(&fixed), "begin");
+    const uint64_t absent = 1;  // in the bucket that comes first
+    self.expect(reducer->absent(&absent, 1), "absent");
+    fail(self, meeting);
+    std::fill_n(views[0], model.count(0), 4.0f);
+    ready(0);
+    self.expect(!reducer->finish({}).ok(), "finish");
+    self.expect(reducer->rebind(spare), "rebind");
+    self.expect(reducer->retry({}), "retry");
+    self.expect(views[0][0] == 4 && views[0][2] == 4, "the mean of what is there");
+    self.expect(views[1][0] == 0 && views[1][4] == 0, "the view of what is not");
+  });
+}
+
+TEST_CASE("a begin that fails half way leaves no step open") {
+  const Model model({{"a", {3}}, {"b", {5}}});
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish({}), "the step that shows that b is not used");
+    self.expect(meeting.arrive(self), "meeting");
+    at_look = [&] { self.comm->fail(Status::error(Code::kCancelled, "now")); };
+    const Status begun = reducer->begin(nullptr);
+    self.expect(begun.code() == Code::kCancelled, begun.text());
+    self.expect(reducer->rebind(spare), "rebind, for which no step may be open");
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish({}), "finish");
+  });
+}
+
+TEST_CASE("a call of ready that returns only after a rebind touches nothing of the old step") {
+  const Model model({{"a", {3}}});
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_RETAIN}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(3, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    fail(self, meeting);
+    std::atomic<bool> counted{false}, go_on{false};
+    Status ready;
+    std::thread late([&] {
+      // The gradient is in its bucket and counted; what is left to do is to note the time.
+      at_look = [&] {
+        counted = true;
+        while (!go_on) std::this_thread::yield();
+      };
+      ready = reducer->ready(0, gradients[0], nullptr);
+    });
+    while (!counted) std::this_thread::yield();
+    self.expect(!reducer->finish({}).ok(), "finish");
+    self.expect(reducer->rebind(spare), "rebind");
+    go_on = true;
+    late.join();
+    self.expect(ready, "ready");
+    self.expect(reducer->retry({}), "retry");
+    const Gradients expected = reference(model, {3}, 2, 2);
+    self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+  });
+}
