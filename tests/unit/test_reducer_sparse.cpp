@@ -1,4 +1,7 @@
 // Sparse gradients: what comes out is the average of what went in, whatever travelled.
+#include <set>
+
+#include "core/hook_table.h"
 #include "registry.h"
 #include "shm/backend.h"
 #include "sparse_rig.h"
@@ -82,6 +85,47 @@ std::string wrong(const TestParam& param, const weft_sparse& result, const Rows&
     left.erase(rows[e]);
   }
   return left.empty() ? "" : cat(left.size(), " rows are missing");
+}
+
+// What a hook of the program's own is shown.
+struct Shown {
+  std::set<std::string> planned, staged;
+  uint32_t last = 0;     // buckets that were the last one
+  uint32_t strange = 0;  // that are not among those counted
+  uint64_t replanned = 0;
+
+  void look(const weft_bucket& bucket, std::set<std::string>* names) {
+    for (uint64_t i = 0; i < bucket.param_count; i++) names->insert(bucket.params[i].name);
+    strange += bucket.index >= bucket.bucket_count ? 1 : 0;
+  }
+};
+
+std::shared_ptr<Hook> hook_that_notes(Shown* shown) {
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "notes";
+  table.plan = [](void* data, const weft_bucket* bucket, weft_hook_plan* plan, char*) -> weft_status {
+    static_cast<Shown*>(data)->look(*bucket, &static_cast<Shown*>(data)->planned);
+    plan->collective_count = 1;
+    plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+    plan->collectives[0].dtype = bucket->dtype;
+    plan->collectives[0].op = WEFT_OP_AVG;
+    plan->collectives[0].count = bucket->count;
+    return WEFT_OK;
+  };
+  table.stage = [](void* data, const weft_bucket* bucket, weft_stage* stage, char*) -> weft_status {
+    Shown& notes = *static_cast<Shown*>(data);
+    notes.look(*bucket, &notes.staged);
+    notes.last += stage->index == 0 && bucket->is_last != 0 ? 1 : 0;
+    return WEFT_OK;
+  };
+  table.replan = [](void* data, uint64_t buckets, char*) -> weft_status {
+    static_cast<Shown*>(data)->replanned = buckets;
+    return WEFT_OK;
+  };
+  std::shared_ptr<Hook> hook;
+  if (!make_hook_table(table, shown, &hook).ok()) return nullptr;
+  return hook;
 }
 
 const std::vector<TestParam>& sparse_params() {
@@ -172,6 +216,29 @@ TEST_CASE("hooks leave sparse gradients alone") {
       }
     }));
   }
+}
+
+TEST_CASE("a hook of the program's own is never shown a sparse bucket, and its last bucket is a dense one") {
+  const Model model(sparse_params());
+  const std::set<std::string> dense = {"dense", "bias"};
+  check(run_threads(2, [&](Rank& self) {
+    Shown shown;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_that_notes(&shown), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    for (const uint64_t seed : {100, 200, 300}) {
+      self.expect(reducer->begin(nullptr), "begin");
+      self.expect(ready_step(*reducer, model, gradients, seed, self.rank, 9), "ready");
+      self.expect(reducer->finish({}), "finish");
+      expect_results(self, *reducer, model, {seed}, 9, 2);
+      // Afterwards a sparse bucket is the last to be launched.
+      if (seed == 100) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+    }
+    self.expect(shown.planned == dense && shown.staged == dense, "dense parameters alone");
+    self.expect(shown.last == 3 && shown.strange == 0, cat(shown.last, " last buckets in three steps"));
+    self.expect(shown.replanned == reducer->bucket_count(), "indices and counts are of all buckets");
+  }));
 }
 
 TEST_CASE("a sparse gradient travels as entries or whole, whatever moves less") {
