@@ -6,8 +6,10 @@ result in the gradients. `batches` are those of one rank and one step, as many a
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.func import functional_call
 
 import weft
+from models import Loss
 
 LIMIT_BYTES = 4096  # of a bucket: several buckets in every model
 
@@ -19,11 +21,10 @@ class Mode:
     ddp_options = {}
     reducer_options = {}
     wire = None  # the type in which gradients travel, if it is not their own
+    joins = False  # ranks end at different steps
 
     def excluded(self, model):
         """Why a model is not run in this mode, or nothing."""
-        if model.sparse and self.wire:
-            return "PyTorch's casts take no sparse gradients"
         return ""
 
     def wrap(self, ddp_class, module):
@@ -37,11 +38,15 @@ class Mode:
     def clear(self, ddp):
         ddp.zero_grad(set_to_none=True)
 
+    def loss(self, module, batch):
+        """module: Loss's, or DDP's around one."""
+        return module(batch)
+
     def step_ddp(self, ddp, batches):
-        ddp(batches[0]).backward()
+        self.loss(ddp, batches[0]).backward()
 
     def step_weft(self, synced, batches):
-        synced.backward(synced.module.loss(batches[0]))
+        synced.backward(self.loss(Loss(synced.module), batches[0]))
 
     def finish(self, ddp, synced):
         """What else must be equal after the last step; raises AssertionError."""
@@ -69,13 +74,13 @@ class Accumulate(Mode):
     def step_ddp(self, ddp, batches):
         for batch in batches[:-1]:
             with ddp.no_sync():
-                ddp(batch).backward()
-        ddp(batches[-1]).backward()
+                self.loss(ddp, batch).backward()
+        self.loss(ddp, batches[-1]).backward()
 
     def step_weft(self, synced, batches):
         for batch in batches[:-1]:
-            synced.module.loss(batch).backward()
-        synced.backward(synced.module.loss(batches[-1]))
+            self.loss(Loss(synced.module), batch).backward()
+        synced.backward(self.loss(Loss(synced.module), batches[-1]))
 
 
 class AccumulateView(Accumulate, View):
@@ -83,7 +88,7 @@ class AccumulateView(Accumulate, View):
 
     def step_weft(self, synced, batches):
         for batch in batches:
-            synced.backward(synced.module.loss(batch), local=batch is not batches[-1])
+            synced.backward(self.loss(Loss(synced.module), batch), local=batch is not batches[-1])
 
 
 class AccumulateLocal(Accumulate):
@@ -92,7 +97,7 @@ class AccumulateLocal(Accumulate):
     def step_weft(self, synced, batches):
         for batch in batches:
             synced.zero_grad()
-            synced.backward(synced.module.loss(batch), local=batch is not batches[-1])
+            synced.backward(self.loss(Loss(synced.module), batch), local=batch is not batches[-1])
 
 
 class OneBucket(Mode):
@@ -138,6 +143,16 @@ class ReplanView(Replan, View):
     pass
 
 
+def dense_only(hook):
+    """A hook of DDP's that leaves sparse gradients as they are, which PyTorch's casts do not take."""
+    def plain(state, bucket):
+        if not bucket.buffer().is_sparse:
+            return hook(state, bucket)
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] / dist.get_world_size())
+    return plain
+
+
 class CastHook(Mode):
     """Gradients travel in 16 bits."""
 
@@ -150,12 +165,12 @@ class CastHook(Mode):
 
     def wrap(self, ddp_class, module):
         ddp = super().wrap(ddp_class, module)
-        ddp.register_comm_hook(None, type(self).theirs)
+        ddp.register_comm_hook(self, dense_only(type(self).theirs))
         return ddp
 
     def bind(self, synced_class, module, comm):
         with weft.Hook(comm.context, self.name, order="ddp") as hook:
-            self.reducer_options = {"hook": hook}
+            self.reducer_options = {**self.reducer_options, "hook": hook}
             return super().bind(synced_class, module, comm)
 
 
@@ -184,7 +199,7 @@ class Buffers(Mode):
 
     def step_weft(self, synced, batches):
         with synced.step():
-            synced.module.loss(batches[0]).backward()
+            self.loss(Loss(synced.module), batches[0]).backward()
 
     def finish(self, ddp, synced):
         for (name, ours), (_, theirs) in zip(synced.module.named_buffers(), ddp.module.model.named_buffers()):
@@ -214,7 +229,7 @@ class ReduceBf16(Mode):
 
     def wrap(self, ddp_class, module):
         ddp = super().wrap(ddp_class, module)
-        ddp.register_comm_hook(None, reduced_as(type(self).travels_as))
+        ddp.register_comm_hook(None, dense_only(reduced_as(type(self).travels_as)))
         return ddp
 
     def bind(self, synced_class, module, comm):
@@ -235,7 +250,11 @@ class ReduceF32View(ReduceF32, View):
 
 
 class Fp16Hook(CastHook):
-    name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_hook
+    name, wire = "fp16", "f16"
+
+    @staticmethod
+    def theirs(state, bucket):
+        return default_hooks.fp16_compress_hook(None, bucket)
 
 
 class Bf16Hook(CastHook):
@@ -243,16 +262,112 @@ class Bf16Hook(CastHook):
 
     @staticmethod
     def theirs(state, bucket):  # by its own name DDP takes it with NCCL alone
-        return default_hooks.bf16_compress_hook(state, bucket)
+        return default_hooks.bf16_compress_hook(None, bucket)
 
 
 class Fp16WrapperHook(CastHook):
-    name, wire, theirs = "fp16", "f16", default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
+    name, wire = "fp16", "f16"
+
+    @staticmethod
+    def theirs(state, bucket):
+        return default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)(None, bucket)
+
+
+class AccumulateFp16(Accumulate, Fp16Hook):
+    """The sum of several backward passes is cast, once."""
+
+
+class AccumulateLocalFp16(AccumulateLocal, Fp16Hook):
+    pass
+
+
+class Absent(Mode):
+    """Some parameters are constants in a step, on some ranks or on all: a list says which; finish says it of the rest."""
+
+    def bind(self, synced_class, module, comm):
+        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], **self.reducer_options, "absent": True})
+
+    def wrap(self, ddp_class, module):
+        return ddp_class(module, bucket_cap_mb=LIMIT_BYTES / 2**20, find_unused_parameters=True, **self.ddp_options)
+
+    def constants(self, model):
+        """Indices. DDP has no absent sparse gradients."""
+        sparse = {id(layer.weight) for layer in model.modules() if getattr(layer, "sparse", False) is True and hasattr(layer, "weight")}
+        return [index for index, parameter in enumerate(model.parameters()) if id(parameter) not in sparse and
+                ((index + model.step) % 4 == 0 or (index + model.step + model.rank) % 3 == 0)]
+
+    def loss(self, module, batch):
+        model, prefix = (module.model, "model.") if isinstance(module, Loss) else (module.module.model, "module.model.")
+        named, constants = list(model.named_parameters()), self.constants(model)
+        return functional_call(module, {prefix + named[index][0]: named[index][1].detach() for index in constants}, (batch,))
+
+    def step_weft(self, synced, batches):
+        with synced.step():
+            synced.reducer.absent(*self.constants(synced.module))
+            self.loss(Loss(synced.module), batches[0]).backward()
+
+
+class AbsentView(Absent, View):
+    pass
+
+
+class Join(Mode):
+    """Ranks have different numbers of steps. Sums are divided by all ranks."""
+
+    joins = True
+    initial = True  # divided by the initial number of ranks
+    active = 0  # ranks, in DDP's step
+
+    def excluded(self, model):
+        if model.sparse:
+            return "for sparse gradients, ranks that have joined DDP's call collectives that do not match"
+        return super().excluded(model)
+
+    def bind(self, synced_class, module, comm):
+        self.reducer_options = {**self.reducer_options, "uneven": True, "divide_by": "world" if self.initial else "active"}
+        return super().bind(synced_class, module, comm)
+
+
+class JoinView(Join, View):
+    pass
+
+
+class JoinActive(Join):
+    """Sums are divided by the ranks that still have data."""
+
+    initial = False
+
+
+class JoinReplan(Join):
+    """Buckets change while some ranks have joined."""
+
+    reducer_options = {"replan": True}
+
+
+class JoinAccumulate(Join, AccumulateLocal):
+    """With local steps."""
+
+
+class JoinFp16(Join, Fp16Hook):
+    pass
+
+
+class JoinActiveFp16(JoinActive, Fp16Hook):
+    """DDP's own hook divides by all ranks, whatever join was told: this one does as it was told."""
+
+    @staticmethod
+    def theirs(mode, bucket):
+        wire = bucket.buffer().to(torch.float16).div_(mode.active or 1)
+        future = dist.all_reduce(wire, async_op=True).get_future()
+        return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
 
 
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
          "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
          "replan-view": ReplanView, "static": Static, "static-view": StaticView, "buffers": Buffers,
-         "fp16": Fp16Hook, "bf16": Bf16Hook,
-         "fp16-wrapper": Fp16WrapperHook, "reduce-bf16": ReduceBf16, "reduce-f32": ReduceF32,
+         "absent": Absent, "absent-view": AbsentView, "join": Join, "join-view": JoinView, "join-active": JoinActive,
+         "join-replan": JoinReplan, "join-accumulate": JoinAccumulate, "join-fp16": JoinFp16,
+         "join-active-fp16": JoinActiveFp16, "fp16": Fp16Hook, "bf16": Bf16Hook, "fp16-wrapper": Fp16WrapperHook,
+         "accumulate-fp16": AccumulateFp16, "accumulate-local-fp16": AccumulateLocalFp16,
+         "reduce-bf16": ReduceBf16, "reduce-f32": ReduceF32,
          "reduce-bf16-view": ReduceBf16View, "reduce-f32-view": ReduceF32View}

@@ -21,13 +21,14 @@ import torch_venv  # noqa: E402
 RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse,complex"
 MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,static,"
-         "static-view,buffers,fp16,bf16,fp16-wrapper,reduce-bf16,reduce-f32,reduce-bf16-view,"
-         "reduce-f32-view")
+         "static-view,buffers,absent,absent-view,join,join-view,join-active,join-replan,join-accumulate,join-fp16,"
+         "join-active-fp16,fp16,bf16,fp16-wrapper,accumulate-fp16,accumulate-local-fp16,reduce-bf16,reduce-f32,"
+         "reduce-bf16-view,reduce-f32-view")
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
-              "static_changes,static_ranks_differ,uneven_inputs,state_broadcast,coalesced_broadcast,ignored_differ,"
-              "buffers_by_hook,"
-              "stop_when_exhausted,optimiser_in_step,clip_grad_norm,zero_redundancy")
+              "checkpointing_unused,static_changes,static_ranks_differ,uneven_inputs,stop_when_exhausted,two_joined,"
+              "state_broadcast,coalesced_broadcast,ignored_differ,buffers_by_hook,optimiser_in_step,optimisers_by_bucket,"
+              "exact_hooks,clip_grad_norm,zero_redundancy")
 
 
 def parse_arguments():
@@ -38,7 +39,7 @@ def parse_arguments():
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--modes", default=MODES)
     parser.add_argument("--behaviours", default=BEHAVIOURS)
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for a job")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for a job")
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     return arguments

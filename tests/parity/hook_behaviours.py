@@ -1,0 +1,121 @@
+"""Hooks over many steps, and optimisers behind the buckets: functions as in behaviours.py."""
+import copy
+import threading
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+import weft
+from binding import Synchronised
+from pair import Heads, Pair, seeded
+
+
+def optimiser_in_step(comm):
+    """an optimiser that updates a bucket's parameters as soon as it is reduced, while others travel (cases 82, 83)"""
+    told, plan, parameters = threading.Semaphore(0), [], []
+
+    def update(step, bucket, status):
+        with torch.no_grad():
+            for index in plan[bucket]:
+                parameters[index] -= parameters[index].grad
+        told.release()
+
+    pair = Pair(comm, seeded(Heads), {"on_bucket": update, "bucket_limits": [0]})
+    plan += [bucket.params for bucket in pair.synced.reducer.buckets()]
+    parameters += pair.synced.parameters
+    optimiser, problems = torch.optim.SGD(pair.theirs.parameters(), lr=1.0), []
+    for step in range(4):
+        pair.clear()
+        sum(pair.ddp(pair.inputs(step))).backward()
+        optimiser.step()
+        pair.synced.backward(sum(pair.ours(pair.inputs(step))))
+        if not all(told.acquire(timeout=10) for _ in plan):
+            return [f"step {step}: not every bucket is told"]
+        problems += [f"step {step}: {name}" for (name, one), two in zip(pair.ours.named_parameters(),
+                                                                        pair.theirs.parameters()) if not torch.equal(one, two)]
+    return problems
+
+
+def layers():
+    return nn.Sequential(nn.Linear(4, 17), nn.Tanh(), nn.Linear(17, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+class ByBucket:
+    """Updates the parameters of each bucket as soon as it is reduced: an optimiser a bucket."""
+
+    def __init__(self, comm, module, optimiser, **options):
+        self.told, self.optimisers = threading.Semaphore(0), []
+        self.synced = Synchronised(module, comm, on_bucket=self.update, bucket_limits=[100], **options)
+        self.optimisers += [optimiser([self.synced.parameters[index] for index in bucket.params])
+                            for bucket in self.synced.reducer.buckets()]
+
+    def update(self, step, bucket, status):
+        self.optimisers[bucket].step()
+        self.told.release()
+
+    def train(self, loss):
+        self.synced.backward(loss)
+        return all(self.told.acquire(timeout=10) for _ in self.optimisers)
+
+
+def optimisers_by_bucket(comm):
+    """Adam and AdamW in the buckets' callbacks give the weights of stepping after finish, bit by bit (cases 82, 83)"""
+    kinds = [lambda parameters: torch.optim.Adam(parameters, lr=0.03, eps=0.01),
+             lambda parameters: torch.optim.AdamW(parameters, lr=0.03, eps=0.01, weight_decay=0.1)]
+    problems = []
+    for number, mode in ((number, mode) for number in range(2) for mode in ("copy", "view")):
+        inside = seeded(layers)
+        after = Pair(comm, copy.deepcopy(inside), {"mode": mode})
+        each = ByBucket(comm, inside, kinds[number], mode=mode)
+        optimisers = [kinds[number](module.parameters()) for module in (after.ours, after.theirs)]
+        for step in range(10):
+            inputs = [torch.randn(6, 4, generator=torch.Generator().manual_seed(100 * step + comm.rank))]
+            after.ddp.zero_grad()
+            for synced in (after.synced, each.synced):
+                synced.zero_grad()
+            after.ddp(*inputs).square().sum().backward()
+            after.synced.backward(after.ours(*inputs).square().sum())
+            for optimiser in optimisers:
+                optimiser.step()
+            if not each.train(inside(*inputs).square().sum()):
+                return [f"step {step}: not every bucket is told"]
+            # Of two ranks DDP adds in the same order.
+            equal = torch.equal if comm.size == 2 else lambda one, two: torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+            for (name, one), two, three in zip(inside.named_parameters(), after.ours.parameters(), after.theirs.parameters()):
+                if not torch.equal(one, two) or not equal(one, three):
+                    problems.append(f"optimiser {number}, {mode}, step {step}: {name}")
+        each.synced.close()
+        after.synced.close()
+    return problems
+
+
+def exact_hooks(comm):
+    """a hundred steps under each hook give the exact mean, as all-reduce does; PowerSGD loses only bits of a matrix of
+    rank one (case 75)"""
+    start, problems = 60, []
+    mean = (comm.size - 1) / 2
+    for name, options in (("allreduce", {}), ("post_local_sgd", {"start": 1000, "local": "none"}),
+                          ("powersgd", {"rank": 1, "start": start, "min_rate": 1})):
+        for mode in ("copy", "view"):
+            pair = Pair(comm, seeded(lambda: nn.Linear(12, 10)),
+                        {"hook": weft.Hook(comm.context, name, **options), "mode": mode})
+            if name == "powersgd":
+                state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=start, min_compression_rate=1)
+                pair.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+            for step in range(100):
+                pair.ddp.zero_grad()
+                pair.synced.zero_grad()
+                batch = torch.full((1, 12), float(comm.rank))
+                pair.ddp(batch).sum().backward()
+                pair.synced.backward(pair.ours(batch).sum())
+                ours, theirs = pair.ours.weight.grad, pair.theirs.weight.grad
+                exact = name != "powersgd" or step < start
+                right = bool((ours == mean).all()) if exact else torch.allclose(ours, torch.tensor(mean), rtol=1e-5)
+                if not right or not torch.allclose(ours, theirs, rtol=1e-5):
+                    problems.append(f"{name}, {mode}, step {step}: {ours.unique().tolist()}, DDP's {theirs.unique().tolist()}")
+            pair.synced.close()
+    return problems
+
+
+HOOK_BEHAVIOURS = {function.__name__: function for function in (optimiser_in_step, optimisers_by_bucket, exact_hooks)}
