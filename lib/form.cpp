@@ -206,6 +206,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   args.deadline = deadline;
   args.arena = std::move(arena);
   args.failpoints = options.failpoints;
+  args.progress_thread = context->engine().mode() == Engine::Mode::kThread;
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;

@@ -11,6 +11,7 @@
 #include "coll/hierarchical/hierarchical.h"
 #include "frames/custom_link.h"
 #include "frames/meet.h"
+#include "mpi_flavour.h"
 
 #define WEFT_BACKEND(name)  \
   namespace weft::name {    \
@@ -56,15 +57,15 @@ std::vector<Module> modules() {
             {"UCX_MEM_MMAP_HOOK_MODE", "none"},
             {"UCX_MEM_MALLOC_HOOKS", "n"},
             {"UCX_MEM_MALLOC_RELOC", "n"}}},
-          {"mpi", {}},
           {"nccl", {}}};
 }
 
-BackendEntry load_module(const std::string& folder, const Module& wanted) {
+// file: "ucx" of libweft-ucx.so.
+BackendEntry load_module(const std::string& folder, const Module& wanted, const std::string& file) {
   BackendEntry entry;
   entry.name = wanted.name;
   entry.is_module = true;
-  const std::string path = cat(folder, "/libweft-", wanted.name, ".so");
+  const std::string path = cat(folder, "/libweft-", file, ".so");
   const BackendModule* module = nullptr;
   if (file_exists(path) && !is_loaded(path)) {
     const TemporaryEnvironment environment(wanted.environment);
@@ -83,6 +84,29 @@ BackendEntry load_module(const std::string& folder, const Module& wanted) {
   return entry;
 }
 
+// The module for the MPI library of this process.
+BackendEntry load_mpi(const std::string& folder) {
+  const auto path = [&](const std::string& flavour) { return cat(folder, "/libweft-mpi-", flavour, ".so"); };
+  BackendEntry entry;
+  entry.name = "mpi";
+  entry.is_module = true;
+  if (!file_exists(path("openmpi")) && !file_exists(path("mpich"))) {
+    entry.status = Status::error(
+        Code::kUnavailable,
+        cat("not loaded: there is no libweft-mpi-openmpi.so or libweft-mpi-mpich.so in ", folder));
+    return entry;
+  }
+  std::string flavour;
+  entry.status = choose_mpi(mpi_facts(), &flavour);
+  if (!entry.status.ok()) return entry;
+  if (!file_exists(path(flavour))) {
+    entry.status = Status::error(Code::kUnavailable, cat("because this process uses ", mpi_title(flavour),
+                                                         ", and there is no ", path(flavour)));
+    return entry;
+  }
+  return load_module(folder, {"mpi", {}}, cat("mpi-", flavour));
+}
+
 }  // namespace
 
 Registry::Registry(const std::string& module_path) {
@@ -93,8 +117,10 @@ Registry::Registry(const std::string& module_path) {
     backends_.push_back(std::move(entry));
   }
   const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
-  for (const Module& module : modules()) backends_.push_back(load_module(folder, module));
+  for (const Module& module : modules()) backends_.push_back(load_module(folder, module, module.name));
+  backends_.push_back(load_mpi(folder));
   compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");
+  compose("shm+mpi", "shm among the ranks of a host, mpi between hosts", 45, "shm", "mpi");
 }
 
 Status Registry::add(const weft_transport& table) {

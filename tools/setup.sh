@@ -14,7 +14,7 @@ clang_format=19.1.7
 clang_tidy=23.1.4
 
 debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
-  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev iproute2"
+  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
 fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
   json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
 arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"

@@ -363,6 +363,14 @@ Status process_environment(Environment* environment) {
   return load_secret(environment);
 }
 
+Launcher process_mpi_launcher() {
+  const std::lock_guard lock(environment_mutex());
+  const Getter get = [](const char* variable) { return std::getenv(variable); };
+  const Variables variables(get);
+  if (variables.has("OMPI_COMM_WORLD_RANK")) return Launcher::kOpenMpi;
+  return variables.has("PMI_RANK") ? Launcher::kPmi : Launcher::kNone;
+}
+
 TemporaryEnvironment::TemporaryEnvironment(std::vector<EnvironmentVariable> variables)
     : lock_(environment_mutex()), set_(std::move(variables)) {
   const auto is_set = [](const EnvironmentVariable& v) { return std::getenv(v.name) != nullptr; };

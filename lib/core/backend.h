@@ -35,8 +35,9 @@ struct BackendArgs {
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
-  std::vector<int> names;      // ranks of the communicator, by rank of exchange; empty: the same
-  const void* self = nullptr;  // Backend::self
+  std::vector<int> names;       // ranks of the communicator, by rank of exchange; empty: the same
+  const void* self = nullptr;   // Backend::self
+  bool progress_thread = true;  // the engine has one, beside the program's own that drive it
 };
 
 // A test may make this rank fail here.
@@ -76,7 +77,7 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 4;
+inline constexpr uint32_t kBackendModuleAbi = 5;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

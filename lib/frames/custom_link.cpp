@@ -20,16 +20,6 @@ constexpr uint64_t kEagerBytes = 512 * 1024;
 static_assert(kEagerBytes < kWindowBytes);
 constexpr size_t kMostReason = 256;
 
-// A frame's head, of the kind that it says; all of it if it is too short or of no kind.
-ByteView head_of(ByteView frame) {
-  FrameKind kind = FrameKind::kMessage;
-  if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
-  const size_t size = kind == FrameKind::kFragment ? sizeof(Fragment)
-                      : kind == FrameKind::kNote   ? sizeof(Note)
-                                                   : sizeof(Header);
-  return frame.first(std::min(size, frame.size()));
-}
-
 }  // namespace
 
 CustomLink::CustomLink(const weft_transport& table, int rank, int size, Log& log)

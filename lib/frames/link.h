@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -48,6 +49,10 @@ class Link {
   virtual ~Link() = default;
   // First. *address: where the other ranks reach this one, 1 to kMostAddressBytes bytes.
   virtual Status open(LinkEvents& events, Bytes* address) = 0;
+  // Whether join is to be called; the same on all ranks.
+  virtual bool joins() const { return false; }
+  // Collective, before the first connect: all addresses, by rank. The ranks have just agreed to call it.
+  virtual Status join(const std::vector<ByteView>& /*addresses*/) { return {}; }
   // Once for each peer. Of two ranks the lower one connects first; the other one does when it has heard from
   // it.
   virtual Status connect(int peer, ByteView address, LinkLimits* limits) = 0;

@@ -85,8 +85,19 @@ Status await(FramedTransport& transport, const BackendArgs& args, bool Peer::* h
       .with_ranks(silent);
 }
 
+// What links do together before any of them connects.
+Status join(FramedTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
+  if (!transport.joins()) return {};
+  WEFT_TRY(agree_on(args.exchange, {}, args.deadline));
+  std::vector<ByteView> addresses;
+  addresses.reserve(cards.size());
+  for (const Card& card : cards) addresses.emplace_back(card.address);
+  return agree_on(args.exchange, transport.join(addresses), args.deadline);
+}
+
 // Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
 Status meet(FramedTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
+  WEFT_TRY(join(transport, args, cards));
   const int rank = args.exchange.rank();
   const Status called = call(transport, rank, cards);
   const Status agreed = agree_on(args.exchange, called, args.deadline);

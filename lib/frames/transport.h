@@ -60,6 +60,8 @@ class FramedTransport final : public Transport, private LinkEvents {
 
   // For meet.cpp, before anything is posted.
   Status open(Bytes* address) { return link_->open(*this, address); }
+  bool joins() const { return link_->joins(); }
+  Status join(const std::vector<ByteView>& addresses) { return link_->join(addresses); }
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   Status connect(int rank, ByteView address);
   void tell(Peer& peer, NoteKind kind, uint64_t first = 0, uint64_t second = 0);

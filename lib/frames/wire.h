@@ -3,6 +3,7 @@
 // believed before parse has looked at it. Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -74,6 +75,16 @@ bool parse(ByteView bytes, T* value) {
   if (bytes.size() != sizeof(T)) return false;
   std::memcpy(value, bytes.data(), sizeof(T));
   return true;
+}
+
+// Of a frame in one piece: its head, of the kind that it says; all of it if it is too short or of no kind.
+inline ByteView head_of(ByteView frame) {
+  FrameKind kind = FrameKind::kMessage;
+  if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
+  const size_t size = kind == FrameKind::kFragment ? sizeof(Fragment)
+                      : kind == FrameKind::kNote   ? sizeof(Note)
+                                                   : sizeof(Header);
+  return frame.first(std::min(size, frame.size()));
 }
 
 }  // namespace weft::frames

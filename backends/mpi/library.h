@@ -1,0 +1,38 @@
+// The MPI library of this process, as Weft uses it: whether it may be called, from which threads, and who
+// begins and ends it. Used by the backend's probe and by its Link. Threads: any thread, unless said.
+#pragma once
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <string>
+
+#include "base/status.h"
+
+namespace weft::mpi {
+
+// "Open MPI v4.1.4", "MPICH 4.0.2": of the library that is loaded, which need not be the one that this was
+// built for.
+std::string version();
+
+// kUnavailable with "because ..." unless the library is the right one and MPI runs, or may be begun by Weft:
+// where Weft itself has loaded it. A program that has loaded MPI begins it when it likes.
+Status usable();
+
+// From which threads MPI may be called.
+enum class Callers { kAny, kOneAtATime, kMainThread };
+
+// Begin MPI if nobody has. kUnavailable where MPI does not allow what an engine with a progress thread, or
+// one without, does. On the program's thread.
+Status begin(bool progress_thread, Callers* callers);
+
+// Something was left to MPI that it may not end with: a message to a rank that does not take it, for one.
+// If Weft has begun MPI, Weft does not end it then.
+void leave_unfinished();
+
+// kUnavailable: "because what: MPI's words".
+Status failed(const std::string& what, int error);
+std::string words(int error);
+
+}  // namespace weft::mpi

@@ -1,0 +1,351 @@
+#include "mpi_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "base/text.h"
+#include "frames/wire.h"
+
+namespace weft::mpi {
+namespace {
+
+constexpr int kFrameTag = 0;
+// Most messages need not be offered first: the receiver's answer is MPI's way through a busy rank, too.
+constexpr uint64_t kEagerBytes = 256 * 1024;
+// Frames that one call of progress() hears.
+constexpr int kMostHeard = 16;
+// How long MPI may take to let go of the staging, and how long MPI_Finalize waits for a call that is running.
+constexpr int64_t kWindUpMs = 1000;
+
+// Where a rank is found, and the tag that tells its communicator from others that are made at the same time.
+struct Address {
+  int32_t world_rank = 0;
+  int32_t world_size = 0;
+  int32_t tag = 0;
+};
+constexpr int kLeastTagBound = 32767;  // every MPI library has as many
+
+bool parse(ByteView bytes, Address* address) {
+  if (bytes.size() != sizeof *address) return false;
+  std::memcpy(address, bytes.data(), sizeof *address);
+  return address->world_rank >= 0 && address->world_rank < address->world_size && address->tag >= 0 &&
+         address->tag <= kLeastTagBound;
+}
+
+Status lost_status(int peer, const std::string& why) {
+  return Status::error(Code::kPeerFailed,
+                       cat("a message between this rank and rank ", peer, " failed: ", why),
+                       Evidence::kConnection)
+      .with_ranks({peer});
+}
+
+int class_of(int error) {
+  int result = MPI_ERR_OTHER;
+  MPI_Error_class(error, &result);
+  return result;
+}
+
+}  // namespace
+
+MpiLink::MpiLink(int rank, int size, bool progress_thread, Clock& clock, Log& log)
+    : rank_(rank), size_(size), progress_thread_(progress_thread), clock_(clock), log_(log) {}
+
+MpiLink::~MpiLink() {
+  stop();
+}
+
+Status MpiLink::open(frames::LinkEvents& events, Bytes* address) {
+  events_ = &events;
+  WEFT_TRY(begin(progress_thread_, &callers_));
+  opener_ = std::this_thread::get_id();
+  Address mine;
+  MPI_Comm_rank(MPI_COMM_WORLD, &mine.world_rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &mine.world_size);
+  if (mine.world_size < size_) {
+    return Status::error(
+        Code::kUnavailable,
+        cat("because MPI_COMM_WORLD has ", mine.world_size, mine.world_size == 1 ? " rank" : " ranks",
+            ", and the communicator ", size_, ": start the ranks together, with the mpirun of ", version()));
+  }
+  mine.tag = static_cast<int32_t>(clock_.now_ns() % kLeastTagBound);
+  const ByteView bytes = std::as_bytes(std::span(&mine, 1));
+  address->assign(bytes.begin(), bytes.end());
+  return {};
+}
+
+Status MpiLink::join(const std::vector<ByteView>& addresses) {
+  std::vector<int> world_ranks;
+  std::set<int> seen;
+  int tag = 0;
+  for (size_t r = 0; r < addresses.size(); r++) {
+    Address theirs;
+    if (!parse(addresses[r], &theirs) || !seen.insert(theirs.world_rank).second) {
+      return Status::error(Code::kUnavailable,
+                           cat("because rank ", r, " is not of the same MPI job as the others"))
+          .with_ranks({static_cast<int>(r)});
+    }
+    world_ranks.push_back(theirs.world_rank);
+    if (r == 0) tag = theirs.tag;
+  }
+  const std::lock_guard lock(mutex_);
+  WEFT_TRY(make_communicator(world_ranks, tag));
+  staging_ = std::make_unique<std::byte[]>((kReceives + kSends) * kSlotBytes);
+  receives_.assign(kReceives, MPI_REQUEST_NULL);
+  sends_.assign(kSends, MPI_REQUEST_NULL);
+  send_peers_.resize(kSends);
+  completed_.resize(kSends);
+  statuses_.resize(kSends);
+  for (size_t i = 0; i < kSends; i++) free_slots_.push_back(i);
+  for (size_t i = 0; i < kReceives; i++) {
+    const int error = post_receive(i);
+    if (error != MPI_SUCCESS) return failed("MPI_Irecv", error);
+  }
+  return {};
+}
+
+// Without a deadline: MPI has none. The ranks have agreed a moment ago that all of them come.
+Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) {
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  int error = MPI_Comm_group(MPI_COMM_WORLD, &world);
+  if (error == MPI_SUCCESS) error = MPI_Group_incl(world, size_, world_ranks.data(), &group);
+  if (error == MPI_SUCCESS) error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm_);
+  if (group != MPI_GROUP_NULL) MPI_Group_free(&group);
+  if (world != MPI_GROUP_NULL) MPI_Group_free(&world);
+  if (error != MPI_SUCCESS) return failed("MPI_Comm_create_group", error);
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_set_name(comm_, "weft");
+  // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.
+  error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &keyval_, this);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, keyval_, this);
+  return error == MPI_SUCCESS ? Status() : failed("MPI_Comm_set_attr", error);
+}
+
+Status MpiLink::connect(int /*peer*/, ByteView /*address*/, frames::LinkLimits* limits) {
+  limits->piece_bytes = kSlotBytes - frames::kMostHeadBytes;
+  limits->eager_bytes = kEagerBytes;
+  return {};
+}
+
+bool MpiLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
+  const std::lock_guard lock(mutex_);
+  if (!may_call()) return false;
+  if (free_slots_.empty() || first_waiting_ < waiting_.size()) {
+    lent.busy = true;
+    lent.peer = peer;
+    waiting_.push_back({peer, head, data, &lent});
+    return true;
+  }
+  const size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  start(slot, peer, head, data);
+  return false;
+}
+
+// Synchronous: it has gone when the receiver has begun to take it, not when MPI has put it somewhere from
+// where only further calls of MPI would send it on.
+void MpiLink::start(size_t slot, int peer, ByteView head, ByteView data) {
+  std::byte* const to = send_slot(slot);
+  std::memcpy(to, head.data(), head.size());
+  if (!data.empty()) std::memcpy(to + head.size(), data.data(), data.size());
+  send_peers_[slot] = peer;
+  const int error = MPI_Issend(to, static_cast<int>(head.size() + data.size()), MPI_BYTE, peer, kFrameTag,
+                               comm_, &sends_[slot]);
+  if (error == MPI_SUCCESS) return;
+  sends_[slot] = MPI_REQUEST_NULL;
+  free_slots_.push_back(slot);
+  events_->lost(peer, lost_status(peer, words(error)));
+}
+
+bool MpiLink::progress() {
+  const std::lock_guard lock(mutex_);
+  bool any = !given_up_.empty();
+  for (frames::Lent* lent : std::exchange(given_up_, {})) events_->sent(*lent, {});
+  if (!may_call()) return any;
+  any |= receive();
+  any |= reclaim();
+  any |= send_waiting();
+  return any;
+}
+
+int MpiLink::post_receive(size_t i) {
+  return MPI_Irecv(receive_slot(i), static_cast<int>(kSlotBytes), MPI_BYTE, MPI_ANY_SOURCE, kFrameTag, comm_,
+                   &receives_[i]);
+}
+
+bool MpiLink::receive() {
+  bool any = false;
+  for (int heard = 0; heard < kMostHeard && comm_ != MPI_COMM_NULL; heard++) {
+    int done = 0;
+    int bytes = 0;
+    MPI_Status status{};
+    int error = MPI_Test(&receives_[next_receive_], &done, &status);
+    if (error == MPI_SUCCESS && done == 0) break;
+    if (error == MPI_SUCCESS) error = MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (error == MPI_SUCCESS && bytes >= 0) {
+      const ByteView frame(receive_slot(next_receive_), static_cast<size_t>(bytes));
+      const ByteView head = frames::head_of(frame);
+      events_->heard(head, frame.subspan(head.size()));
+      any = true;
+      error = post_receive(next_receive_);
+    }
+    if (error != MPI_SUCCESS) {
+      lose_all(
+          Status::error(Code::kPeerFailed, cat("MPI receives no more: ", words(error)), Evidence::kLocal));
+      break;
+    }
+    next_receive_ = (next_receive_ + 1) % kReceives;
+  }
+  return any;
+}
+
+bool MpiLink::reclaim() {
+  if (comm_ == MPI_COMM_NULL || free_slots_.size() == kSends) return false;
+  int count = 0;
+  const int error =
+      MPI_Testsome(static_cast<int>(kSends), sends_.data(), &count, completed_.data(), statuses_.data());
+  const bool single = error != MPI_SUCCESS && class_of(error) == MPI_ERR_IN_STATUS;
+  if (error != MPI_SUCCESS && !single) {
+    lose_all(Status::error(Code::kPeerFailed, cat("MPI sends no more: ", words(error)), Evidence::kLocal));
+    return true;
+  }
+  if (count == MPI_UNDEFINED) count = 0;
+  for (int i = 0; i < count; i++) {
+    const auto slot = static_cast<size_t>(completed_[static_cast<size_t>(i)]);
+    const int failure = !single ? MPI_SUCCESS : statuses_[static_cast<size_t>(i)].MPI_ERROR;
+    free_slots_.push_back(slot);
+    if (failure != MPI_SUCCESS)
+      events_->lost(send_peers_[slot], lost_status(send_peers_[slot], words(failure)));
+  }
+  return count > 0;
+}
+
+bool MpiLink::send_waiting() {
+  bool any = false;
+  while (comm_ != MPI_COMM_NULL && first_waiting_ < waiting_.size() && !free_slots_.empty()) {
+    const Waiting next = waiting_[first_waiting_++];
+    if (next.lent == nullptr) continue;
+    const size_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    start(slot, next.peer, next.head, next.data);
+    events_->sent(*next.lent, {});
+    any = true;
+  }
+  if (first_waiting_ == waiting_.size()) {
+    waiting_.clear();
+    first_waiting_ = 0;
+  }
+  return any;
+}
+
+void MpiLink::close(int peer) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = first_waiting_; i < waiting_.size(); i++) {
+    if (waiting_[i].peer == peer && waiting_[i].lent != nullptr) {
+      given_up_.push_back(std::exchange(waiting_[i].lent, nullptr));
+    }
+  }
+}
+
+bool MpiLink::settled() {
+  const std::lock_guard lock(mutex_);
+  if (!may_call()) return true;
+  reclaim();
+  send_waiting();
+  return free_slots_.size() == kSends && first_waiting_ == waiting_.size();
+}
+
+void MpiLink::stop() {
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();
+  given_up_.clear();
+  first_waiting_ = 0;
+  if (keyval_ == MPI_KEYVAL_INVALID && comm_ == MPI_COMM_NULL) return;
+  if (callers_ == Callers::kMainThread && std::this_thread::get_id() != opener_) {
+    static_cast<void>(staging_.release());
+    leave_unfinished();
+    return;
+  }
+  // Deletes the attribute, which winds up (on_finalize).
+  if (keyval_ != MPI_KEYVAL_INVALID && !ended_) {
+    stopping_ = true;
+    MPI_Comm_delete_attr(MPI_COMM_SELF, keyval_);
+    MPI_Comm_free_keyval(&keyval_);
+  }
+}
+
+bool MpiLink::may_call() {
+  if (ended_ || comm_ == MPI_COMM_NULL) {
+    lose_all(Status::error(Code::kState, "MPI was finalised while the communicator was in use"));
+    return false;
+  }
+  if (callers_ != Callers::kMainThread || std::this_thread::get_id() == opener_) return true;
+  lose_all(
+      Status::error(Code::kState,
+                    "MPI was not initialised for several threads: only the thread that initialised it may "
+                    "wait for this communicator"));
+  return false;
+}
+
+void MpiLink::lose_all(const Status& why) {
+  if (std::exchange(all_lost_, true)) return;
+  for (size_t i = first_waiting_; i < waiting_.size(); i++) {
+    if (waiting_[i].lent != nullptr) given_up_.push_back(std::exchange(waiting_[i].lent, nullptr));
+  }
+  log_.error(why.text());
+  for (int r = 0; r < size_; r++) {
+    if (r != rank_) events_->lost(r, why);
+  }
+}
+
+void MpiLink::wind_up() {
+  if (comm_ == MPI_COMM_NULL) return;
+  std::vector<MPI_Request> all;
+  for (MPI_Request& request : receives_) {
+    if (request == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(&request);
+    all.push_back(std::exchange(request, MPI_REQUEST_NULL));
+  }
+  for (MPI_Request& request : sends_) {
+    if (request != MPI_REQUEST_NULL) all.push_back(std::exchange(request, MPI_REQUEST_NULL));
+  }
+  const Deadline deadline = Deadline::after(clock_, kWindUpMs, 0);
+  int done = 0;
+  for (uint32_t round = 0; done == 0 && !deadline.expired(clock_); round++) {
+    if (MPI_Testall(static_cast<int>(all.size()), all.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+      break;
+    if (done == 0) clock_.relax(round);
+  }
+  if (done != 0) {
+    MPI_Comm_free(&comm_);
+  } else {
+    static_cast<void>(staging_.release());  // MPI may still write into it
+    leave_unfinished();
+  }
+  comm_ = MPI_COMM_NULL;
+}
+
+// ---- called by MPI
+// -----------------------------------------------------------------------------------------------------
+
+// From stop(), or first of all from MPI_Finalize.
+int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* /*value*/, void* link) {
+  auto& self = *static_cast<MpiLink*>(link);
+  if (!self.stopping_) self.ended_ = true;
+  // Whoever holds it may wait for a lock that MPI_Finalize has: then it goes on without us.
+  const Deadline deadline = Deadline::after(self.clock_, kWindUpMs, 0);
+  bool locked = self.mutex_.try_lock();
+  for (uint32_t round = 0; !locked && !deadline.expired(self.clock_); round++) {
+    self.clock_.relax(round);
+    locked = self.mutex_.try_lock();
+  }
+  if (!locked) return MPI_SUCCESS;
+  self.wind_up();
+  self.mutex_.unlock();
+  return MPI_SUCCESS;
+}
+
+}  // namespace weft::mpi
