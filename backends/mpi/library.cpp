@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -93,7 +94,8 @@ std::string level_name(int level) {
 }  // namespace
 
 std::string version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  // If the library is not the right one, its bound is not ours: MPICH's is 8192, Open MPI's 256.
+  char text[std::max(MPI_MAX_LIBRARY_VERSION_STRING, 16384)] = {};
   int size = 0;
   if (MPI_Get_library_version(text, &size) != MPI_SUCCESS) return "MPI";
   std::string line(text, strnlen(text, sizeof text));
