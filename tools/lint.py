@@ -83,6 +83,9 @@ def include_flags(build):
             words = shlex.split(entry["command"])
             flags = [word for word in words if word.startswith(("-I", "-D", "-isystem", "-pthread"))]
             break
+    for entry in compile_database(build):  # a backend's library may be in a folder of its own
+        if "/backends/" in str((Path(entry["directory"]) / entry["file"]).resolve()):
+            flags += [word for word in shlex.split(entry["command"]) if word.startswith("-isystem") and word not in flags]
     absolute = []
     for flag in flags:
         absolute.append("-I" + str((build / flag[2:]).resolve()) if flag.startswith("-I") else flag)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The mpi backend under mpirun, with each MPI library that is here. Usage: test_mpi.py BUILD"""
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -26,6 +27,110 @@ def test_without_mpirun():
     mpi.each(BUILD)
     result = cases.run([HELLO], environment=mpi.environment(WEFT_BACKEND="mpi"))
     expect(result.returncode == 1 and "not started by mpirun" in result.stderr, "no refusal", result)
+
+
+def run_cases(flavour, words, ranks=3, under=None, **more):
+    """What the ranks say; each must reach its end."""
+    code, output = mpi.run(under or flavour, ranks, [BUILD / "tests" / "launchers" / f"mpi_cases_{flavour}", *words.split()], **more)
+    expect_equal((code, output.count("the end of rank")), (0, ranks), flavour, words, output)
+    return output
+
+
+def expect_fine(words):
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, words)
+        expect_equal(output.count(": ok: fine"), 3, flavour, words, output)
+
+
+def expect_refused(words, text):
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, words)
+        expect(output.count(text) == 3, "no refusal", flavour, words, text, output)
+
+
+def test_example():
+    """an MPI program's gradients, reduced by MPI, by Weft in shared memory and by Weft over MPI, train alike"""
+    for flavour in mpi.each(BUILD):
+        said = set()
+        for words in ([], ["weft"], ["weft", "allreduce", "mpi"], ["weft", "fp16", "mpi"]):
+            code, output = mpi.run(flavour, 4, [BUILD / "examples" / f"mpi_gradient_{flavour}", *words])
+            expect(code == 0 and "weights are equal on all 4 ranks" in output, flavour, words, output)
+            if "fp16" not in words:
+                said.add(output.partition(": ")[2].strip())
+        expect_equal(len(said), 1, flavour, said)
+
+
+def test_threads():
+    """with MPI_THREAD_MULTIPLE any thread may wait, with less those that MPI allows"""
+    for words in ("multiple thread other-thread", "multiple caller other-thread", "serialized caller other-thread",
+                  "funneled caller sum", "single caller sum"):
+        expect_fine(words)
+
+
+def test_threads_refused():
+    """a thread that may not call MPI is refused by name, before or when it would"""
+    for level in ("single", "funneled", "serialized"):
+        expect_refused(f"{level} thread sum", f"MPI was initialised with MPI_THREAD_{level.upper()}")
+    expect_refused("funneled caller other-thread", "MPI was not initialised for several threads")
+
+
+def test_not_initialised():
+    """a program with an MPI library that it has not initialised is told so"""
+    expect_refused("none thread sum", "MPI is not initialised")
+
+
+def test_parts():
+    """a part of MPI_COMM_WORLD in another order, and many communicators one after the other"""
+    expect_fine("multiple thread part")
+    expect_fine("multiple thread many")
+
+
+def test_finalized():
+    """MPI_Finalize before the communicator goes, or in place of that, harms nobody"""
+    for words in ("multiple thread finalize-first", "single caller finalize-first", "multiple thread leak"):
+        expect_fine(words)
+    expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use")
+
+
+def test_finalized_meanwhile():
+    """MPI_Finalize under an operation fails the operation"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread finalize-busy")
+        expect_equal(output.count(": ok: fine"), 1, flavour, output)  # the last rank has none
+
+
+def test_failures():
+    """what the ranks do not agree about, and a rank that does not come, are told as on every backend"""
+    expect_refused("multiple thread mismatch", "rank 0 calls all_reduce sum i64 x 8")
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread silent")
+        expect(output.count("rank 2 left the communicator") == 2, flavour, output)
+
+
+def test_wrong_launcher():
+    """a program of one MPI library under the other one's mpirun is a job of one rank each, and is told so"""
+    if len(mpi.each(BUILD)) < 2:
+        cases.skip("there is one MPI library alone")
+    for flavour, under in (("openmpi", "mpich"), ("mpich", "openmpi")):
+        output = run_cases(flavour, "multiple thread launcher", under=under)
+        expect("MPI_COMM_WORLD has 1 rank" in output, flavour, output)
+
+
+def test_wrong_module():
+    """a process that uses an MPI library whose module is missing, or is the other one's, is refused"""
+    if len(mpi.each(BUILD)) < 2:
+        cases.skip("there is one MPI library alone")
+    with tempfile.TemporaryDirectory() as folder:
+        for flavour, other in (("openmpi", "mpich"), ("mpich", "openmpi")):
+            lacking = Path(folder) / flavour
+            lacking.mkdir()
+            module = BUILD / f"libweft-mpi-{other}.so"
+            (lacking / module.name).symlink_to(module)
+            output = run_cases(flavour, "multiple thread sum", MODULES=str(lacking))
+            expect(f"this process uses {mpi.TITLES[flavour]}, and there is no" in output, flavour, output)
+            (lacking / f"libweft-mpi-{flavour}.so").symlink_to(module)
+            output = run_cases(flavour, "multiple thread sum", MODULES=str(lacking))
+            expect("this module was built for" in output, flavour, output)
 
 
 if __name__ == "__main__":

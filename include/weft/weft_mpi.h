@@ -1,0 +1,71 @@
+/* Weft for programs that have an MPI communicator. Include <mpi.h> and link the program's own MPI library as
+ * before: this header is all there is, C99 and C++, and libweft itself needs no MPI. The conventions are
+ * weft.h's. Since 1.0 */
+#ifndef WEFT_WEFT_MPI_H
+#define WEFT_WEFT_MPI_H
+
+#include <mpi.h>
+#include <string.h>
+
+#include "weft.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A weft_all_gather_fn over the MPI_Comm that user_data points at. */
+static inline int32_t weft_mpi_all_gather(void* user_data, const void* mine, uint64_t size, void* all) {
+  MPI_Comm comm = *(MPI_Comm*)user_data;
+  if (size > INT32_MAX) return 1;
+  return MPI_Allgather(mine, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, comm) == MPI_SUCCESS ? 0 : 1;
+}
+
+/* Make a communicator of Weft's with the ranks of mpi_comm, in their order; collective over both. options:
+ * NULL for defaults; its bootstrap, rank, size and all_gather are not looked at. The backend is chosen as
+ * ever: the ranks of a host share memory whatever MPI does; options->backend = "mpi" sends everything over
+ * MPI. Weft duplicates mpi_comm, and frees the duplicate before this returns: mpi_comm may be freed at any
+ * time afterwards. What the backend "mpi" needs of MPI until weft_comm_destroy is a communicator of its own.
+ * Returns what weft_comm_create returns; WEFT_ERR_UNAVAILABLE when MPI does not run or has no duplicate to
+ * give. MPI has no deadlines: while a rank does not come, MPI_Comm_dup waits. Threads: a thread that may call
+ * MPI. Since 1.0 */
+static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_Comm mpi_comm,
+                                                    const weft_comm_options* options, weft_comm** comm,
+                                                    weft_error* error) {
+  weft_comm_options mine = WEFT_COMM_OPTIONS_INIT;
+  MPI_Comm duplicate;
+  int running = 0, ended = 0, rank = 0, size = 0;
+  weft_status status;
+  if (comm != NULL) *comm = NULL;
+  if (MPI_Initialized(&running) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || !running || ended ||
+      MPI_Comm_dup(mpi_comm, &duplicate) != MPI_SUCCESS) {
+    if (error != NULL && error->struct_size >= offsetof(weft_error, text) + sizeof error->text) {
+      error->code = WEFT_ERR_UNAVAILABLE;
+      strcpy(error->text, !running ? "MPI is not initialised"
+                          : ended  ? "the program has called MPI_Finalize"
+                                   : "MPI_Comm_dup fails");
+    }
+    return WEFT_ERR_UNAVAILABLE;
+  }
+  MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(duplicate, &rank);
+  MPI_Comm_size(duplicate, &size);
+  if (options != NULL) {
+    memcpy(&mine, options, options->struct_size < sizeof mine ? options->struct_size : sizeof mine);
+    mine.struct_size = sizeof mine;
+  }
+  mine.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+  mine.rank = rank;
+  mine.size = size;
+  mine.store = NULL;
+  mine.all_gather = weft_mpi_all_gather;
+  mine.all_gather_user_data = &duplicate;
+  status = weft_comm_create(context, &mine, comm, error);
+  MPI_Comm_free(&duplicate);
+  return status;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* WEFT_WEFT_MPI_H */

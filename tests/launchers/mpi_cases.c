@@ -1,0 +1,136 @@
+/* What an MPI program may do to the mpi backend. Run under mpirun by test_mpi.py; says what came of it.
+ *
+ *   mpi_cases LEVEL PROGRESS WHAT
+ *
+ * LEVEL: none (MPI_Init is not called), single, funneled, serialized, multiple.
+ *
+ * PROGRESS: thread, caller.
+ *
+ * WHAT: sum, launcher (rank and size as mpirun's variables say, not as MPI does), other-thread (it waits),
+ * finalize-first, finalize-before (a second sum), finalize-busy, leak, part (all ranks but the last), many
+ * (communicators), mismatch, silent (the last rank does not call). MODULES: the folder of Weft's modules. */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <weft/weft_mpi.h>
+
+static weft_comm* comm;
+static int rank, size;
+
+static weft_status sum(weft_comm* over, int64_t wanted) {
+  int64_t values[3000];
+  for (int i = 0; i < 3000; i++) values[i] = 1;
+  const weft_status status =
+      weft_all_reduce(over, values, values, 3000, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, NULL);
+  return status == WEFT_OK && values[2999] != wanted ? WEFT_ERR_INTERNAL : status;
+}
+
+static void say(const char* what, weft_status status, const weft_error* error) {
+  printf("%s: %s: %s\n", what, weft_status_string(status), status == WEFT_OK ? "fine" : error->text);
+}
+
+static void told(const char* what, weft_status status) {
+  weft_error error = WEFT_ERROR_INIT;
+  if (status != WEFT_OK) weft_comm_error(comm, &error);
+  say(what, status, &error);
+}
+
+static void* on_other_thread(void* status) {
+  *(weft_status*)status = sum(comm, size);
+  return NULL;
+}
+
+static void run(weft_context* context, const weft_comm_options* options, const char* what) {
+  weft_status status = WEFT_OK;
+  if (strcmp(what, "other-thread") == 0) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, on_other_thread, &status);
+    pthread_join(thread, NULL);
+    told(what, status);
+    return;
+  }
+  if (strcmp(what, "many") == 0) {
+    for (int i = 0; i < 40 && status == WEFT_OK; i++) {
+      weft_comm* part = NULL;
+      weft_error error = WEFT_ERROR_INIT;
+      status = weft_comm_create_from_mpi(context, MPI_COMM_WORLD, options, &part, &error);
+      if (status != WEFT_OK) {
+        say(what, status, &error);
+        return;
+      }
+      status = sum(part, size);
+      weft_comm_destroy(&part);
+    }
+    told(what, status);
+    return;
+  }
+  if (strcmp(what, "finalize-busy") == 0 && rank != size - 1) {
+    int64_t value[3000] = {0};
+    weft_request* request = NULL;
+    weft_all_reduce(comm, value, value, 3000, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, &request);
+    MPI_Finalize();
+    status = weft_request_wait(request, WEFT_TIMEOUT_INFINITE);
+    told(what, status);
+    weft_request_release(&request);
+    return;
+  }
+  if (strcmp(what, "mismatch") == 0) {
+    int64_t value[8] = {0};
+    status = weft_all_reduce(comm, value, value, rank == 0 ? 8 : 7, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, NULL);
+    told(what, status);
+    return;
+  }
+  const int silent = rank == size - 1 && strcmp(what, "silent") == 0;
+  if (strcmp(what, "finalize-busy") != 0 && !silent) status = sum(comm, size);
+  if (strncmp(what, "finalize", 8) == 0) MPI_Finalize();
+  if (strcmp(what, "finalize-before") == 0) status = sum(comm, size);
+  if (!silent) told(what, status);
+}
+
+int main(int argc, char* argv[]) {
+  static const char* const names[] = {"single", "funneled", "serialized", "multiple"};
+  static const int levels[] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED,
+                               MPI_THREAD_MULTIPLE};
+  weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
+  weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+  weft_error error = WEFT_ERROR_INIT;
+  weft_context* context = NULL;
+  MPI_Comm mpi_comm = MPI_COMM_WORLD;
+  int level = 0, finalized = 0;
+  if (argc != 4) return 2;
+  for (int i = 0; i < 4; i++) {
+    if (strcmp(argv[1], names[i]) == 0) MPI_Init_thread(&argc, &argv, levels[i], &level);
+  }
+  context_options.progress = strcmp(argv[2], "caller") == 0 ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD;
+  context_options.module_path = getenv("MODULES");
+  options.backend = "mpi";
+  options.op_timeout_ms = 2000;
+  if (weft_context_create(&context_options, &context, &error) != WEFT_OK) return 2;
+  weft_status status;
+  if (strcmp(argv[1], "none") == 0 || strcmp(argv[3], "launcher") == 0) {
+    options.init_timeout_ms = 10000;
+    status = weft_comm_create(context, &options, &comm, &error);
+  } else {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (strcmp(argv[3], "part") == 0) {
+      MPI_Comm_split(MPI_COMM_WORLD, rank == size - 1, -rank, &mpi_comm);
+      MPI_Comm_size(mpi_comm, &size);
+    }
+    status = weft_comm_create_from_mpi(context, mpi_comm, &options, &comm, &error);
+  }
+  if (status == WEFT_OK) {
+    run(context, &options, argv[3]);
+  } else {
+    say("create", status, &error);
+  }
+  if (strcmp(argv[3], "leak") != 0) {
+    weft_comm_destroy(&comm);
+    weft_context_destroy(&context);
+  }
+  if (strcmp(argv[1], "none") != 0 && MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized) MPI_Finalize();
+  printf("the end of rank %d\n", rank);
+  return 0; /* mpirun would end the other ranks at once */
+}
