@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
+#include "coll/staged.h"
 #include "form_wire.h"
 #include "rendezvous/auth.h"
 #include "rendezvous/callback_exchange.h"
@@ -212,6 +213,10 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   std::unique_ptr<Collectives> collectives;
   const Status made = make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
+
+  // Ranks need not agree on this: what travels is the same.
+  if (context->accelerator() != nullptr)
+    collectives = staged(std::move(collectives), exchange.rank(), exchange.size());
 
   bool crowded = false;
   WEFT_TRY(find_crowd(exchange, *mesh, deadline, &crowded));

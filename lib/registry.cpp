@@ -60,6 +60,15 @@ std::vector<Module> modules() {
           {"nccl", {}}};
 }
 
+std::string module_folder(const std::string& module_path) {
+  return module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
+}
+
+Status other_version(const std::string& path, uint32_t abi, uint32_t wanted) {
+  return Status::error(Code::kUnavailable, cat(path, " belongs to another version of Weft (module interface ",
+                                               abi, ", this library has ", wanted, ")"));
+}
+
 // file: "ucx" of libweft-ucx.so.
 BackendEntry load_module(const std::string& folder, const Module& wanted, const std::string& file) {
   BackendEntry entry;
@@ -75,9 +84,7 @@ BackendEntry load_module(const std::string& folder, const Module& wanted, const 
   }
   if (!entry.status.ok()) return entry;
   if (module->abi != kBackendModuleAbi) {
-    entry.status =
-        Status::error(Code::kUnavailable, cat(path, " belongs to another version of Weft (module interface ",
-                                              module->abi, ", this library has ", kBackendModuleAbi, ")"));
+    entry.status = other_version(path, module->abi, kBackendModuleAbi);
     return entry;
   }
   entry.backend = module->backend;
@@ -109,6 +116,17 @@ BackendEntry load_mpi(const std::string& folder) {
 
 }  // namespace
 
+std::shared_ptr<Accelerator> Registry::load_accelerator(const std::string& module_path,
+                                                        const std::string& library, Status* status) {
+  const std::string path = module_folder(module_path) + "/libweft-cuda.so";
+  const AcceleratorModule* module = nullptr;
+  *status = load_symbol(path, kAcceleratorModuleSymbol, &module);
+  if (!status->ok()) return nullptr;
+  if (module->abi == kAcceleratorModuleAbi) return module->make(library);
+  *status = other_version(path, module->abi, kAcceleratorModuleAbi);
+  return nullptr;
+}
+
 Registry::Registry(const std::string& module_path) {
   for (const auto& make : kBackends) {
     BackendEntry entry;
@@ -116,7 +134,7 @@ Registry::Registry(const std::string& module_path) {
     entry.name = entry.backend->name;
     backends_.push_back(std::move(entry));
   }
-  const std::string folder = module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
+  const std::string folder = module_folder(module_path);
   for (const Module& module : modules()) backends_.push_back(load_module(folder, module, module.name));
   backends_.push_back(load_mpi(folder));
   compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/backend.h"
 #include "core/hook.h"
 
@@ -28,6 +29,11 @@ class Registry {
   // module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every module once;
   // modules are never unloaded.
   explicit Registry(const std::string& module_path);
+
+  // What buffers of WEFT_DEVICE_CUDA take; null where there is no module, because of the status. library: see
+  // AcceleratorModule.
+  static std::shared_ptr<Accelerator> load_accelerator(const std::string& module_path,
+                                                       const std::string& library, Status* status);
 
   const std::deque<BackendEntry>& backends() const { return backends_; }
   const BackendEntry* find(const std::string& name) const;

@@ -240,15 +240,17 @@ typedef struct weft_context_options {
   weft_alloc_fn device_alloc; /* NULL: WEFT_ERR_UNSUPPORTED in this version */
   weft_free_fn device_free;
   void* device_alloc_user_data;
-  const char* module_path; /* folder of backend modules; default: beside libweft.so */
-  const char* flight_path; /* folder into which each rank of a communicator that fails (other than by its own
-                              destroy) writes what it did last, for `weft trace explain`; made if absent;
-                              calls that fail return once it is written, or after 0.5 s. Default: WEFT_FLIGHT,
-                              else nothing is written */
+  const char* module_path;  /* folder of backend modules; default: beside libweft.so */
+  const char* flight_path;  /* folder into which each rank of a communicator that fails (other than by its own
+                               destroy) writes what it did last, for `weft trace explain`; made if absent;
+                               calls that fail return once it is written, or after 0.5 s. Default: WEFT_FLIGHT,
+                               else nothing is written */
+  const char* cuda_runtime; /* the CUDA runtime's file, for WEFT_DEVICE_CUDA; default: WEFT_CUDA_RUNTIME, else
+                               the libcudart.so that the process has loaded, else an installed one */
 } weft_context_options;
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
-  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
@@ -284,6 +286,18 @@ WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
 /* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count.
  * Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
+
+typedef struct weft_device_info {
+  size_t struct_size;
+  int32_t device_count; /* 0 where not available */
+  uint8_t available;    /* 0 or 1 */
+  uint8_t reserved[3];
+  char reason[512]; /* why not available, or what it uses */
+} weft_device_info;
+
+/* Describe the devices of a kind; loads their library the first time. Returns WEFT_ERR_ARG for an unknown
+ * kind and for WEFT_DEVICE_HOST. Threads: any thread. Since 1.0 */
+WEFT_API weft_status weft_device_query(weft_context* context, int32_t device_kind, weft_device_info* info);
 
 /* Whether a backend executes a collective on a dtype with an op (0 where the collective has none) in memory
  * of a device kind. Returns WEFT_OK with *supported 0 or 1; WEFT_ERR_ARG for unknown values. Threads: any
@@ -428,7 +442,7 @@ WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 typedef struct weft_coll_options {
   size_t struct_size;
   int64_t timeout_ms; /* the operation's deadline from the call; default: the communicator's op_timeout_ms */
-  const weft_stream* stream; /* order of device work; default host */
+  const weft_stream* stream; /* where the buffers lie, and the order of device work; default host */
   double factor;             /* WEFT_OP_PREMUL_SUM's factor; default: must be set for it, refused otherwise */
   uint64_t flags;            /* 0 */
 } weft_coll_options;
@@ -438,11 +452,15 @@ typedef struct weft_coll_options {
  * request == NULL: the call blocks until the operation is complete and returns its result. Otherwise it
  * returns WEFT_OK once queued and *request reports the rest; the caller releases it. options may be NULL.
  * count == 0 is legal and still synchronises; pointers may then be NULL. Buffers are aligned to the dtype's
- * size (WEFT_ERR_ARG). src == dst (in place) is allowed
- * where said; any other overlap is WEFT_ERR_ARG. Returns WEFT_ERR_ARG; WEFT_ERR_UNSUPPORTED for an op that
- * the dtype does not have; WEFT_ERR_STATE from a callback; WEFT_ERR_NOMEM; the communicator's failure;
- * blocking also WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH, WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED,
- * WEFT_ERR_CANCELLED. Threads: one thread at a time per communicator. Since 1.0 */
+ * size (WEFT_ERR_ARG). With a stream of a device both lie in that device's memory, on all ranks; work that
+ * was on the stream before the call comes before the operation, and work that is put there afterwards waits
+ * for it, on the device, also if it fails. In WEFT_PROGRESS_CALLER the program waits for the request before
+ * it waits for the stream. src == dst (in place) is allowed where said; any other overlap is WEFT_ERR_ARG.
+ * Returns WEFT_ERR_ARG; WEFT_ERR_UNSUPPORTED for an op that the dtype does not have; WEFT_ERR_STATE from a
+ * callback; WEFT_ERR_UNAVAILABLE for a stream where CUDA is not; WEFT_ERR_NOMEM; the communicator's
+ * failure; blocking also WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH,
+ * WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED, WEFT_ERR_CANCELLED. Threads: one thread at a time per communicator.
+ * Since 1.0 */
 
 /* dst[i] = op over ranks of src[i], on every rank, the same bits on all. In place allowed. */
 WEFT_API weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count,

@@ -265,6 +265,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
+  environment->cuda_runtime = variables.text_or_empty("WEFT_CUDA_RUNTIME");
   environment->failpoints = variables.text_or_empty("WEFT_FAILPOINTS");
 }
 

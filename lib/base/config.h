@@ -19,6 +19,7 @@
 //                           their number alone; equal on all ranks
 //   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
 //                           program names one
+//   WEFT_CUDA_RUNTIME       the file of the CUDA runtime, in place of those that are installed
 //   WEFT_FAILPOINTS         "operation@7=kill": for tests of failure (lib/core/failpoints.h)
 #pragma once
 
@@ -48,11 +49,12 @@ struct Environment {
   std::string job;  // WEFT_JOB, else the launcher's name for the job; equal on all ranks, may be empty
   Bytes secret;     // empty: none. Filled from WEFT_SECRET_FILE by load_secret
   std::string secret_file;
-  std::string backend;     // empty: the best available
-  std::string algorithms;  // empty: chosen by size
-  std::string hosts;       // empty: the real ones
-  std::string flight;      // empty: no flight records are written
-  std::string failpoints;  // empty: none
+  std::string backend;       // empty: the best available
+  std::string algorithms;    // empty: chosen by size
+  std::string hosts;         // empty: the real ones
+  std::string flight;        // empty: no flight records are written
+  std::string cuda_runtime;  // empty: the one that is there
+  std::string failpoints;    // empty: none
 };
 
 // What the parser needs to know besides variables.
@@ -74,7 +76,8 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT, WEFT_CUDA_RUNTIME
+// and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for

@@ -19,6 +19,7 @@ struct Call {
   int64_t timeout_ms = 0;
   uint64_t size = 0;  // of the comm
   uint64_t rank = 0;
+  StreamArgs stream = {};
 };
 
 // The checks that all collectives share. *call is complete but for the buffers.
@@ -47,7 +48,7 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   if (read.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", read.flags));
   if (read.timeout_ms < WEFT_TIMEOUT_INFINITE)
     return Status::error(Code::kArg, cat("timeout_ms is ", read.timeout_ms));
-  WEFT_TRY(check_stream(read.stream));
+  WEFT_TRY(check_stream(comm.context(), read.stream, &call->stream));
   call->timeout_ms = read.timeout_ms;
   if (!is_reduction(coll)) return {};
   if (op < 1 || op > kReduceOpCount) return Status::error(Code::kArg, cat("unknown op ", op));
@@ -74,6 +75,8 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
       return Status::error(Code::kArg, cat(name(call.args.coll), ": ", span->name, " is not aligned to its ",
                                            element, "-byte elements"));
     }
+    WEFT_TRY(check_memory(call.comm->rep->context(), call.stream, span->start, span->count * element)
+                 .with_prefix(cat(name(call.args.coll), ": ", span->name, " ")));
   }
   if (src.count == 0 || dst.count == 0) return {};
   if (in_place_src != nullptr && in_place_src == in_place_dst) return {};
@@ -86,8 +89,43 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
   return {};
 }
 
+// The same for buffers on a device, in the order of its stream.
+Status submit_on_device(Call* call) {
+  const std::shared_ptr<Comm>& comm = call->comm->rep;
+  Context& context = comm->context();
+  if (comm->failed()) return comm->failure();
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(comm->lane_for(call->args, &lane));
+  const StreamArgs& stream = call->stream;
+  DeviceCall device = {WEFT_DEVICE_CUDA, stream.device, context.accelerator(), stream.handle};
+  WEFT_TRY(lane->prepare(device));
+  WEFT_TRY(context.gate().enter(stream.device, stream.handle, &device));
+  if (call->request == nullptr) {
+    call->args.device = &device;
+    Status status = comm->run(call->args, call->timeout_ms);
+    context.gate().leave(&device);
+    if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+    return status;
+  }
+  Status held = context.gate().hold(device);
+  if (!held.ok()) {
+    context.gate().leave(&device);
+    return held;
+  }
+  auto* const request = new weft_request(comm->shared_context());
+  request->device = device;
+  request->args = call->args;
+  request->args.device = &request->device;
+  request->deadline = comm->op_deadline(call->timeout_ms);
+  *call->request = request;
+  lane->submit(request);
+  context.engine().notify();
+  return {};
+}
+
 Status submit(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
+  if (call->stream.kind != WEFT_DEVICE_HOST) return submit_on_device(call);
   if (call->request == nullptr) {
     Status status = comm->run(call->args, call->timeout_ms);
     Context& context = comm->context();

@@ -40,17 +40,6 @@ void fill_error(const Status& status, weft_error* out) {
   (void)write_struct(error, "error", out).ok();
 }
 
-Status check_stream(const weft_stream* stream) {
-  if (stream == nullptr) return {};
-  weft_stream read;
-  WEFT_TRY(read_struct(stream, "weft_stream", &read));
-  if (read.kind == WEFT_DEVICE_HOST) return {};
-  if (read.kind == WEFT_DEVICE_CUDA) {
-    return Status::error(Code::kUnsupported, "CUDA streams are not part of this version of Weft");
-  }
-  return Status::error(Code::kArg, cat("unknown kind of stream ", read.kind));
-}
-
 namespace {
 
 // The defaults of the library. A fact about the program, as its header's version or the size of its structs,

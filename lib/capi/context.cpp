@@ -1,6 +1,7 @@
 // weft_context_*, weft_backend_*, weft_capability.
 #include <utility>
 
+#include "base/config.h"
 #include "capi/handles.h"
 #include "kernels/host_ops.h"
 #include "trace/flight_file.h"
@@ -46,6 +47,11 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   if (read.module_path != nullptr) options->module_path = read.module_path;
   if (read.flight_path != nullptr) options->flight_path = read.flight_path;
   options->write_flight = write_flight;
+  Environment environment;
+  process_settings(&environment);
+  const std::string runtime = read.cuda_runtime != nullptr ? read.cuda_runtime : environment.cuda_runtime;
+  options->accelerator =
+      Registry::load_accelerator(options->module_path, runtime, &options->accelerator_status);
   return {};
 }
 
@@ -119,6 +125,21 @@ weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backe
   });
 }
 
+weft_status weft_device_query(weft_context* context, int32_t device_kind, weft_device_info* info) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(context));
+    if (device_kind != WEFT_DEVICE_CUDA)
+      return Status::error(Code::kArg, cat("device kind ", device_kind, " has no devices"));
+    weft_device_info out{};
+    std::string detail;
+    const Status status = context->rep->probe_accelerator(&detail);
+    put_text(status.ok() ? detail : status.text(), out.reason);
+    out.available = status.ok() ? 1 : 0;
+    out.device_count = status.ok() ? context->rep->accelerator()->device_count() : 0;
+    return write_struct(out, "info", info);
+  });
+}
+
 weft_status weft_capability(weft_context* context, const char* backend, int32_t coll, int32_t dtype,
                             int32_t op, int32_t device_kind, uint8_t* supported) {
   return plain([&]() -> Status {
@@ -141,7 +162,8 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
     const bool sensible = !is_reduction(c) || check_reduction(o, d).ok();
     std::string detail;
     const bool available = context->registry->probe(*entry, &detail).ok();
-    *supported = sensible && available && device_kind == WEFT_DEVICE_HOST ? 1 : 0;
+    const bool memory = device_kind == WEFT_DEVICE_HOST || context->rep->probe_accelerator(&detail).ok();
+    *supported = sensible && available && memory ? 1 : 0;
     return {};
   });
 }

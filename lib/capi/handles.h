@@ -48,6 +48,7 @@ struct weft_request : weft::Request {
   weft::Status set_callback(weft_complete_fn callback, void* user_data);
 
   const std::shared_ptr<weft::Context> context;
+  weft::DeviceCall device;  // of its stream, if it has one; left when it is retired
   std::atomic<int> references{2};
 
  private:
@@ -76,6 +77,14 @@ inline Status usable(const weft_context* context) {
   return check_call(*context->rep);
 }
 
-Status check_stream(const weft_stream* stream);
+// A stream of the program's, checked. On a device: the context's accelerator is loaded.
+struct StreamArgs {
+  int32_t kind = WEFT_DEVICE_HOST;
+  int device = 0;
+  DeviceStream handle = nullptr;
+};
+Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out);
+// Whether memory lies where the stream says, as far as can be told: texts go on after a buffer's name.
+Status check_memory(Context& context, const StreamArgs& stream, const void* start, uint64_t size);
 
 }  // namespace weft::capi

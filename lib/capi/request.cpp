@@ -4,6 +4,7 @@
 #include "capi/handles.h"
 
 void weft_request::retired() {
+  context->gate().leave(&device);
   weft_complete_fn callback = nullptr;
   void* data = nullptr;
   {

@@ -4,6 +4,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
+#include "core/accelerator.h"
 
 namespace weft {
 namespace {
@@ -25,13 +26,18 @@ Descriptor Descriptor::of(const CollectiveArgs& args) {
   d.count = args.count;
   d.scale = args.prescale * args.postscale;
   d.tag = args.tag;
+  if (args.device != nullptr) d.device = args.device->kind;
   return d;
 }
 
+Status CollectiveLane::prepare(const DeviceCall& /*call*/) {
+  return Status::error(Code::kUnsupported, "the communicator takes no device memory");
+}
+
 uint64_t Descriptor::hash() const {
-  uint64_t h =
-      mix(0, static_cast<uint64_t>(coll) | static_cast<uint64_t>(dtype) << 8 |
-                 static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
+  uint64_t h = mix(0, static_cast<uint64_t>(coll) | static_cast<uint64_t>(dtype) << 8 |
+                          static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(device) << 24 |
+                          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
   h = mix(h, count);
   h = mix(h, std::bit_cast<uint64_t>(scale));
   h = mix(h, tag);
@@ -47,6 +53,7 @@ std::string Descriptor::text() const {
   out += cat(" ", weft::name(static_cast<Dtype>(dtype)), " x ", count);
   if (kind == Coll::kBroadcast || kind == Coll::kScatter) out += cat(" from rank ", root);
   if (kind == Coll::kReduce || kind == Coll::kGather) out += cat(" to rank ", root);
+  if (device != 0) out += device == kCudaDevices ? " of CUDA memory" : " of unknown memory";
   if (scale != 1.0) out += cat(" scaled by ", scale);
   if (tag != 0) out += cat(" of plan slot ", std::hex, tag);
   return out;

@@ -17,6 +17,7 @@ namespace weft {
 
 class Arena;
 struct CollectiveArgs;
+struct DeviceCall;
 
 // What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
 // headers, so every field may hold anything when another process wrote it; text() copes.
@@ -24,7 +25,7 @@ struct Descriptor {
   uint8_t coll = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;
-  uint8_t reserved = 0;
+  uint8_t device = 0;  // WEFT_DEVICE_* of the buffers: ranks move data in other pieces for each
   int32_t root = 0;
   uint64_t count = 0;
   double scale = 1.0;  // prescale * postscale
@@ -61,6 +62,9 @@ struct CollectiveArgs {
   // Reductions: each element's inputs are folded at once, in the order of the ranks, so
   // that its bits do not depend on how the operation is executed.
   bool ordered = false;
+  // Where src and dst lie if they are no host memory; outlives the operation. Backends see null:
+  // lib/coll/staged works on host memory of its own in their place.
+  const DeviceCall* device = nullptr;
 };
 
 // The slot that errors of an operation name: the user's.
@@ -94,6 +98,9 @@ struct LaneKey {
 class CollectiveLane {
  public:
   virtual ~CollectiveLane() = default;
+  // Before operations with buffers on this device are started: whatever they need that takes long to get. Any
+  // thread, without the drive lock; may block.
+  virtual Status prepare(const DeviceCall& call);
   // Start the next operation; the one before it has finished or was abandoned. Never blocks. Takes no more
   // than a bounded time, in a group of one that of a copy: small operations may do all their work here. slot
   // counts from 0.

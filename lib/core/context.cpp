@@ -18,6 +18,7 @@ Context::Context(ContextOptions options)
     : options_(std::move(options)),
       clock_(options_.clock),
       log_(options_.log_sink, options_.log_level),
+      gate_(options_.accelerator),
       callbacks_(options_.mode, options_.thread_start),
       engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode) {
   if (!options_.clock) system_clock_ = static_cast<SystemClock*>(clock_.get());
@@ -49,6 +50,11 @@ void Context::add_comm(const std::shared_ptr<Comm>& comm) {
   comms_.erase(std::remove_if(comms_.begin(), comms_.end(), [](const auto& weak) { return weak.expired(); }),
                comms_.end());
   comms_.push_back(comm);
+}
+
+Status Context::probe_accelerator(std::string* detail) {
+  if (options_.accelerator == nullptr) return options_.accelerator_status;
+  return options_.accelerator->probe(detail);
 }
 
 void Context::keep(std::shared_ptr<void> object) {

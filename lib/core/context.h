@@ -12,12 +12,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "core/accelerator.h"
 #include "core/allocator.h"
 #include "core/callbacks.h"
 #include "core/device.h"
 #include "core/engine.h"
 #include "core/flight.h"
 #include "core/fork_guard.h"
+#include "core/stream_gate.h"
 #include "core/trace_sink.h"
 
 namespace weft {
@@ -35,6 +37,8 @@ struct ContextOptions {
   std::function<Status(const FlightRecord&, const std::string& folder)> write_flight;
   const DeviceOps* host = nullptr;  // required
   HostAllocator host_allocator;
+  std::shared_ptr<Accelerator> accelerator;  // null: none, because of the status
+  Status accelerator_status;
   std::shared_ptr<Clock> clock;  // default: the machine's
 };
 
@@ -54,6 +58,11 @@ class Context : public std::enable_shared_from_this<Context> {
   Log& log() { return log_; }
   Engine& engine() { return engine_; }
   Callbacks& callbacks() { return callbacks_; }
+  // Null where there is no module for it; it may not work on this machine all the same.
+  Accelerator* accelerator() const { return options_.accelerator.get(); }
+  // It works, and what it is; or kUnavailable and why not. Loads its library the first time.
+  Status probe_accelerator(std::string* detail);
+  StreamGate& gate() { return gate_; }
   const DeviceOps& host() const { return *options_.host; }
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
@@ -79,6 +88,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::mutex mutex_;
   std::vector<std::weak_ptr<Comm>> comms_;   // guarded by mutex_
   std::vector<std::shared_ptr<void>> kept_;  // guarded by mutex_
+  StreamGate gate_;
   Callbacks callbacks_;
   Engine engine_;
 };

@@ -25,6 +25,8 @@ class Lane final : public Task {
   // comm outlives the lane: the comm owns it.
   Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl);
 
+  // Before a request with buffers on a device is submitted: as CollectiveLane::prepare.
+  Status prepare(const DeviceCall& call) { return impl_->prepare(call); }
   // Queue the request, or complete it at once with the comm's failure if the lane is closed.
   void submit(Request* request);
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.

@@ -49,12 +49,17 @@ class ContextOptions(Sized):
                 ("thread_start", thread_start_fn), ("thread_start_user_data", c_void_p),
                 ("host_alloc", alloc_fn), ("host_free", free_fn), ("host_alloc_user_data", c_void_p),
                 ("device_alloc", alloc_fn), ("device_free", free_fn), ("device_alloc_user_data", c_void_p),
-                ("module_path", c_char_p), ("flight_path", c_char_p)]
+                ("module_path", c_char_p), ("flight_path", c_char_p), ("cuda_runtime", c_char_p)]
 
 
 class BackendInfo(Sized):
     _fields_ = [("struct_size", c_size_t), ("name", c_char * 32), ("available", c_uint8), ("is_module", c_uint8),
                 ("reserved", c_uint8 * 6), ("reason", c_char * 512)]
+
+
+class DeviceInfo(Sized):
+    _fields_ = [("struct_size", c_size_t), ("device_count", c_int32), ("available", c_uint8), ("reserved", c_uint8 * 3),
+                ("reason", c_char * 512)]
 
 
 class CommOptions(Sized):
@@ -255,6 +260,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_context_destroy": (status, _handle),
     "weft_backend_count": (status, c_void_p, P(c_uint64)),
     "weft_backend_query": (status, c_void_p, c_uint64, P(BackendInfo)),
+    "weft_device_query": (status, c_void_p, c_int32, P(DeviceInfo)),
     "weft_capability": (status, c_void_p, c_char_p, c_int32, c_int32, c_int32, c_int32, P(c_uint8)),
     "weft_comm_options_init": (status, P(CommOptions), c_size_t),
     "weft_comm_create": (status, c_void_p, P(CommOptions), _handle, P(Error)),

@@ -41,6 +41,7 @@ int main(void) {
   FIELD(weft_context_options, device_alloc_user_data);
   FIELD(weft_context_options, module_path);
   FIELD(weft_context_options, flight_path);
+  FIELD(weft_context_options, cuda_runtime);
   STRUCT(weft_backend_info);
   FIELD(weft_backend_info, struct_size);
   FIELD(weft_backend_info, name);
@@ -48,6 +49,12 @@ int main(void) {
   FIELD(weft_backend_info, is_module);
   FIELD(weft_backend_info, reserved);
   FIELD(weft_backend_info, reason);
+  STRUCT(weft_device_info);
+  FIELD(weft_device_info, struct_size);
+  FIELD(weft_device_info, device_count);
+  FIELD(weft_device_info, available);
+  FIELD(weft_device_info, reserved);
+  FIELD(weft_device_info, reason);
   STRUCT(weft_comm_options);
   FIELD(weft_comm_options, struct_size);
   FIELD(weft_comm_options, bootstrap);

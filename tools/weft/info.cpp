@@ -60,6 +60,18 @@ json backends(weft_context* context) {
   return list;
 }
 
+json devices(weft_context* context) {
+  json list = json::array();
+  weft_device_info info{};
+  info.struct_size = sizeof info;
+  if (weft_device_query(context, WEFT_DEVICE_CUDA, &info) != WEFT_OK) return list;
+  list.push_back({{"name", "cuda"},
+                  {"available", info.available != 0},
+                  {"count", info.device_count},
+                  {"reason", info.reason}});
+  return list;
+}
+
 // Whether a process may read a sibling's memory, tried out: the case of two ranks of one launcher.
 std::string try_cross_memory() {
   volatile int target = 41;
@@ -128,6 +140,7 @@ json describe() {
   result["cpu_features"] = cpu_features();
   result["topology"] = topology();
   result["backends"] = backends(context);
+  result["devices"] = devices(context);
   result["shm"] = shared_memory();
   weft_context_destroy(&context);
   return result;
@@ -151,10 +164,12 @@ void print(const json& info) {
   line("system", text_of(info["system"]) + ", " + text_of(info["kernel"]));
   std::printf("\ntopology\n");
   for (const auto& [name, value] : info["topology"].items()) line(("  " + name).c_str(), text_of(value));
-  std::printf("\nbackends\n");
-  for (const json& backend : info["backends"]) {
-    line(("  " + text_of(backend["name"])).c_str(),
-         (backend["available"].get<bool>() ? "available: " : "not available: ") + text_of(backend["reason"]));
+  for (const char* kind : {"backends", "devices"}) {
+    std::printf("\n%s\n", kind);
+    for (const json& one : info[kind]) {
+      line(("  " + text_of(one["name"])).c_str(),
+           (one["available"].get<bool>() ? "available: " : "not available: ") + text_of(one["reason"]));
+    }
   }
   std::printf("\nwhat shared memory may use\n");
   for (const auto& [name, value] : info["shm"].items()) line(("  " + name).c_str(), text_of(value));

@@ -64,7 +64,7 @@ Status HierarchicalLane::reserve(uint64_t bytes) {
 
 void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
-  whole_ = {Descriptor::of(args), slot};
+  whole_ = {Descriptor::of(args), told_slot(args, slot)};
   wait_ = {wait_.lane, slot, whole_.descriptor};
   roll_call_.begins();
   recipe_ = &recipe_of(args);

@@ -1,0 +1,15 @@
+// What libweft-cuda.so exports. Loading it loads nothing of CUDA's.
+#include <memory>
+
+#include "runtime.h"
+
+namespace {
+
+std::shared_ptr<weft::Accelerator> make(const std::string& library) {
+  return std::make_shared<weft::cuda::Runtime>(library);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const weft::AcceleratorModule weft_accelerator_module;
+const weft::AcceleratorModule weft_accelerator_module = {weft::kAcceleratorModuleAbi, make};

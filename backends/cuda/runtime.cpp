@@ -1,0 +1,187 @@
+#include "runtime.h"
+
+#include "base/text.h"
+
+namespace weft::cuda {
+
+// The calling thread works on this device meanwhile, and a capture that another thread of the program has
+// begun does not forbid what it does.
+class Runtime::Scope {
+ public:
+  static constexpr int kAny = -1;
+  Scope(const Functions& call, int device) : call_(call) {
+    (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (device == kAny || call_.cudaGetDevice(&before_) != cudaSuccess || before_ == device) {
+      before_ = kAny;
+      return;
+    }
+    (void)call_.cudaSetDevice(device);
+  }
+  ~Scope() {
+    if (before_ != kAny) (void)call_.cudaSetDevice(before_);
+    (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  const Functions& call_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  int before_ = kAny;
+};
+
+namespace {
+
+cudaStream_t native(DeviceStream stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t native_event(DeviceEvent event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+// The default streams have no device of their own.
+bool is_default(DeviceStream stream) {
+  return native(stream) == nullptr || native(stream) == cudaStreamLegacy ||
+         native(stream) == cudaStreamPerThread;
+}
+
+}  // namespace
+
+Status Runtime::probe(std::string* detail) {
+  const std::lock_guard lock(mutex_);
+  if (!tried_) {
+    tried_ = true;
+    status_ = load(file_, &library_);
+    loaded_.store(status_.ok(), std::memory_order_release);
+  }
+  WEFT_TRY(status_);
+  *detail = cat("CUDA runtime ", version_text(library_.runtime), " (", library_.file, "), driver for ",
+                version_text(library_.driver), ", ", library_.devices,
+                library_.devices == 1 ? " device" : " devices");
+  return {};
+}
+
+// What failed is Weft's to tell: it does not stay behind as the thread's last error.
+Status Runtime::check(const char* what, cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  (void)library_.call.cudaGetLastError();
+  const Code code = error == cudaErrorMemoryAllocation ? Code::kNoMemory
+                    : error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle
+                        ? Code::kArg
+                        : Code::kSystem;
+  return Status::error(code, cat("CUDA: ", what, ": ", library_.call.cudaGetErrorString(error)));
+}
+
+Status Runtime::look_at(const void* pointer, PointerInfo* info) {
+  *info = {};
+  const Scope scope(library_.call, Scope::kAny);
+  // A later runtime's struct may be longer.
+  union {
+    cudaPointerAttributes attributes;
+    char room[256];
+  };
+  attributes = {};
+  if (!check("pointer attributes", library_.call.cudaPointerGetAttributes(&attributes, pointer)).ok())
+    return {};
+  info->device = attributes.device;
+  if (attributes.type == cudaMemoryTypeHost) info->place = MemoryPlace::kPinned;
+  if (attributes.type == cudaMemoryTypeDevice) info->place = MemoryPlace::kDevice;
+  if (attributes.type == cudaMemoryTypeManaged) info->place = MemoryPlace::kManaged;
+  return {};
+}
+
+Status Runtime::check_stream(int device, DeviceStream stream) {
+  const Scope scope(library_.call, device);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  WEFT_TRY(check("the stream", library_.call.cudaStreamIsCapturing(native(stream), &capture)));
+  if (capture != cudaStreamCaptureStatusNone) {
+    return Status::error(Code::kUnsupported,
+                         "the stream is being captured into a graph, which a host's transfers cannot be");
+  }
+  if (is_default(stream) || library_.call.stream_get_device == nullptr) return {};
+  int own = device;
+  WEFT_TRY(check("the stream's device", library_.call.stream_get_device(native(stream), &own)));
+  if (own == device) return {};
+  return Status::error(Code::kArg,
+                       cat("weft_stream.device is ", device, ", but the stream is one of device ", own));
+}
+
+Status Runtime::create_stream(int device, DeviceStream* stream) {
+  const Scope scope(library_.call, device);
+  cudaStream_t made = nullptr;
+  WEFT_TRY(check("a stream", library_.call.cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking)));
+  *stream = made;
+  return {};
+}
+
+void Runtime::destroy_stream(int device, DeviceStream stream) {
+  const Scope scope(library_.call, device);
+  (void)check("", library_.call.cudaStreamDestroy(native(stream))).ok();
+}
+
+Status Runtime::create_event(int device, DeviceEvent* event) {
+  const Scope scope(library_.call, device);
+  cudaEvent_t made = nullptr;
+  WEFT_TRY(check("an event", library_.call.cudaEventCreateWithFlags(&made, cudaEventDisableTiming)));
+  *event = made;
+  return {};
+}
+
+void Runtime::destroy_event(int device, DeviceEvent event) {
+  const Scope scope(library_.call, device);
+  (void)check("", library_.call.cudaEventDestroy(native_event(event))).ok();
+}
+
+Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
+  const Scope scope(library_.call, device);
+  return check("an event's record", library_.call.cudaEventRecord(native_event(event), native(stream)));
+}
+
+Status Runtime::query(int device, DeviceEvent event, bool* done) {
+  const Scope scope(library_.call, device);
+  const cudaError_t state = library_.call.cudaEventQuery(native_event(event));
+  *done = state == cudaSuccess;
+  if (state != cudaErrorNotReady) return check("work on the device", state);
+  (void)library_.call.cudaGetLastError();
+  return {};
+}
+
+Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
+  const Scope scope(library_.call, device);
+  void* made = nullptr;
+  WEFT_TRY(check("pinned memory", library_.call.cudaHostAlloc(&made, size, cudaHostAllocPortable)));
+  *memory = static_cast<std::byte*>(made);
+  return {};
+}
+
+void Runtime::free_pinned(std::byte* memory) {
+  const Scope scope(library_.call, Scope::kAny);
+  (void)check("", library_.call.cudaFreeHost(memory)).ok();
+}
+
+Status Runtime::pin(int device, std::byte* memory, uint64_t size) {
+  const Scope scope(library_.call, device);
+  return check("pinning memory", library_.call.cudaHostRegister(memory, size, cudaHostRegisterPortable));
+}
+
+void Runtime::unpin(std::byte* memory) {
+  const Scope scope(library_.call, Scope::kAny);
+  (void)check("", library_.call.cudaHostUnregister(memory)).ok();
+}
+
+Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) {
+  const Scope scope(library_.call, device);
+  return check("a copy", library_.call.cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, native(stream)));
+}
+
+Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
+  const Scope scope(library_.call, device);
+  // Pinned memory has one address everywhere.
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(word));
+  const CUresult result = library_.call.wait_value(native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ);
+  if (result == CUDA_SUCCESS) return {};
+  return Status::error(Code::kSystem, cat("CUDA: the stream cannot wait for a value (driver error ",
+                                          static_cast<int>(result), ")"));
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,49 @@
+// The accelerator over the CUDA runtime. Threads: any thread.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "core/accelerator.h"
+#include "library.h"
+
+namespace weft::cuda {
+
+class Runtime final : public Accelerator {
+ public:
+  explicit Runtime(std::string file) : file_(std::move(file)) {}
+
+  const char* name() const override { return "cuda"; }
+  Status probe(std::string* detail) override;
+  bool loaded() const override { return loaded_.load(std::memory_order_acquire); }
+  int device_count() const override { return library_.devices; }
+
+  Status look_at(const void* pointer, PointerInfo* info) override;
+  Status check_stream(int device, DeviceStream stream) override;
+  Status create_stream(int device, DeviceStream* stream) override;
+  void destroy_stream(int device, DeviceStream stream) override;
+  Status create_event(int device, DeviceEvent* event) override;
+  void destroy_event(int device, DeviceEvent event) override;
+  Status record(int device, DeviceEvent event, DeviceStream stream) override;
+  Status query(int device, DeviceEvent event, bool* done) override;
+  Status allocate_pinned(int device, uint64_t size, std::byte** memory) override;
+  void free_pinned(std::byte* memory) override;
+  Status pin(int device, std::byte* memory, uint64_t size) override;
+  void unpin(std::byte* memory) override;
+  Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) override;
+  Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) override;
+
+ private:
+  class Scope;
+  Status check(const char* what, cudaError_t error);
+
+  const std::string file_;
+  std::mutex mutex_;    // held while the library is loaded
+  bool tried_ = false;  // guarded by mutex_
+  Status status_;       // guarded by mutex_
+  std::atomic<bool> loaded_{false};
+  Library library_;  // constant once loaded_
+};
+
+}  // namespace weft::cuda

@@ -1,0 +1,64 @@
+// Streams and memory of devices in calls: checked in front, as everything is. Any thread.
+#include "capi/handles.h"
+
+namespace weft::capi {
+
+Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out) {
+  *out = {};
+  if (stream == nullptr) return {};
+  weft_stream read;
+  WEFT_TRY(read_struct(stream, "weft_stream", &read));
+  if (read.kind == WEFT_DEVICE_HOST) return {};
+  if (read.kind != WEFT_DEVICE_CUDA)
+    return Status::error(Code::kArg, cat("unknown kind of stream ", read.kind));
+  std::string detail;
+  WEFT_TRY(context.probe_accelerator(&detail).with_prefix("CUDA streams: "));
+  Accelerator& accelerator = *context.accelerator();
+  if (read.device < 0 || read.device >= accelerator.device_count()) {
+    return Status::error(Code::kArg, cat("weft_stream.device is ", read.device, "; there are ",
+                                         accelerator.device_count(), " CUDA devices"));
+  }
+  WEFT_TRY(accelerator.check_stream(read.device, read.handle));
+  *out = {read.kind, read.device, read.handle};
+  return {};
+}
+
+namespace {
+
+std::string place_text(const PointerInfo& info) {
+  switch (info.place) {
+    case MemoryPlace::kDevice:
+      return cat("memory of CUDA device ", info.device);
+    case MemoryPlace::kManaged:
+      return "managed memory";
+    case MemoryPlace::kPinned:
+      return "pinned host memory";
+    default:
+      return "host memory, or freed";
+  }
+}
+
+}  // namespace
+
+Status check_memory(Context& context, const StreamArgs& stream, const void* start, uint64_t size) {
+  Accelerator* const accelerator = context.accelerator();
+  const bool on_device = stream.kind != WEFT_DEVICE_HOST;
+  // On the host only of interest in a program that uses devices.
+  if (size == 0 || accelerator == nullptr || (!on_device && !accelerator->loaded())) return {};
+  const auto* const first = static_cast<const std::byte*>(start);
+  for (const std::byte* at : {first, first + size - 1}) {
+    PointerInfo info;
+    WEFT_TRY(accelerator->look_at(at, &info));
+    const bool right = on_device ? info.place == MemoryPlace::kManaged ||
+                                       (info.place == MemoryPlace::kDevice && info.device == stream.device)
+                                 : info.place != MemoryPlace::kDevice;
+    if (right) continue;
+    const char* const where = at == first ? "is " : "ends in ";
+    return Status::error(Code::kArg, on_device ? cat(where, place_text(info),
+                                                     ", but the stream is of CUDA device ", stream.device)
+                                               : cat(where, place_text(info), ", but no stream is given"));
+  }
+  return {};
+}
+
+}  // namespace weft::capi

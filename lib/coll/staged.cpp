@@ -1,0 +1,47 @@
+#include "coll/staged.h"
+
+#include <utility>
+
+#include "coll/staged_lane.h"
+#include "core/arena.h"
+
+namespace weft {
+namespace {
+
+class Staged final : public Collectives {
+ public:
+  Staged(std::unique_ptr<Collectives> inner, int rank, int size, uint64_t slot_bytes)
+      : inner_(std::move(inner)), rank_(rank), size_(size), slot_bytes_(slot_bytes) {}
+
+  Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
+    std::unique_ptr<CollectiveLane> inner;
+    WEFT_TRY(inner_->open_lane(key, &inner));
+    *lane = std::make_unique<coll::StagedLane>(std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
+    return {};
+  }
+  bool progress() override { return inner_->progress(); }
+  bool settled() override { return inner_->settled(); }
+  bool outlives_sender() const override { return inner_->outlives_sender(); }
+  uint64_t sent_to(int rank) const override { return inner_->sent_to(rank); }
+  uint64_t received_from(int rank) const override { return inner_->received_from(rank); }
+  std::shared_ptr<Arena> arena() override { return inner_->arena(); }
+  CollectiveCounters counters() const override { return inner_->counters(); }
+  int local_size() const override { return inner_->local_size(); }
+  std::string transports() const override { return inner_->transports(); }
+  const char* name() const override { return inner_->name(); }
+
+ private:
+  const std::unique_ptr<Collectives> inner_;
+  const int rank_;
+  const int size_;
+  const uint64_t slot_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> staged(std::unique_ptr<Collectives> inner, int rank, int size,
+                                    uint64_t slot_bytes) {
+  return std::make_unique<Staged>(std::move(inner), rank, size, slot_bytes);
+}
+
+}  // namespace weft

@@ -1,0 +1,247 @@
+#include "coll/staged_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/round_up.h"
+#include "core/arena.h"
+
+namespace weft::coll {
+
+StagedShape staged_shape(const CollectiveArgs& args, int rank, int size) {
+  const bool root = rank == args.peer;
+  switch (args.coll) {
+    case Coll::kAllReduce:
+      return {1, 1, 1, true};
+    case Coll::kReduce:
+      return {1, root ? 1 : 0, 1, true};
+    case Coll::kBroadcast:
+      return {root ? 1 : 0, root ? 0 : 1, 1, true};
+    case Coll::kAllGather:
+      return {1, size, size + 1};
+    case Coll::kReduceScatter:
+      return {size, 1, size + 1};
+    case Coll::kGather:
+      return {1, root ? size : 0, size + 1};
+    case Coll::kScatter:
+      return {root ? size : 0, 1, size + 1};
+    case Coll::kAllToAll:
+      return {size, size, 2 * size};
+    case Coll::kSend:
+      return {1, 0, 1, true};
+    case Coll::kRecv:
+      return {0, 1, 1, true};
+    default:
+      return {};  // barrier
+  }
+}
+
+uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_bytes) {
+  if (shape.room == 0) return 1;
+  constexpr uint64_t kLine = 64;  // between src and dst
+  const uint64_t fits = (slot_bytes - kLine) / (static_cast<uint64_t>(shape.room) * element);
+  return fits >= kLine ? fits / kLine * kLine : std::max<uint64_t>(fits, 1);
+}
+
+Status Staging::make(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena, uint64_t slot_bytes,
+                     std::unique_ptr<Staging>* staging) {
+  // What is made before a failure goes with it.
+  auto made = std::make_unique<Staging>(accelerator, device, std::move(arena));
+  const uint64_t bytes = round_up(slot_bytes * kSlots, Arena::kAlignment);
+  WEFT_TRY(made->arena_->allocate(bytes, &made->memory_));
+  WEFT_TRY(accelerator.pin(device, made->memory_, bytes));
+  made->pinned_ = true;
+  WEFT_TRY(accelerator.create_stream(device, &made->in_));
+  WEFT_TRY(accelerator.create_stream(device, &made->out_));
+  for (size_t i = 0; i < kSlots; i++) {
+    made->slots_[i].memory = made->memory_ + i * slot_bytes;
+    WEFT_TRY(accelerator.create_event(device, &made->slots_[i].filled));
+    WEFT_TRY(accelerator.create_event(device, &made->slots_[i].drained));
+  }
+  *staging = std::move(made);
+  return {};
+}
+
+Staging::~Staging() {
+  for (const Slot& slot : slots_) {
+    if (slot.filled != nullptr) accelerator_.destroy_event(device_, slot.filled);
+    if (slot.drained != nullptr) accelerator_.destroy_event(device_, slot.drained);
+  }
+  if (in_ != nullptr) accelerator_.destroy_stream(device_, in_);
+  if (out_ != nullptr) accelerator_.destroy_stream(device_, out_);
+  if (pinned_) accelerator_.unpin(memory_);
+  if (memory_ != nullptr) (void)arena_->free(memory_).ok();
+}
+
+StagedLane::~StagedLane() = default;
+
+Status StagedLane::prepare(const DeviceCall& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stagings_.count(call.device) != 0) return {};
+  }
+  std::unique_ptr<Staging> made;
+  WEFT_TRY(Staging::make(*call.accelerator, call.device, arena_, slot_bytes_, &made));
+  const std::lock_guard lock(mutex_);
+  stagings_.emplace(call.device, std::move(made));  // or another thread's is there by now
+  return {};
+}
+
+void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
+  if (args.device == nullptr) {
+    staging_ = nullptr;
+    const uint64_t inner_slot = inner_slot_++;
+    if (inner_slot == slot || args.whole != nullptr) return inner_->start(args, inner_slot);
+    whole_ = {Descriptor::of(args), slot};
+    args_ = args;
+    args_.whole = &whole_;
+    return inner_->start(args_, inner_slot);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    staging_ = stagings_.at(args.device->device).get();
+  }
+  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  args_ = args;
+  status_ = Status();
+  shape_ = staged_shape(args, rank_, size_);
+  chunk_ = staged_chunk(shape_, dtype_size(args.dtype), slot_bytes_);
+  chunks_ = std::max<uint64_t>((args.count + chunk_ - 1) / chunk_, 1);
+  filled_ = travelled_ = drained_ = 0;
+  arrived_ = travels_ = false;
+}
+
+Poll StagedLane::poll() {
+  if (staging_ == nullptr) return inner_->poll();
+  if (!status_.ok()) {
+    if (travels_) inner_->abandon();
+    travels_ = false;
+    // Copies that are under way end by themselves.
+    if (!writers().empty()) return Poll::kWaiting;
+    return Poll::kFinished;
+  }
+  if (!arrived_ && !look_at_stream()) return status_.ok() ? Poll::kWaiting : Poll::kAdvanced;
+  bool advanced = fill();
+  advanced = travel() || advanced;
+  advanced = drain() || advanced;
+  if (!status_.ok()) return Poll::kAdvanced;
+  if (drained_ == chunks_) return Poll::kFinished;
+  return advanced ? Poll::kAdvanced : Poll::kWaiting;
+}
+
+// Nothing of ours is put behind the program's work: a stream that hangs then holds no copy of an operation
+// that has failed.
+bool StagedLane::look_at_stream() {
+  arrived_ = look(args_.device->ready);
+  return arrived_;
+}
+
+bool StagedLane::look(DeviceEvent event) {
+  bool done = false;
+  fail(staging_->query(event, &done));
+  return done && status_.ok();
+}
+
+bool StagedLane::fill() {
+  if (!status_.ok() || filled_ == chunks_ || filled_ == drained_ + Staging::kSlots) return false;
+  copy_blocks(filled_, true);
+  fail(staging_->filling(staging_->slot(filled_)));
+  filled_++;
+  return true;
+}
+
+bool StagedLane::travel() {
+  if (!status_.ok()) return false;
+  if (!travels_) {
+    if (travelled_ == filled_ || !look(staging_->slot(travelled_).filled)) return false;
+    CollectiveArgs part = args_;
+    part.device = nullptr;
+    part.whole = &whole_;
+    part.count = elements(travelled_);
+    std::byte* const memory = staging_->slot(travelled_).memory;
+    // A rank that has no src or dst gives none.
+    part.src = shape_.in > 0 || args_.coll == Coll::kBroadcast ? memory : nullptr;
+    part.dst = shape_.out > 0 || args_.coll == Coll::kBroadcast ? out_area(travelled_) : nullptr;
+    inner_->start(part, inner_slot_++);
+    travels_ = true;
+    return true;
+  }
+  const Poll poll = inner_->poll();
+  if (poll != Poll::kFinished) return poll == Poll::kAdvanced;
+  travels_ = false;
+  fail(inner_->result());
+  if (!status_.ok()) return true;
+  copy_blocks(travelled_, false);
+  fail(staging_->draining(staging_->slot(travelled_)));
+  travelled_++;
+  return true;
+}
+
+bool StagedLane::drain() {
+  if (!status_.ok() || drained_ == travelled_ || !look(staging_->slot(drained_).drained)) return false;
+  drained_++;
+  return true;
+}
+
+uint64_t StagedLane::elements(uint64_t chunk) const {
+  return std::min(chunk_, args_.count - chunk * chunk_);
+}
+
+std::byte* StagedLane::out_area(uint64_t chunk) {
+  std::byte* const memory = staging_->slot(chunk).memory;
+  if (shape_.in_place) return memory;
+  const uint64_t in = static_cast<uint64_t>(shape_.in) * elements(chunk) * dtype_size(args_.dtype);
+  return memory + round_up(in, 64);
+}
+
+// This rank's part of the chunk, block by block, between the buffers and the chunk's slot.
+void StagedLane::copy_blocks(uint64_t chunk, bool in) {
+  const uint64_t element = dtype_size(args_.dtype);
+  const uint64_t size = elements(chunk) * element;
+  if (size == 0) return;
+  const auto blocks = static_cast<uint64_t>(in ? shape_.in : shape_.out);
+  std::byte* const staged = in ? staging_->slot(chunk).memory : out_area(chunk);
+  for (uint64_t block = 0; block < blocks && status_.ok(); block++) {
+    const uint64_t at = (block * args_.count + chunk * chunk_) * element;
+    std::byte* const part = staged + block * size;
+    fail(in ? staging_->copy_in(part, args_.src + at, size) : staging_->copy_out(args_.dst + at, part, size));
+  }
+}
+
+void StagedLane::fail(const Status& status) {
+  if (status_.ok() && !status.ok()) status_ = status.with_slot(whole_.slot);
+}
+
+void StagedLane::abandon() {
+  if (travelling()) inner_->abandon();
+}
+
+// This process's own device while it copies.
+std::vector<int> StagedLane::writers() const {
+  std::vector<int> writers = travelling() ? inner_->writers() : std::vector<int>{};
+  if (staging_ == nullptr) return writers;
+  bool idle = true;
+  const auto look_at = [&](DeviceEvent event) {
+    bool done = false;
+    // A device that fails copies nothing any more.
+    if (staging_->query(event, &done).ok() && !done) idle = false;
+  };
+  for (uint64_t chunk = travelled_; chunk < filled_; chunk++) look_at(staging_->slot(chunk).filled);
+  for (uint64_t chunk = drained_; chunk < travelled_; chunk++) look_at(staging_->slot(chunk).drained);
+  if (!idle) writers.push_back(rank_);
+  return writers;
+}
+
+std::vector<int> StagedLane::missing() const {
+  return travelling() ? inner_->missing() : std::vector<int>{};
+}
+
+bool StagedLane::waits_for(int rank) const {
+  return travelling() && inner_->waits_for(rank);
+}
+
+std::vector<int> StagedLane::absent() const {
+  return travelling() ? inner_->absent() : std::vector<int>{};
+}
+
+}  // namespace weft::coll

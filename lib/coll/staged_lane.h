@@ -1,0 +1,127 @@
+// A lane of lib/coll/staged: the chunks of one operation at a time.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/accelerator.h"
+#include "core/collectives.h"
+
+namespace weft::coll {
+
+// What a chunk of each of a collective's blocks is copied to and from. Blocks of a buffer lie one behind the
+// other, `count` elements each, as all_gather's dst does.
+struct StagedShape {
+  int in = 0;             // blocks of src on this rank
+  int out = 0;            // blocks of dst
+  int room = 0;           // blocks that a chunk's memory holds, equal on all ranks
+  bool in_place = false;  // src and dst share them
+};
+StagedShape staged_shape(const CollectiveArgs& args, int rank, int size);
+// Elements of a block in a chunk: a function of what all ranks know.
+uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_bytes);
+
+// The streams and pinned memory that a lane uses on one device.
+class Staging {
+ public:
+  static constexpr size_t kSlots = 3;  // one is filled, one travels, one is drained
+  struct Slot {
+    std::byte* memory = nullptr;
+    DeviceEvent filled = nullptr;
+    DeviceEvent drained = nullptr;
+  };
+
+  // May take long. accelerator outlives it.
+  static Status make(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena, uint64_t slot_bytes,
+                     std::unique_ptr<Staging>* staging);
+  Staging(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena)
+      : accelerator_(accelerator), device_(device), arena_(std::move(arena)) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  Slot& slot(uint64_t chunk) { return slots_[chunk % kSlots]; }
+  Status copy_in(std::byte* dst, const std::byte* src, uint64_t size) {
+    return accelerator_.copy(device_, in_, dst, src, size);
+  }
+  Status copy_out(std::byte* dst, const std::byte* src, uint64_t size) {
+    return accelerator_.copy(device_, out_, dst, src, size);
+  }
+  Status filling(Slot& slot) { return accelerator_.record(device_, slot.filled, in_); }
+  Status draining(Slot& slot) { return accelerator_.record(device_, slot.drained, out_); }
+  Status query(DeviceEvent event, bool* done) { return accelerator_.query(device_, event, done); }
+
+ private:
+  Accelerator& accelerator_;
+  const int device_;
+  const std::shared_ptr<Arena> arena_;
+  std::byte* memory_ = nullptr;  // of all slots
+  bool pinned_ = false;
+  DeviceStream in_ = nullptr;
+  DeviceStream out_ = nullptr;
+  std::array<Slot, kSlots> slots_{};
+};
+
+class StagedLane final : public CollectiveLane {
+ public:
+  StagedLane(std::unique_ptr<CollectiveLane> inner, std::shared_ptr<Arena> arena, int rank, int size,
+             uint64_t slot_bytes)
+      : inner_(std::move(inner)),
+        arena_(std::move(arena)),
+        rank_(rank),
+        size_(size),
+        slot_bytes_(slot_bytes) {}
+  ~StagedLane() override;
+
+  Status prepare(const DeviceCall& call) override;
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return staging_ == nullptr ? inner_->result() : status_; }
+  void abandon() override;
+  std::vector<int> writers() const override;
+  std::vector<int> missing() const override;
+  bool waits_for(int rank) const override;
+  std::vector<int> absent() const override;
+  const char* algorithm() const override { return inner_->algorithm(); }
+
+ private:
+  bool travelling() const { return staging_ == nullptr || travels_; }
+  // Each returns whether it did something; errors go to status_.
+  bool look_at_stream();
+  bool fill();
+  bool travel();
+  bool drain();
+  bool look(DeviceEvent event);
+  void copy_blocks(uint64_t chunk, bool in);
+  uint64_t elements(uint64_t chunk) const;
+  std::byte* out_area(uint64_t chunk);
+  void fail(const Status& status);
+
+  const std::unique_ptr<CollectiveLane> inner_;
+  const std::shared_ptr<Arena> arena_;
+  const int rank_;
+  const int size_;
+  const uint64_t slot_bytes_;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Staging>> stagings_;  // by device; guarded by mutex_; entries stay
+  uint64_t inner_slot_ = 0;                           // operations of inner_
+
+  // The running operation, if its buffers lie on a device. Chunks drained_ <= travelled_ <= filled_.
+  Staging* staging_ = nullptr;
+  CollectiveArgs args_;
+  WholeCall whole_;
+  StagedShape shape_;
+  Status status_;
+  uint64_t chunk_ = 0;    // elements of a block
+  uint64_t chunks_ = 0;   // at least 1
+  bool arrived_ = false;  // the program's stream
+  uint64_t filled_ = 0;   // copies into pinned memory were started
+  uint64_t travelled_ = 0;
+  uint64_t drained_ = 0;
+  bool travels_ = false;  // inner_ runs
+};
+
+}  // namespace weft::coll

@@ -1,0 +1,88 @@
+// What Weft needs of a device's own library: borrowed streams, events, asynchronous copies, memory that
+// copies reach. Implemented by a module (backends/cuda); used by the C layer and by lib/coll/staged. Nothing
+// here waits for a device: the engine asks query() again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace weft {
+
+inline constexpr uint8_t kCudaDevices = 1;  // WEFT_DEVICE_CUDA
+
+// A stream and an event of the device's library (cudaStream_t, cudaEvent_t).
+using DeviceStream = void*;
+using DeviceEvent = void*;
+
+enum class MemoryPlace : uint8_t {
+  kUnknown,  // the library does not know it: the program's own host memory, or freed
+  kPinned,   // host memory that the library allocated or registered
+  kDevice,
+  kManaged,  // moves between host and devices
+};
+struct PointerInfo {
+  MemoryPlace place = MemoryPlace::kUnknown;
+  int device = 0;
+};
+
+// Threads: any thread. No call changes the calling thread's current device. device is below device_count().
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  virtual const char* name() const = 0;  // "cuda"
+  // Load the library, the first time. kUnavailable with "because ..."; *detail says what it is. The other
+  // calls come after this has succeeded.
+  virtual Status probe(std::string* detail) = 0;
+  virtual bool loaded() const = 0;  // probe has succeeded
+  virtual int device_count() const = 0;
+
+  virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
+  // kArg if it is a stream of another device, where the library can tell.
+  virtual Status check_stream(int device, DeviceStream stream) = 0;
+
+  // Streams that wait for no other (not for the legacy default stream either).
+  virtual Status create_stream(int device, DeviceStream* stream) = 0;
+  virtual void destroy_stream(int device, DeviceStream stream) = 0;
+  virtual Status create_event(int device, DeviceEvent* event) = 0;
+  virtual void destroy_event(int device, DeviceEvent event) = 0;
+  virtual Status record(int device, DeviceEvent event, DeviceStream stream) = 0;
+  // Whether the work before the event's last record is done. Errors: what failed on the device.
+  virtual Status query(int device, DeviceEvent event, bool* done) = 0;
+
+  // Host memory that all devices reach; made by way of this one. pin: memory of Weft's own, until unpin.
+  virtual Status allocate_pinned(int device, uint64_t size, std::byte** memory) = 0;
+  virtual void free_pinned(std::byte* memory) = 0;
+  virtual Status pin(int device, std::byte* memory, uint64_t size) = 0;
+  virtual void unpin(std::byte* memory) = 0;
+
+  // On the stream: copy between pinned and device memory in either direction; go on once *word, of pinned
+  // memory, is `value` or later (as numbers on a circle).
+  virtual Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src,
+                      uint64_t size) = 0;
+  virtual Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) = 0;
+};
+
+// What a device's module exports, under this name.
+struct AcceleratorModule {
+  uint32_t abi;
+  // library: the file to load in place of the installed ones; empty: those.
+  std::shared_ptr<Accelerator> (*make)(const std::string& library);
+};
+inline constexpr uint32_t kAcceleratorModuleAbi = 1;
+inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
+
+// A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).
+struct DeviceCall {
+  uint8_t kind = 0;  // WEFT_DEVICE_*
+  int device = 0;
+  Accelerator* accelerator = nullptr;
+  DeviceStream stream = nullptr;
+  DeviceEvent ready = nullptr;  // done when the buffers are the call's
+  void* ticket = nullptr;       // of the gate
+};
+
+}  // namespace weft

@@ -1,0 +1,340 @@
+// CUDA buffers through the C ABI, over the backends that threads of one process can use, on the fake CUDA.
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "capi/cuda.h"
+#include "capi/ranks.h"
+#include "support/catch.h"
+
+using namespace weft_test;
+
+namespace {
+
+constexpr const char* kBackends[] = {"loopback", "shm"};
+
+weft_coll_options on(const Stream& stream) {
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.stream = stream.view();
+  return options;
+}
+
+// What ranks note: Catch2's assertions are for the main thread.
+class Notes {
+ public:
+  void expect(bool ok, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    if (!ok) text_ += what + "\n";
+  }
+  void check() const {
+    INFO(text_);
+    CHECK(text_.empty());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+std::string error_of(weft_comm* comm) {
+  weft_error error = WEFT_ERROR_INIT;
+  weft_comm_error(comm, &error);
+  return error.text;
+}
+
+}  // namespace
+
+TEST_CASE("a blocking all_reduce of CUDA buffers comes after the stream's work") {
+  for (const std::string backend : kBackends) {
+    for (const size_t count : {size_t{1}, size_t{1000}, size_t{3'000'000}}) {
+      INFO(backend << " x " << count);
+      const FakeCuda fake(1, count);
+      Notes notes;
+      const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+        Stream stream;
+        DeviceBuffer<float> src(count), dst(count);
+        const weft_coll_options options = on(stream);
+        for (int round = 0; round < 2; round++) {
+          src.write(stream, [&](size_t i) { return static_cast<float>(i % 1000 + size_t(r.rank + round)); });
+          const weft_status status = weft_all_reduce(r.comm, src.get(), dst.get(), count, WEFT_DTYPE_F32,
+                                                     WEFT_OP_SUM, &options, nullptr);
+          notes.expect(status == WEFT_OK, error_of(r.comm));
+          const std::vector<float> got = dst.read(stream);
+          size_t wrong = 0;
+          for (size_t i = 0; i < count; i++)
+            wrong += got[i] != static_cast<float>(2 * (i % 1000) + 1 + 2 * size_t(round));
+          notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+        }
+      });
+      CHECK(error == "");
+      notes.check();
+    }
+  }
+}
+
+TEST_CASE(
+    "an operation waits for its stream, what is put there afterwards waits for it, and the host for "
+    "nothing") {
+  for (const std::string backend : kBackends) {
+    INFO(backend);
+    const FakeCuda fake(1, 7);
+    Notes notes;
+    std::atomic<int> open{0}, called{0};
+    const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      constexpr size_t kCount = 70'000;
+      Stream stream;
+      DeviceBuffer<int32_t> buffer(kCount);
+      const weft_coll_options options = on(stream);
+      int gate = 0;
+      stream.hold(&gate);
+      buffer.write(stream, [&](size_t i) { return static_cast<int32_t>(i) * (r.rank + 1); });
+      weft_request* requests[3] = {};
+      for (weft_request*& request : requests) {
+        notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
+                                     &options, &request) == WEFT_OK,
+                     "refused: " + error_of(r.comm));
+      }
+      // Everything was called while the stream is held: nothing has waited.
+      called++;
+      uint8_t done = 1;
+      weft_request_test(requests[0], &done);
+      notes.expect(done == 0, "done before its stream came to it");
+      while (called < 2) std::this_thread::yield();
+      __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+      const std::vector<int32_t> got = buffer.read(stream);  // no wait for the requests
+      size_t wrong = 0;
+      for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
+      notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+      for (weft_request*& request : requests) {
+        notes.expect(weft_request_wait(request, 10'000) == WEFT_OK, "failed");
+        weft_request_release(&request);
+      }
+    });
+    CHECK(error == "");
+    notes.check();
+  }
+}
+
+TEST_CASE("every collective takes CUDA buffers") {
+  for (const std::string backend : kBackends) {
+    INFO(backend);
+    const FakeCuda fake(1, 3, 20);
+    Notes notes;
+    const std::string error = run(backend.c_str(), 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      // Two chunks where a chunk holds several ranks' blocks.
+      constexpr size_t kCount = 150'000;
+      constexpr size_t kAll = 3 * kCount;
+      Stream stream;
+      DeviceBuffer<int64_t> src(kAll), dst(kAll);
+      const weft_coll_options options = on(stream);
+      weft_comm* const c = r.comm;
+      const auto value = [](int rank, size_t i) { return static_cast<int64_t>(i) * 10 + rank; };
+      // expected(i) of the first count elements of dst.
+      const auto check = [&](const char* what, weft_status status, size_t count, auto&& expected) {
+        notes.expect(status == WEFT_OK, std::string(what) + ": " + error_of(c));
+        const std::vector<int64_t> got = dst.read(stream);
+        size_t wrong = 0;
+        for (size_t i = 0; i < count; i++) wrong += got[i] != expected(i);
+        notes.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong on rank " +
+                                     std::to_string(r.rank));
+      };
+      const auto fresh = [&] {
+        src.write(stream, [&](size_t i) { return value(r.rank, i); });
+        dst.write(stream, [](size_t) { return int64_t{-1}; });
+      };
+      constexpr int32_t kType = WEFT_DTYPE_I64;
+      fresh();
+      check("reduce", weft_reduce(c, src.get(), dst.get(), kAll, kType, WEFT_OP_MAX, 1, &options, nullptr),
+            kAll, [&](size_t i) { return r.rank == 1 ? value(2, i) : -1; });
+      fresh();
+      check("all_gather", weft_all_gather(c, src.get(), dst.get(), kCount, kType, &options, nullptr), kAll,
+            [&](size_t i) { return value(static_cast<int>(i / kCount), i % kCount); });
+      fresh();
+      check("reduce_scatter",
+            weft_reduce_scatter(c, src.get(), dst.get(), kCount, kType, WEFT_OP_SUM, &options, nullptr),
+            kCount, [&](size_t i) { return 3 * value(1, i + kCount * static_cast<size_t>(r.rank)); });
+      fresh();
+      check("gather", weft_gather(c, src.get(), dst.get(), kCount, kType, 2, &options, nullptr), kAll,
+            [&](size_t i) { return r.rank == 2 ? value(static_cast<int>(i / kCount), i % kCount) : -1; });
+      fresh();
+      check("scatter", weft_scatter(c, src.get(), dst.get(), kCount, kType, 0, &options, nullptr), kCount,
+            [&](size_t i) { return value(0, i + kCount * static_cast<size_t>(r.rank)); });
+      fresh();
+      check("all_to_all", weft_all_to_all(c, src.get(), dst.get(), kCount, kType, &options, nullptr), kAll,
+            [&](size_t i) {
+              return value(static_cast<int>(i / kCount), i % kCount + kCount * static_cast<size_t>(r.rank));
+            });
+      fresh();
+      check("broadcast",
+            weft_broadcast(c, r.rank == 2 ? src.get() : dst.get(), kAll, kType, 2, &options, nullptr), kAll,
+            [&](size_t i) { return r.rank == 2 ? -1 : value(2, i); });
+      fresh();
+      if (r.rank == 0) {
+        notes.expect(weft_send(c, src.get(), kAll, kType, 1, &options, nullptr) == WEFT_OK, "send");
+      } else if (r.rank == 1) {
+        check("recv", weft_recv(c, dst.get(), kAll, kType, 0, &options, nullptr), kAll,
+              [&](size_t i) { return value(0, i); });
+      }
+      notes.expect(weft_barrier(c, &options, nullptr) == WEFT_OK, "barrier");
+      // Host memory in between, and nothing at all.
+      int64_t one = 1;
+      notes.expect(
+          weft_all_reduce(c, &one, &one, 1, kType, WEFT_OP_SUM, nullptr, nullptr) == WEFT_OK && one == 3,
+          "host memory");
+      notes.expect(weft_all_reduce(c, nullptr, nullptr, 0, kType, WEFT_OP_SUM, &options, nullptr) == WEFT_OK,
+                   "nothing");
+    });
+    CHECK(error == "");
+    notes.check();
+  }
+}
+
+TEST_CASE("buffers that are not where the stream says are refused") {
+  const FakeCuda fake(2);
+  Notes notes;
+  const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Stream first(0), second(1);
+    DeviceBuffer<float> here(100, 0), there(100, 1);
+    std::vector<float> host(100);
+    const auto status = [&](void* buffer, size_t count, const weft_stream* stream) {
+      weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+      options.stream = stream;
+      return weft_all_reduce(r.comm, buffer, buffer, count, WEFT_DTYPE_F32, WEFT_OP_SUM, &options, nullptr);
+    };
+    notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right");
+    notes.expect(status(there.get(), 100, second.view()) == WEFT_OK, "right on the second");
+    notes.expect(status(host.data(), 100, nullptr) == WEFT_OK, "right on the host");
+    notes.expect(status(host.data(), 100, first.view()) == WEFT_ERR_ARG, "host memory with a stream");
+    notes.expect(status(here.get(), 100, nullptr) == WEFT_ERR_ARG, "device memory without a stream");
+    notes.expect(status(there.get(), 100, first.view()) == WEFT_ERR_ARG, "memory of another device");
+    notes.expect(status(here.get(), 101, first.view()) == WEFT_ERR_ARG, "over the end");
+    notes.expect(status(reinterpret_cast<char*>(here.get()) + 2, 99, first.view()) == WEFT_ERR_ARG,
+                 "misaligned");
+    void* freed = nullptr;
+    cudaMalloc(&freed, 400);
+    cudaFree(freed);
+    notes.expect(status(freed, 100, first.view()) == WEFT_ERR_ARG, "freed memory");
+    weft_stream wrong = *second.view();
+    wrong.device = 0;
+    notes.expect(status(here.get(), 100, &wrong) == WEFT_ERR_ARG, "a stream of another device");
+    wrong.device = 2;
+    notes.expect(status(here.get(), 100, &wrong) == WEFT_ERR_ARG, "a device that is not there");
+    wrong = {sizeof wrong, 7, 0, nullptr};
+    notes.expect(status(here.get(), 100, &wrong) == WEFT_ERR_ARG, "an unknown kind");
+    // Nothing of this has harmed the communicator.
+    notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right again");
+  });
+  CHECK(error == "");
+  notes.check();
+}
+
+TEST_CASE("a rank with CUDA buffers and one with host buffers differ by name") {
+  for (const std::string backend : kBackends) {
+    INFO(backend);
+    const FakeCuda fake;
+    Notes notes;
+    const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      Stream stream;
+      DeviceBuffer<float> buffer(100);
+      std::vector<float> host(100);
+      const weft_coll_options options = on(stream);
+      const weft_status status = r.rank == 0 ? weft_all_reduce(r.comm, buffer.get(), buffer.get(), 100,
+                                                               WEFT_DTYPE_F32, WEFT_OP_SUM, &options, nullptr)
+                                             : weft_all_reduce(r.comm, host.data(), host.data(), 100,
+                                                               WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+      notes.expect(status == WEFT_ERR_MISMATCH, std::to_string(status));
+      notes.expect(error_of(r.comm).find("of CUDA memory") != std::string::npos, error_of(r.comm));
+    });
+    CHECK(error == "");
+    notes.check();
+  }
+}
+
+TEST_CASE("a stream goes on when the operation that it waits for fails") {
+  for (const std::string backend : kBackends) {
+    INFO(backend);
+    const FakeCuda fake;
+    Notes notes;
+    const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      Stream stream;
+      DeviceBuffer<float> buffer(5000);
+      buffer.write(stream, [](size_t) { return 1.f; });
+      const weft_coll_options options = on(stream);
+      if (r.rank == 1) {
+        weft_comm_abort(r.comm, "enough");
+        return;
+      }
+      weft_request* requests[2] = {};
+      for (weft_request*& request : requests) {
+        weft_all_reduce(r.comm, buffer.get(), buffer.get(), 5000, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
+                        &request);
+      }
+      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      for (weft_request*& request : requests) {
+        if (request == nullptr) continue;  // the abort came first
+        notes.expect(weft_request_wait(request, 10'000) == WEFT_ERR_ABORTED, "not aborted");
+        weft_request_release(&request);
+      }
+    });
+    CHECK(error == "");
+    notes.check();
+  }
+}
+
+TEST_CASE("an error of the device fails the communicator, and the others learn it") {
+  const FakeCuda fake;
+  Notes notes;
+  const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Stream stream;
+    DeviceBuffer<float> buffer(5000);
+    const weft_coll_options options = on(stream);
+    const auto reduce = [&] {
+      return weft_all_reduce(r.comm, buffer.get(), buffer.get(), 5000, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
+                             nullptr);
+    };
+    notes.expect(reduce() == WEFT_OK, "first");
+    weft_barrier(r.comm, nullptr, nullptr);
+    if (r.rank == 0) fake_cuda_fail("cudaMemcpyAsync", cudaErrorUnknown);
+    weft_barrier(r.comm, nullptr, nullptr);
+    const weft_status status = reduce();
+    notes.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
+    notes.expect(error_of(r.comm).find("CUDA: a copy") != std::string::npos, error_of(r.comm));
+  });
+  CHECK(error == "");
+  notes.check();
+}
+
+TEST_CASE("a CUDA runtime that cannot be used says why") {
+  const auto describe = [](const char* file) {
+    weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
+    options.cuda_runtime = file;
+    weft_context* context = nullptr;
+    REQUIRE(weft_context_create(&options, &context, nullptr) == WEFT_OK);
+    weft_device_info info{};
+    info.struct_size = sizeof info;
+    CHECK(weft_device_query(context, WEFT_DEVICE_HOST, &info) == WEFT_ERR_ARG);
+    REQUIRE(weft_device_query(context, WEFT_DEVICE_CUDA, &info) == WEFT_OK);
+    uint8_t supported = 9;
+    CHECK(weft_capability(context, "shm", WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, WEFT_OP_SUM, WEFT_DEVICE_CUDA,
+                          &supported) == WEFT_OK);
+    CHECK(supported == info.available);
+    weft_context_destroy(&context);
+    return info;
+  };
+  const FakeCuda fake(3);
+  weft_device_info info = describe(nullptr);
+  INFO(info.reason);
+  CHECK(info.available == 1);
+  CHECK(info.device_count == 3);
+  CHECK(std::string(info.reason).find("CUDA runtime 13.0") != std::string::npos);
+  info = describe("/nonexistent/libcudart.so");
+  CHECK(info.available == 0);
+  CHECK(std::string(info.reason).find("/nonexistent/libcudart.so") != std::string::npos);
+  fake_cuda_versions(11'080, 0);
+  CHECK(std::string(describe(nullptr).reason).find("is 11.8, and Weft needs 12.0") != std::string::npos);
+  fake_cuda_versions(0, 11'040);
+  CHECK(std::string(describe(nullptr).reason).find("for CUDA 11.4") != std::string::npos);
+  fake_cuda_versions(0, 0);
+  fake_cuda_setup(0, 1, 0);
+  CHECK(std::string(describe(nullptr).reason).find("no CUDA-capable device") != std::string::npos);
+}

@@ -1,0 +1,199 @@
+// The fake's memory: allocation, attributes, copies.
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "state.h"
+
+using namespace fake;
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+size_t pages(size_t size) {
+  return (size + kPage - 1) / kPage * kPage;
+}
+
+cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure(call); error != cudaSuccess) return error;
+  if (pointer == nullptr) return cudaErrorInvalidValue;
+  *pointer = nullptr;
+  if (size == 0) return cudaSuccess;
+  // A page that nobody may touch lies behind every block.
+  void* const base = mmap(nullptr, pages(size) + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
+  if (kind == Kind::kPinned && mprotect(base, pages(size), PROT_READ | PROT_WRITE) != 0)
+    return cudaErrorMemoryAllocation;
+  Block block;
+  block.kind = kind;
+  block.device = current_device();
+  block.base = static_cast<std::byte*>(base);
+  block.size = size;
+  if (kind == Kind::kDevice) {
+    block.content = std::shared_ptr<std::byte[]>(new std::byte[size]);
+    std::memset(block.content.get(), 0xcd, size);  // fresh memory is nothing to rely on
+  }
+  s.blocks[block.base] = std::move(block);
+  *pointer = base;
+  return cudaSuccess;
+}
+
+// Waits for the device, as the real ones do.
+cudaError_t release(Kind kind, void* pointer, const char* call) {
+  State& s = state();
+  std::unique_lock lock(s.mutex);
+  if (pointer == nullptr) return cudaSuccess;
+  Block* const block = find_block(pointer);
+  if (block == nullptr || block->base != pointer || block->kind != kind) {
+    problem(std::string(call) + " of what is no " + name(kind));
+    return cudaErrorInvalidValue;
+  }
+  if (block->freed) {
+    problem(std::string(call) + ": freed twice");
+    return cudaErrorInvalidValue;
+  }
+  if (!drain(lock, kind == Kind::kDevice ? block->device : -1)) {
+    problem(std::string(call) + " waits for streams that wait for the program");
+    return cudaErrorLaunchTimeout;
+  }
+  if (kind == Kind::kRegistered) {
+    s.blocks.erase(block->base);
+    return cudaSuccess;
+  }
+  block->freed = true;
+  block->content.reset();
+  if (kind == Kind::kPinned) mprotect(block->base, pages(block->size), PROT_NONE);
+  return cudaSuccess;
+}
+
+void copy_now(void* dst, const void* src, size_t size) {
+  State& s = state();
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  std::shared_ptr<std::byte[]> keep_to, keep_from;
+  int delay = 0;
+  {
+    const std::lock_guard lock(s.mutex);
+    to = reach(dst, size, "a copy");
+    from = reach(src, size, "a copy");
+    if (to == nullptr || from == nullptr) return;
+    keep_to = find_block(dst)->content;
+    keep_from = find_block(src)->content;
+    delay = s.delay_us;
+  }
+  const size_t half = size / 2;
+  std::memcpy(to, from, half);
+  if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay / 4));
+  std::memcpy(to + half, from + half, size - half);
+}
+
+bool matches(cudaMemcpyKind kind, const void* dst, const void* src) {
+  const auto device = [](const void* pointer) {
+    const Block* const block = find_block(pointer);
+    return block != nullptr && block->kind == Kind::kDevice;
+  };
+  switch (kind) {
+    case cudaMemcpyDefault:
+      return true;
+    case cudaMemcpyHostToDevice:
+      return device(dst) && !device(src);
+    case cudaMemcpyDeviceToHost:
+      return !device(dst) && device(src);
+    case cudaMemcpyDeviceToDevice:
+      return device(dst) && device(src);
+    default:
+      return !device(dst) && !device(src);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, size_t size) {
+  return allocate(Kind::kDevice, pointer, size, "cudaMalloc");
+}
+cudaError_t cudaFree(void* pointer) {
+  return release(Kind::kDevice, pointer, "cudaFree");
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned int /*flags*/) {
+  return allocate(Kind::kPinned, pointer, size, "cudaHostAlloc");
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  return release(Kind::kPinned, pointer, "cudaFreeHost");
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned int /*flags*/) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaHostRegister"); error != cudaSuccess) return error;
+  if (pointer == nullptr || size == 0) return cudaErrorInvalidValue;
+  auto* const base = static_cast<std::byte*>(pointer);
+  if (find_block(base) != nullptr || find_block(base + size - 1) != nullptr)
+    return cudaErrorHostMemoryAlreadyRegistered;
+  s.blocks[base] = Block{Kind::kRegistered, current_device(), base, size, nullptr, false};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  return release(Kind::kRegistered, pointer, "cudaHostUnregister");
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  *attributes = {};
+  attributes->type = cudaMemoryTypeUnregistered;
+  attributes->device = -1;
+  const Block* const block = find_block(pointer);
+  if (block == nullptr || block->freed) return cudaSuccess;
+  attributes->type = block->kind == Kind::kDevice ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+  attributes->device = block->device;
+  attributes->devicePointer = const_cast<void*>(pointer);
+  if (block->kind != Kind::kDevice) attributes->hostPointer = attributes->devicePointer;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t size, cudaMemcpyKind kind,
+                            cudaStream_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaMemcpyAsync"); error != cudaSuccess) return error;
+  const auto stream = find_stream(handle, "cudaMemcpyAsync");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (size == 0) return cudaSuccess;
+  if (stream->device != current_device()) problem("cudaMemcpyAsync while another device is current");
+  if (!matches(kind, dst, src) || reach(dst, size, "cudaMemcpyAsync") == nullptr ||
+      reach(src, size, "cudaMemcpyAsync") == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  enqueue(stream, {{}, [dst, src, size] { copy_now(dst, src, size); }});
+  return cudaSuccess;
+}
+
+// Of tests alone: pageable memory is fine.
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
+  State& s = state();
+  std::unique_lock lock(s.mutex);
+  if (!matches(kind, dst, src)) return cudaErrorInvalidValue;
+  const auto stream = find_stream(nullptr, "cudaMemcpy");
+  enqueue(stream, {});
+  const uint64_t number = stream->enqueued;
+  if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return stream->completed >= number; }))
+    return cudaErrorLaunchTimeout;
+  const auto place = [&](const void* pointer) {
+    return find_block(pointer) == nullptr ? static_cast<std::byte*>(const_cast<void*>(pointer))
+                                          : reach(pointer, size, "cudaMemcpy");
+  };
+  std::byte* const to = place(dst);
+  const std::byte* const from = place(src);
+  if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
+  if (size > 0) std::memcpy(to, from, size);
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,300 @@
+// The fake's devices, streams and events, and what tests ask of it.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "fake_cuda.h"
+#include "state.h"
+
+using namespace fake;
+
+namespace {
+
+thread_local int t_device = 0;
+thread_local cudaError_t t_last = cudaSuccess;
+thread_local cudaStreamCaptureMode t_capture = cudaStreamCaptureModeGlobal;
+
+cudaError_t note(cudaError_t error) {
+  if (error != cudaSuccess) t_last = error;
+  return error;
+}
+
+std::shared_ptr<Event> find_event(cudaEvent_t handle, const char* call) {
+  State& s = state();
+  const auto it = s.events.find(handle);
+  if (it != s.events.end()) return it->second;
+  problem(std::string(call) + (s.dead.count(handle) != 0 ? " of a destroyed event" : " of no event"));
+  return nullptr;
+}
+
+// Handles are addresses that nothing else has, and that are never given again.
+template <class Handle>
+Handle new_handle() {
+  return reinterpret_cast<Handle>(new char);
+}
+
+cudaError_t make_stream(cudaStream_t* handle, bool blocking) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaStreamCreate"); error != cudaSuccess) return error;
+  auto stream = std::make_shared<Stream>();
+  stream->device = t_device;
+  stream->blocking = blocking;
+  *handle = new_handle<cudaStream_t>();
+  start(stream);
+  s.streams[*handle] = std::move(stream);
+  return cudaSuccess;
+}
+
+template <class Done>
+cudaError_t wait(std::unique_lock<std::mutex>& lock, Done&& done) {
+  if (state().changed.wait_for(lock, std::chrono::seconds(20), done)) return cudaSuccess;
+  problem("a wait for the device does not end");
+  return note(cudaErrorLaunchTimeout);
+}
+
+std::string text_;  // what was last returned; guarded by the lock
+
+}  // namespace
+
+int fake::current_device() {
+  return t_device;
+}
+
+extern "C" {
+
+void fake_cuda_setup(int devices, uint64_t seed, int delay_us) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.devices = devices;
+  s.seed = seed;
+  s.delay_us = delay_us;
+  s.streams_made = 0;
+  s.operations = 0;
+  s.problems.clear();
+  s.failures.clear();
+  s.runtime_version = s.driver_version = 13'000;
+}
+
+const char* fake_cuda_problems() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  text_.clear();
+  for (const std::string& line : s.problems) text_ += line + "\n";
+  return text_.c_str();
+}
+
+const char* fake_cuda_live() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  text_.clear();
+  for (const auto& [base, block] : s.blocks) {
+    if (!block.freed)
+      text_ += std::string(name(block.kind)) + " of " + std::to_string(block.size) + " bytes\n";
+  }
+  if (!s.streams.empty()) text_ += std::to_string(s.streams.size()) + " streams\n";
+  if (!s.events.empty()) text_ += std::to_string(s.events.size()) + " events\n";
+  return text_.c_str();
+}
+
+uint64_t fake_cuda_operations() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.operations;
+}
+
+void fake_cuda_fail(const char* call, int error) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (error == 0) {
+    s.failures.erase(call);
+  } else {
+    s.failures[call] = error;
+  }
+}
+
+void fake_cuda_versions(int runtime, int driver) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.runtime_version = runtime != 0 ? runtime : 13'000;
+  s.driver_version = driver != 0 ? driver : 13'000;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  const std::lock_guard lock(state().mutex);
+  *version = state().runtime_version;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  const std::lock_guard lock(state().mutex);
+  *version = state().driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  const std::lock_guard lock(state().mutex);
+  *count = state().devices;
+  return *count > 0 ? cudaSuccess : note(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = t_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  const std::lock_guard lock(state().mutex);
+  if (device < 0 || device >= state().devices) return note(cudaErrorInvalidDevice);
+  t_device = device;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    default:
+      return "an error of the fake CUDA";
+  }
+}
+cudaError_t cudaGetLastError() {
+  return std::exchange(t_last, cudaSuccess);
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, t_capture);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return make_stream(stream, true);
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return make_stream(stream, (flags & cudaStreamNonBlocking) == 0);
+}
+// What is on it still runs.
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  const auto stream = find_stream(handle, "cudaStreamDestroy");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  stream->ending = true;
+  s.streams.erase(handle);
+  s.dead.insert(handle);
+  s.changed.notify_all();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  const std::lock_guard lock(state().mutex);
+  *status = cudaStreamCaptureStatusNone;
+  return find_stream(handle, "cudaStreamIsCapturing") != nullptr ? cudaSuccess
+                                                                 : note(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamGetDevice");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  *device = stream->device;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamQuery");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  return stream->completed == stream->enqueued ? cudaSuccess : note(cudaErrorNotReady);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  std::unique_lock lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamSynchronize");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  const uint64_t number = stream->enqueued;
+  return wait(lock, [&] { return stream->completed >= number; });
+}
+cudaError_t cudaDeviceSynchronize() {
+  std::unique_lock lock(state().mutex);
+  if (drain(lock, t_device)) return cudaSuccess;
+  problem("a wait for the device does not end");
+  return note(cudaErrorLaunchTimeout);
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaLaunchHostFunc");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  enqueue(stream, {{}, [function, data] { function(data); }});
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned int /*flags*/) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaEventCreateWithFlags"); error != cudaSuccess) return note(error);
+  auto event = std::make_shared<Event>();
+  event->device = t_device;
+  *handle = new_handle<cudaEvent_t>();
+  s.events[*handle] = std::move(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (find_event(handle, "cudaEventDestroy") == nullptr) return note(cudaErrorInvalidResourceHandle);
+  s.events.erase(handle);
+  s.dead.insert(handle);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaEventRecord"); error != cudaSuccess) return note(error);
+  const auto event = find_event(handle, "cudaEventRecord");
+  const auto stream = find_stream(stream_handle, "cudaEventRecord");
+  if (event == nullptr || stream == nullptr || event->device != stream->device)
+    return note(cudaErrorInvalidResourceHandle);
+  const uint64_t number = ++event->recorded;
+  enqueue(stream, {{}, [event, number] {
+                     const std::lock_guard relock(state().mutex);
+                     event->completed = std::max(event->completed, number);
+                   }});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, unsigned int /*flags*/) {
+  const std::lock_guard lock(state().mutex);
+  const auto event = find_event(handle, "cudaStreamWaitEvent");
+  const auto stream = find_stream(stream_handle, "cudaStreamWaitEvent");
+  if (event == nullptr || stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  enqueue(stream, {[event, number = event->recorded] { return event->completed >= number; }, {}});
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  const std::lock_guard lock(state().mutex);
+  if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return note(error);
+  const auto event = find_event(handle, "cudaEventQuery");
+  if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
+  return event->completed == event->recorded ? cudaSuccess : note(cudaErrorNotReady);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  std::unique_lock lock(state().mutex);
+  const auto event = find_event(handle, "cudaEventSynchronize");
+  if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
+  return wait(lock, [&] { return event->completed == event->recorded; });
+}
+
+CUresult cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cuStreamWaitValue32");
+  if (stream == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ || address % sizeof(uint32_t) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  auto* const word = reinterpret_cast<uint32_t*>(
+      reach(reinterpret_cast<const void*>(address), sizeof(uint32_t), "cuStreamWaitValue32"));
+  if (word == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  enqueue(stream, {[word, value, address] {
+                     if (reach(reinterpret_cast<const void*>(address), 4, "a wait for a value") == nullptr)
+                       return true;
+                     return static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
+                   },
+                   {}});
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

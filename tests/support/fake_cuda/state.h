@@ -1,0 +1,91 @@
+// What the fake's files share: memory, streams and events, and the one lock that guards them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+namespace fake {
+
+enum class Kind { kPinned, kRegistered, kDevice };
+const char* name(Kind kind);
+
+struct Block {
+  Kind kind = Kind::kDevice;
+  int device = 0;
+  std::byte* base = nullptr;  // as the program sees it; device memory: nothing may touch it
+  size_t size = 0;
+  std::shared_ptr<std::byte[]> content;  // of device memory, null once freed
+  bool freed = false;
+};
+
+struct Event {
+  int device = 0;
+  uint64_t recorded = 0;
+  uint64_t completed = 0;
+};
+
+struct Operation {
+  std::function<bool()> may_run;  // with the lock held; empty: at once
+  std::function<void()> run;      // without the lock
+};
+
+struct Stream {
+  int device = 0;
+  bool blocking = true;  // ordered with the legacy default stream
+  std::deque<Operation> queue;
+  uint64_t enqueued = 0;
+  uint64_t completed = 0;
+  uint64_t random = 0;
+  bool ending = false;
+};
+
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int devices = 1;
+  uint64_t seed = 1;
+  int delay_us = 0;
+  int runtime_version = 13'000;
+  int driver_version = 13'000;
+  uint64_t operations = 0;
+  uint64_t streams_made = 0;
+  std::map<const std::byte*, Block> blocks;  // by base; freed ones stay, so that uses of them are known
+  std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
+  std::map<int, std::shared_ptr<Stream>> legacy;  // default streams, by device
+  std::map<cudaEvent_t, std::shared_ptr<Event>> events;
+  std::set<const void*> dead;  // handles that were destroyed
+  std::map<std::string, int> failures;
+  std::vector<std::string> problems;
+};
+State& state();
+
+// With the lock held, all below.
+void problem(const std::string& text);
+// The error that a test wants from this call; cudaSuccess otherwise.
+cudaError_t failure(const char* call);
+Block* find_block(const void* pointer);
+// Where the bytes really are; null and a problem if a device or copy may not touch them.
+std::byte* reach(const void* pointer, size_t size, const char* what);
+// Begin the thread of a new stream.
+void start(const std::shared_ptr<Stream>& stream);
+std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call);
+void enqueue(const std::shared_ptr<Stream>& stream, Operation operation);
+// Until the streams of a device (-1: all) have nothing left; false after 20 s.
+bool drain(std::unique_lock<std::mutex>& lock, int device);
+
+int current_device();
+
+}  // namespace fake
