@@ -6,13 +6,13 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/chunks.h"
+#include "sync/proposal.h"
 #include "sync/reducer.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
-constexpr uint32_t kMaxHookName = 4096;
 
 Status check_options(const weft_reducer_options& options, int size) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
@@ -75,96 +75,6 @@ Status check_options(const weft_reducer_options& options, int size) {
   return {};
 }
 
-// What all ranks must want.
-struct Proposal {
-  std::string hook;
-  uint64_t flags = 0;
-  int32_t divide_by = WEFT_DIVIDE_WORLD;
-  int32_t buffers_root = 0;
-  uint32_t check_interval = 0;
-  int32_t reduce_dtype = 0;
-  std::vector<uint64_t> limits;
-  uint64_t plan = 0;  // digest of the program's own; 0 if it has none
-  uint64_t uses = 0;  // as well
-  Manifest manifest;
-
-  Bytes write() const {
-    ByteWriter writer;
-    writer.put_string(hook)
-        .put(flags)
-        .put(divide_by)
-        .put(buffers_root)
-        .put(check_interval)
-        .put(reduce_dtype)
-        .put(static_cast<uint32_t>(limits.size()));
-    for (const uint64_t limit : limits) writer.put(limit);
-    writer.put(plan).put(uses);
-    manifest.write(&writer);
-    return writer.take();
-  }
-  static Status read(ByteView bytes, Proposal* out) {
-    ByteReader reader(bytes);
-    out->hook = reader.get_string(kMaxHookName);
-    out->flags = reader.get<uint64_t>();
-    out->divide_by = reader.get<int32_t>();
-    out->buffers_root = reader.get<int32_t>();
-    out->check_interval = reader.get<uint32_t>();
-    out->reduce_dtype = reader.get<int32_t>();
-    const auto limits = reader.get<uint32_t>();
-    for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
-    out->plan = reader.get<uint64_t>();
-    out->uses = reader.get<uint64_t>();
-    if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
-    const size_t read =
-        sizeof(uint32_t) * 6 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
-    return Manifest::read(bytes.subspan(read), &out->manifest);
-  }
-};
-
-// Parameters first: what the user is most likely to have got wrong, and what explains the most.
-std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
-  Proposal a, b;
-  if (const Status s = Proposal::read(mine, &a); !s.ok()) return cat("rank ", rank, ": ", s.text());
-  if (const Status s = Proposal::read(theirs, &b); !s.ok()) return cat("rank ", other_rank, ": ", s.text());
-  std::string text = manifest_difference(rank, a.manifest, other_rank, b.manifest);
-  if (!text.empty()) return text;
-  if (a.limits != b.limits) {
-    return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
-               "] on rank ", other_rank);
-  }
-  if (a.plan != b.plan) return cat("ranks ", rank, " and ", other_rank, " bring different plans");
-  if (a.uses != b.uses) {
-    return cat("ranks ", rank, " and ", other_rank, " say that parameters are used differently often");
-  }
-  if (a.flags != b.flags) {
-    return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
-               other_rank);
-  }
-  if (a.divide_by != b.divide_by) {
-    return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
-               other_rank);
-  }
-  if (a.reduce_dtype != b.reduce_dtype) {
-    const auto type = [](int32_t dtype) {
-      return dtype == 0 ? "the gradients' own" : name(static_cast<Dtype>(dtype));
-    };
-    return cat("reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ", type(b.reduce_dtype),
-               " on rank ", other_rank);
-  }
-  if (a.buffers_root != b.buffers_root) {
-    return cat("buffers_root is ", a.buffers_root, " on rank ", rank, " and ", b.buffers_root, " on rank ",
-               other_rank);
-  }
-  if (a.check_interval != b.check_interval) {
-    return cat("check_interval is ", a.check_interval, " on rank ", rank, " and ", b.check_interval,
-               " on rank ", other_rank);
-  }
-  if (a.hook != b.hook) {
-    return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
-  }
-  return "";
-}
-
 // This rank's wish, or why it has none.
 Status propose(const weft_reducer_options& options, int size, const Hook* hook, Proposal* proposal,
                Plan* plan) {
@@ -186,7 +96,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
                          "a hook with a communicator of its own averages over all of it: not with "
                          "WEFT_REDUCER_UNEVEN");
   }
-  if (proposal->hook.size() > kMaxHookName) return Status::error(Code::kArg, "the hook's name is too long");
+  if (proposal->hook.size() > Proposal::kMaxHookName)
+    return Status::error(Code::kArg, "the hook's name is too long");
   proposal->flags = options.flags;
   proposal->divide_by = options.divide_by;
   proposal->buffers_root = options.buffers_root;
@@ -204,7 +115,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
       std::find_if(params.begin(), params.end(), [](const Param& param) { return param.sparse(); });
   if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && sparse != params.end()) {
     return Status::error(Code::kUnsupported, cat("parameter ", sparse - params.begin(), " ('", sparse->name,
-                                                 "') is sparse, which a sharded reducer cannot have"));
+                                                 "') is sparse, which a sharded reducer cannot have: give it "
+                                                 "to another one, without WEFT_REDUCER_SHARDED"));
   }
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));

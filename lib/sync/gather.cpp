@@ -8,13 +8,13 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/chunks.h"
+#include "sync/grace.h"
 #include "sync/reducer.h"
 
 namespace weft {
 namespace {
 
 constexpr uint64_t kTag = 0x6761746865726564u;
-constexpr uint64_t kGraceNs = 2'000'000'000;  // beyond the deadline, for the lane to notice
 
 Status judge(const std::vector<GatherVote>& votes, const Manifest& manifest) {
   for (size_t r = 0; r < votes.size(); r++) {
@@ -324,10 +324,7 @@ Status Reducer::settle_gather() {
 Status Reducer::await_gather() {
   Context& context = state_->comm->context();
   const auto over = [&] { return gather_->finished(); };
-  const Deadline deadline = gather_deadline_.ns() > UINT64_MAX - kGraceNs
-                                ? gather_deadline_
-                                : Deadline::at(gather_deadline_.ns() + kGraceNs);
-  if (!context.engine().wait(over, deadline)) {
+  if (!context.engine().wait(over, with_grace(gather_deadline_))) {
     state_->comm->fail(Status::error(Code::kTimeout,
                                      cat("rank ", state_->comm->rank(), ": gathering parameters is stuck"),
                                      Evidence::kDeadline)

@@ -3,15 +3,10 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/digests.h"
+#include "sync/grace.h"
 #include "sync/reducer.h"
 
 namespace weft {
-namespace {
-
-// Beyond a prelude's deadline, for a lane to notice that it has passed.
-constexpr uint64_t kGraceNs = 2'000'000'000;
-
-}  // namespace
 
 std::vector<uint32_t> compared_params(const Manifest& manifest) {
   return params_with(manifest, WEFT_PARAM_STATE_ONLY, true);
@@ -77,9 +72,8 @@ Status Reducer::await_prelude(int64_t timeout_ms) {
   const uint64_t entered_ns = context.clock().now_ns();
   const Deadline deadline = s.comm->op_deadline(timeout_ms);
   step_->set_deadline(deadline);
-  const Deadline give_up =
-      deadline.ns() > UINT64_MAX - kGraceNs ? deadline : Deadline::at(deadline.ns() + kGraceNs);
-  context.engine().wait([&] { return step_->prelude_over(stamp_) || step_->finished(stamp_); }, give_up);
+  context.engine().wait([&] { return step_->prelude_over(stamp_) || step_->finished(stamp_); },
+                        with_grace(deadline));
   if (step_->prelude_over(stamp_)) {
     step_->set_deadline(Deadline::never());
     const int root = s.prelude->root(step_->opening(), s.comm->size());

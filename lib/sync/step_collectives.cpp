@@ -186,18 +186,17 @@ bool Step::collect() {
     case Slot::Kind::kCompare:
       compared();
       break;
-    case Slot::Kind::kBuffers:
-      break;
     case Slot::Kind::kMap:
       mapped_ = true;
-      break;
-    case Slot::Kind::kNorms:
       break;
     case Slot::Kind::kFinish:
       heard_ = true;
       break;
     case Slot::Kind::kCounts:
       counted(slot);
+      break;
+    case Slot::Kind::kBuffers:
+    case Slot::Kind::kNorms:
       break;
     case Slot::Kind::kSparse:
     case Slot::Kind::kBucket:

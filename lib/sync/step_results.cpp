@@ -6,6 +6,7 @@
 #include "sync/step.h"
 
 namespace weft {
+
 // The next bucket to copy back. One with absent parameters waits until it is known which of them are absent
 // everywhere, and lets the others pass.
 bool Step::next_result() {

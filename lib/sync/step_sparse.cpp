@@ -6,6 +6,7 @@
 #include "sync/step.h"
 
 namespace weft {
+
 SparseGradient& Step::sparse(uint32_t bucket) const {
   return *s_.sparse->of(s_.plan.buckets[bucket].params.front());
 }

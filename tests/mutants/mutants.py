@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant("a bucket with one absent parameter is left out whole", "step.cpp",
            "begun_.fixed && running.absent == params.size();", "begun_.fixed && running.absent > 0;",
            "property_reducer"),
-    Mutant("accumulation is not added, the last gradient replaces it", "reducer.cpp",
+    Mutant("accumulation is not added, the last gradient replaces it", "ready.cpp",
            "s.presence->accumulated(param));\n    s.gradients", "false);\n    s.gradients", "unit_reducer"),
     Mutant("accumulation goes on into the next window", "reducer.cpp",
            "    s.presence->next_window();\n", "", "unit_reducer"),

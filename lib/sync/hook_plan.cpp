@@ -1,0 +1,177 @@
+#include "sync/hook_plan.h"
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kMaxScratch = uint64_t{1} << 40;
+
+// The bytes that a side of a collective covers.
+struct Extent {
+  int32_t space = WEFT_SPACE_BUCKET;
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+  uint64_t end() const { return begin + bytes; }
+};
+
+// Checks what the hook declared for one bucket.
+class Checker {
+ public:
+  // own: the hook has a communicator of its own.
+  Checker(const weft_bucket& bucket, const weft_hook_plan& plan, bool own)
+      : bucket_(bucket), plan_(plan), own_(own) {}
+
+  Status plan() const {
+    if (plan_.collective_count > WEFT_HOOK_COLLECTIVES) {
+      return bad(cat(plan_.collective_count, " collectives; at most ", WEFT_HOOK_COLLECTIVES));
+    }
+    if (plan_.scratch_bytes > kMaxScratch) return bad(cat(bytes_text(plan_.scratch_bytes), " of scratch"));
+    Extent result;
+    const auto dtype = static_cast<Dtype>(bucket_.dtype);
+    WEFT_TRY(extent(plan_.result_space, plan_.result_offset_bytes, dtype, bucket_.count, "result", &result));
+    return {};
+  }
+
+  Status collective(uint32_t index, Slot* slot) const {
+    const Status status = convert(plan_.collectives[index], slot);
+    slot->index = index;
+    slot->bucket = bucket_.index;
+    return status.with_prefix(cat("collective ", index, ": "));
+  }
+
+ private:
+  static Status bad(const std::string& what, Code code = Code::kArg) { return Status::error(code, what); }
+
+  Status convert(const weft_hook_collective& c, Slot* slot) const {
+    CollectiveArgs& args = slot->args;
+    if (c.flags &
+        ~(WEFT_HOOK_COLLECTIVE_OPTIONAL | WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_WORLD)) {
+      return bad(cat("unknown flags ", c.flags));
+    }
+    slot->own = own_ && (c.flags & WEFT_HOOK_COLLECTIVE_WORLD) == 0;
+    slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
+    slot->dynamic = (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) != 0;
+    if (slot->optional && slot->dynamic)
+      return bad("a dynamic collective is optional as it is: set one flag");
+    for (const uint64_t reserved : c.reserved) {
+      if (reserved != 0) return bad("a reserved field is set");
+    }
+    switch (c.coll) {
+      case WEFT_COLL_ALL_REDUCE:
+      case WEFT_COLL_REDUCE_SCATTER:
+      case WEFT_COLL_ALL_GATHER:
+      case WEFT_COLL_ALL_TO_ALL:
+      case WEFT_COLL_BROADCAST:
+        args.coll = static_cast<Coll>(c.coll);
+        break;
+      default:
+        return bad(cat("a hook cannot declare collective ", c.coll));
+    }
+    if (c.dtype < 1 || c.dtype > kDtypeCount) return bad(cat("unknown dtype ", c.dtype));
+    args.dtype = static_cast<Dtype>(c.dtype);
+    WEFT_TRY(convert_op(c, slot));
+    if (args.coll == Coll::kBroadcast) {
+      if (c.root < 0 || c.root >= bucket_.size)
+        return bad(cat("root ", c.root, " of ", bucket_.size, " ranks"));
+      args.peer = c.root;
+    }
+    args.count = c.count;
+    return convert_memory(c, slot);
+  }
+
+  Status convert_op(const weft_hook_collective& c, Slot* slot) const {
+    if (!is_reduction(slot->args.coll)) return {};
+    if (c.op < 1 || c.op > kReduceOpCount) return bad(cat("unknown op ", c.op));
+    const auto op = static_cast<ReduceOp>(c.op);
+    if (op == ReduceOp::kPremulSum) {
+      return bad("premul_sum has no factor here: scale in a stage", Code::kUnsupported);
+    }
+    WEFT_TRY(check_reduction(op, slot->args.dtype));
+    slot->average = op == ReduceOp::kAvg;
+    slot->args.op = slot->average ? ReduceOp::kSum : op;
+    return {};
+  }
+
+  Status convert_memory(const weft_hook_collective& c, Slot* slot) const {
+    const Coll coll = slot->args.coll;
+    const auto ranks = static_cast<uint64_t>(bucket_.size);
+    const bool wide_src = coll == Coll::kReduceScatter || coll == Coll::kAllToAll;
+    const bool wide_dst = coll == Coll::kAllGather || coll == Coll::kAllToAll;
+    uint64_t wide = 0;
+    if (__builtin_mul_overflow(c.count, ranks, &wide)) return bad(cat("count ", c.count, " is too large"));
+    Extent src, dst;
+    const Dtype dtype = slot->args.dtype;
+    WEFT_TRY(extent(c.src_space, c.src_offset_bytes, dtype, wide_src ? wide : c.count, "source", &src));
+    WEFT_TRY(extent(c.dst_space, c.dst_offset_bytes, dtype, wide_dst ? wide : c.count, "destination", &dst));
+    const bool overlap = src.space == dst.space && src.begin < dst.end() && dst.begin < src.end();
+    if (overlap && slot->dynamic && (wide_src || wide_dst)) {
+      return bad("a dynamic one cannot be in place: where blocks lie depends on the counts");
+    }
+    if (overlap && !in_place(coll, src, dst)) return bad("source and destination overlap");
+    if (coll == Coll::kBroadcast && (src.space != dst.space || src.begin != dst.begin)) {
+      return bad("a broadcast has one buffer: source and destination must be the same");
+    }
+    slot->space = {c.src_space, c.dst_space};
+    slot->offset = {c.src_offset_bytes, c.dst_offset_bytes};
+    return {};
+  }
+
+  bool in_place(Coll coll, const Extent& src, const Extent& dst) const {
+    const auto rank = static_cast<uint64_t>(bucket_.rank);
+    switch (coll) {
+      case Coll::kAllReduce:
+      case Coll::kBroadcast:
+        return src.begin == dst.begin;
+      case Coll::kAllGather:
+        return src.begin == dst.begin + rank * src.bytes;
+      case Coll::kReduceScatter:
+        return dst.begin == src.begin + rank * dst.bytes;
+      default:
+        return false;
+    }
+  }
+
+  Status extent(int32_t space, uint64_t offset, Dtype dtype, uint64_t count, const char* what,
+                Extent* out) const {
+    uint64_t room = 0;
+    if (space == WEFT_SPACE_BUCKET) {
+      room = bucket_.count * dtype_size(static_cast<Dtype>(bucket_.dtype));
+    } else if (space == WEFT_SPACE_SCRATCH) {
+      room = plan_.scratch_bytes;
+    } else {
+      return bad(cat("unknown space ", space, " of the ", what));
+    }
+    if (offset % dtype_size(dtype) != 0) {
+      return bad(cat("offset ", offset, " of the ", what, " is no multiple of an element"));
+    }
+    uint64_t bytes = 0;
+    uint64_t end = 0;
+    if (__builtin_mul_overflow(count, dtype_size(dtype), &bytes) ||
+        __builtin_add_overflow(bytes, offset, &end) || end > room) {
+      return bad(cat("the ", what, " (", count, " x ", weft::name(dtype), " at byte ", offset,
+                     ") lies beyond the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
+                     " bytes"));
+    }
+    *out = {space, offset, bytes};
+    return {};
+  }
+
+  const weft_bucket& bucket_;
+  const weft_hook_plan& plan_;
+  const bool own_;
+};
+
+}  // namespace
+
+Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
+                      std::vector<Slot>* slots) {
+  const Checker check(bucket, plan, own);
+  WEFT_TRY(check.plan());
+  for (uint32_t k = 0; k < plan.collective_count; k++) {
+    WEFT_TRY(check.collective(k, &slots->emplace_back()));
+  }
+  return {};
+}
+
+}  // namespace weft

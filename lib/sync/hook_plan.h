@@ -1,0 +1,18 @@
+// Reads what a hook declared for a bucket. For make_schedule. Threads: any thread.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <vector>
+
+#include "base/status.h"
+#include "sync/schedule.h"
+
+namespace weft {
+
+// Appends a slot for each collective of the plan. own: the hook has a communicator of its own. kArg or
+// kUnsupported for what it may not declare; the text names the collective.
+Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
+                      std::vector<Slot>* slots);
+
+}  // namespace weft

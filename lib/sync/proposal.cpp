@@ -1,0 +1,84 @@
+#include "sync/proposal.h"
+
+#include "base/text.h"
+
+namespace weft {
+
+Bytes Proposal::write() const {
+  ByteWriter writer;
+  writer.put_string(hook)
+      .put(flags)
+      .put(divide_by)
+      .put(buffers_root)
+      .put(check_interval)
+      .put(reduce_dtype)
+      .put(static_cast<uint32_t>(limits.size()));
+  for (const uint64_t limit : limits) writer.put(limit);
+  writer.put(plan).put(uses);
+  manifest.write(&writer);
+  return writer.take();
+}
+
+Status Proposal::read(ByteView bytes, Proposal* out) {
+  ByteReader reader(bytes);
+  out->hook = reader.get_string(kMaxHookName);
+  out->flags = reader.get<uint64_t>();
+  out->divide_by = reader.get<int32_t>();
+  out->buffers_root = reader.get<int32_t>();
+  out->check_interval = reader.get<uint32_t>();
+  out->reduce_dtype = reader.get<int32_t>();
+  const auto limits = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
+  out->plan = reader.get<uint64_t>();
+  out->uses = reader.get<uint64_t>();
+  if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
+  const size_t read =
+      sizeof(uint32_t) * 6 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+  return Manifest::read(bytes.subspan(read), &out->manifest);
+}
+
+// Parameters first: what the user is most likely to have got wrong, and what explains the most.
+std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
+  Proposal a, b;
+  if (const Status s = Proposal::read(mine, &a); !s.ok()) return cat("rank ", rank, ": ", s.text());
+  if (const Status s = Proposal::read(theirs, &b); !s.ok()) return cat("rank ", other_rank, ": ", s.text());
+  std::string text = manifest_difference(rank, a.manifest, other_rank, b.manifest);
+  if (!text.empty()) return text;
+  if (a.limits != b.limits) {
+    return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
+               "] on rank ", other_rank);
+  }
+  if (a.plan != b.plan) return cat("ranks ", rank, " and ", other_rank, " bring different plans");
+  if (a.uses != b.uses) {
+    return cat("ranks ", rank, " and ", other_rank, " say that parameters are used differently often");
+  }
+  if (a.flags != b.flags) {
+    return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
+               other_rank);
+  }
+  if (a.divide_by != b.divide_by) {
+    return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
+               other_rank);
+  }
+  if (a.reduce_dtype != b.reduce_dtype) {
+    const auto type = [](int32_t dtype) {
+      return dtype == 0 ? "the gradients' own" : name(static_cast<Dtype>(dtype));
+    };
+    return cat("reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ", type(b.reduce_dtype),
+               " on rank ", other_rank);
+  }
+  if (a.buffers_root != b.buffers_root) {
+    return cat("buffers_root is ", a.buffers_root, " on rank ", rank, " and ", b.buffers_root, " on rank ",
+               other_rank);
+  }
+  if (a.check_interval != b.check_interval) {
+    return cat("check_interval is ", a.check_interval, " on rank ", rank, " and ", b.check_interval,
+               " on rank ", other_rank);
+  }
+  if (a.hook != b.hook) {
+    return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
+  }
+  return "";
+}
+
+}  // namespace weft

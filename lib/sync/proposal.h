@@ -1,0 +1,38 @@
+// What every rank wants of a reducer that is being created, and must want alike. For Reducer::create.
+// Threads: any thread.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "sync/manifest.h"
+
+namespace weft {
+
+struct Proposal {
+  static constexpr uint32_t kMaxHookName = 4096;
+
+  std::string hook;
+  uint64_t flags = 0;
+  int32_t divide_by = WEFT_DIVIDE_WORLD;
+  int32_t buffers_root = 0;
+  uint32_t check_interval = 0;
+  int32_t reduce_dtype = 0;
+  std::vector<uint64_t> limits;
+  uint64_t plan = 0;  // digest of the program's own; 0 if it has none
+  uint64_t uses = 0;  // as well
+  Manifest manifest;
+
+  Bytes write() const;
+  static Status read(ByteView bytes, Proposal* out);
+};
+
+// What is different between two ranks' proposals, written; empty if nothing is.
+std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs);
+
+}  // namespace weft
