@@ -27,6 +27,8 @@ class Prelude {
   std::byte* memory(const Manifest& manifest, size_t chunk) {
     return chunks_[chunk].direct ? home(chunks_[chunk], manifest) : staging_.data() + offsets_[chunk];
   }
+  int32_t root_option() const { return root_; }
+  uint32_t check_interval() const { return interval_; }
   // Whose buffers: -1 if no rank has data.
   int root(const Opening& opening, int size) const;
 

@@ -55,7 +55,7 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     s.gradients[param] = static_cast<std::byte*>(gradient);
   }
   if (claimed && step.noting()) [[unlikely]]
-    s.order->note(param);
+    s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
   if (claimed && step.local()) s.presence->note_accumulated(param);
   if (step.local()) s.readiness->leave();
   if (!claimed) [[unlikely]]

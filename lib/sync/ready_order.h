@@ -1,7 +1,8 @@
-// The order in which gradients became ready in the last step that noted it. Part of a reducer's state.
+// When gradients became ready in the last step that noted it, and so in which order. Part of a reducer's
+// state.
 //
-// Threads: begin and params by the program's thread between steps; note by any thread, for parameters that it
-// has claimed.
+// Threads: begin, noted, params and times by the program's thread between steps; note by any thread, for
+// parameters that it has claimed.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +13,23 @@
 
 namespace weft {
 
+// Of each parameter, ns since its step began; kNeverReady: it was not.
+inline constexpr uint64_t kNeverReady = UINT64_MAX;
+using ReadyTimes = std::vector<uint64_t>;
+
 class ReadyOrder {
  public:
-  explicit ReadyOrder(size_t params) : position_(params, kNever) {}
+  explicit ReadyOrder(size_t params) : position_(params, kNever), times_(params, kNeverReady) {}
 
   void begin() {
     std::fill(position_.begin(), position_.end(), kNever);
+    std::fill(times_.begin(), times_.end(), kNeverReady);
     next_.store(0, std::memory_order_relaxed);
   }
-  void note(uint64_t param) { position_[param] = next_.fetch_add(1, std::memory_order_relaxed); }
+  void note(uint64_t param, uint64_t since_begin_ns) {
+    position_[param] = next_.fetch_add(1, std::memory_order_relaxed);
+    times_[param] = since_begin_ns;
+  }
 
   bool noted() const { return next_.load(std::memory_order_relaxed) > 0; }
   // All parameters; those that never became ready come last.
@@ -31,11 +40,15 @@ class ReadyOrder {
                      [&](uint32_t a, uint32_t b) { return position_[a] < position_[b]; });
     return out;
   }
-  uint64_t memory_bytes() const { return position_.capacity() * sizeof(uint32_t); }
+  const ReadyTimes& times() const { return times_; }
+  uint64_t memory_bytes() const {
+    return position_.capacity() * sizeof(uint32_t) + times_.capacity() * sizeof(uint64_t);
+  }
 
  private:
   static constexpr uint32_t kNever = UINT32_MAX;
   std::vector<uint32_t> position_;  // element i: whoever claimed i
+  ReadyTimes times_;                // element i: the same
   std::atomic<uint32_t> next_{0};
 };
 

@@ -49,6 +49,11 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   for (const auto& [flag, text] : kFlags) {
     if ((s.flags & flag) != 0) flags.push_back(text);
   }
+  Json root;  // null without buffers
+  if ((s.flags & WEFT_REDUCER_BUFFERS) != 0) {
+    root = s.prelude->root_option();
+    if (root == WEFT_ROOT_LAST_ACTIVE) root = "last_active";
+  }
   return {{"rank", s.comm->rank()},
           {"ranks", s.comm->size()},
           {"backend", s.comm->collectives().name()},
@@ -60,6 +65,9 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"parameters", s.manifest.params.size()},
           {"parameter_bytes", stats.param_bytes},
           {"dtypes", dtypes},
+          {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
+          {"buffers_root", root},
+          {"check_interval", s.prelude ? s.prelude->check_interval() : 0},
           {"bucket_limits", s.limits},
           {"plan_generation", stats.plan_generation}};
 }
@@ -82,7 +90,11 @@ Json last_step_json(const weft_reducer_stats& stats, const std::vector<uint64_t>
             {"straggler", stats.straggler},
             {"straggler_ns", stats.straggler_ns},
             {"waited_ns", waited_ns}};
-  if (order.noted()) json["ready_order"] = order.params();
+  if (order.noted()) {
+    json["ready_order"] = order.params();
+    Json& times = json["ready_times_ns"] = Json::array();
+    for (const uint64_t ns : order.times()) times.push_back(ns == kNeverReady ? Json() : Json(ns));
+  }
   return json;
 }
 

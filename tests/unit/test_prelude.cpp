@@ -125,6 +125,9 @@ TEST_CASE("buffers are the root's on every rank when a synchronised step has beg
         weft_reducer_stats stats{};
         reducer->query(&stats);
         self.expect(stats.steps == 3, "steps");
+        const std::string name = root == WEFT_ROOT_LAST_ACTIVE ? "\"last_active\"" : cat(root);
+        const std::string report = reducer->report();
+        self.expect(has(report, cat("\"buffers_root\": ", name, ",")), report);
       }
     }
   };

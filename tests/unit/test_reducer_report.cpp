@@ -139,6 +139,51 @@ TEST_CASE("the report has what was chosen, the last step, the buckets and the la
   }));
 }
 
+TEST_CASE("the report has when each parameter became ready, of the last step that noted it") {
+  const Model model({{"one", {2}}, {"two", {3}}, {"three", {4}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.flags = WEFT_REDUCER_ABSENT, .reduce_dtype = WEFT_DTYPE_BF16}),
+                "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const uint64_t order[] = {2, 0, 1};
+    uint64_t before[3] = {}, between_ns = 0;
+    for (int step = 0; step < 4; step++) {
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      if (step == 2) begin.flags = WEFT_BEGIN_RECORD;
+      self.expect(reducer->begin(&begin), "begin");
+      Clock& clock = self.comm->context().clock();
+      const uint64_t begun_ns = clock.now_ns();
+      for (const uint64_t i : order) {
+        if (step == 2 && i == 1) between_ns = clock.now_ns() - begun_ns;
+        const bool absent = step == 2 && i == 0;
+        self.expect(absent ? reducer->absent(&i, 1) : reducer->ready(i, gradients[i], nullptr), "ready");
+      }
+      self.expect(reducer->finish({}), "finish");
+      const Json ready_ns = Json::parse(reducer->report())["last_step"]["ready_times_ns"];
+      const weft_reducer_stats stats = stats_of(*reducer);
+      self.expect(ready_ns.size() == model.size(), "one for each");
+      for (uint64_t i = 0; i < model.size(); i++) {
+        if (step == 2 && i == 0) {
+          self.expect(ready_ns[i].is_null(), "absent");
+          before[i] = 0;
+          continue;
+        }
+        const uint64_t ns = ready_ns[i].is_null() ? 0 : ready_ns[i].get<uint64_t>();
+        if (step == 1 || step == 3) self.expect(ns == before[i], "that of the last noted step");
+        if (step == 0) self.expect(ns > 0 && ns <= stats.compute_ns, "in the first step");
+        before[i] = ns;
+      }
+      if (step == 2) self.expect(before[2] <= before[1] && before[1] >= between_ns, "since the begin");
+    }
+    const Json setting = Json::parse(reducer->report())["reducer"];
+    self.expect(setting["reduce_dtype"] == "bf16" && setting["buffers_root"].is_null(), "settings");
+    self.expect(setting["check_interval"] == 0, "check_interval");
+  }));
+}
+
 TEST_CASE("a pattern that never changed is found to be static, and one that did is not") {
   const Model model({{"one", {2}}, {"two", {3}}, {"three", {4}}});
   check(run_threads(2, [&](Rank& self) {
