@@ -28,6 +28,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
+  rounded_.resize(rounded_bytes());
   if (s_.prelude && s_.prelude->compares()) digests_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
@@ -294,7 +295,7 @@ uint64_t Step::memory_bytes() const {
   return sizeof *this + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
          records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
-         digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes();
+         rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

@@ -70,8 +70,6 @@ class Step final : public Task, public FlightSource {
     }
   }
 
-  // ---- any thread
-
   // ---- when finished
   struct Times {
     uint64_t ready_ns = 0;  // of the clock; 0 where it has not happened
@@ -142,6 +140,7 @@ class Step final : public Task, public FlightSource {
   bool submit();
   bool restore(uint32_t bucket);
   bool copy_back();
+  uint64_t rounded_bytes() const;
   bool measure();
   void apply_deadline();
   void watch();
@@ -217,6 +216,7 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped_ = 0;
   // Norms: results go back once all buckets are measured and the ranks' records are here.
   std::vector<FinishRecord> finishing_;
+  Bytes rounded_;          // a piece of a result as gradients will have it, where that is not as it travels
   uint32_t measured_ = 0;  // buckets
   bool heard_ = false;     // finishing_
   bool ruled_ = false;

@@ -11,8 +11,22 @@ namespace {
 // Pieces of a parameter whose sums are added in order: their size is part of what the bits are.
 constexpr uint64_t kPieceElements = 1u << 16;
 constexpr uint64_t kPollBytes = 1u << 20;  // measured in one poll
+constexpr uint64_t kRoundedElements = 1u << 13;
+
+// Gradients do not hold all that travels: results are rounded on their way back, and may overflow.
+bool rounds(Dtype travels, Dtype held) {
+  return travels != held && dtype_size(held) <= dtype_size(travels);
+}
 
 }  // namespace
+
+uint64_t Step::rounded_bytes() const {
+  const auto& buckets = s_.plan.buckets;
+  const bool any = std::any_of(buckets.begin(), buckets.end(), [](const PlannedBucket& planned) {
+    return rounds(planned.dtype, planned.gradients);
+  });
+  return s_.norms && any ? kRoundedElements * sizeof(uint16_t) : 0;
+}
 
 void Step::tell(const FinishRecord& record) {
   record_ = record;
@@ -50,11 +64,18 @@ bool Step::measure_piece(uint32_t bucket) {
     const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
     const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
-    const uint64_t count = nowhere ? elements : std::min(kPieceElements, elements - copy_element_);
+    const bool rounded = rounds(planned.dtype, planned.gradients);
+    const uint64_t most = rounded ? kRoundedElements : kPieceElements;
+    const uint64_t count = nowhere ? elements : std::min(most, elements - copy_element_);
     if (!nowhere && count > 0) {
       const uint64_t at =
           (planned.offsets[copy_param_] + mine.first + copy_element_) * dtype_size(planned.dtype);
-      s_.norms->add(param, ops.squares({result + at, count, planned.dtype}));
+      const std::byte* values = result + at;
+      if (rounded) {
+        ops.copy({values, rounded_.data(), count, planned.dtype, planned.gradients, 1});
+        values = rounded_.data();
+      }
+      s_.norms->add(param, ops.squares({values, count, rounded ? planned.gradients : planned.dtype}));
     }
     bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);
     copy_element_ += count;

@@ -174,6 +174,61 @@ TEST_CASE("results are scaled to the norm that finish allows, in copy and view m
   }
 }
 
+TEST_CASE("norms are those of gradients as they will be, also where they travel in another type") {
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    const Model model({{"half", {20'000}, Dtype::kF16}, {"brain", {9}, Dtype::kBf16}, {"float", {5}}});
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                               {.mode = mode, .flags = WEFT_REDUCER_NORMS, .reduce_dtype = WEFT_DTYPE_F32}),
+                  "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      const auto place = [&](size_t i) {
+        void* view = gradients[i];
+        if (mode == WEFT_GRADIENT_VIEW) self.expect(reducer->grad_view(i, &view), "view");
+        return static_cast<std::byte*>(view);
+      };
+      const auto fill = [&](size_t i, double value) {
+        const uint64_t bytes = dtype_size(model[i].dtype);
+        for (uint64_t k = 0; k < model.count(i); k++) store(model[i].dtype, value, place(i) + k * bytes);
+      };
+      const auto step = [&](bool skip) {
+        self.expect(reducer->begin(nullptr), "begin");
+        for (size_t i = 0; i < model.size(); i++) self.expect(reducer->ready(i, place(i), nullptr), "ready");
+        weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+        finish.flags = skip ? WEFT_FINISH_SKIP_NONFINITE : 0;
+        self.expect(reducer->finish(finish), "finish");
+      };
+      // The mean of 1 and 1 + 2^-7 is between two numbers of bf16; the even one is 1.
+      const double high = self.rank == 0 ? 1 : 1 + 1.0 / 128;
+      fill(0, 2);
+      fill(1, high);
+      fill(2, high);
+      step(false);
+      weft_norms norms{};
+      std::vector<double> each(model.size());
+      self.expect(reducer->norms(&norms, each.data()), "norms");
+      self.expect(each[0] == std::sqrt(20'000 * 4.0), cat("norm of f16: ", each[0]));
+      self.expect(each[1] == 3, cat("norm of bf16: ", each[1]));
+      self.expect(each[2] == std::sqrt(5 * (1 + 1.0 / 256) * (1 + 1.0 / 256)), cat("norm of f32: ", each[2]));
+      if (mode == WEFT_GRADIENT_VIEW) return;
+      // What is too large for f16 when it goes back.
+      weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT;
+      local.flags = WEFT_BEGIN_LOCAL;
+      fill(0, 40'000);
+      self.expect(reducer->begin(&local), "begin a local step");
+      self.expect(reducer->ready(0, place(0), nullptr), "ready");
+      self.expect(reducer->finish({}), "finish it");
+      const std::vector<Bytes> before = gradients.memory();
+      step(true);
+      self.expect(reducer->norms(&norms, nullptr), "norms");
+      self.expect(norms.nonfinite_params == 1 && norms.skipped == 1, "what overflows is not finite");
+      self.expect(gradients.memory() == before, "gradients as they were");
+    }));
+  }
+}
+
 TEST_CASE("what one rank asks to skip all ranks do, and gradients are as they were") {
   const Model model(params());
   check(run_threads(3, [&](Rank& self) {
