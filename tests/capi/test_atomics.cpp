@@ -35,9 +35,21 @@ bool is_atomic(const unsigned char* code) {
   return locked || exchange;
 }
 
+// Of a step.
+struct Kind {
+  const char* name;
+  int atomics;         // of one call of ready
+  uint64_t flags = 0;  // of begin
+  uint32_t uses = 1;   // of each parameter; the last call is watched
+};
+constexpr Kind kKinds[] = {{.name = "plain", .atomics = 2},
+                           {.name = "recorded", .atomics = 3, .flags = WEFT_BEGIN_RECORD},
+                           {.name = "counted", .atomics = 3, .uses = 2},
+                           {.name = "local", .atomics = 3, .flags = WEFT_BEGIN_LOCAL}};
+
 // The child: a step of one rank, stopped before and after one call of ready, that of neither the first nor
 // the last gradient of the bucket. Exits with 0 if all went well.
-[[noreturn]] void child(int32_t mode) {
+[[noreturn]] void child(int32_t mode, const Kind& kind) {
   bool ok = false;
   const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_CALLER, [&](weft_test::Rank& r) {
     const int64_t shape = 4;
@@ -49,6 +61,7 @@ bool is_atomic(const unsigned char* code) {
       params[i].dtype = WEFT_DTYPE_F32;
       params[i].ndim = 1;
       params[i].shape = &shape;
+      params[i].uses = kind.uses;
     }
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
     options.params = params.data();
@@ -58,9 +71,14 @@ bool is_atomic(const unsigned char* code) {
     if (weft_reducer_create(r.comm, &options, &reducer, nullptr) != WEFT_OK) return;
     int32_t status = WEFT_OK;
     for (int step = 0; step < 3; step++) {
-      status |= weft_reducer_begin(reducer, nullptr);
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      begin.flags = kind.flags;
+      status |= weft_reducer_begin(reducer, &begin);
       for (uint64_t i = 0; i < kParams; i++) {
         void* const gradient = mode == WEFT_GRADIENT_COPY ? gradients[i] : nullptr;
+        for (uint32_t use = 1; use < kind.uses; use++) {
+          status |= weft_reducer_ready(reducer, i, gradient, nullptr);
+        }
         const bool watched = step == 2 && i == 4;  // everything is bound by then
         if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
         if (watched) raise(SIGSTOP);
@@ -110,24 +128,26 @@ int count(pid_t pid, std::string* problem) {
 
 }  // namespace
 
-TEST_CASE("ready makes two atomic operations") {
-  for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
-    const pid_t pid = fork();
-    REQUIRE(pid >= 0);
-    if (pid == 0) child(mode);
-    std::string problem;
-    const int atomics = count(pid, &problem);
-    INFO("mode " << mode << ": " << problem);
-    CHECK(problem.empty());
-    if (atomics < 0 && problem.empty()) {
-      WARN("a process may not watch another one here");
-    } else {
-      CHECK(atomics == 2);
+TEST_CASE("ready makes two atomic operations, and one more where a step records, counts or is local") {
+  for (const Kind& kind : kKinds) {
+    for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
+      const pid_t pid = fork();
+      REQUIRE(pid >= 0);
+      if (pid == 0) child(mode, kind);
+      std::string problem;
+      const int atomics = count(pid, &problem);
+      INFO(kind.name << ", mode " << mode << ": " << problem);
+      CHECK(problem.empty());
+      if (atomics < 0 && problem.empty()) {
+        WARN("a process may not watch another one here");
+      } else {
+        CHECK(atomics == kind.atomics);
+      }
     }
   }
 }
 #else
-TEST_CASE("ready makes two atomic operations") {
+TEST_CASE("ready makes two atomic operations, and one more where a step records, counts or is local") {
   WARN("counted on x86-64 alone");
 }
 #endif

@@ -51,6 +51,8 @@ struct Kind {
   uint64_t finish = 0;      // flags
   uint32_t uses = 1;        // of the first parameter
   int32_t divide_by = WEFT_DIVIDE_WORLD;
+  int32_t reduce_dtype = 0;
+  int32_t mode = 0;  // the only one in which it can be
 };
 constexpr Kind kKinds[] = {
     {.name = "plain"},
@@ -67,9 +69,18 @@ constexpr Kind kKinds[] = {
     {.name = "norms", .flags = WEFT_REDUCER_NORMS},
     {.name = "sharded", .flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_NORMS},
     {.name = "recorded", .begin = WEFT_BEGIN_RECORD},
+    {.name = "travelling in 16 bits", .reduce_dtype = WEFT_DTYPE_BF16},
+    {.name = "travelling in f32", .flags = WEFT_REDUCER_NORMS, .reduce_dtype = WEFT_DTYPE_F32},
+    {.name = "accumulated in f32",
+     .flags = WEFT_REDUCER_ACCUMULATE_F32,
+     .reduce_dtype = WEFT_DTYPE_F16,
+     .mode = WEFT_GRADIENT_COPY},
+    {.name = "deterministic", .flags = WEFT_REDUCER_DETERMINISTIC},
+    {.name = "strays", .flags = WEFT_REDUCER_COPY_STRAYS, .mode = WEFT_GRADIENT_VIEW},
 };
 
 Status step(Reducer& reducer, const Kind& kind, Gradients& gradients, bool copy, bool local) {
+  copy |= (kind.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   const uint64_t last = gradients.memory().size() - 1;
   weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
   begin.flags = local ? WEFT_BEGIN_LOCAL : kind.begin;
@@ -92,6 +103,7 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
   const Model model(mixed_params());
   for (const Kind& kind : kKinds) {
     for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      if (kind.mode != 0 && kind.mode != mode) continue;
       INFO(kind.name << ", mode " << mode);
       RanksOptions options;
       options.mode = Engine::Mode::kCaller;  // all of it happens on this thread
@@ -100,7 +112,10 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
           2,
           [&](Rank& self) {
             std::unique_ptr<Reducer> reducer;
-            RigOptions rig{.mode = mode, .flags = kind.flags, .divide_by = kind.divide_by};
+            RigOptions rig{.mode = mode,
+                           .flags = kind.flags,
+                           .divide_by = kind.divide_by,
+                           .reduce_dtype = kind.reduce_dtype};
             self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
             if (!reducer) return;
             Gradients gradients(model);

@@ -258,6 +258,62 @@ TEST_CASE("hooks see the divisor with the micro-batches") {
   check(failures);
 }
 
+TEST_CASE("ranks whose stages divide by other micro-batches are a mismatch, not other averages") {
+  const Model model({{"a", {10}}});
+  check(run_threads(2, [&](Rank& self) {
+    User u;
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.micro_batches = self.rank == 0 ? 2 : 3;
+    self.expect(reducer->begin(&options), "begin");
+    const Status handed = reducer->ready(0, gradients[0], nullptr);  // the other rank may have failed by then
+    self.expect(handed.ok() || handed.code() == Code::kMismatch, handed.text());
+    const Status finished = reducer->finish({});
+    self.expect(finished.code() == Code::kMismatch, finished.text());
+  }));
+}
+
+TEST_CASE("hooks see the divisor of the step where ranks without data do not count") {
+  const Model model({{"a", {10}}});
+  for (const int32_t divide_by : {WEFT_DIVIDE_WORLD, WEFT_DIVIDE_ACTIVE, WEFT_DIVIDE_WEIGHTS}) {
+    check(run_threads(3, [&](Rank& self) {
+      User u;
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer,
+                               {.flags = WEFT_REDUCER_UNEVEN, .divide_by = divide_by}),
+                  "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      auto* const values = reinterpret_cast<float*>(gradients[0]);
+      // Rank 2 has no data in the second step, and rank 1 has joined by the third; the sums are 36, 12, 12.
+      for (int step = 0; step < (self.rank == 1 ? 2 : 3); step++) {
+        std::fill_n(values, 10, step == 0 ? 12.0f : step == 1 ? 6.0f : 12.0f);
+        weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+        const bool empty = self.rank == 2 && step > 0;
+        options.flags = empty ? WEFT_BEGIN_NO_DATA : 0;
+        options.micro_batches = 2;
+        self.expect(reducer->begin(&options), "begin");
+        if (!empty) self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+        self.expect(reducer->finish({}), "finish");
+        if (!empty && divide_by == WEFT_DIVIDE_WORLD) {
+          self.expect(values[9] == (step == 0 ? 6.0f : 2.0f), "over all ranks");
+        } else if (!empty && divide_by == WEFT_DIVIDE_ACTIVE) {
+          self.expect(values[9] == (step == 0 ? 6.0f : step == 1 ? 3.0f : 6.0f), "over those with data");
+        }
+      }
+      weft_join_result joined{};
+      self.expect(reducer->join({}, &joined), "join");
+      // Weights are in the contributions: equal ones make the mean over those with data.
+      const bool active = divide_by == WEFT_DIVIDE_ACTIVE;
+      const std::vector<double> wanted = active ? std::vector<double>{6, 4, 2} : std::vector<double>{6, 6, 6};
+      self.expect(u.divisors == wanted, "divisors");
+    }));
+  }
+}
+
 TEST_CASE("one hook may serve two reducers of a rank") {
   const Model model(float_params());
   const auto failures = run_threads(2, [&](Rank& self) {
