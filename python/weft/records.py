@@ -11,19 +11,23 @@ from .constants import DType, ParamFlag
 class Param:
     """One parameter of the model, equal on all ranks. strides are in elements; None is row-major.
 
-    uses    how often it becomes ready in a step; the last time counts
-    value   where its value is, for broadcasts, comparisons and hooks: an array of this shape, type and strides, which
-            the parameter keeps, or an address; this rank's own
-    flags   "state_only", "buffer" or "ignored" for what has no gradient; such state needs a value
-    sparse  how many leading dimensions the indices of its gradients name, where they are sparse; see Reducer.ready_sparse
+    uses      how often it becomes ready in a step; the last time counts
+    value     where its value is, for broadcasts, comparisons and hooks: an array of this shape, type and strides, which
+              the parameter keeps, or an address; this rank's own
+    gradient  where its gradient is in copy mode, if it is there in every step, likewise: for ready without one, and for
+              the result where it was absent
+    flags     "state_only", "buffer" or "ignored" for what has no gradient; such state needs a value
+    sparse    how many leading dimensions the indices of its gradients name, where they are sparse; see
+              Reducer.ready_sparse
     """
 
     def __init__(self, name: str, shape: Sequence[int], dtype: Union[DType, str] = DType.F32,
-                 strides: Optional[Sequence[int]] = None, uses: int = 1, *, value: Any = None,
+                 strides: Optional[Sequence[int]] = None, uses: int = 1, *, value: Any = None, gradient: Any = None,
                  flags: Union[ParamFlag, str] = ParamFlag(0), sparse: int = 0) -> None:
         self.name = name
         self.uses = uses
         self.value = value
+        self.gradient = gradient
         self.flags = ParamFlag[flags.upper()] if isinstance(flags, str) else flags
         self.flags |= ParamFlag.SPARSE if sparse else 0
         self.sparse = sparse
@@ -42,13 +46,20 @@ class Param:
 
     def address(self) -> int:
         """Where the value is; 0 without one."""
-        if self.value is None or isinstance(self.value, int):
-            return self.value or 0
-        part = region(self.value)
+        return self._place("value", self.value)
+
+    def gradient_address(self) -> int:
+        """Where the gradient is; 0 if that is said in each step."""
+        return self._place("gradient", self.gradient)
+
+    def _place(self, what: str, memory: Any) -> int:
+        if memory is None or isinstance(memory, int):
+            return memory or 0
+        part = region(memory)
         bits = (self.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
         alike = (bits or part.dtype == self.dtype) and part.shape == self.shape
         if not alike or not same_strides(self.shape, part.strides, self.strides) or not part.writable:
-            raise ValueError(f"the value of {self.name} is {part.dtype.name} {part.shape} with strides {part.strides}"
+            raise ValueError(f"the {what} of {self.name} is {part.dtype.name} {part.shape} with strides {part.strides}"
                              f"{'' if part.writable else ', read-only'}, not {self!r}")
         return part.address
 

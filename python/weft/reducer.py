@@ -71,6 +71,7 @@ class Reducer(Handle):
         self._index = {param.name: index for index, param in enumerate(self.params)}
         self._lent: dict[int, Any] = {}
         self._on_bucket = None
+        self._norms = norms
         self._places: Any = None
         list_, self._keep = _param_list(self.params)
         options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
@@ -142,8 +143,8 @@ class Reducer(Handle):
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
         """A gradient is complete. In copy mode its array is lent until its bucket is done, at the latest by finish.
 
-        gradient may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode it may be None.
-        Threads: any.
+        gradient may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where
+        Param.gradient says it, it may be None. Threads: any.
         """
         index = self._index[param] if isinstance(param, str) else param
         if gradient is not None and not isinstance(gradient, int):
@@ -209,6 +210,15 @@ class Reducer(Handle):
         self._check(lib.reducer_norms(self._handle, norms, each))
         return Norms(norms.total, norms.clip_factor, norms.nonfinite_params, bool(norms.skipped), tuple(each))
 
+    @property
+    def skipped(self) -> bool:
+        """Whether the last synchronised step was skipped on all ranks. Between steps; always False without norms."""
+        if not self._norms or self.stats().steps == 0:
+            return False
+        norms = _abi.Norms()
+        self._check(lib.reducer_norms(self._handle, norms, None))
+        return bool(norms.skipped)
+
     def owned(self, rank: Optional[int] = None) -> list[Slice]:
         """The slices that a rank owns, by default this one, in the order of the buckets. Needs sharded."""
         count = ctypes.c_uint64()
@@ -245,12 +255,18 @@ class Reducer(Handle):
         return JoinResult(result.steps, None if result.last_active < 0 else int(result.last_active))
 
     @contextlib.contextmanager
-    def step(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0,
-             **begin: Any) -> Iterator[Reducer]:
-        """begin, the block, and finish. A block that raises leaves the step open: abort the communicator."""
+    def step(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0, skip: bool = False,
+             skip_nonfinite: bool = False, **begin: Any) -> Iterator[Reducer]:
+        """begin, the block, and finish. A block that raises leaves the step open: abort the communicator.
+
+            with reducer.step(skip_nonfinite=True):
+                ...
+            if not reducer.skipped:
+                optimizer.step()
+        """
         self.begin(**begin)
         yield self
-        self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm)
+        self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm, skip=skip, skip_nonfinite=skip_nonfinite)
 
     def retry(self, *, commit: bool = False) -> None:
         """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
@@ -402,7 +418,7 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         place.uses, place.sparse_ndim = param.uses, param.sparse
         place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
         place.shape, place.strides = shape, strides
-        place.flags, place.parameter = param.flags, param.address()
+        place.flags, place.parameter, place.gradient = param.flags, param.address(), param.gradient_address()
     return array, keep
 
 

@@ -200,6 +200,25 @@ def test_absent():
     expect_equal(ranks(body), [{"all": 3.0, "some": 1.0, "placed": 1.0, "none": 3.0 * rank} for rank in range(SIZE)])
 
 
+def test_gradient_places():
+    """a parameter that says where its gradient is needs no array at ready, and gets its result there when it is absent"""
+    def body(comm):
+        grads = [np.full((2, 3), 3.0 * comm.rank, np.float32).T, np.full(2, 3.0 * comm.rank)]
+        params = [weft.Param.like("a", grads[0], gradient=grads[0]),
+                  weft.Param("b", (2,), "f64", gradient=grads[1].ctypes.data)]
+        with weft.Reducer(comm, params, absent=True) as reducer:
+            with reducer.step(rest_absent=True):
+                reducer.ready("a")
+                if comm.rank == 1:
+                    reducer.ready("b")
+            ready_ns = reducer.report()["last_step"]["ready_times_ns"]
+            expect_equal([ns is not None for ns in ready_ns], [True, comm.rank == 1])
+        expect_raises(ValueError, "the gradient of a is F32", weft.Param("a", (2, 3), gradient=grads[0]).gradient_address)
+        return [grad.tolist() for grad in grads]
+
+    expect_equal(ranks(body), [[[[3.0] * 2] * 3, [1.0, 1.0]]] * SIZE)
+
+
 def test_norms():
     """norms are those of the results; a step is clipped, or skipped on all ranks when one asks for it"""
     def body(comm):
@@ -213,11 +232,19 @@ def test_norms():
             for index, grad in enumerate(grads):
                 reducer.ready(index, grad)
             reducer.finish(skip=comm.rank == 1)
-            return norms, reducer.norms().skipped, [grad.tolist() for grad in grads]
+            skipped = [reducer.norms().skipped, reducer.skipped]
+            clipped = [grad.tolist() for grad in grads]
+            for wrong in (np.inf, 1.0):
+                grads[0][0] = wrong if comm.rank == 2 else 1.0
+                with reducer.step(skip_nonfinite=True):
+                    for index, grad in enumerate(grads):
+                        reducer.ready(index, grad)
+                skipped.append(reducer.skipped)
+            return norms, skipped, clipped
 
     for norms, skipped, grads in ranks(body):
         expect_equal((norms.total, norms.params), (30 ** 0.5, (18 ** 0.5, 12 ** 0.5)))
-        expect_equal((norms.clip_factor, norms.skipped, skipped), (3 / 30 ** 0.5, False, True))
+        expect_equal((norms.clip_factor, norms.skipped, skipped), (3 / 30 ** 0.5, False, [True, True, True, False]))
         expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then as it was")
 
 
