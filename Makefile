@@ -62,7 +62,7 @@ bench: build ## measure the collectives and a gradient step on this machine
 bench-peers: build ## the same loops through Open MPI and PyTorch, side by side
 	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
 
-lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, layers, files' sizes
+lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)
 
 install: build ## install library, header, pkg-config file and tool under PREFIX

@@ -6,6 +6,7 @@ layers   tools/check_layers.py
 docs     tools/check_docs.py
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang
+types    mypy over the Python package
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder
 """
 import argparse
@@ -114,6 +115,13 @@ def check_headers(arguments):
     return in_parallel(arguments.jobs, compile_alone, jobs)
 
 
+def check_types(arguments):
+    # NumPy's types are those of this interpreter's.
+    command = [str(TOOLS / "mypy"), "--config-file", "python/pyproject.toml", "--python-executable", sys.executable,
+               "--cache-dir", str(arguments.build / "mypy"), "--no-error-summary", "python/weft"]
+    return [text for text in [output_of(command)] if text]
+
+
 def check_tidy(arguments):
     files = {}
     for entry in compile_database(arguments.build):
@@ -136,7 +144,7 @@ def check_tidy(arguments):
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes,
-          "headers": check_headers, "tidy": check_tidy}
+          "headers": check_headers, "types": check_types, "tidy": check_tidy}
 
 
 def main():

@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh
 #   tools/setup.sh parity    also what makes virtual environments, for make test-parity
-#   tools/setup.sh lint      also clang, and clang-format and clang-tidy (pinned) in .venv
+#   tools/setup.sh lint      also clang, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
 # With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
 # missing. With dnf, pacman or conda the exact command is printed. The folder .setup remembers what is done.
@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 what=${1:-build}
 clang_format=19.1.7
 clang_tidy=23.1.4
+mypy=2.4.1
 
 debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
   catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
@@ -87,7 +88,7 @@ without_apt() {
 }
 
 lint_tools() {
-  wanted="clang-format==$clang_format clang-tidy==$clang_tidy"
+  wanted="clang-format==$clang_format clang-tidy==$clang_tidy mypy==$mypy"
   if [ "$(cat .venv/weft-lint 2>/dev/null)" != "$wanted" ]; then
     say "installing $wanted in .venv"
     [ -x .venv/bin/python ] || python3 -m venv .venv

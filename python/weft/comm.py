@@ -39,6 +39,10 @@ class CommInfo(NamedTuple):
     transports: str
 
 
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
 class Comm(Collectives, Handle):
     """A communicator. Its collectives (all_reduce and so on) are called by every rank, in the same order.
 
@@ -96,8 +100,7 @@ class Comm(Collectives, Handle):
         """Topology, backend and counters."""
         info = _abi.CommInfo()
         check(lib.comm_query(self._handle, info))
-        values = (getattr(info, name) for name in CommInfo._fields)
-        fields = CommInfo(*(value.decode() if isinstance(value, bytes) else value for value in values))
+        fields = CommInfo(*(_text(getattr(info, name)) for name in CommInfo._fields))
         return fields._replace(failed=bool(info.failed), authenticated=bool(info.authenticated))
 
     def split(self, color: Optional[int], key: int = 0) -> Optional[Comm]:
