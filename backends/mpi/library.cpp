@@ -4,11 +4,11 @@
 #include <link.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 
+#include "base/config.h"
 #include "base/text.h"
 
 namespace weft::mpi {
@@ -22,7 +22,6 @@ constexpr const char* kFlavour = "MPICH";
 
 // MPI is begun and ended once in a process.
 std::mutex begin_mutex;
-std::atomic<bool> unfinished{false};
 
 bool asked(int (*question)(int*)) {
   int answer = 0;
@@ -70,8 +69,10 @@ void show_to_components() {
 #endif
 }
 
+// At exit of a process where Weft has begun MPI, whatever has failed: mpirun takes a rank that does not for
+// one that has died, and ends the others.
 void end() {
-  if (!unfinished && !asked(MPI_Finalized)) MPI_Finalize();
+  if (!asked(MPI_Finalized)) MPI_Finalize();
 }
 
 Status unavailable(const std::string& why) {
@@ -123,11 +124,17 @@ Status usable() {
   return {};
 }
 
-Status begin(bool progress_thread, Callers* callers) {
+Status begin(int size, bool progress_thread, Callers* callers) {
   WEFT_TRY(usable());
   const std::lock_guard lock(begin_mutex);
   int level = MPI_THREAD_SINGLE;
   if (!asked(MPI_Initialized)) {
+    int ranks = 0;
+    static_cast<void>(process_mpi_launcher(&ranks));
+    if (ranks != 0 && ranks != size) {
+      return unavailable(cat("MPI is not initialised, and Weft does that only with the ", ranks,
+                             " ranks that mpirun started all in one communicator; this one has ", size));
+    }
     show_to_components();
     const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     if (error != MPI_SUCCESS) return unavailable("MPI_Init_thread fails");
@@ -151,10 +158,6 @@ Status begin(bool progress_thread, Callers* callers) {
                            " by another thread: only that one may make the communicator and wait"));
   }
   return {};
-}
-
-void leave_unfinished() {
-  unfinished = true;
 }
 
 std::string words(int error) {

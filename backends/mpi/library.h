@@ -23,13 +23,10 @@ Status usable();
 // From which threads MPI may be called.
 enum class Callers { kAny, kOneAtATime, kMainThread };
 
-// Begin MPI if nobody has. kUnavailable where MPI does not allow what an engine with a progress thread, or
+// Begin MPI if nobody has; all ranks of the job do so together, so the first communicator must have all of
+// them: size. kUnavailable where MPI does not allow what an engine with a progress thread, or
 // one without, does. On the program's thread.
-Status begin(bool progress_thread, Callers* callers);
-
-// Something was left to MPI that it may not end with: a message to a rank that does not take it, for one.
-// If Weft has begun MPI, Weft does not end it then.
-void leave_unfinished();
+Status begin(int size, bool progress_thread, Callers* callers);
 
 // kUnavailable: "because what: MPI's words".
 Status failed(const std::string& what, int error);

@@ -59,7 +59,7 @@ MpiLink::~MpiLink() {
 
 Status MpiLink::open(frames::LinkEvents& events, Bytes* address) {
   events_ = &events;
-  WEFT_TRY(begin(progress_thread_, &callers_));
+  WEFT_TRY(begin(size_, progress_thread_, &callers_));
   opener_ = std::this_thread::get_id();
   Address mine;
   MPI_Comm_rank(MPI_COMM_WORLD, &mine.world_rank);
@@ -119,8 +119,9 @@ Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) 
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_set_name(comm_, "weft");
   // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.
-  error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &keyval_, this);
-  if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, keyval_, this);
+  error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &keyval_, nullptr);
+  attached_ = std::make_unique<std::atomic<MpiLink*>>(this);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, keyval_, attached_.get());
   return error == MPI_SUCCESS ? Status() : failed("MPI_Comm_set_attr", error);
 }
 
@@ -177,6 +178,7 @@ int MpiLink::post_receive(size_t i) {
 }
 
 bool MpiLink::receive() {
+  if (receives_.empty()) return false;
   bool any = false;
   for (int heard = 0; heard < kMostHeard && comm_ != MPI_COMM_NULL; heard++) {
     int done = 0;
@@ -188,7 +190,11 @@ bool MpiLink::receive() {
     if (error == MPI_SUCCESS && bytes >= 0) {
       const ByteView frame(receive_slot(next_receive_), static_cast<size_t>(bytes));
       const ByteView head = frames::head_of(frame);
-      events_->heard(head, frame.subspan(head.size()));
+      if (bytes == 0) {
+        farewells_++;
+      } else if (!winding_up_) {
+        events_->heard(head, frame.subspan(head.size()));
+      }
       any = true;
       error = post_receive(next_receive_);
     }
@@ -265,8 +271,8 @@ void MpiLink::stop() {
   first_waiting_ = 0;
   if (keyval_ == MPI_KEYVAL_INVALID && comm_ == MPI_COMM_NULL) return;
   if (callers_ == Callers::kMainThread && std::this_thread::get_id() != opener_) {
+    attached_.release()->store(nullptr);
     static_cast<void>(staging_.release());
-    leave_unfinished();
     return;
   }
   // Deletes the attribute, which winds up (on_finalize).
@@ -291,7 +297,7 @@ bool MpiLink::may_call() {
 }
 
 void MpiLink::lose_all(const Status& why) {
-  if (std::exchange(all_lost_, true)) return;
+  if (std::exchange(all_lost_, true) || winding_up_) return;
   for (size_t i = first_waiting_; i < waiting_.size(); i++) {
     if (waiting_[i].lent != nullptr) given_up_.push_back(std::exchange(waiting_[i].lent, nullptr));
   }
@@ -301,39 +307,67 @@ void MpiLink::lose_all(const Status& why) {
   }
 }
 
+// A rank may free its MPI_Comm when nothing can come to it any more: MPI gives the number of a freed one to
+// the next, and takes what comes late for that one's. So each rank sends each other one a last, empty frame,
+// and keeps the MPI_Comm for ever where it has not heard all of them in time.
 void MpiLink::wind_up() {
   if (comm_ == MPI_COMM_NULL) return;
-  std::vector<MPI_Request> all;
+  winding_up_ = true;
+  const bool lost_before = all_lost_;
+  std::vector<MPI_Request> leaving = std::exchange(sends_, {});
+  const size_t data = leaving.size();
+  for (int r = 0; r < size_ && !all_lost_ && staging_ != nullptr; r++) {
+    if (r == rank_) continue;
+    leaving.push_back(MPI_REQUEST_NULL);
+    if (MPI_Issend(nullptr, 0, MPI_BYTE, r, kFrameTag, comm_, &leaving.back()) != MPI_SUCCESS)
+      all_lost_ = true;
+  }
+  const auto everybody_is_done = [&] {
+    receive();
+    return farewells_ == size_ - 1;
+  };
+  const bool clean = !all_lost_ && within_time(leaving, everybody_is_done);
   for (MPI_Request& request : receives_) {
-    if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);
-    all.push_back(std::exchange(request, MPI_REQUEST_NULL));
+    if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
   }
-  for (MPI_Request& request : sends_) {
-    if (request != MPI_REQUEST_NULL) all.push_back(std::exchange(request, MPI_REQUEST_NULL));
-  }
-  const Deadline deadline = Deadline::after(clock_, kWindUpMs, 0);
-  int done = 0;
-  for (uint32_t round = 0; done == 0 && !deadline.expired(clock_); round++) {
-    if (MPI_Testall(static_cast<int>(all.size()), all.data(), &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
-      break;
-    if (done == 0) clock_.relax(round);
-  }
-  if (done != 0) {
-    MPI_Comm_free(&comm_);
-  } else {
-    static_cast<void>(staging_.release());  // MPI may still write into it
-    leave_unfinished();
-  }
+  const bool cancelled = within_time(receives_, [] { return true; });
+  if (clean && cancelled) MPI_Comm_free(&comm_);
+  // What is left of the sends are farewells, which have no bytes; or else MPI may still use the staging.
+  leaving.resize(data);
+  const bool gone = std::all_of(leaving.begin(), leaving.end(), [](MPI_Request& request) {
+    int complete = 0;
+    return MPI_Test(&request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
+  });
+  if (!gone || !cancelled) static_cast<void>(staging_.release());
+  // Whoever still uses the link, after MPI_Finalize, is told then.
+  all_lost_ = lost_before;
+  winding_up_ = false;
   comm_ = MPI_COMM_NULL;
+}
+
+// Whether all requests are complete, and done() is true, before long.
+template <class Done>
+bool MpiLink::within_time(std::vector<MPI_Request>& requests, Done&& done) {
+  const Deadline deadline = Deadline::after(clock_, kWindUpMs, 0);
+  for (uint32_t round = 0;; round++) {
+    int complete = 0;
+    const int error =
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &complete, MPI_STATUSES_IGNORE);
+    if (error != MPI_SUCCESS) return false;
+    if (done() && complete != 0) return true;
+    if (deadline.expired(clock_)) return false;
+    clock_.relax(round);
+  }
 }
 
 // ---- called by MPI
 // -----------------------------------------------------------------------------------------------------
 
 // From stop(), or first of all from MPI_Finalize.
-int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* /*value*/, void* link) {
-  auto& self = *static_cast<MpiLink*>(link);
+int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void* /*state*/) {
+  MpiLink* const link = *static_cast<std::atomic<MpiLink*>*>(attached);
+  if (link == nullptr) return MPI_SUCCESS;
+  MpiLink& self = *link;
   if (!self.stopping_) self.ended_ = true;
   // Whoever holds it may wait for a lock that MPI_Finalize has: then it goes on without us.
   const Deadline deadline = Deadline::after(self.clock_, kWindUpMs, 0);

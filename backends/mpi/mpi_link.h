@@ -58,8 +58,10 @@ class MpiLink final : public frames::Link {
   bool reclaim();  // slots whose frames have gone
   bool send_waiting();
   void start(size_t slot, int peer, ByteView head, ByteView data);
-  void wind_up();  // MPI lets go of the staging, or it is left to MPI
-  static int on_finalize(MPI_Comm self, int keyval, void* value, void* link);
+  void wind_up();  // the other ranks are told, and MPI lets go of the staging, or it is left to MPI
+  template <class Done>
+  bool within_time(std::vector<MPI_Request>& requests, Done&& done);
+  static int on_finalize(MPI_Comm self, int keyval, void* attached, void* state);
 
   static constexpr size_t kSlotBytes = 64 * 1024;
   static constexpr size_t kReceives = 32;
@@ -77,6 +79,8 @@ class MpiLink final : public frames::Link {
   std::recursive_mutex mutex_;     // what is below; taken again by sends from inside heard()
   MPI_Comm comm_ = MPI_COMM_NULL;  // null: MPI is not called (any more)
   int keyval_ = MPI_KEYVAL_INVALID;
+  // What MPI_COMM_SELF is given: this link, or null once it is gone.
+  std::unique_ptr<std::atomic<MpiLink*>> attached_;
   std::unique_ptr<std::byte[]> staging_;
   std::vector<MPI_Request> receives_;  // of each receive slot
   size_t next_receive_ = 0;            // the one that was posted first: frames are heard in this order
@@ -88,6 +92,8 @@ class MpiLink final : public frames::Link {
   std::vector<Waiting> waiting_;      // from first_waiting_ on
   size_t first_waiting_ = 0;
   std::vector<frames::Lent*> given_up_;  // come back with the next progress()
+  int farewells_ = 0;                    // last frames heard, one a rank
+  bool winding_up_ = false;
   bool all_lost_ = false;
   bool stopping_ = false;           // by stop()
   std::atomic<bool> ended_{false};  // by MPI_Finalize

@@ -364,12 +364,17 @@ Status process_environment(Environment* environment) {
   return load_secret(environment);
 }
 
-Launcher process_mpi_launcher() {
+Launcher process_mpi_launcher(int* ranks) {
   const std::lock_guard lock(environment_mutex());
   const Getter get = [](const char* variable) { return std::getenv(variable); };
   const Variables variables(get);
-  if (variables.has("OMPI_COMM_WORLD_RANK")) return Launcher::kOpenMpi;
-  return variables.has("PMI_RANK") ? Launcher::kPmi : Launcher::kNone;
+  for (const LauncherVariables& candidate : kLaunchers) {
+    if (candidate.launcher != Launcher::kOpenMpi && candidate.launcher != Launcher::kPmi) continue;
+    if (!variables.has(candidate.rank)) continue;
+    if (ranks != nullptr && !variables.number(candidate.size, 1, kMaxRanks, ranks).ok()) *ranks = 0;
+    return candidate.launcher;
+  }
+  return Launcher::kNone;
 }
 
 TemporaryEnvironment::TemporaryEnvironment(std::vector<EnvironmentVariable> variables)

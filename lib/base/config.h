@@ -91,8 +91,9 @@ Status load_secret(Environment* environment);
 // For this process: the environment with its secret loaded, or the settings alone.
 Status process_environment(Environment* environment);
 void process_settings(Environment* environment);
-// Whose mpirun started this process, whatever else did: kOpenMpi, kPmi (MPICH, Intel MPI) or kNone.
-Launcher process_mpi_launcher();
+// Whose mpirun started this process, whatever else did: kOpenMpi, kPmi (MPICH, Intel MPI) or kNone. ranks,
+// if not null: how many it started; 0: it does not say.
+Launcher process_mpi_launcher(int* ranks = nullptr);
 
 // Variables for a library that reads its settings while it is loaded: set as long as this lives, unless the
 // program has set them itself. One at a time; this file's own reads wait. The program's own threads that read
