@@ -1,6 +1,7 @@
 # A thin front: the build itself is Meson's (meson.build). Every target does its whole set-up.
 #
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
+#   make demo BACKEND=mpi [MPI=openmpi|mpich]
 #   make test [SUITE=unit] [FILTER=text]
 #   make test-parity
 #   make test-mutants
@@ -8,6 +9,7 @@
 BUILD ?= build
 RANKS ?= 2
 BACKEND ?=
+MPI ?= openmpi
 HOOK ?=
 DATA ?=
 PREFIX ?= /usr/local
@@ -17,6 +19,10 @@ JOBS ?= 2
 MESON_OPTIONS ?=
 
 WEFT := $(BUILD)/tools/weft
+# What starts the demo's ranks. Open MPI's mpirun is told that root may, and that there may be more ranks than cores.
+MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+  $(or $(shell command -v mpirun.$(MPI)),mpirun) -n $(RANKS)
+LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
 .PHONY: setup build demo test test-parity test-mutants bench bench-peers lint install clean help
@@ -44,7 +50,7 @@ build: $(BUILD)/build.ninja ## compile everything
 	@ninja -C $(BUILD) -j $(JOBS)
 
 demo: build ## train on Fashion-MNIST with RANKS local processes
-	@$(WEFT) run -n $(RANKS) --prefix others -- $(BUILD)/examples/train_fashion \
+	@$(LAUNCH) $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
 test: build ## run all tests; the last line counts test cases

@@ -86,6 +86,13 @@ static void run(weft_context* context, const weft_comm_options* options, const c
   if (strcmp(what, "finalize-busy") != 0 && !silent) status = sum(comm, size);
   if (strncmp(what, "finalize", 8) == 0) MPI_Finalize();
   if (strcmp(what, "finalize-before") == 0) status = sum(comm, size);
+  weft_comm_info info;
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  if (status == WEFT_OK && weft_comm_query(comm, &info) == WEFT_OK &&
+      info.bytes_sent >= 3000 * sizeof(int64_t)) {
+    printf("it went over %s\n", info.backend);
+  }
   if (!silent) told(what, status);
 }
 

@@ -60,6 +60,23 @@ def test_example():
         expect_equal(len(said), 1, flavour, said)
 
 
+def test_counters():
+    """what the ranks send is counted, and all of it goes over MPI"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread sum")
+        expect_equal(output.count("it went over mpi"), 3, flavour, output)
+
+
+def test_demo():
+    """the demo trains over MPI, with the curve of one process"""
+    if not Path("/usr/share/datasets/fashion-mnist").is_dir() or not (BUILD / "examples" / "train_fashion").exists():
+        cases.skip("no data set (apt-get install dataset-fashion-mnist), or the demo is not built")
+    for flavour in mpi.each(BUILD):
+        code, output = mpi.run(flavour, 2, [BUILD / "examples" / "train_fashion", "--epochs", 1, "--limit", 2000, "--backend", "mpi"],
+                               timeout=120)
+        expect(code == 0 and "backend=mpi" in output and "replicas=identical curve=matches" in output, flavour, output)
+
+
 def test_threads():
     """with MPI_THREAD_MULTIPLE any thread may wait, with less those that MPI allows"""
     for words in ("multiple thread other-thread", "multiple caller other-thread", "serialized caller other-thread",
