@@ -55,6 +55,17 @@ const Backend& composed_own_backend() {
   return *registry().find("shm+unix")->backend;
 }
 
+// Of a process that mpirun has started; anywhere else its probe says that it is not one.
+const Backend& mpi_backend() {
+  static Backend missing{};
+  return module_backend("mpi", &missing);
+}
+
+const Backend& composed_mpi_backend() {
+  static Backend missing{};
+  return module_backend("shm+mpi", &missing);
+}
+
 const Backend& composed_backend() {
   static Backend missing{};
   return module_backend("shm+ucx", &missing);
@@ -92,6 +103,8 @@ constexpr BackendRow kRows[] = {
     {"shm+ucx, two hosts in turn", composed_backend, run_processes, true, false, two_hosts_in_turn, true},
     {"shm+ucx, the last rank alone", composed_backend, run_processes, true, false, last_alone, true},
     {"shm+ucx, one host", composed_backend, run_processes, true, false, one_host, true},
+    {"mpi, launched", mpi_backend, run_launched, true},
+    {"shm+mpi, launched, hosts of two", composed_mpi_backend, run_launched, true, false, hosts_of_two, true},
     {"unix, threads", own_backend, run_threads},
     {"unix, processes", own_backend, run_processes, true},
     {"shm+unix, hosts of two", composed_own_backend, run_processes, true, false, hosts_of_two, true},

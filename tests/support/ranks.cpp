@@ -4,10 +4,13 @@
 #include <thread>
 #include <utility>
 
+#include "base/config.h"
 #include "base/text.h"
 #include "kernels/host_ops.h"
 #include "loopback/loopback.h"
+#include "rendezvous/auth.h"
 #include "rendezvous/mesh.h"
+#include "rendezvous/store_exchange.h"
 #include "support/catch.h"
 #include "support/links.h"
 
@@ -36,8 +39,8 @@ std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOp
   return self.failures;
 }
 
-// As run_rank, for a process at the end of its links.
-std::vector<std::string> run_linked(SocketLinks& links, const RankBody& body, const RanksOptions& options) {
+// As run_rank, for a process that reaches the others over an exchange.
+std::vector<std::string> run_over(Exchange& links, const RankBody& body, const RanksOptions& options) {
   Rank self;
   self.rank = links.rank();
   self.size = links.size();
@@ -58,6 +61,7 @@ std::vector<std::string> run_linked(SocketLinks& links, const RankBody& body, co
                     args.fds = &hosts;
                     std::unique_ptr<Collectives> collectives;
                     WEFT_TRY(collectives_of(backend, options.comm.algorithms)(args, &collectives));
+                    links.finish();
                     *comm = Comm::create(context, links.rank(), links.size(), options.comm, std::move(mesh),
                                          std::move(collectives));
                     return {};
@@ -94,7 +98,7 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
 
 std::vector<std::string> run_processes(int size, const RankBody& body, const RanksOptions& options) {
   const auto linked = [&](SocketLinks& links) {
-    const std::vector<std::string> failures = run_linked(links, body, options);
+    const std::vector<std::string> failures = run_over(links, body, options);
     if (!failures.empty()) throw std::runtime_error(list_text(failures));
   };
   std::vector<std::string> failures;
@@ -102,6 +106,32 @@ std::vector<std::string> run_processes(int size, const RankBody& body, const Ran
     if (!text.empty()) failures.push_back(text);
   }
   return failures;
+}
+
+std::vector<std::string> run_launched(int size, const RankBody& body, const RanksOptions& options) {
+  constexpr int64_t kMeetMs = 300'000;  // the others may be in another case
+  static int runs = 0;
+  Environment environment;
+  if (const Status status = process_environment(&environment); !status.ok()) return {status.text()};
+  if (runs == 0 && size != environment.size) {
+    runs++;
+    auto begun = run_launched(environment.size, [](Rank&) {}, options);
+    if (!begun.empty()) return begun;
+  }
+  const int run = runs++;
+  if (environment.rank >= size) return {};
+  SystemClock clock;
+  clock.set_crowded(true);
+  Log silent;
+  StoreOptions store;
+  store.rank = environment.rank;
+  store.size = size;
+  store.store = cat(environment.store, "-", run);
+  store.key = AuthKey::open();
+  std::unique_ptr<StoreExchange> exchange;
+  const Status met = StoreExchange::make(store, clock, silent, Deadline::after(clock, kMeetMs, 0), &exchange);
+  if (!met.ok()) return {cat("rank ", environment.rank, ": the ranks do not meet: ", met.text())};
+  return run_over(*exchange, body, options);
 }
 
 void check(const std::vector<std::string>& failures) {

@@ -48,6 +48,11 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
 // The same as forked processes over a socket mesh. A rank that hangs is killed by a watchdog.
 std::vector<std::string> run_processes(int size, const RankBody& body, const RanksOptions& options = {});
 
+// The same on `size` of the processes that mpirun has started, this being one of them: each calls it, in the
+// same order, and finds its own failures alone. The first time all of them make a communicator, because MPI
+// begins with all.
+std::vector<std::string> run_launched(int size, const RankBody& body, const RanksOptions& options = {});
+
 // Report the ranks' failures to Catch2; for the main thread.
 void check(const std::vector<std::string>& failures);
 
