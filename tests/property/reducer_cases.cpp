@@ -29,7 +29,20 @@ std::vector<TestParam> draw_params(Random& random) {
   return params;
 }
 
-void draw_part(const ReducerCase& program, const Window& window, Random& random, RankPart* part) {
+// A static pattern of a rank: its first step, local or not, has all of it; later local ones may have less.
+void draw_static_part(const ReducerCase& program, const std::vector<uint32_t>& uses, bool first,
+                      Random& random, RankPart* part) {
+  for (auto& local : part->locals) {
+    for (size_t i = 0; i < uses.size(); i++) local[i] = uses[i] > 0 && (first || local[i]);
+    first = false;
+  }
+  for (size_t i = 0; part->data && i < uses.size(); i++) part->ready[i] = uses[i] > 0;
+  part->rest = part->data && program.mapped() && random.chance(2);  // what is not used is absent by itself
+}
+
+// uses: of this rank. begun: it has made a step.
+void draw_part(const ReducerCase& program, const Window& window, const std::vector<uint32_t>& uses,
+               bool begun, Random& random, RankPart* part) {
   const size_t params = program.params.size();
   part->ready.assign(params, true);
   part->order = random.next();
@@ -45,10 +58,14 @@ void draw_part(const ReducerCase& program, const Window& window, Random& random,
   for (auto& local : part->locals) {
     for (size_t i = 0; i < params; i++) local.push_back(!random.chance(4));
   }
-  if (program.uneven() && !window.fixed && random.chance(4)) {
+  const bool shows_indices = program.sparse_fixed() && &window == program.windows.data();
+  if (program.uneven() && !window.fixed && !shows_indices && random.chance(4)) {
     part->data = false;
     part->ready.assign(params, false);
-  } else if (program.mapped() && !window.fixed) {
+  }
+  if (program.learns()) {
+    draw_static_part(program, uses, !begun, random, part);
+  } else if (part->data && program.mapped() && !window.fixed) {
     part->rest = random.chance(2);
     const uint64_t one_in = 2 + random.below(4);
     for (size_t i = 0; i < params; i++) part->ready[i] = !random.chance(one_in);
@@ -90,6 +107,35 @@ std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& param
   return plan;
 }
 
+// How often parameters are used: declared, or shown by each rank's first step.
+void draw_uses(Random& random, ReducerCase* program) {
+  const size_t params = program->params.size();
+  program->uses.assign(static_cast<size_t>(program->ranks), std::vector<uint32_t>(params, 1));
+  if (random.chance(3)) {
+    program->rig.flags |= WEFT_REDUCER_STATIC;
+    for (auto& uses : program->uses) {
+      for (uint32_t& count : uses) {
+        const bool unused = program->mapped() && random.chance(4);
+        count = unused ? 0 : 1 + static_cast<uint32_t>(random.chance(3) ? 1 + random.below(2) : 0);
+      }
+    }
+  } else if (random.chance(2)) {
+    for (size_t i = 0; i < params; i++) {
+      const auto count = static_cast<uint32_t>(1 + random.below(3));
+      for (auto& uses : program->uses) uses[i] = count;
+    }
+  }
+}
+
+// The indices of all ranks' first step stay, so all have data in it.
+void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
+  for (RankPart& part : first->ranks) {
+    for (size_t i = 0; i < params.size(); i++) {
+      if (params[i].sparse_ndim > 0) part.ready[i] = true;
+    }
+  }
+}
+
 // How gradients travel, and whether the reducer re-plans by itself.
 void draw_types(Random& random, RigOptions* rig) {
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
@@ -100,6 +146,8 @@ void draw_types(Random& random, RigOptions* rig) {
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   const bool slices = (rig->flags & (WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)) == WEFT_REDUCER_SHARDED;
   if (!slices && random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
+  if (rig->mode == WEFT_GRADIENT_VIEW && random.chance(2)) rig->flags |= WEFT_REDUCER_COPY_STRAYS;
+  if (random.chance(4)) rig->flags |= WEFT_REDUCER_RETAIN;
 }
 
 }  // namespace
@@ -124,6 +172,15 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     if (random.chance(2)) program.rig.flags |= WEFT_REDUCER_OWN_WHOLE;
   }
   draw_types(random, &program.rig);
+  draw_uses(random, &program);
+  const bool sparse = std::any_of(program.params.begin(), program.params.end(),
+                                  [](const TestParam& p) { return p.sparse_ndim > 0; });
+  if (sparse && random.chance(3)) {
+    program.rig.flags |= WEFT_REDUCER_SPARSE_FIXED;
+    for (auto& uses : program.uses) {
+      for (uint32_t& count : uses) count = std::max<uint32_t>(count, 1);
+    }
+  }
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
   if (random.chance(2)) {
     program.rig.flags |= WEFT_REDUCER_BUFFERS;
@@ -131,14 +188,14 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   }
   if (random.chance(3)) program.check_interval = 1 + static_cast<uint32_t>(random.below(2));
   program.windows.resize(1 + random.below(3));
-  std::vector<bool> joined(static_cast<size_t>(ranks));
+  std::vector<bool> joined(static_cast<size_t>(ranks)), begun(joined);
   for (Window& window : program.windows) {
     window.micro_batches = 1 + static_cast<uint32_t>(random.below(3));
     if (program.uneven() && &window != program.windows.data()) {
       for (size_t r = 0; r < joined.size(); r++) joined[r] = joined[r] || random.chance(5);
     }
     const bool any = std::find(joined.begin(), joined.end(), true) != joined.end();
-    window.fixed = !any && random.chance(5);
+    window.fixed = !any && !program.learns() && random.chance(5);
     window.record = random.chance(2);
     window.replan = random.chance(4);
     window.limit = random.below(300);
@@ -146,9 +203,12 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     window.ranks.resize(static_cast<size_t>(ranks));
     for (size_t r = 0; r < joined.size(); r++) {
       window.ranks[r].joined = joined[r];
-      draw_part(program, window, random, &window.ranks[r]);
+      draw_part(program, window, program.uses[r], begun[r], random, &window.ranks[r]);
+      begun[r] = begun[r] || window.ranks[r].data || !window.ranks[r].locals.empty();
     }
     if (window.fixed) fix(random, &window);
+    if (program.sparse_fixed() && &window == program.windows.data())
+      draw_fixed_indices(&window, program.params);
     // When all have joined there are no further steps.
     if (std::find(joined.begin(), joined.end(), false) == joined.end()) {
       program.windows.resize(static_cast<size_t>(&window - program.windows.data()));
@@ -252,7 +312,7 @@ std::vector<double> Expected::contribution(int rank, size_t param) const {
   const auto add = [&](size_t step) {
     sum.resize(model_.count(param));
     for (uint64_t k = 0; k < sum.size(); k++) {
-      sum[k] += element(model_[param], step_seed(program_, number_, step), rank, param, k);
+      sum[k] += element(program_, step_seed(program_, number_, step), rank, param, k);
     }
   };
   for (size_t l = 0; l < part.locals.size(); l++) {

@@ -53,6 +53,9 @@ struct ReducerCase {
   std::vector<TestParam> params;
   RigOptions rig;
   bool homes = false;  // the list of parameters says where gradients are
+  // How often each rank says in a step that a parameter is ready, where it does. Without
+  // WEFT_REDUCER_STATIC equal on all ranks, and declared.
+  std::vector<std::vector<uint32_t>> uses;
   // WEFT_REDUCER_BUFFERS: two buffers are behind the parameters.
   int32_t buffers_root = 0;
   uint32_t check_interval = 0;
@@ -63,6 +66,9 @@ struct ReducerCase {
   bool buffers() const { return (rig.flags & WEFT_REDUCER_BUFFERS) != 0; }
   bool norms() const { return (rig.flags & WEFT_REDUCER_NORMS) != 0; }
   bool sharded() const { return (rig.flags & WEFT_REDUCER_SHARDED) != 0; }
+  bool learns() const { return (rig.flags & WEFT_REDUCER_STATIC) != 0; }
+  bool strays() const { return (rig.flags & WEFT_REDUCER_COPY_STRAYS) != 0; }
+  bool sparse_fixed() const { return (rig.flags & WEFT_REDUCER_SPARSE_FIXED) != 0; }
   bool uneven() const { return (rig.flags & WEFT_REDUCER_UNEVEN) != 0; }
   // Whose buffers all ranks have once a window's synchronised step has begun, -1: each its own; and the
   // window in which that rank has last changed them.
@@ -77,9 +83,16 @@ struct ReducerCase {
 inline bool touches(uint64_t seed, int rank, size_t param, uint64_t row) {
   return value(seed + 77, rank, param, row) > 3;
 }
+// Whether a rank's sparse gradient of a step has entries of this row; with WEFT_REDUCER_SPARSE_FIXED those of
+// all its steps do.
+inline bool has_row(const ReducerCase& program, uint64_t seed, int rank, size_t param, uint64_t row) {
+  return touches(program.sparse_fixed() ? program.seed : seed, rank, param, row);
+}
+
 // An element of a gradient.
-inline double element(const TestParam& p, uint64_t seed, int rank, size_t param, uint64_t k) {
-  if (p.sparse_ndim > 0 && !touches(seed, rank, param, k / row_elements(p))) return 0;
+inline double element(const ReducerCase& program, uint64_t seed, int rank, size_t param, uint64_t k) {
+  const TestParam& p = program.params[param];
+  if (p.sparse_ndim > 0 && !has_row(program, seed, rank, param, k / row_elements(p))) return 0;
   return value(seed, rank, param, k);
 }
 
