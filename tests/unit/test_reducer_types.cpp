@@ -102,8 +102,8 @@ void step(Rank& self, const Model& model, Reducer& reducer, const std::vector<Pl
   }
 }
 
-void check_types(int ranks, const RigOptions& rig) {
-  const Model model(all_types());
+void check_types(int ranks, const RigOptions& rig, const std::vector<TestParam>& params = all_types()) {
+  const Model model(params);
   check(run_threads(ranks, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
@@ -131,6 +131,12 @@ TEST_CASE("gradients travel and are summed in the type that reduce_dtype says, i
       check_types(2, {.mode = mode, .limits = {}, .flags = WEFT_REDUCER_RETAIN, .reduce_dtype = dtype});
     }
   }
+}
+
+TEST_CASE("a bucket that is converted in place in several pieces is widened from its end") {
+  const std::vector<TestParam> halves = {{"long", {600'001}, Dtype::kBf16}}, floats = {{"long", {300'001}}};
+  check_types(2, {.mode = WEFT_GRADIENT_VIEW, .limits = {}, .reduce_dtype = WEFT_DTYPE_F32}, halves);
+  check_types(2, {.mode = WEFT_GRADIENT_VIEW, .limits = {}, .reduce_dtype = WEFT_DTYPE_BF16}, floats);
 }
 
 TEST_CASE("a bucket takes the memory of the wider of its two types, and no other") {

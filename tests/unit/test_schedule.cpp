@@ -90,6 +90,25 @@ TEST_CASE("collectives run in one wavefront, whatever number each bucket has") {
   CHECK(Made(three, [](const auto& b, auto* p) { all_reduces(b, p, 0); }).order().empty());
 }
 
+TEST_CASE("an ordered schedule adds up in the order of the ranks, in its reductions alone") {
+  Made made({{"a", {8}}, {"b", {8}}}, [](const weft_bucket& bucket, weft_hook_plan* plan) {
+    all_reduces(bucket, plan, 2);
+    plan->collectives[1].coll = WEFT_COLL_BROADCAST;
+    plan->collectives[1].op = 0;
+  });
+  REQUIRE(made.status.ok());
+  const auto ordered = [&] {
+    return std::count_if(made.schedule.slots.begin(), made.schedule.slots.end(),
+                         [](const Slot& slot) { return slot.args.ordered; });
+  };
+  CHECK(ordered() == 0);
+  made.schedule.order();
+  CHECK(ordered() == 2);
+  for (const Slot& slot : made.schedule.slots) {
+    CHECK(slot.args.ordered == (slot.args.coll == Coll::kAllReduce));
+  }
+}
+
 TEST_CASE("the ranks' counts travel just before a dynamic collective") {
   const Made made({{"a", {1}}, {"b", {1}}}, [](const auto& b, auto* p) {
     all_reduces(b, p, 2);
