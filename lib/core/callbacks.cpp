@@ -23,7 +23,7 @@ Callbacks::Mark::~Mark() {
   callback_depth--;
 }
 
-void Callbacks::run(const std::function<void()>& callback) {
+void Callbacks::run(const Callback& callback) {
   const Mark mark;
   callback();
 }
@@ -41,10 +41,10 @@ Callbacks::~Callbacks() {
   running ? thread_.detach() : thread_.join();
 }
 
-void Callbacks::post(std::function<void()> callback) {
+void Callbacks::post(const Callback& callback) {
   {
     const std::lock_guard lock(queue_->mutex);
-    queue_->posted.push_back(std::move(callback));
+    queue_->posted.push_back(callback);
     if (mode_ == Engine::Mode::kCaller) return;
     if (!thread_.joinable() && !queue_->stopping) {
       // Without a thread the callbacks wait for run_posted() or drain().
@@ -64,9 +64,10 @@ void Callbacks::Queue::run_posted() {
   if (running || posted.empty()) return;
   running = true;
   while (!posted.empty() && !stopping) {
-    const std::vector<std::function<void()>> batch = std::exchange(posted, {});
+    batch.swap(posted);  // both keep their memory
     lock.unlock();
-    for (const auto& callback : batch) run(callback);
+    for (const Callback& callback : batch) run(callback);
+    batch.clear();
     lock.lock();
   }
   running = false;

@@ -6,10 +6,12 @@
 #include <weft/weft.h>
 
 #include <condition_variable>
-#include <functional>
+#include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/thread.h"
@@ -17,20 +19,37 @@
 
 namespace weft {
 
+// What is called, with a few words of its own that are plain memory: none is allocated for it.
+class Callback {
+ public:
+  template <class Call>
+  Callback(const Call& call) : run_([](const void* memory) { (*static_cast<const Call*>(memory))(); }) {
+    static_assert(sizeof(Call) <= kBytes && alignof(Call) <= alignof(void*));
+    static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>);
+    new (memory_) Call(call);
+  }
+  void operator()() const { run_(memory_); }
+
+ private:
+  static constexpr size_t kBytes = 40;
+  alignas(void*) std::byte memory_[kBytes];
+  void (*run_)(const void* memory);
+};
+
 // Threads: any thread.
 class Callbacks {
  public:
   Callbacks(Engine::Mode mode, ThreadStart on_start) : mode_(mode), on_start_(std::move(on_start)) {}
   ~Callbacks();
 
-  void post(std::function<void()> callback);
+  void post(const Callback& callback);
   // caller mode: run what was posted, on this thread.
   void run_posted();
   // Wait until everything posted so far has run; at once when called from a callback. kTimeout: the program's
   // code did not return in time; it is left to itself.
   Status drain(int64_t timeout_ms = WEFT_DEFAULT_DESTROY_TIMEOUT_MS);
   // Run one callback now, on this thread, marked as a callback.
-  static void run(const std::function<void()>& callback);
+  static void run(const Callback& callback);
   // Whether this thread is inside a callback of any context.
   static bool inside();
   // Marks this thread as inside a callback while it lives, for user code that is called in place (a hook's
@@ -49,9 +68,10 @@ class Callbacks {
     void loop();
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<std::function<void()>> posted;  // guarded by mutex
-    bool running = false;                       // guarded by mutex
-    bool stopping = false;                      // guarded by mutex
+    std::vector<Callback> posted;  // guarded by mutex
+    std::vector<Callback> batch;   // whoever runs
+    bool running = false;          // guarded by mutex
+    bool stopping = false;         // guarded by mutex
   };
 
   const Engine::Mode mode_;

@@ -52,7 +52,8 @@ struct Kind {
   uint32_t uses = 1;        // of the first parameter
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
-  int32_t mode = 0;  // the only one in which it can be
+  int32_t mode = 0;    // the only one in which it can be
+  bool tells = false;  // on_bucket
 };
 constexpr Kind kKinds[] = {
     {.name = "plain"},
@@ -77,6 +78,7 @@ constexpr Kind kKinds[] = {
      .mode = WEFT_GRADIENT_COPY},
     {.name = "deterministic", .flags = WEFT_REDUCER_DETERMINISTIC},
     {.name = "strays", .flags = WEFT_REDUCER_COPY_STRAYS, .mode = WEFT_GRADIENT_VIEW},
+    {.name = "told of buckets", .tells = true},
 };
 
 Status step(Reducer& reducer, const Kind& kind, Gradients& gradients, bool copy, bool local) {
@@ -112,10 +114,17 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
           2,
           [&](Rank& self) {
             std::unique_ptr<Reducer> reducer;
+            uint64_t told = 0;
             RigOptions rig{.mode = mode,
                            .flags = kind.flags,
                            .divide_by = kind.divide_by,
                            .reduce_dtype = kind.reduce_dtype};
+            if (kind.tells) {
+              rig.on_bucket = [](void* data, uint64_t, uint32_t, weft_status) {
+                ++*static_cast<uint64_t*>(data);
+              };
+              rig.on_bucket_user_data = &told;
+            }
             self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
             if (!reducer) return;
             Gradients gradients(model);
@@ -123,9 +132,11 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
               // Queues have grown to what they need by then.
               counting = i >= 10 && self.rank == 0;
               const Status status = step(*reducer, kind, gradients, mode == WEFT_GRADIENT_COPY, i % 4 == 3);
+              self.comm->context().callbacks().run_posted();
               counting = false;
               self.expect(status, "step");
             }
+            self.expect(told == (kind.tells ? 15 * reducer->bucket_count() : 0), "told of every bucket");
           },
           options);
       check(failures);
