@@ -233,6 +233,9 @@ TEST_CASE("a call of ready that returns only after a rebind touches nothing of t
                 "create");
     if (!reducer) return;
     Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin the step that notes times");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(reducer->finish({}), "finish it");
     gradients.fill(3, self.rank);
     self.expect(reducer->begin(nullptr), "begin");
     fail(self, meeting);
