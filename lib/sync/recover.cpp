@@ -78,33 +78,39 @@ Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* comm
   return Plan::unpack(state_->manifest, words, plan);
 }
 
-Status Reducer::rebind(std::shared_ptr<Comm> comm) {
-  ReducerState& old = *state_;
-  Context& context = comm->context();
-  if (&context != &old.comm->context()) {
-    return note(Status::error(Code::kArg, "the communicator belongs to another context"));
+// Whether the reducer can be bound to comm now: nothing of it is under way any more.
+Status Reducer::check_rebind(Comm& comm) {
+  const ReducerState& old = *state_;
+  Context& context = old.comm->context();
+  if (&comm.context() != &context) {
+    return Status::error(Code::kArg, "the communicator belongs to another context");
   }
   if (old.hook_lane) {
-    return note(Status::error(Code::kUnsupported,
-                              cat("hook '", old.hook->name(),
-                                  "' has a communicator of its own, which does not "
-                                  "change with the reducer's: create a new hook and a new reducer")));
+    return Status::error(Code::kUnsupported,
+                         cat("hook '", old.hook->name(),
+                             "' has a communicator of its own, which does not "
+                             "change with the reducer's: create a new hook and a new reducer"));
   }
   if (old.readiness->step().open()) {
-    return note(Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first")));
+    return Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first"));
   }
   settle_gather().ok();  // that it failed is known by then
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   if (!quiet || step_->stage_given_up()) {
-    return note(
-        Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned")));
+    return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
   }
   // A gradient that came too late for the step may still be on its way into its bucket.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kCopyMs, 0))) {
-    return note(Status::error(Code::kState, "a call of weft_reducer_ready has not returned"));
+    return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");
   }
-  if (comm->failed()) return note(comm->failure());
+  return comm.failed() ? comm.failure() : Status();
+}
+
+Status Reducer::rebind(std::shared_ptr<Comm> comm) {
+  WEFT_TRY(note(check_rebind(*comm)));
+  ReducerState& old = *state_;
+  Context& context = comm->context();
   const Deadline deadline =
       Deadline::after(context.clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
   uint64_t committed = 0;
@@ -139,8 +145,15 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     relocation->run();
     kept_step_ = kNoStep;  // laid out for the other plan
   }
+  take_over(std::move(next), relocation.has_value());
+  return {};
+}
+
+// The state of another communicator takes the old one's place: of steps over that one nothing is left but
+// their number. moved: it has another plan.
+void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   unmake_step();
-  old.comm->close_lane(old.lane);
+  state_->comm->close_lane(state_->lane);
   {
     const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
     state_.swap(next);
@@ -148,17 +161,16 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   make_step();
   {
     const std::lock_guard lock(mutex_);
-    history_.forget_waits(comm->size());
+    history_.forget_waits(state_->comm->size());
     stats_.first_active = stats_.last_active = -1;
-    if (relocation) stats_.plan_generation++;
+    if (moved) stats_.plan_generation++;
   }
-  step_->commit(committed);
+  step_->commit(stats_.steps);
   if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
   reduced_ = false;
   synchronised_ = 0;
   last_active_ = -1;  // ranks have other numbers
-  return {};
 }
 
 Status Reducer::retry(const weft_finish_options& options) {

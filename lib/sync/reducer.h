@@ -131,6 +131,8 @@ class Reducer {
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
+  Status check_rebind(Comm& comm);
+  void take_over(std::shared_ptr<ReducerState> next, bool moved);
   Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed, Plan* plan);
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
