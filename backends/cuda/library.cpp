@@ -73,6 +73,11 @@ Status load(const std::string& file, Library* library) {
                                      ", and Weft needs one for ", version_text(kMinVersion), " or later"));
   }
   WEFT_TRY(find_driver(library->file, "cuStreamWaitValue32_v2", &call.wait_value));
+  WEFT_TRY(find_driver(library->file, "cuLibraryLoadData", &call.library_load));
+  WEFT_TRY(find_driver(library->file, "cuLibraryGetKernel", &call.library_kernel));
+  WEFT_TRY(find_driver(library->file, "cuLibraryUnload", &call.library_unload));
+  WEFT_TRY(find_driver(library->file, "cuLaunchKernel", &call.launch));
+  WEFT_TRY(find_driver(library->file, "cuGetErrorString", &call.error_string));
   const cudaError_t counted = call.cudaGetDeviceCount(&library->devices);
   if (counted == cudaSuccess && library->devices > 0) return {};
   if (counted != cudaSuccess) (void)call.cudaGetLastError();

@@ -40,6 +40,11 @@ struct Functions {
 #undef WEFT_CUDA_MEMBER
   // Of the driver. The headers' names stand for the versions that they mean.
   decltype(&::cuStreamWaitValue32) wait_value = nullptr;
+  decltype(&::cuLibraryLoadData) library_load = nullptr;
+  decltype(&::cuLibraryGetKernel) library_kernel = nullptr;
+  decltype(&::cuLibraryUnload) library_unload = nullptr;
+  decltype(&::cuLaunchKernel) launch = nullptr;
+  decltype(&::cuGetErrorString) error_string = nullptr;
   // CUDA 12.8; null before.
   cudaError_t (*stream_get_device)(cudaStream_t stream, int* device) = nullptr;
 };

@@ -184,4 +184,14 @@ Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint
                                           static_cast<int>(result), ")"));
 }
 
+Status Runtime::copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.copy_pieces(stream, args);
+}
+
+Status Runtime::fold(int device, DeviceStream stream, const FoldKernelArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.fold(stream, args);
+}
+
 }  // namespace weft::cuda

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/accelerator.h"
+#include "kernels.h"
 #include "library.h"
 
 namespace weft::cuda {
@@ -33,6 +34,8 @@ class Runtime final : public Accelerator {
   void unpin(std::byte* memory) override;
   Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) override;
   Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) override;
+  Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
+  Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) override;
 
  private:
   class Scope;
@@ -44,6 +47,7 @@ class Runtime final : public Accelerator {
   Status status_;       // guarded by mutex_
   std::atomic<bool> loaded_{false};
   Library library_;  // constant once loaded_
+  Kernels kernels_{library_};
 };
 
 }  // namespace weft::cuda

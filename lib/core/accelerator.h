@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "core/device_kernels.h"
 
 namespace weft {
 
@@ -64,6 +65,9 @@ class Accelerator {
   virtual Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src,
                       uint64_t size) = 0;
   virtual Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) = 0;
+  // On the stream: kernels (lib/kernels/cuda), equal bit by bit to the host's.
+  virtual Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
+  virtual Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) = 0;
 };
 
 // What a device's module exports, under this name.

@@ -1,4 +1,5 @@
-// CUDA buffers in tests of the C ABI: the fake CUDA, which a context loads in place of the real one.
+// CUDA buffers in tests of the C ABI: the fake CUDA, which a context loads in place of the real one; or that
+// one, in tests/gpu (WEFT_TEST_REAL_CUDA).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,9 +11,19 @@
 #include <vector>
 
 #include "support/catch.h"
+#ifndef WEFT_TEST_REAL_CUDA
 #include "support/fake_cuda/fake_cuda.h"
+#endif
 
 namespace weft_test {
+
+#ifdef WEFT_TEST_REAL_CUDA
+class FakeCuda {
+ public:
+  explicit FakeCuda(int = 1, uint64_t = 1, int = 0) {}
+  ~FakeCuda() { CHECK(cudaDeviceSynchronize() == cudaSuccess); }
+};
+#else
 
 // For the time of a test. At its end nothing was done wrong and nothing is left.
 class FakeCuda {
@@ -32,6 +43,8 @@ class FakeCuda {
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 };
+
+#endif
 
 // A stream of the program's on a device, as Weft takes it.
 class Stream {

@@ -1,0 +1,40 @@
+// The kernels of lib/kernels/cuda on CUDA devices: their fat binary is part of this module, and is given to
+// the driver with the first launch. Threads: any thread.
+#pragma once
+
+#include <mutex>
+
+#include "core/accelerator.h"
+#include "core/device_kernels.h"
+#include "library.h"
+
+namespace weft::cuda {
+
+class Kernels {
+ public:
+  // library is loaded and outlives this.
+  explicit Kernels(const Library& library) : library_(library) {}
+  ~Kernels();
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+
+  // The stream's device is the current one. The kernels' arguments are checked: addresses are the caller's
+  // matter.
+  Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
+  Status fold(DeviceStream stream, const FoldKernelArgs& args);
+
+ private:
+  Status load();
+  template <class Args>
+  Status launch(CUkernel kernel, DeviceStream stream, uint64_t blocks, Args args);
+  Status check(const char* what, CUresult result) const;
+
+  const Library& library_;
+  std::mutex mutex_;     // held while the driver is given the kernels
+  bool loaded_ = false;  // guarded by mutex_, as all below
+  CUlibrary code_ = nullptr;
+  CUkernel copy_pieces_ = nullptr;
+  CUkernel fold_ = nullptr;
+};
+
+}  // namespace weft::cuda

@@ -1,0 +1,237 @@
+// The CUDA module's kernels, compared bit by bit with their host twins: on the fake CUDA here, and on a real
+// GPU as tests/gpu (WEFT_TEST_REAL_CUDA).
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/text.h"
+#include "kernels/host_ops.h"
+#include "runtime.h"
+#include "support/catch.h"
+#include "support/kernels_reference.h"
+#ifndef WEFT_TEST_REAL_CUDA
+#include "support/fake_cuda/fake_cuda.h"
+#endif
+
+using namespace weft;
+
+namespace {
+
+// The accelerator and a stream, and what was done wrong meanwhile.
+class Device {
+ public:
+#ifdef WEFT_TEST_REAL_CUDA
+  Device() : runtime_("") { open(); }
+  ~Device() { cudaStreamDestroy(stream_); }
+#else
+  explicit Device(uint64_t seed = 1) : runtime_(fake_path()) {
+    fake_cuda_setup(1, seed, 20);
+    open();
+  }
+  ~Device() {
+    cudaStreamDestroy(stream_);
+    CHECK(std::string(fake_cuda_problems()).empty());
+    CHECK(std::string(fake_cuda_live()).empty());
+  }
+  static std::string fake_path() {
+    Dl_info info{};
+    dladdr(reinterpret_cast<const void*>(&fake_cuda_setup), &info);
+    return info.dli_fname;
+  }
+#endif
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  cuda::Runtime& runtime() { return runtime_; }
+  cudaStream_t stream() const { return stream_; }
+  void synchronize() { REQUIRE(cudaStreamSynchronize(stream_) == cudaSuccess); }
+
+ private:
+  void open() {
+    std::string detail;
+    const Status probed = runtime_.probe(&detail);
+    INFO(probed.text());
+    REQUIRE(probed.ok());
+    REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
+  }
+  cuda::Runtime runtime_;
+  cudaStream_t stream_ = nullptr;
+};
+
+// Bytes in device memory, `offset` behind an aligned address, with guards on both sides.
+class Memory {
+ public:
+  static constexpr size_t kGuard = 64;
+  Memory(size_t size, size_t offset) : size_(size), begin_(kGuard + offset) {
+    REQUIRE(cudaMalloc(&block_, begin_ + size + kGuard) == cudaSuccess);
+    put(std::vector<std::byte>(begin_ + size + kGuard, std::byte{0xA5}), 0);
+  }
+  ~Memory() { cudaFree(block_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* get() const { return static_cast<std::byte*>(block_) + begin_; }
+  void write(const std::vector<std::byte>& bytes) { put(bytes, begin_); }
+  std::vector<std::byte> read() {
+    std::vector<std::byte> all(begin_ + size_ + kGuard);
+    REQUIRE(cudaMemcpy(all.data(), block_, all.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    const auto begin = all.begin() + static_cast<ptrdiff_t>(begin_);
+    const auto end = begin + static_cast<ptrdiff_t>(size_);
+    const auto marked = [](std::byte b) { return b == std::byte{0xA5}; };
+    CHECK(std::all_of(all.begin(), begin, marked));
+    CHECK(std::all_of(end, all.end(), marked));
+    return {begin, end};
+  }
+
+ private:
+  void put(const std::vector<std::byte>& bytes, size_t at) {
+    REQUIRE(cudaMemcpy(static_cast<std::byte*>(block_) + at, bytes.data(), bytes.size(),
+                       cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  const size_t size_;
+  const size_t begin_;
+  void* block_ = nullptr;
+};
+
+// Any bits at all, and often special numbers: NaNs, Inf, zeros, denormals, halves between two others.
+std::vector<std::byte> wild(Dtype dtype, uint64_t count, uint32_t seed) {
+  std::vector<std::byte> bytes(count * dtype_size(dtype));
+  std::mt19937_64 random(seed);
+  constexpr double kSpecial[] = {0.0,     -0.0,    INFINITY,   -INFINITY, 65504,        65519.996, 65520,
+                                 0x1p-24, 0x1p-25, 0x1p-126,   0x1p-133,  0x1p-149,     3.4e38,    -3.38e38,
+                                 1.7e308, 5e-324,  1.00390625, NAN,       1.00048828125};
+  for (uint64_t at = 0; at < bytes.size(); at += dtype_size(dtype)) {
+    const uint64_t bits = random();
+    if (is_float(dtype) && random() % 2 == 0) {
+      reference::store(dtype, kSpecial[bits % std::size(kSpecial)], bytes.data() + at);
+    } else {
+      std::memcpy(bytes.data() + at, &bits, dtype_size(dtype));
+    }
+  }
+  return bytes;
+}
+
+constexpr Dtype kFloats[] = {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64};
+constexpr Dtype kAll[] = {Dtype::kU8,  Dtype::kI8,  Dtype::kU16, Dtype::kI16,  Dtype::kU32, Dtype::kI32,
+                          Dtype::kU64, Dtype::kI64, Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64};
+
+// Tensors of many sizes into one bucket behind each other, and the same on the host.
+void check_flatten(Device& device, Dtype src_dtype, Dtype dst_dtype, double scale, size_t offset) {
+  constexpr uint64_t kCounts[] = {1, 3, 16, 1000, 1023, 2 * kCopyPieceElements + 5};
+  const uint64_t src_size = dtype_size(src_dtype);
+  const uint64_t dst_size = dtype_size(dst_dtype);
+  uint64_t total = 0;
+  for (const uint64_t count : kCounts) total += count;
+  const std::vector<std::byte> tensors = wild(src_dtype, total, static_cast<uint32_t>(total + offset));
+  std::vector<std::byte> expected(total * dst_size);
+  host_ops().copy({tensors.data(), expected.data(), total, src_dtype, dst_dtype, scale});
+
+  Memory src(tensors.size(), offset * src_size), bucket(expected.size(), offset * dst_size);
+  src.write(tensors);
+  std::byte* table = nullptr;
+  REQUIRE(device.runtime().allocate_pinned(0, 4096, &table).ok());
+  auto* const pieces = reinterpret_cast<CopyPiece*>(table);
+  uint32_t number = 0;
+  uint64_t at = 0;
+  for (const uint64_t count : kCounts) {
+    for (uint64_t done = 0; done < count; done += kCopyPieceElements, number++) {
+      pieces[number] = {src.get() + (at + done) * src_size, bucket.get() + (at + done) * dst_size,
+                        std::min(count - done, kCopyPieceElements)};
+    }
+    at += count;
+  }
+  CopyPiecesArgs args{pieces, number, static_cast<uint8_t>(src_dtype), static_cast<uint8_t>(dst_dtype),
+                      scale};
+  const Status launched = device.runtime().copy_pieces(0, device.stream(), args);
+  INFO(cat(name(src_dtype), " to ", name(dst_dtype), " scaled by ", scale, " at ", offset, ": ",
+           launched.text()));
+  REQUIRE(launched.ok());
+  device.synchronize();
+  CHECK(bucket.read() == expected);
+  device.runtime().free_pinned(table);
+}
+
+void check_fold(Device& device, Dtype dtype, ReduceOp op, int inputs, uint64_t count, double pre,
+                double post) {
+  const uint64_t size = count * dtype_size(dtype);
+  std::vector<std::vector<std::byte>> given;
+  std::vector<std::unique_ptr<Memory>> memory;
+  std::vector<const std::byte*> host_inputs;
+  FoldKernelArgs args{};
+  for (int k = 0; k < inputs; k++) {
+    given.push_back(wild(dtype, count, static_cast<uint32_t>(count) + static_cast<uint32_t>(k)));
+    memory.push_back(std::make_unique<Memory>(size, 0));
+    memory.back()->write(given.back());
+    args.inputs[k] = memory.back()->get();
+  }
+  for (const auto& bytes : given) host_inputs.push_back(bytes.data());
+  std::vector<std::byte> expected(size);
+  std::byte* const output = expected.data();
+  host_ops().fold({dtype, op, host_inputs.data(), inputs, &output, 1, count, pre, post});
+
+  Memory other(size, 0);
+  args.outputs[0] = other.get();
+  args.outputs[1] = memory[0]->get();  // in place
+  args.input_count = inputs;
+  args.output_count = 2;
+  args.dtype = static_cast<uint8_t>(dtype);
+  args.op = static_cast<uint8_t>(op);
+  args.count = count;
+  args.prescale = pre;
+  args.postscale = post;
+  const Status launched = device.runtime().fold(0, device.stream(), args);
+  INFO(cat(name(op), " of ", inputs, " ", name(dtype), " x ", count, ": ", launched.text()));
+  REQUIRE(launched.ok());
+  device.synchronize();
+  CHECK(other.read() == expected);
+  CHECK(memory[0]->read() == expected);
+}
+
+}  // namespace
+
+TEST_CASE("one launch flattens any number of tensors, scaled and cast as on the host") {
+  Device device;
+  for (const Dtype src : kFloats) {
+    for (const Dtype dst : kFloats) {
+      for (const double scale : {1.0, 0.5, 1.0 / 3}) {
+        for (const size_t offset : {size_t{0}, size_t{1}}) check_flatten(device, src, dst, scale, offset);
+      }
+    }
+  }
+  for (const Dtype dtype : kAll) check_flatten(device, dtype, dtype, 1.0, 1);
+}
+
+TEST_CASE("folds are the host's, bit by bit") {
+  Device device;
+  for (const Dtype dtype : kAll) {
+    for (int op = 1; op <= kReduceOpCount; op++) {
+      if (!check_reduction(static_cast<ReduceOp>(op), dtype).ok()) continue;
+      for (const int inputs : {1, 2, 5}) {
+        check_fold(device, dtype, static_cast<ReduceOp>(op), inputs, 4097, 1.0, 1.0);
+        if (is_float(dtype)) check_fold(device, dtype, static_cast<ReduceOp>(op), inputs, 33, 0.25, 1.0 / 3);
+      }
+    }
+  }
+}
+
+TEST_CASE("launches that make no sense are refused") {
+  Device device;
+  CopyPiecesArgs copy{nullptr, 1, static_cast<uint8_t>(Dtype::kI32), static_cast<uint8_t>(Dtype::kF32), 1.0};
+  CHECK(device.runtime().copy_pieces(0, device.stream(), copy).code() == Code::kArg);
+  copy = {nullptr, 0, static_cast<uint8_t>(Dtype::kF32), static_cast<uint8_t>(Dtype::kF16), 1.0};
+  CHECK(device.runtime().copy_pieces(0, device.stream(), copy).ok());  // nothing to do
+  FoldKernelArgs fold{};
+  fold.dtype = static_cast<uint8_t>(Dtype::kF32);
+  fold.op = static_cast<uint8_t>(ReduceOp::kSum);
+  CHECK(device.runtime().fold(0, device.stream(), fold).code() == Code::kArg);
+  fold.input_count = FoldKernelArgs::kMost + 1;
+  fold.output_count = 1;
+  CHECK(device.runtime().fold(0, device.stream(), fold).code() == Code::kArg);
+  fold.input_count = 1;
+  fold.op = static_cast<uint8_t>(ReduceOp::kBand);
+  CHECK(device.runtime().fold(0, device.stream(), fold).code() == Code::kUnsupported);
+}
