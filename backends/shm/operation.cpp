@@ -47,9 +47,7 @@ Operation Operation::of(const CollectiveArgs& args, uint64_t slot, int rank, int
       op.gives = true;
       op.take = Take::kEach;
       break;
-    case Coll::kBarrier:
-    case Coll::kSend:
-    case Coll::kRecv:
+    default:  // a barrier; sends and receives have lanes of their own, others are made of these
       break;
   }
   if (size == 1) op.gives = false;

@@ -11,7 +11,7 @@ void GroupLane::begin(Path& path) {
   if (status.ok() && rounds_.count > kMostRounds) {
     status = Status::error(Code::kUnsupported, cat(bytes_text(op_.bytes), " are too many for one operation"));
   }
-  if (!status.ok()) return finish(status.with_slot(op_.slot));
+  if (!status.ok()) return finish(status.with_slot(told_slot(op_.args, op_.slot)));
   path_ = &path;
   state_ = State::kRounds;
   const uint64_t all = rounds_.count;
@@ -50,7 +50,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     moved = true;
   }
   if (!status.ok()) {
-    finish(status.with_slot(op_.slot));
+    finish(status.with_slot(told_slot(op_.args, op_.slot)));
     return true;
   }
   if (moved) publish_consumed();

@@ -8,22 +8,37 @@
 namespace weft {
 namespace {
 
-constexpr const char* kDtypeNames[] = {"?",   "u8",  "i8",  "u16",  "i16", "u32", "i32",
-                                       "u64", "i64", "f16", "bf16", "f32", "f64"};
-constexpr uint32_t kDtypeSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+constexpr const char* kDtypeNames[] = {"?",   "u8",   "i8",  "u16", "i16", "u32", "i32",     "u64",    "i64",
+                                       "f16", "bf16", "f32", "f64", "?",   "?",   "f8_e4m3", "f8_e5m2"};
+constexpr uint32_t kDtypeSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 0, 0, 1, 1};
 constexpr const char* kOpNames[] = {"?",   "sum",  "avg", "prod", "min",
                                     "max", "band", "bor", "bxor", "premul_sum"};
-constexpr const char* kCollNames[] = {"?",          "all_reduce",     "reduce", "broadcast",
-                                      "all_gather", "reduce_scatter", "gather", "scatter",
-                                      "all_to_all", "barrier",        "send",   "recv"};
-static_assert(std::size(kDtypeNames) == kDtypeCount + 1 && std::size(kDtypeSizes) == kDtypeCount + 1);
+constexpr const char* kCollNames[] = {"?",
+                                      "all_reduce",
+                                      "reduce",
+                                      "broadcast",
+                                      "all_gather",
+                                      "reduce_scatter",
+                                      "gather",
+                                      "scatter",
+                                      "all_to_all",
+                                      "barrier",
+                                      "send",
+                                      "recv",
+                                      "all_gather_v",
+                                      "reduce_scatter_v",
+                                      "gather_v",
+                                      "scatter_v",
+                                      "all_to_all_v",
+                                      "sparse_all_reduce"};
+static_assert(std::size(kDtypeNames) == kDtypeLast + 1 && std::size(kDtypeSizes) == kDtypeLast + 1);
 static_assert(std::size(kOpNames) == kReduceOpCount + 1);
 static_assert(std::size(kCollNames) == kCollCount + 1);
 
 template <class Enum, size_t N>
 bool parse_name(const char* text, const char* const (&names)[N], Enum* value) {
   for (size_t i = 1; i < N; i++) {
-    if (std::strcmp(text, names[i]) == 0) {
+    if (names[i][0] != '?' && std::strcmp(text, names[i]) == 0) {
       *value = static_cast<Enum>(i);
       return true;
     }
@@ -37,7 +52,7 @@ uint32_t dtype_size(Dtype dtype) {
   return valid(dtype) ? kDtypeSizes[static_cast<int>(dtype)] : 0;
 }
 bool is_float(Dtype dtype) {
-  return valid(dtype) && dtype >= Dtype::kF16;
+  return computes(dtype) && dtype >= Dtype::kF16;
 }
 
 const char* name(Dtype dtype) {
@@ -51,14 +66,24 @@ const char* name(Coll coll) {
 }
 
 bool is_reduction(Coll coll) {
-  return coll == Coll::kAllReduce || coll == Coll::kReduce || coll == Coll::kReduceScatter;
+  return coll == Coll::kAllReduce || coll == Coll::kReduce || coll == Coll::kReduceScatter ||
+         coll == Coll::kReduceScatterV || coll == Coll::kSparseAllReduce;
 }
 
 bool has_root(Coll coll) {
-  return coll == Coll::kReduce || coll == Coll::kBroadcast || coll == Coll::kGather || coll == Coll::kScatter;
+  return coll == Coll::kReduce || coll == Coll::kBroadcast || coll == Coll::kGather ||
+         coll == Coll::kScatter || coll == Coll::kGatherV || coll == Coll::kScatterV;
+}
+
+bool has_blocks(Coll coll) {
+  return coll >= Coll::kAllGatherV && coll <= Coll::kAllToAllV;
 }
 
 Status check_reduction(ReduceOp op, Dtype dtype) {
+  if (!computes(dtype)) {
+    return Status::error(Code::kUnsupported,
+                         cat(name(dtype), " travels, but is not reduced: convert it to f16, bf16 or f32"));
+  }
   const bool needs_float = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
   const bool needs_integer = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
   if (needs_float && !is_float(dtype)) {

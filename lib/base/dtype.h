@@ -21,8 +21,12 @@ enum class Dtype : uint8_t {
   kBf16,
   kF32,
   kF64,
+  // Of collectives alone, and of those that reduce nothing.
+  kF8E4m3 = 15,
+  kF8E5m2,
 };
-inline constexpr int kDtypeCount = 12;
+inline constexpr int kDtypeCount = 12;  // those that are computed with, from 1 on
+inline constexpr int kDtypeLast = 16;
 
 enum class ReduceOp : uint8_t {
   kNone = 0,
@@ -50,11 +54,21 @@ enum class Coll : uint8_t {
   kBarrier,
   kSend,
   kRecv,
+  kAllGatherV,
+  kReduceScatterV,
+  kGatherV,
+  kScatterV,
+  kAllToAllV,
+  kSparseAllReduce,
 };
-inline constexpr int kCollCount = 11;
+inline constexpr int kCollCount = 17;
 
-inline bool valid(Dtype d) {
+// Whether there is arithmetic on it.
+inline bool computes(Dtype d) {
   return static_cast<int>(d) >= 1 && static_cast<int>(d) <= kDtypeCount;
+}
+inline bool valid(Dtype d) {
+  return computes(d) || d == Dtype::kF8E4m3 || d == Dtype::kF8E5m2;
 }
 inline bool valid(ReduceOp o) {
   return static_cast<int>(o) >= 1 && static_cast<int>(o) <= kReduceOpCount;
@@ -65,7 +79,7 @@ inline bool valid(Coll c) {
 
 // Size of an element in bytes; 0 for an invalid value.
 uint32_t dtype_size(Dtype dtype);
-bool is_float(Dtype dtype);
+bool is_float(Dtype dtype);  // of those that are computed with
 
 // "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
 const char* name(Dtype dtype);
@@ -74,8 +88,10 @@ const char* name(Coll coll);
 
 bool is_reduction(Coll coll);  // has an op
 bool has_root(Coll coll);
+bool has_blocks(Coll coll);  // of different sizes (CollectiveArgs::blocks)
 
-// Ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations integers.
+// Ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations integers;
+// floats of a byte are not reduced.
 Status check_reduction(ReduceOp op, Dtype dtype);
 
 // Names as given in files and on command lines; false if unknown.

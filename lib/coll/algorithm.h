@@ -17,10 +17,11 @@ namespace weft::coll {
 struct Shape {
   int rank = 0;
   int size = 1;
-  int root = 0;          // or the peer of send and recv
-  uint64_t count = 0;    // as in CollectiveArgs
-  uint64_t element = 1;  // bytes
-  bool ordered = false;  // CollectiveArgs::ordered
+  int root = 0;                    // or the peer of send and recv
+  uint64_t count = 0;              // as in CollectiveArgs
+  uint64_t element = 1;            // bytes
+  bool ordered = false;            // CollectiveArgs::ordered
+  const Blocks* blocks = nullptr;  // as in CollectiveArgs; while the schedule is built
   uint64_t bytes() const { return count * element; }
 };
 

@@ -54,6 +54,8 @@ Status TransportLane::prepare() {
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
   shape.ordered = args_.ordered;
+  shape.blocks = args_.blocks;
+  if (shape.blocks != nullptr) return build(shape);
   for (const auto& plan : plans_) {
     if (plan->coll != args_.coll || !same_shape(plan->shape, shape)) continue;
     plan_ = plan.get();
@@ -73,7 +75,9 @@ Status TransportLane::build(const Shape& shape) {
   if (key_.kind == LaneKey::Kind::kCollective) plan->schedule.add_handshake(shape.rank, shape.size);
   WEFT_TRY(reserve(plan->schedule));
   plan_ = plan.get();
-  if (plans_.size() < kPlans) {
+  if (shape.blocks != nullptr) {
+    once_ = std::move(plan);
+  } else if (plans_.size() < kPlans) {
     plans_.push_back(std::move(plan));
   } else {
     plans_[next_plan_++ % kPlans] = std::move(plan);

@@ -75,6 +75,7 @@ class TransportLane final : public CollectiveLane {
     Schedule schedule;
   };
   std::vector<std::unique_ptr<Plan>> plans_;
+  std::unique_ptr<Plan> once_;     // of blocks of different sizes, whose schedule serves one operation
   size_t next_plan_ = 0;           // which to replace when there are enough
   const Plan* plan_ = nullptr;     // of the running operation
   std::vector<Message> messages_;  // one a transfer of the round; never moves while messages are posted

@@ -19,6 +19,7 @@ class Staged final : public Collectives {
     *lane = std::make_unique<coll::StagedLane>(std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
     return {};
   }
+  bool executes(Coll coll) const override { return inner_->executes(coll); }
   bool progress() override { return inner_->progress(); }
   bool settled() override { return inner_->settled(); }
   bool outlives_sender() const override { return inner_->outlives_sender(); }

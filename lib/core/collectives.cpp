@@ -50,12 +50,21 @@ std::string Descriptor::text() const {
   if (kind == Coll::kBarrier) return "barrier";
   std::string out = weft::name(kind);
   if (is_reduction(kind)) out += cat(" ", weft::name(static_cast<ReduceOp>(op)));
-  out += cat(" ", weft::name(static_cast<Dtype>(dtype)), " x ", count);
-  if (kind == Coll::kBroadcast || kind == Coll::kScatter) out += cat(" from rank ", root);
-  if (kind == Coll::kReduce || kind == Coll::kGather) out += cat(" to rank ", root);
+  out += cat(" ", weft::name(static_cast<Dtype>(dtype)));
+  if (kind != Coll::kAllToAllV && kind != Coll::kSparseAllReduce) out += cat(" x ", count);
+  if (kind == Coll::kBroadcast || kind == Coll::kScatter || kind == Coll::kScatterV) {
+    out += cat(" from rank ", root);
+  }
+  if (kind == Coll::kReduce || kind == Coll::kGather || kind == Coll::kGatherV) out += cat(" to rank ", root);
   if (device != 0) out += device == kCudaDevices ? " of CUDA memory" : " of unknown memory";
   if (scale != 1.0) out += cat(" scaled by ", scale);
-  if (tag != 0) out += cat(" of plan slot ", std::hex, tag);
+  if (tag != 0 && has_blocks(kind)) {
+    out += cat(" in blocks of counts with digest ", std::hex, tag);
+  } else if (tag != 0 && kind == Coll::kSparseAllReduce) {
+    out += cat(" of a shape with digest ", std::hex, tag);
+  } else if (tag != 0) {
+    out += cat(" of plan slot ", std::hex, tag);
+  }
   return out;
 }
 

@@ -16,6 +16,7 @@
 namespace weft {
 
 class Arena;
+class Program;
 struct CollectiveArgs;
 struct DeviceCall;
 
@@ -45,6 +46,21 @@ struct WholeCall {
   uint64_t slot = 0;
 };
 
+// Where the blocks of the ranks lie in a buffer, in elements, one entry a rank.
+struct BlockList {
+  const uint64_t* counts = nullptr;
+  const uint64_t* offsets = nullptr;
+  uint64_t count(int rank) const { return counts[rank]; }
+  uint64_t offset(int rank) const { return offsets[rank]; }
+};
+
+// Of a collective of blocks of different sizes: where those that this rank gives and takes are. A list that a
+// collective does not need (where there is one block alone) has the counts of the other.
+struct Blocks {
+  BlockList from;
+  BlockList to;
+};
+
 // One collective, with arguments that were checked by the C layer. `count` is the count of the call in
 // weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
 struct CollectiveArgs {
@@ -65,6 +81,11 @@ struct CollectiveArgs {
   // Where src and dst lie if they are no host memory; outlives the operation. Backends see null:
   // lib/coll/staged works on host memory of its own in their place.
   const DeviceCall* device = nullptr;
+  // Outlive the operation. Of collectives of blocks of different sizes, whose count is the blocks' sum (0 for
+  // all_to_all_v) and whose tag stands for their counts.
+  const Blocks* blocks = nullptr;
+  // Executes it as several collectives (core/program.h); null: the backend does.
+  Program* program = nullptr;
 };
 
 // The slot that errors of an operation name: the user's.
@@ -147,6 +168,8 @@ class Collectives {
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
   // Of the transport below, if there is one (core/transport.h). With the drive lock held.
   virtual bool progress() { return false; }
+  // Whether its lanes execute the collective themselves. Others are made of what they do (core/program.h).
+  virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
   virtual bool settled() { return true; }
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }

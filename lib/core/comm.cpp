@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "core/arena.h"
 #include "core/parting.h"
+#include "core/program.h"
 
 namespace weft {
 namespace {
@@ -64,6 +65,10 @@ Status Comm::add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane) {
   if (closed_) return cancelled();
   std::unique_ptr<CollectiveLane> impl;
   WEFT_TRY(context_->engine().locked([&] { return collectives_->open_lane(key, &impl); }));
+  // Of the user's collectives some are programs.
+  if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
+    impl = std::make_unique<ProgramLane>(std::move(impl));
+  }
   *lane = std::make_shared<Lane>(*this, key, std::move(impl));
   lanes_.push_back(*lane);
   context_->engine().add(*lane);

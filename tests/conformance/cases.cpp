@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "blocks.h"
+#include "coll/variable.h"
 #include "core/arena.h"
 #include "support/kernels_reference.h"
 
@@ -56,6 +58,7 @@ Bytes whole_data(Dtype dtype, ReduceOp op, uint64_t count, Random& random) {
 
 // Elements of one rank's source.
 uint64_t source_count(const Case& c, int rank, int size) {
+  if (has_blocks(c.coll)) return source_of(c, rank, size).elements();
   const uint64_t all = c.count * static_cast<uint64_t>(size);
   switch (c.coll) {
     case Coll::kReduceScatter:
@@ -72,7 +75,7 @@ uint64_t source_count(const Case& c, int rank, int size) {
   }
 }
 
-Bytes folded(const Case& c, uint64_t first) {
+Bytes folded(const Case& c, uint64_t first, uint64_t count) {
   std::vector<const std::byte*> inputs;
   for (const Bytes& source : c.sources) inputs.push_back(source.data() + first * dtype_size(c.dtype));
   FoldArgs fold;
@@ -80,7 +83,7 @@ Bytes folded(const Case& c, uint64_t first) {
   fold.op = c.op;
   fold.inputs = inputs.data();
   fold.input_count = static_cast<int>(inputs.size());
-  fold.count = c.count;
+  fold.count = count;
   fold.prescale = c.prescale;
   fold.postscale = c.postscale;
   return reference::fold(fold);
@@ -104,10 +107,11 @@ Bytes moved(const Case& c, int rank) {
 }
 
 Bytes expected_of(const Case& c, int rank) {
+  if (has_blocks(c.coll)) return expected_blocks(c, rank, folded);
   const bool receives = (c.coll != Coll::kReduce && c.coll != Coll::kGather) || rank == c.root;
   if (!receives || c.coll == Coll::kBarrier) return {};
-  if (c.coll == Coll::kReduceScatter) return folded(c, index(rank) * c.count);
-  if (is_reduction(c.coll)) return rank == 0 || c.expected[0].empty() ? folded(c, 0) : c.expected[0];
+  if (c.coll == Coll::kReduceScatter) return folded(c, index(rank) * c.count, c.count);
+  if (is_reduction(c.coll)) return rank == 0 || c.expected[0].empty() ? folded(c, 0, c.count) : c.expected[0];
   return moved(c, rank);
 }
 
@@ -178,6 +182,7 @@ std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype) {
 }
 
 void prepare(Case& c, int size, Random& random) {
+  draw_counts(c, size, random);
   c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
   if (c.op == ReduceOp::kAvg) c.postscale = 1.0 / size;
   if (c.op == ReduceOp::kPremulSum) c.prescale = 0.37;
@@ -188,6 +193,7 @@ void prepare(Case& c, int size, Random& random) {
 }
 
 void prepare_exact(Case& c, int size, Random& random) {
+  draw_counts(c, size, random);
   c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
   if (c.op == ReduceOp::kAvg) c.postscale = 0.5;
   if (c.op == ReduceOp::kPremulSum) c.prescale = 0.5;
@@ -197,7 +203,44 @@ void prepare_exact(Case& c, int size, Random& random) {
   for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
 }
 
+namespace {
+
+// As attempt, of blocks of different sizes.
+Status attempt_blocks(const Case& c, Rank& self) {
+  const Bytes& source = c.sources[index(self.rank)];
+  const Bytes& expected = c.expected[index(self.rank)];
+  const uint64_t element = dtype_size(c.dtype);
+  const BlockPlace give = source_of(c, self.rank, self.size), take = target_of(c, self.rank, self.size);
+  const bool shared = c.in_place && c.coll != Coll::kAllToAllV && (!has_root(c.coll) || self.rank == c.root);
+  Buffer from(self, std::max(give.end(), shared ? take.end() : 0) * element, c.arena);
+  Buffer to(self, take.end() * element, c.arena);
+  CollectiveArgs args;
+  args.coll = c.coll;
+  args.dtype = c.dtype;
+  args.op = c.op;
+  args.peer = c.root;
+  args.prescale = c.prescale;
+  args.postscale = c.postscale;
+  std::byte* src = from.data();
+  std::byte* dst = shared ? from.data() : to.data();
+  if (shared && !give.all) src += take.offsets[index(self.rank)] * element;
+  if (shared && !take.all) dst += give.offsets[index(self.rank)] * element;
+  args.src = give.none ? nullptr : src;
+  args.dst = take.none ? nullptr : dst;
+  give.put(source, src, element);
+  const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, give.list(), take.list(),
+                                &args);
+  Status status = self.run(args);
+  if (status.ok() && !take.none) compare(c, self, take.get(dst, element).data(), expected);
+  self.expect(from.guard_intact() && to.guard_intact(), c.text() + ": wrote beyond a buffer");
+  self.expect(shared || give.get(src, element) == source, c.text() + ": the source has changed");
+  return status;
+}
+
+}  // namespace
+
 Status attempt(const Case& c, Rank& self) {
+  if (has_blocks(c.coll)) return attempt_blocks(c, self);
   const Bytes& source = c.sources[index(self.rank)];
   const Bytes& expected = c.expected[index(self.rank)];
   CollectiveArgs args;

@@ -24,12 +24,20 @@ struct Case {
   bool arena = false;  // buffers in the arena
   double prescale = 1.0;
   double postscale = 1.0;
+  // Of blocks of different sizes (count is about their mean): the elements of each rank's block; of
+  // all_to_all_v of each pair's, by sender and receiver.
+  std::vector<uint64_t> counts;
+  bool spaced = false;  // there is something between the blocks
 
   std::vector<Bytes> sources;   // by rank; empty where the rank gives none
   std::vector<Bytes> expected;  // by rank; empty where the rank receives none
 
   std::string text() const;
 };
+
+inline bool may_be_in_place(Coll coll) {
+  return coll != Coll::kAllToAll && coll != Coll::kAllToAllV;
+}
 
 // Ops that make sense for a dtype; {kNone} for collectives that do not reduce.
 std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype);

@@ -39,7 +39,7 @@ std::vector<Case> cases_of(const coll::Algorithm& algorithm, int size, Random& r
         c.dtype = static_cast<Dtype>(d);
         c.op = op;
         c.count = count;
-        c.in_place = c.coll != Coll::kAllToAll && random.chance(2);
+        c.in_place = may_be_in_place(c.coll) && random.chance(2);
         prepare_exact(c, size, random);
       }
     }

@@ -12,23 +12,25 @@ namespace {
 
 constexpr uint64_t kSample = kSanitized ? 8 : 1;  // one case in so many
 
-constexpr Coll kColls[] = {Coll::kAllReduce, Coll::kReduce,        Coll::kBroadcast,
-                           Coll::kAllGather, Coll::kReduceScatter, Coll::kGather,
-                           Coll::kScatter,   Coll::kAllToAll,      Coll::kBarrier};
+constexpr Coll kColls[] = {Coll::kAllReduce,     Coll::kReduce,     Coll::kBroadcast,      Coll::kAllGather,
+                           Coll::kReduceScatter, Coll::kGather,     Coll::kScatter,        Coll::kAllToAll,
+                           Coll::kBarrier,       Coll::kAllGatherV, Coll::kReduceScatterV, Coll::kGatherV,
+                           Coll::kScatterV,      Coll::kAllToAllV};
 
 // All combinations for one number of elements, or one in `one_in` of them.
 void add_cases(std::vector<Case>* cases, uint64_t count, int size, uint64_t one_in, Random& random) {
   for (const Coll coll : kColls) {
-    for (int d = 1; d <= kDtypeCount; d++) {
+    for (int d = 1; d <= kDtypeLast; d++) {
       const auto dtype = static_cast<Dtype>(d);
+      if (!valid(dtype)) continue;
       for (const ReduceOp op : ops_of(coll, dtype)) {
-        if (!random.chance(one_in)) continue;
+        if (!random.chance(has_blocks(coll) ? 3 * one_in : one_in)) continue;
         Case& c = cases->emplace_back();
         c.coll = coll;
         c.dtype = dtype;
         c.op = op;
         c.count = count;
-        c.in_place = coll != Coll::kAllToAll && random.chance(2);
+        c.in_place = may_be_in_place(coll) && random.chance(2);
         c.arena = random.chance(3);
         prepare(c, size, random);
       }

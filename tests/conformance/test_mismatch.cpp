@@ -3,6 +3,7 @@
 #include "backends.h"
 #include "base/text.h"
 #include "calls.h"
+#include "coll/variable.h"
 #include "support/catch.h"
 
 using namespace weft;
@@ -96,6 +97,84 @@ TEST_CASE("calls in another order are an error on all") {
       self.expect(status.code() == Code::kMismatch, "code: " + status.text());
       self.expect(contains(status.text(), "barrier"), status.text());
       self.expect(contains(status.text(), "all_reduce"), status.text());
+    });
+  }
+}
+
+TEST_CASE("other counts of blocks on any rank are an error on all before data moves") {
+  for (const BackendRow& row : backend_rows()) {
+    for (const Coll coll : {Coll::kAllGatherV, Coll::kReduceScatterV, Coll::kGatherV, Coll::kScatterV}) {
+      for (int odd = 0; odd < kRanks; odd++) {
+        INFO(name(coll) << ", rank " << odd);
+        run_on(row, kRanks, [&](Rank& self) {
+          std::vector<int32_t> from(12, 1), to(12, 7);
+          std::vector<uint64_t> counts = {5, 0, 7};
+          if (self.rank == odd) std::swap(counts[0], counts[2]);
+          CollectiveArgs args;
+          args.coll = coll;
+          args.dtype = Dtype::kI32;
+          args.op = is_reduction(coll) ? ReduceOp::kSum : ReduceOp::kNone;
+          args.peer = has_root(coll) ? 1 : 0;
+          args.src = raw(from);
+          args.dst = raw(to);
+          const BlockList list{counts.data(), nullptr};
+          const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, list, list, &args);
+          Status status = self.run(args);
+          if (status.ok()) {
+            self.expect(has_root(coll), "received data, and success");
+            status = wait_for_failure(self);
+          }
+          self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+          self.expect(contains(status.text(), "blocks"), "the counts: " + status.text());
+          self.expect(contains(status.text(), cat("rank ", odd)), "the odd rank: " + status.text());
+          self.expect(status.info().slot == 0, "slot: " + status.text());
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a pair of ranks that counts differently in all_to_all_v is named on all") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, kRanks, [&](Rank& self) {
+      std::vector<int32_t> from(12, 1), to(12, 7), data(3, 1);
+      self.expect(self.run(all_reduce(data)), "slot 0");
+      const std::vector<uint64_t> given = {2, 2, 2}, taken = {2, 2, self.rank == 1 ? 3u : 2u};
+      CollectiveArgs args;
+      args.coll = Coll::kAllToAllV;
+      args.dtype = Dtype::kI32;
+      args.src = raw(from);
+      args.dst = raw(to);
+      const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, {given.data(), nullptr},
+                                    {taken.data(), nullptr}, &args);
+      const Status status = self.run(args);
+      self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+      self.expect(contains(status.text(), "rank 2 sends 2 elements to rank 1, which takes 3"), status.text());
+      self.expect(status.info().slot == 1, "slot: " + status.text());
+      self.expect(to == std::vector<int32_t>(12, 7), "data moved");
+    });
+  }
+}
+
+TEST_CASE("errors after an operation of several stages name the caller's slot") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, kRanks, [&](Rank& self) {
+      std::vector<int32_t> from(12, 1), to(12, 7);
+      const std::vector<uint64_t> counts = {2, 2, 2};
+      CollectiveArgs args;
+      args.coll = Coll::kAllToAllV;
+      args.dtype = Dtype::kI32;
+      args.src = raw(from);
+      args.dst = raw(to);
+      const BlockList list{counts.data(), nullptr};
+      const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, list, list, &args);
+      // Where the others are quick, the failure comes before the end of this.
+      Status status = self.run(args);
+      std::vector<int32_t> data(self.rank == 1 ? 4 : 3, 1);
+      if (status.ok()) status = self.run(all_reduce(data));
+      self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+      self.expect(contains(status.text(), "slot 1"), status.text());
+      self.expect(status.info().slot == 1, "slot: " + status.text());
     });
   }
 }

@@ -17,12 +17,13 @@ constexpr uint64_t kPrograms = kSanitized ? 30 : 300;
 std::vector<Case> random_program(int size, Random& random) {
   std::vector<Case> program(3 + random.below(8));
   for (Case& c : program) {
-    c.coll = static_cast<Coll>(1 + random.below(static_cast<uint64_t>(Coll::kBarrier)));
+    c.coll = random.chance(4) ? static_cast<Coll>(static_cast<uint64_t>(Coll::kAllGatherV) + random.below(5))
+                              : static_cast<Coll>(1 + random.below(static_cast<uint64_t>(Coll::kBarrier)));
     c.dtype = static_cast<Dtype>(1 + random.below(kDtypeCount));
     const std::vector<ReduceOp> ops = ops_of(c.coll, c.dtype);
     c.op = ops[random.below(ops.size())];
     c.count = random.chance(4) ? 10'000 + random.below(30'000) : random.below(200);
-    c.in_place = c.coll != Coll::kAllToAll && random.chance(2);
+    c.in_place = may_be_in_place(c.coll) && random.chance(2);
     prepare(c, size, random);
   }
   return program;

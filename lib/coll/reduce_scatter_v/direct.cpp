@@ -1,0 +1,22 @@
+// Every rank sends block r to rank r, which folds what it receives in rank order; in chunks.
+#include "coll/exchange.h"
+
+namespace weft::coll::reduce_scatter_v {
+namespace {
+
+void build(const Shape& shape, Schedule& schedule) {
+  const BlockList& from = shape.blocks->from;
+  const auto slice_at = [&](int rank) { return Slice{from.offset(rank), from.count(rank)}; };
+  const uint64_t first = slice_at(shape.rank).begin;
+  const auto folded = [&](const Slice& own) { return target((own.begin - first) * shape.element); };
+  exchange_chunks(shape, schedule, slice_at, folded, [](uint64_t) {});
+}
+
+}  // namespace
+
+const Algorithm& direct() {
+  static constexpr Algorithm kRow{Coll::kReduceScatterV, "direct", always, build};
+  return kRow;
+}
+
+}  // namespace weft::coll::reduce_scatter_v

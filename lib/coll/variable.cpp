@@ -1,0 +1,45 @@
+#include "coll/variable.h"
+
+#include <numeric>
+
+#include "base/splitmix.h"
+#include "coll/variable_programs.h"
+
+namespace weft::coll {
+namespace {
+
+// Stands for the counts in a descriptor; never 0.
+uint64_t digest(const BlockList& list, int size) {
+  uint64_t h = 0x766172;
+  for (int r = 0; r < size; r++) h = scramble((h ^ list.count(r)) + kSplitMixStep);
+  return h == 0 ? 1 : h;
+}
+
+}  // namespace
+
+VariableCall::VariableCall(const Collectives& collectives, int rank, int size, const BlockList& from,
+                           const BlockList& to, CollectiveArgs* args) {
+  blocks_.from = keep(from_, from, size);
+  blocks_.to = keep(to_, to, size);
+  args->blocks = &blocks_;
+  const bool agreed = args->coll != Coll::kAllToAllV;
+  args->count = agreed ? std::accumulate(from_.begin(), from_.begin() + size, uint64_t{0}) : 0;
+  args->tag = agreed ? digest(blocks_.from, size) : 0;
+  const bool executes = collectives.executes(args->coll);
+  if (!executes || !agreed) program_ = variable_program(*args, rank, size, executes);
+  args->program = program_.get();
+}
+
+BlockList VariableCall::keep(std::vector<uint64_t>& arrays, const BlockList& list, int size) const {
+  const auto n = static_cast<size_t>(size);
+  arrays.resize(2 * n);
+  std::copy_n(list.counts, n, arrays.begin());
+  if (list.offsets != nullptr) {
+    std::copy_n(list.offsets, n, arrays.begin() + size);
+  } else {
+    std::exclusive_scan(arrays.begin(), arrays.begin() + size, arrays.begin() + size, uint64_t{0});
+  }
+  return {arrays.data(), arrays.data() + n};
+}
+
+}  // namespace weft::coll

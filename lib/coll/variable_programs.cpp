@@ -1,0 +1,280 @@
+#include "coll/variable_programs.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "core/program.h"
+
+namespace weft::coll {
+namespace {
+
+// What a stage or a piece of work may touch, about.
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+// All blocks together, padded: up to here one all_gather is quicker than a broadcast from each rank.
+constexpr uint64_t kPaddedBytes = uint64_t{64} << 10;
+
+struct FreeBytes {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+
+class VariableProgram : public Program {
+ public:
+  VariableProgram(const CollectiveArgs& args, int rank, int size)
+      : args_(args), rank_(rank), size_(size), element_(dtype_size(args.dtype)) {
+    args_.program = nullptr;
+  }
+
+ protected:
+  const Blocks& blocks() const { return *args_.blocks; }
+  bool is_root() const { return rank_ == args_.peer; }
+  static uint64_t most(const BlockList& list, int size) {
+    return *std::max_element(list.counts, list.counts + size);
+  }
+  Status reserve(uint64_t bytes) {
+    scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+    if (scratch_ != nullptr || bytes == 0) return {};
+    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes), " of scratch"));
+  }
+  // The collective that the stage is.
+  void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst) const {
+    *stage = args_;
+    stage->coll = coll;
+    stage->blocks = nullptr;
+    stage->tag = 0;
+    stage->count = count;
+    stage->src = src;
+    stage->dst = dst;
+  }
+
+  CollectiveArgs args_;
+  const int rank_;
+  const int size_;
+  const uint64_t element_;
+  std::unique_ptr<std::byte, FreeBytes> scratch_;
+};
+
+// all_gather_v of long blocks: a broadcast of each, straight into place.
+class Broadcasts final : public VariableProgram {
+ public:
+  using VariableProgram::VariableProgram;
+  const char* name() const override { return "broadcasts"; }
+
+  Status next(CollectiveArgs* stage, Next* what) override {
+    const uint64_t own = blocks().to.count(rank_) * element_;
+    std::byte* const place = args_.dst + blocks().to.offset(rank_) * element_;
+    if (copied_ < own && place != args_.src) {
+      const uint64_t bytes = std::min(kPieceBytes, own - copied_);
+      std::memcpy(place + copied_, args_.src + copied_, bytes);
+      copied_ += bytes;
+      *what = Next::kMore;
+      return {};
+    }
+    while (next_ < size_ && blocks().to.count(next_) == 0) next_++;
+    if (next_ == size_) return {};
+    std::byte* const at = args_.dst + blocks().to.offset(next_) * element_;
+    set(stage, Coll::kBroadcast, blocks().to.count(next_), at, at);
+    stage->peer = next_++;
+    *what = Next::kRun;
+    return {};
+  }
+
+ private:
+  uint64_t copied_ = 0;
+  int next_ = 0;
+};
+
+// Any of them, as ordinary collectives of pieces: a block's next elements, padded to the longest's.
+class Pieces final : public VariableProgram {
+ public:
+  Pieces(const CollectiveArgs& args, int rank, int size, uint64_t longest)
+      : VariableProgram(args, rank, size), longest_(longest) {}
+  const char* name() const override { return "pieces"; }
+
+  Status next(CollectiveArgs* stage, Next* what) override {
+    if (begin_ == 0 && count_ == 0) WEFT_TRY(prepare());
+    if (std::exchange(runs_, false)) {
+      unpack();
+      begin_ += count_;
+    }
+    count_ = std::min(piece_, longest_ - begin_);
+    if (count_ == 0) {
+      // Of nothing at all: the ranks meet once.
+      *what = std::exchange(met_, true) ? Next::kOver : Next::kRun;
+      return {};
+    }
+    pack();
+    set(stage, plain(), count_, in_, out_);
+    runs_ = met_ = true;
+    *what = Next::kRun;
+    return {};
+  }
+
+ private:
+  Coll plain() const {
+    switch (args_.coll) {
+      case Coll::kAllGatherV:
+        return Coll::kAllGather;
+      case Coll::kReduceScatterV:
+        return Coll::kReduceScatter;
+      case Coll::kGatherV:
+        return Coll::kGather;
+      case Coll::kScatterV:
+        return Coll::kScatter;
+      default:
+        return Coll::kAllToAll;
+    }
+  }
+  // Whether this rank gives, and takes, a block of each rank; else one.
+  bool gives_all() const {
+    if (args_.coll == Coll::kScatterV) return is_root();
+    return args_.coll == Coll::kReduceScatterV || args_.coll == Coll::kAllToAllV;
+  }
+  bool takes_all() const {
+    if (args_.coll == Coll::kGatherV) return is_root();
+    return args_.coll == Coll::kAllGatherV || args_.coll == Coll::kAllToAllV;
+  }
+  bool gives() const { return args_.coll != Coll::kScatterV || is_root(); }
+  bool takes() const { return args_.coll != Coll::kGatherV || is_root(); }
+
+  Status prepare() {
+    const auto n = static_cast<uint64_t>(size_);
+    piece_ = std::min(longest_, std::max<uint64_t>(kPieceBytes / (n * element_), 1));
+    const uint64_t bytes = piece_ * element_;
+    const uint64_t in = !gives() ? 0 : gives_all() ? n * bytes : bytes;
+    const uint64_t out = !takes() ? 0 : takes_all() ? n * bytes : bytes;
+    const uint64_t gap = (in + 63) / 64 * 64;
+    WEFT_TRY(reserve(gap + out));
+    if (in > 0) {
+      in_ = scratch_.get();
+      std::memset(in_, 0, in);  // what pads is read
+    }
+    if (out > 0) out_ = scratch_.get() + gap;
+    return {};
+  }
+
+  // The piece of a block: bytes of it, and where it begins in the list's buffer.
+  uint64_t bytes(const BlockList& list, int rank) const {
+    const uint64_t count = list.count(rank);
+    return std::min(count_, count - std::min(count, begin_)) * element_;
+  }
+  uint64_t start(const BlockList& list, int rank) const { return (list.offset(rank) + begin_) * element_; }
+  template <class Each>
+  void each(bool all, Each&& each) const {
+    for (int r = all ? 0 : rank_; r < (all ? size_ : rank_ + 1); r++) {
+      each(r, all ? static_cast<uint64_t>(r) * count_ * element_ : 0);
+    }
+  }
+
+  void pack() {
+    if (!gives()) return;
+    each(gives_all(), [&](int r, uint64_t at) {
+      const uint64_t size = bytes(blocks().from, r);
+      const uint64_t begin = gives_all() ? start(blocks().from, r) : begin_ * element_;
+      if (size > 0) std::memcpy(in_ + at, args_.src + begin, size);
+    });
+  }
+
+  void unpack() {
+    if (!takes()) return;
+    each(takes_all(), [&](int r, uint64_t at) {
+      const uint64_t size = bytes(blocks().to, r);
+      const uint64_t begin = takes_all() ? start(blocks().to, r) : begin_ * element_;
+      if (size > 0) std::memcpy(args_.dst + begin, out_ + at, size);
+    });
+  }
+
+  const uint64_t longest_;
+  uint64_t piece_ = 0;
+  uint64_t begin_ = 0;
+  uint64_t count_ = 0;
+  bool runs_ = false;
+  bool met_ = false;
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+};
+
+// all_to_all_v: first the ranks show each other what they send and take.
+class Agreed final : public VariableProgram {
+ public:
+  Agreed(const CollectiveArgs& args, int rank, int size, bool executes)
+      : VariableProgram(args, rank, size), executes_(executes) {}
+  const char* name() const override { return pieces_ != nullptr ? pieces_->name() : nullptr; }
+
+  Status next(CollectiveArgs* stage, Next* what) override {
+    if (pieces_ != nullptr) return pieces_->next(stage, what);
+    switch (step_++) {
+      case 0:
+        *what = Next::kRun;
+        return show(stage);
+      case 1: {
+        uint64_t longest = 0;
+        WEFT_TRY(compare(&longest));
+        if (!executes_) {
+          pieces_ = std::make_unique<Pieces>(args_, rank_, size_, longest);
+          return pieces_->next(stage, what);
+        }
+        *stage = args_;
+        *what = Next::kRun;
+        return {};
+      }
+      default:
+        return {};
+    }
+  }
+
+ private:
+  uint64_t* rows() const { return reinterpret_cast<uint64_t*>(scratch_.get()); }
+  uint64_t sends(int from, int to) const { return rows()[from * 2 * size_ + to]; }
+  uint64_t takes(int from, int to) const { return rows()[to * 2 * size_ + size_ + from]; }
+
+  Status show(CollectiveArgs* stage) {
+    const auto n = static_cast<uint64_t>(size_);
+    WEFT_TRY(reserve(n * 2 * n * sizeof(uint64_t)));
+    uint64_t* const mine = rows() + static_cast<uint64_t>(rank_) * 2 * n;
+    std::copy_n(blocks().to.counts, n, std::copy_n(blocks().from.counts, n, mine));
+    set(stage, Coll::kAllGather, 2 * n, reinterpret_cast<const std::byte*>(mine), scratch_.get());
+    stage->dtype = Dtype::kU64;
+    return {};
+  }
+
+  // All ranks see the same, and name the same pair.
+  Status compare(uint64_t* longest) const {
+    for (int from = 0; from < size_; from++) {
+      for (int to = 0; to < size_; to++) {
+        const uint64_t sent = sends(from, to), taken = takes(from, to);
+        *longest = std::max(*longest, sent);
+        if (sent == taken) continue;
+        return Status::error(Code::kMismatch,
+                             cat("in all_to_all_v ", weft::name(args_.dtype), " rank ", from, " sends ", sent,
+                                 " elements to rank ", to, ", which takes ", taken, " from it"),
+                             Evidence::kDescriptor)
+            .with_ranks(from == to ? std::vector<int>{from} : std::vector<int>{from, to});
+      }
+    }
+    return {};
+  }
+
+  const bool executes_;
+  int step_ = 0;
+  std::unique_ptr<Pieces> pieces_;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> variable_program(const CollectiveArgs& args, int rank, int size, bool executes) {
+  if (args.coll == Coll::kAllToAllV) return std::make_unique<Agreed>(args, rank, size, executes);
+  const uint64_t* const counts = args.blocks->from.counts;
+  const uint64_t longest = *std::max_element(counts, counts + size);
+  const uint64_t padded = longest * static_cast<uint64_t>(size) * dtype_size(args.dtype);
+  if (args.coll == Coll::kAllGatherV && padded > kPaddedBytes) {
+    return std::make_unique<Broadcasts>(args, rank, size);
+  }
+  return std::make_unique<Pieces>(args, rank, size, longest);
+}
+
+}  // namespace weft::coll

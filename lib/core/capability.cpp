@@ -1,0 +1,37 @@
+#include "core/capability.h"
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+// Operations that a collective does not have, and what to say of it.
+struct Row {
+  Coll coll;
+  bool (*has)(ReduceOp op);
+  const char* which;
+};
+
+constexpr Row kRows[] = {
+    {Coll::kSparseAllReduce, [](ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAvg; },
+     "sum and avg"},
+};
+
+}  // namespace
+
+Status check_capability(const Capability& wanted) {
+  // Programs (core/program.h) work on host memory.
+  if (wanted.device_kind != 0 && (has_blocks(wanted.coll) || wanted.coll == Coll::kSparseAllReduce)) {
+    return Status::error(Code::kUnsupported, cat(name(wanted.coll), " of device memory is not supported"));
+  }
+  if (!is_reduction(wanted.coll)) return {};
+  WEFT_TRY(check_reduction(wanted.op, wanted.dtype));
+  for (const Row& row : kRows) {
+    if (row.coll != wanted.coll || row.has(wanted.op)) continue;
+    return Status::error(Code::kUnsupported,
+                         cat(name(wanted.coll), " has ", row.which, ", not ", name(wanted.op)));
+  }
+  return {};
+}
+
+}  // namespace weft

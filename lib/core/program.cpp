@@ -1,0 +1,60 @@
+#include "core/program.h"
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft {
+
+void ProgramLane::start(const CollectiveArgs& args, uint64_t slot) {
+  program_ = args.program;
+  if (program_ == nullptr && below_slot_ == slot) return below_->start(args, below_slot_++);
+  // Slots below are others from the first program on: errors name the caller's.
+  whole_ = {Descriptor::of(args), slot};
+  if (program_ == nullptr) {
+    CollectiveArgs told = args;
+    told.whole = &whole_;
+    return below_->start(told, below_slot_++);
+  }
+  dtype_ = args.dtype;
+  staged_ = over_ = false;
+  result_ = Status();
+}
+
+Poll ProgramLane::poll() {
+  if (program_ == nullptr) return below_->poll();
+  if (over_) return Poll::kFinished;
+  if (!staged_) return advance();
+  const Poll polled = below_->poll();
+  if (polled != Poll::kFinished) return polled;
+  staged_ = false;
+  result_ = below_->result();
+  over_ = !result_.ok();
+  return over_ ? Poll::kFinished : Poll::kAdvanced;
+}
+
+Poll ProgramLane::advance() {
+  CollectiveArgs stage;
+  stage.dtype = dtype_;
+  Program::Next next = Program::Next::kOver;
+  Status status = program_->next(&stage, &next);
+  if (!status.ok()) {
+    over_ = true;
+    result_ = status.with_prefix(cat("slot ", whole_.slot, ": ")).with_slot(whole_.slot);
+    return Poll::kFinished;
+  }
+  if (next == Program::Next::kMore) return Poll::kAdvanced;
+  over_ = next == Program::Next::kOver;
+  if (over_) return Poll::kFinished;
+  stage.whole = &whole_;
+  staged_ = true;
+  below_->start(stage, below_slot_++);
+  return Poll::kAdvanced;
+}
+
+const char* ProgramLane::algorithm() const {
+  const char* const own = program_ != nullptr ? program_->name() : nullptr;
+  return own != nullptr ? own : below_->algorithm();
+}
+
+}  // namespace weft

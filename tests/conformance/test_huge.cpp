@@ -1,0 +1,76 @@
+// More than 2^31 bytes in one call, over shared memory between processes and over messages between threads,
+// where the machine has the memory.
+#include <fstream>
+#include <string>
+
+#include "backends.h"
+#include "base/text.h"
+#include "support/catch.h"
+#include "support/sanitized.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+constexpr uint64_t kWords = (uint64_t{1} << 28) + 1001;
+constexpr uint64_t kBytes = kWords * 8 - 5;
+constexpr uint64_t kNeededKiB = 4 * kWords * 8 / 1024;
+
+uint64_t available_kib() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  for (uint64_t value = 0; file >> name >> value;) {
+    if (name == "MemAvailable:") return value;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+// Bytes below 128: their doubles stay bytes.
+uint64_t word(uint64_t i) {
+  return (i * 0x9e3779b97f4a7c15) & 0x7f7f7f7f7f7f7f7f;
+}
+
+bool holds(const std::vector<uint64_t>& data, int shift) {
+  for (uint64_t i = 0; i + 1 < kWords; i++) {
+    if (data[i] != word(i) << shift) return false;
+  }
+  // The last 5 bytes are beyond the count.
+  return ((data.back() ^ word(kWords - 1) << shift) & 0xffffff) == 0 && data.back() >> 24 == 0;
+}
+
+void move(Rank& self) {
+  std::vector<uint64_t> data(kWords);
+  if (self.rank == 1) {
+    for (uint64_t i = 0; i < kWords; i++) data[i] = word(i);
+    data.back() &= 0xffffff;
+  }
+  CollectiveArgs args;
+  args.coll = Coll::kBroadcast;
+  args.dtype = Dtype::kU8;
+  args.count = kBytes;
+  args.peer = 1;
+  args.dst = reinterpret_cast<std::byte*>(data.data());
+  args.src = args.dst;
+  self.expect(self.run(args), "broadcast");
+  self.expect(holds(data, 0), "what was broadcast");
+  args.coll = Coll::kAllReduce;
+  args.op = ReduceOp::kSum;
+  args.peer = 0;
+  self.expect(self.run(args), "all_reduce");
+  self.expect(holds(data, 1), "what was reduced");
+}
+
+}  // namespace
+
+TEST_CASE("more than 2^31 bytes are broadcast and reduced in one call", "[.][huge]") {
+  if (kSanitized) WEFT_SKIP("too slow with a sanitizer");
+  if (available_kib() < kNeededKiB) {
+    WEFT_SKIP(cat("needs ", kNeededKiB >> 10, " MiB, there are ", available_kib() >> 10));
+  }
+  for (const BackendRow& row : backend_rows()) {
+    const std::string name = row.name;
+    if (name == "shm, processes" || name == "loopback, threads") run_on(row, 2, move);
+  }
+}
