@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "capi/group.h"
 #include "capi/handles.h"
 #include "core/arena.h"
 #include "form.h"
@@ -99,6 +100,7 @@ weft_status weft_comm_destroy(weft_comm** comm) {
     if (!(*comm)->rep->context().forked()) {
       WEFT_TRY(check_call((*comm)->rep->context()));
       const Status closed = (*comm)->rep->close();
+      if ((*comm)->group != nullptr) (*comm)->group->launch(nullptr);
       delete std::exchange(*comm, nullptr);
       return closed;
     }
@@ -159,6 +161,7 @@ weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_co
     WEFT_NOT_NULL(part);
     *part = nullptr;
     WEFT_TRY(usable(comm));
+    WEFT_TRY(no_group(*comm));
     std::shared_ptr<Comm> made;
     WEFT_TRY(split(comm->rep, *comm->registry, color == WEFT_COLOR_NONE, color, key, &made));
     if (!made) return {};
@@ -176,6 +179,7 @@ weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options
     WEFT_NOT_NULL(survivors);
     *survivors = nullptr;
     WEFT_TRY(usable(comm));
+    WEFT_TRY(no_group(*comm));
     weft_shrink_options given;
     WEFT_TRY(read_struct(options, "weft_shrink_options", &given));
     if (given.flags & ~WEFT_SHRINK_LAST_OF_TWO)

@@ -3,6 +3,7 @@
 
 #include "base/config.h"
 #include "capi/handles.h"
+#include "core/capability.h"
 #include "kernels/host_ops.h"
 #include "trace/flight_file.h"
 #include "trace/recorder.h"
@@ -152,18 +153,18 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
     const auto c = static_cast<Coll>(coll);
     const auto d = static_cast<Dtype>(dtype);
     const auto o = static_cast<ReduceOp>(op);
-    if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeCount || op < 0 || op > kReduceOpCount ||
-        device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
+    if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeLast || !valid(d) || op < 0 ||
+        op > kReduceOpCount || device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
       return Status::error(Code::kArg, cat("unknown collective ", coll, ", dtype ", dtype, ", op ", op,
                                            " or device kind ", device_kind));
     }
     if (is_reduction(c) != (op != 0))
       return Status::error(Code::kArg, cat(name(c), is_reduction(c) ? " needs" : " has no", " op"));
-    const bool sensible = !is_reduction(c) || check_reduction(o, d).ok();
+    const bool exists = check_capability({c, d, o, device_kind}).ok();
     std::string detail;
     const bool available = context->registry->probe(*entry, &detail).ok();
     const bool memory = device_kind == WEFT_DEVICE_HOST || context->rep->probe_accelerator(&detail).ok();
-    *supported = sensible && available && memory ? 1 : 0;
+    *supported = exists && available && memory ? 1 : 0;
     return {};
   });
 }

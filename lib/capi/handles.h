@@ -24,9 +24,17 @@ struct weft_context {
   std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may come late
 };
 
+namespace weft::capi {
+class Group;
+class GroupEnd;
+}  // namespace weft::capi
+
 struct weft_comm {
+  weft_comm();
+  ~weft_comm();
   std::shared_ptr<weft::Comm> rep;
   std::shared_ptr<weft::Registry> registry;
+  std::unique_ptr<weft::capi::Group> group;  // the open one; one thread at a time, as collectives
 };
 
 struct weft_hook {
@@ -50,6 +58,8 @@ struct weft_request : weft::Request {
   const std::shared_ptr<weft::Context> context;
   weft::DeviceCall device;  // of its stream, if it has one; left when it is retired
   std::atomic<int> references{2};
+  std::shared_ptr<void> kept;                       // what args point to
+  std::shared_ptr<weft::capi::GroupEnd> group_end;  // of the group that it is part of
 
  private:
   std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi/group.h"
 #include "capi/handles.h"
 #include "capi/params.h"
 
@@ -71,6 +72,7 @@ weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* opt
     *reducer = nullptr;
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));
+    WEFT_TRY(no_group(*comm));
     std::unique_ptr<weft_reducer> made;
     WEFT_TRY(create(*comm, options, &made));
     *reducer = made.release();

@@ -1,6 +1,7 @@
 // weft_request_*.
 #include <utility>
 
+#include "capi/group.h"
 #include "capi/handles.h"
 
 void weft_request::retired() {
@@ -17,6 +18,7 @@ void weft_request::retired() {
     context->callbacks().post(
         [callback, data, status = weft::capi::code_of(result)] { callback(data, status); });
   }
+  if (const std::shared_ptr<weft::capi::GroupEnd> end = std::move(group_end)) end->completed(result);
   release();
 }
 

@@ -1,61 +1,158 @@
-// weft_all_gather_v and the other collectives of blocks of different sizes, sparse arrays, and groups.
-#include "capi/handles.h"
+// weft_all_gather_v and the other collectives of blocks of different sizes.
+#include <algorithm>
+#include <numeric>
+
+#include "capi/call.h"
+#include "coll/variable.h"
+
+namespace weft::capi {
+namespace {
+
+// The blocks of one buffer, as the caller gives them.
+struct Given {
+  const char* name = "";
+  const uint64_t* counts = nullptr;
+  const uint64_t* offsets = nullptr;
+  // Filled by read().
+  std::vector<uint64_t> starts;
+  uint64_t end = 0;  // one past the last element of all
+
+  BlockList list() const { return {counts, starts.data()}; }
+};
+
+// Sums and ends that fit, and where the blocks begin.
+Status read(const Call& call, Given* given) {
+  if (given->counts == nullptr) return null_argument("counts");
+  const uint64_t limit = (uint64_t{1} << 62) / call.size / dtype_size(call.args.dtype);
+  uint64_t sum = 0;
+  for (uint64_t r = 0; r < call.size; r++) {
+    const uint64_t count = given->counts[r];
+    const uint64_t start = given->offsets != nullptr ? given->offsets[r] : sum;
+    if (count > limit || start > limit || (sum += count) > limit) {
+      return Status::error(Code::kArg, cat(name(call.args.coll), ": block ", r, " of ", given->name, " has ",
+                                           count, " elements at ", start, ", which is too large"));
+    }
+    given->starts.push_back(start);
+    if (count > 0) given->end = std::max(given->end, start + count);
+  }
+  return {};
+}
+
+// Blocks that are written.
+Status check_apart(const Call& call, const Given& given) {
+  if (given.offsets == nullptr) return {};
+  std::vector<size_t> order(given.starts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::erase_if(order, [&](size_t r) { return given.counts[r] == 0; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return given.starts[a] < given.starts[b]; });
+  for (size_t i = 1; i < order.size(); i++) {
+    const size_t before = order[i - 1];
+    if (given.starts[before] + given.counts[before] <= given.starts[order[i]]) continue;
+    return Status::error(Code::kArg, cat(name(call.args.coll), ": blocks ", before, " and ", order[i], " of ",
+                                         given.name, " overlap"));
+  }
+  return {};
+}
+
+// begin() was called; the buffers were checked.
+Status submit_blocks(Call* call, const BlockList& from, const BlockList& to, const void* src, void* dst) {
+  call->args.src = bytes(src);
+  call->args.dst = bytes(dst);
+  call->kept =
+      std::make_shared<coll::VariableCall>(call->comm->rep->collectives(), static_cast<int>(call->rank),
+                                           static_cast<int>(call->size), from, to, &call->args);
+  return submit(call);
+}
+
+const void* place(const Call& call, const void* buffer, const Given& given) {
+  if (buffer == nullptr) return nullptr;
+  return bytes(buffer) + given.starts[call.rank] * dtype_size(call.args.dtype);
+}
+
+// Every rank gives one block and takes all (or root does).
+Status gather(Call* call, const void* src, void* dst, Given to, bool takes) {
+  if (!takes) to.offsets = nullptr;
+  WEFT_TRY(read(*call, &to));
+  WEFT_TRY(check_apart(*call, to));
+  const uint64_t own = to.counts[call->rank];
+  WEFT_TRY(
+      check_buffers(*call, {src, own, "src"}, {dst, takes ? to.end : 0, "dst"}, src, place(*call, dst, to)));
+  return submit_blocks(call, {to.counts, nullptr}, to.list(), src, takes ? dst : nullptr);
+}
+
+// The reverse.
+Status scatter(Call* call, const void* src, void* dst, Given from, bool gives) {
+  if (!gives) from.offsets = nullptr;
+  WEFT_TRY(read(*call, &from));
+  const uint64_t own = from.counts[call->rank];
+  WEFT_TRY(check_buffers(*call, {src, gives ? from.end : 0, "src"}, {dst, own, "dst"},
+                         place(*call, src, from), dst));
+  return submit_blocks(call, from.list(), {from.counts, nullptr}, gives ? src : nullptr, dst);
+}
+
+}  // namespace
+}  // namespace weft::capi
 
 using namespace weft;
 using namespace weft::capi;
 
-namespace {
-
-weft_status not_yet(weft_request** request) {
-  if (request != nullptr) *request = nullptr;
-  return WEFT_ERR_UNSUPPORTED;
-}
-
-}  // namespace
-
 extern "C" {
 
-weft_status weft_all_gather_v(weft_comm*, const void*, void*, const uint64_t*, const uint64_t*, int32_t,
-                              const weft_coll_options*, weft_request** request) {
-  return not_yet(request);
-}
-
-weft_status weft_reduce_scatter_v(weft_comm*, const void*, void*, const uint64_t*, const uint64_t*, int32_t,
-                                  int32_t, const weft_coll_options*, weft_request** request) {
-  return not_yet(request);
-}
-
-weft_status weft_gather_v(weft_comm*, const void*, void*, const uint64_t*, const uint64_t*, int32_t, int32_t,
-                          const weft_coll_options*, weft_request** request) {
-  return not_yet(request);
-}
-
-weft_status weft_scatter_v(weft_comm*, const void*, void*, const uint64_t*, const uint64_t*, int32_t, int32_t,
-                           const weft_coll_options*, weft_request** request) {
-  return not_yet(request);
-}
-
-weft_status weft_all_to_all_v(weft_comm*, const void*, const uint64_t*, const uint64_t*, void*,
-                              const uint64_t*, const uint64_t*, int32_t, const weft_coll_options*,
+weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                              const uint64_t* offsets, int32_t dtype, const weft_coll_options* options,
                               weft_request** request) {
-  return not_yet(request);
+  return plain([&]() -> Status {
+    Call call{comm, {}, options, request};
+    WEFT_TRY(begin(&call, Coll::kAllGatherV, 0, dtype, 0, 0));
+    return gather(&call, src, dst, {"dst", counts, offsets}, true);
+  });
 }
 
-weft_status weft_sparse_all_reduce(weft_comm*, const weft_sparse*, const int64_t*, int32_t, int32_t, int32_t,
-                                   int32_t, const weft_coll_options*, weft_sparse*, weft_request** request) {
-  return not_yet(request);
+weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                  const uint64_t* offsets, int32_t dtype, int32_t op,
+                                  const weft_coll_options* options, weft_request** request) {
+  return plain([&]() -> Status {
+    Call call{comm, {}, options, request};
+    WEFT_TRY(begin(&call, Coll::kReduceScatterV, 0, dtype, op, 0));
+    return scatter(&call, src, dst, {"src", counts, offsets}, true);
+  });
 }
 
-weft_status weft_sparse_release(weft_sparse*) {
-  return WEFT_ERR_UNSUPPORTED;
+weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                          const uint64_t* offsets, int32_t dtype, int32_t root,
+                          const weft_coll_options* options, weft_request** request) {
+  return plain([&]() -> Status {
+    Call call{comm, {}, options, request};
+    WEFT_TRY(begin(&call, Coll::kGatherV, 0, dtype, 0, root));
+    return gather(&call, src, dst, {"dst", counts, offsets}, call.rank == static_cast<uint64_t>(root));
+  });
 }
 
-weft_status weft_group_begin(weft_comm*) {
-  return WEFT_ERR_UNSUPPORTED;
+weft_status weft_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                           const uint64_t* offsets, int32_t dtype, int32_t root,
+                           const weft_coll_options* options, weft_request** request) {
+  return plain([&]() -> Status {
+    Call call{comm, {}, options, request};
+    WEFT_TRY(begin(&call, Coll::kScatterV, 0, dtype, 0, root));
+    return scatter(&call, src, dst, {"src", counts, offsets}, call.rank == static_cast<uint64_t>(root));
+  });
 }
 
-weft_status weft_group_end(weft_comm*, weft_request** request) {
-  return not_yet(request);
+weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const uint64_t* src_counts,
+                              const uint64_t* src_offsets, void* dst, const uint64_t* dst_counts,
+                              const uint64_t* dst_offsets, int32_t dtype, const weft_coll_options* options,
+                              weft_request** request) {
+  return plain([&]() -> Status {
+    Call call{comm, {}, options, request};
+    WEFT_TRY(begin(&call, Coll::kAllToAllV, 0, dtype, 0, 0));
+    Given from{"src", src_counts, src_offsets}, to{"dst", dst_counts, dst_offsets};
+    WEFT_TRY(read(call, &from));
+    WEFT_TRY(read(call, &to));
+    WEFT_TRY(check_apart(call, to));
+    WEFT_TRY(check_buffers(call, {src, from.end, "src"}, {dst, to.end, "dst"}, nullptr, nullptr));
+    return submit_blocks(&call, from.list(), to.list(), src, dst);
+  });
 }
 
 }  // extern "C"

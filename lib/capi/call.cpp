@@ -1,0 +1,137 @@
+#include "capi/call.h"
+
+#include <utility>
+
+#include "capi/group.h"
+#include "core/capability.h"
+
+namespace weft::capi {
+
+Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, int32_t peer) {
+  if (call->request != nullptr) *call->request = nullptr;
+  WEFT_TRY(call->comm == nullptr ? null_argument("comm") : Status());
+  Comm& comm = *call->comm->rep;
+  WEFT_TRY(check_call(comm.context()));
+  call->size = static_cast<uint64_t>(comm.size());
+  call->rank = static_cast<uint64_t>(comm.rank());
+  if (dtype < 1 || dtype > kDtypeLast || !valid(static_cast<Dtype>(dtype)))
+    return Status::error(Code::kArg, cat("unknown dtype ", dtype));
+  CollectiveArgs& args = call->args;
+  args.coll = coll;
+  args.dtype = static_cast<Dtype>(dtype);
+  args.count = count;
+  args.peer = peer;
+  if (count > (uint64_t{1} << 62) / call->size / dtype_size(args.dtype)) {
+    return Status::error(Code::kArg, cat("count ", count, " is too large"));
+  }
+  if (peer < 0 || peer >= comm.size()) {
+    return Status::error(Code::kArg,
+                         cat(has_root(coll) ? "root " : "peer ", peer, " is not a rank of ", call->size));
+  }
+  weft_coll_options read;
+  WEFT_TRY(read_struct(call->options, "weft_coll_options", &read));
+  if (read.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", read.flags));
+  if (read.timeout_ms < WEFT_TIMEOUT_INFINITE)
+    return Status::error(Code::kArg, cat("timeout_ms is ", read.timeout_ms));
+  WEFT_TRY(check_stream(comm.context(), read.stream, &call->stream));
+  call->timeout_ms = read.timeout_ms;
+  if (is_reduction(coll)) {
+    if (op < 1 || op > kReduceOpCount) return Status::error(Code::kArg, cat("unknown op ", op));
+    args.op = static_cast<ReduceOp>(op);
+  }
+  WEFT_TRY(check_capability({coll, args.dtype, args.op, call->stream.kind}));
+  if (args.op == ReduceOp::kAvg) args.postscale = 1.0 / static_cast<double>(call->size);
+  if (args.op == ReduceOp::kPremulSum) {
+    if (read.factor == 0.0)
+      return Status::error(Code::kArg, "premul_sum needs weft_coll_options.factor, not 0");
+    args.prescale = read.factor;
+  }
+  return {};
+}
+
+Status check_buffers(const Call& call, const Span& src, const Span& dst, const void* in_place_src,
+                     const void* in_place_dst) {
+  const uint64_t element = dtype_size(call.args.dtype);
+  for (const Span* span : {&src, &dst}) {
+    if (span->count == 0) continue;
+    if (span->start == nullptr) return null_argument(span->name);
+    if (reinterpret_cast<uintptr_t>(span->start) % element != 0) {
+      return Status::error(Code::kArg, cat(name(call.args.coll), ": ", span->name, " is not aligned to its ",
+                                           element, "-byte elements"));
+    }
+    WEFT_TRY(check_memory(call.comm->rep->context(), call.stream, span->start, span->count * element)
+                 .with_prefix(cat(name(call.args.coll), ": ", span->name, " ")));
+  }
+  if (src.count == 0 || dst.count == 0) return {};
+  if (in_place_src != nullptr && in_place_src == in_place_dst) return {};
+  const auto a = reinterpret_cast<uintptr_t>(src.start);
+  const auto b = reinterpret_cast<uintptr_t>(dst.start);
+  if (a < b + dst.count * element && b < a + src.count * element) {
+    return Status::error(Code::kArg,
+                         cat(name(call.args.coll), ": src and dst overlap, and not as \"in place\" allows"));
+  }
+  return {};
+}
+
+namespace {
+
+// As submit, for buffers on a device, in the order of its stream.
+Status submit_on_device(Call* call) {
+  const std::shared_ptr<Comm>& comm = call->comm->rep;
+  Context& context = comm->context();
+  if (comm->failed()) return comm->failure();
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(comm->lane_for(call->args, &lane));
+  const StreamArgs& stream = call->stream;
+  DeviceCall device = {WEFT_DEVICE_CUDA, stream.device, context.accelerator(), stream.handle};
+  WEFT_TRY(lane->prepare(device));
+  WEFT_TRY(context.gate().enter(stream.device, stream.handle, &device));
+  if (call->request == nullptr) {
+    call->args.device = &device;
+    Status status = comm->run(call->args, call->timeout_ms);
+    context.gate().leave(&device);
+    if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+    return status;
+  }
+  Status held = context.gate().hold(device);
+  if (!held.ok()) {
+    context.gate().leave(&device);
+    return held;
+  }
+  auto* const request = new weft_request(comm->shared_context());
+  request->device = device;
+  request->args = call->args;
+  request->args.device = &request->device;
+  request->deadline = comm->op_deadline(call->timeout_ms);
+  *call->request = request;
+  lane->submit(request);
+  context.engine().notify();
+  return {};
+}
+
+}  // namespace
+
+Status submit(Call* call) {
+  const std::shared_ptr<Comm>& comm = call->comm->rep;
+  if (call->comm->group != nullptr) return call->comm->group->add(call);
+  if (call->stream.kind != WEFT_DEVICE_HOST) return submit_on_device(call);
+  if (call->request == nullptr) {
+    Status status = comm->run(call->args, call->timeout_ms);
+    Context& context = comm->context();
+    if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+    return status;
+  }
+  if (comm->failed()) return comm->failure();
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(comm->lane_for(call->args, &lane));
+  auto* const request = new weft_request(comm->shared_context());
+  request->args = call->args;
+  request->kept = std::move(call->kept);
+  request->deadline = comm->op_deadline(call->timeout_ms);
+  *call->request = request;
+  lane->submit(request);
+  comm->context().engine().notify();
+  return {};
+}
+
+}  // namespace weft::capi

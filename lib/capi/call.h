@@ -1,0 +1,51 @@
+// What the calls that execute collectives share: checks of their arguments, done here once (backends get
+// valid ones), and submission: at once, or to the communicator's open group. Threads: as the calls.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "capi/handles.h"
+
+namespace weft::capi {
+
+// One buffer of a call.
+struct Span {
+  const void* start = nullptr;
+  uint64_t count = 0;  // elements
+  const char* name = "";
+};
+
+struct Call {
+  weft_comm* comm = nullptr;
+  CollectiveArgs args;
+  const weft_coll_options* options = nullptr;
+  weft_request** request = nullptr;
+  int64_t timeout_ms = 0;
+  uint64_t size = 0;  // of the comm
+  uint64_t rank = 0;
+  StreamArgs stream = {};
+  std::shared_ptr<void> kept;  // what args point to, until the operation is complete
+};
+
+// The checks that all collectives share. *call is complete but for the buffers.
+Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, int32_t peer);
+
+// src and dst must be there if they hold anything, be aligned to their elements, and may overlap only where
+// in_place points.
+Status check_buffers(const Call& call, const Span& src, const Span& dst, const void* in_place_src,
+                     const void* in_place_dst);
+
+// Run it, or queue it.
+Status submit(Call* call);
+
+inline const std::byte* bytes(const void* pointer) {
+  return static_cast<const std::byte*>(pointer);
+}
+inline std::byte* bytes(void* pointer) {
+  return static_cast<std::byte*>(pointer);
+}
+
+}  // namespace weft::capi

@@ -1,0 +1,98 @@
+// weft_group_begin, weft_group_end.
+#include "capi/group.h"
+
+#include <utility>
+
+namespace weft::capi {
+
+void GroupEnd::completed(const Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_.ok()) first_ = status;
+    if (--left_ > 0) return;
+  }
+  request_->complete(std::move(first_));
+}
+
+Status Group::add(Call* call) {
+  if (!owned()) return Status::error(Code::kState, "another thread has opened a group on the communicator");
+  const std::shared_ptr<Comm>& comm = comm_.rep;
+  if (call->stream.kind != WEFT_DEVICE_HOST) {
+    return Status::error(Code::kUnsupported, "a group takes no calls on a device's stream");
+  }
+  if (comm->failed()) return comm->failure();
+  auto request = std::make_unique<weft_request>(comm->shared_context());
+  request->args = call->args;
+  request->kept = std::move(call->kept);
+  queued_.push_back({request.get(), call->timeout_ms});
+  if (call->request != nullptr) {
+    *call->request = request.release();
+  } else {
+    request.release()->release();
+  }
+  return {};
+}
+
+void Group::launch(const std::shared_ptr<GroupEnd>& end) {
+  const std::shared_ptr<Comm> comm = comm_.rep;
+  for (const Queued& queued : std::exchange(queued_, {})) {
+    weft_request* const request = queued.request;
+    request->group_end = end;
+    request->deadline = comm->op_deadline(queued.timeout_ms);
+    std::shared_ptr<Lane> lane;
+    if (Status status = comm->lane_for(request->args, &lane); !status.ok()) {
+      request->complete(std::move(status));
+    } else {
+      lane->submit(request);
+    }
+  }
+  comm->context().engine().notify();
+}
+
+}  // namespace weft::capi
+
+weft_comm::weft_comm() = default;
+weft_comm::~weft_comm() = default;
+
+using namespace weft;
+using namespace weft::capi;
+
+extern "C" {
+
+weft_status weft_group_begin(weft_comm* comm) {
+  return plain([&]() -> Status {
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_call(comm->rep->context()));
+    WEFT_TRY(no_group(*comm));
+    comm->group = std::make_unique<Group>(*comm);
+    return {};
+  });
+}
+
+weft_status weft_group_end(weft_comm* comm, weft_request** request) {
+  return plain([&]() -> Status {
+    if (request != nullptr) *request = nullptr;
+    WEFT_NOT_NULL(comm);
+    WEFT_TRY(check_call(comm->rep->context()));
+    if (comm->group == nullptr) return Status::error(Code::kState, "no group is open on the communicator");
+    if (!comm->group->owned()) return Status::error(Code::kState, "another thread has opened the group");
+    const std::shared_ptr<Context> context = comm->rep->shared_context();
+    auto whole = std::make_unique<weft_request>(context);
+    const auto end = std::make_shared<GroupEnd>(whole.get(), comm->group->size());
+    weft_request* const all = whole.release();
+    const std::unique_ptr<Group> group = std::move(comm->group);
+    group->launch(end);
+    end->completed({});
+    if (request != nullptr) {
+      *request = all;
+      return {};
+    }
+    context->engine().wait([&] { return all->done(); }, Deadline::never());
+    if (context->engine().mode() == Engine::Mode::kCaller) context->callbacks().run_posted();
+    const Status status = all->result;
+    all->release();
+    return status;
+  });
+}
+
+}  // extern "C"
