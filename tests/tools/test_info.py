@@ -20,6 +20,11 @@ def test_json():
     expect("shm" in backends and "loopback" in backends, "the built-in backends are listed", sorted(backends))
     for backend in backends.values():
         expect(backend["available"] or backend["reason"], "what is not available says why", backend)
+    host = backends["shm"]["collectives"]["host"]
+    expect("f8_e4m3" in host["all_gather_v"] and "f8_e4m3" not in host["all_reduce"]["sum"], "floats of a byte travel",
+           host)
+    expect("f32" not in host["all_reduce"]["bxor"] and "u8" in host["reduce_scatter_v"]["bxor"], "ops", host)
+    expect(set(host["sparse_all_reduce"]) == {"sum", "avg"}, "sparse sums", host["sparse_all_reduce"])
     expect(info["cores"] >= 1 and info["memory_bytes"] > 0 and info["topology"]["threads"] >= 1, "the machine", info)
     expect("cross_memory_attach" in info["shm"] and "memlock_bytes" in info["shm"], "what shm may use", info["shm"])
 

@@ -44,6 +44,68 @@ json topology() {
   return result;
 }
 
+struct Named {
+  const char* name;
+  int32_t value;
+};
+constexpr Named kColls[] = {{"all_reduce", WEFT_COLL_ALL_REDUCE},
+                            {"reduce", WEFT_COLL_REDUCE},
+                            {"broadcast", WEFT_COLL_BROADCAST},
+                            {"all_gather", WEFT_COLL_ALL_GATHER},
+                            {"reduce_scatter", WEFT_COLL_REDUCE_SCATTER},
+                            {"gather", WEFT_COLL_GATHER},
+                            {"scatter", WEFT_COLL_SCATTER},
+                            {"all_to_all", WEFT_COLL_ALL_TO_ALL},
+                            {"barrier", WEFT_COLL_BARRIER},
+                            {"send", WEFT_COLL_SEND},
+                            {"recv", WEFT_COLL_RECV},
+                            {"all_gather_v", WEFT_COLL_ALL_GATHER_V},
+                            {"reduce_scatter_v", WEFT_COLL_REDUCE_SCATTER_V},
+                            {"gather_v", WEFT_COLL_GATHER_V},
+                            {"scatter_v", WEFT_COLL_SCATTER_V},
+                            {"all_to_all_v", WEFT_COLL_ALL_TO_ALL_V},
+                            {"sparse_all_reduce", WEFT_COLL_SPARSE_ALL_REDUCE}};
+constexpr Named kDtypes[] = {
+    {"u8", WEFT_DTYPE_U8},           {"i8", WEFT_DTYPE_I8},          {"u16", WEFT_DTYPE_U16},
+    {"i16", WEFT_DTYPE_I16},         {"u32", WEFT_DTYPE_U32},        {"i32", WEFT_DTYPE_I32},
+    {"u64", WEFT_DTYPE_U64},         {"i64", WEFT_DTYPE_I64},        {"f16", WEFT_DTYPE_F16},
+    {"bf16", WEFT_DTYPE_BF16},       {"f32", WEFT_DTYPE_F32},        {"f64", WEFT_DTYPE_F64},
+    {"f8_e4m3", WEFT_DTYPE_F8_E4M3}, {"f8_e5m2", WEFT_DTYPE_F8_E5M2}};
+constexpr Named kOps[] = {{"sum", WEFT_OP_SUM}, {"avg", WEFT_OP_AVG},   {"prod", WEFT_OP_PROD},
+                          {"min", WEFT_OP_MIN}, {"max", WEFT_OP_MAX},   {"band", WEFT_OP_BAND},
+                          {"bor", WEFT_OP_BOR}, {"bxor", WEFT_OP_BXOR}, {"premul_sum", WEFT_OP_PREMUL_SUM}};
+constexpr Named kMemory[] = {{"host", WEFT_DEVICE_HOST}, {"cuda", WEFT_DEVICE_CUDA}};
+
+// By memory and collective: the dtypes that it has; of one that reduces, by op.
+json capabilities(weft_context* context, const char* backend) {
+  json all = json::object();
+  for (const Named& memory : kMemory) {
+    for (const Named& coll : kColls) {
+      const auto dtypes = [&](int32_t op, bool* asked) {
+        json names = json::array();
+        for (const Named& dtype : kDtypes) {
+          uint8_t supported = 0;
+          *asked = weft_capability(context, backend, coll.value, dtype.value, op, memory.value, &supported) ==
+                   WEFT_OK;
+          if (supported != 0) names.push_back(dtype.name);
+        }
+        return names;
+      };
+      bool asked = false;
+      json of = dtypes(0, &asked);
+      if (!asked) {  // it has ops
+        of = json::object();
+        for (const Named& op : kOps) {
+          const json names = dtypes(op.value, &asked);
+          if (!names.empty()) of[op.name] = names;
+        }
+      }
+      if (!of.empty()) all[memory.name][coll.name] = of;
+    }
+  }
+  return all;
+}
+
 json backends(weft_context* context) {
   json list = json::array();
   uint64_t count = 0;
@@ -55,7 +117,8 @@ json backends(weft_context* context) {
     list.push_back({{"name", info.name},
                     {"available", info.available != 0},
                     {"module", info.is_module != 0},
-                    {"reason", info.reason}});
+                    {"reason", info.reason},
+                    {"collectives", capabilities(context, info.name)}});
   }
   return list;
 }
