@@ -6,7 +6,9 @@ it returns when the operation is complete. timeout is the operation's deadline i
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 from . import _abi
@@ -30,6 +32,7 @@ class Collectives:
     size: int
     _handle: ctypes.c_void_p
     _outstanding: list[Request]
+    _grouped: Optional[list[Any]] = None  # what is lent to the open group
 
     def all_reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, factor: float = 0.0,
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -92,6 +95,75 @@ class Collectives:
         return self._run(lib.all_to_all, [src, dst], src.address, dst.address, src.count // self.size, src.dtype,
                          options=_options(timeout), wait=wait)
 
+    def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None, *,
+                     timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """counts[r] elements of rank r, to all, at offsets[r] of dst (None: one after the other)."""
+        src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
+        blocks.check(src, blocks.counts[self.rank], "src")
+        blocks.check(dst, blocks.end, "dst")
+        return self._run(lib.all_gather_v, [src, dst], src.address, dst.address, *blocks.arrays, src.dtype,
+                         options=_options(timeout), wait=wait)
+
+    def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = Op.SUM,
+                         offsets: Optional[Sequence[int]] = None, *, factor: float = 0.0,
+                         timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """dst = the reduction of block `rank` of src; block r has counts[r] elements at offsets[r]."""
+        src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
+        blocks.check(src, blocks.end, "src")
+        blocks.check(dst, blocks.counts[self.rank], "dst")
+        return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays, dst.dtype, _op(op),
+                         options=_options(timeout, factor), wait=wait)
+
+    def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
+                 root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """counts[r] elements of rank r to root's dst, at offsets[r]; dst may be None elsewhere."""
+        src, blocks = _array(src, writes=False), _Blocks(counts, offsets, self.size)
+        blocks.check(src, blocks.counts[self.rank], "src")
+        dst = _array(dst, writes=True) if self.rank == root else None
+        if dst:
+            blocks.check(dst, blocks.end, "dst")
+        return self._run(lib.gather_v, [src, dst], src.address, dst.address if dst else None, *blocks.arrays, src.dtype,
+                         root, options=_options(timeout), wait=wait)
+
+    def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
+                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """Block r of root's src to rank r's dst; src may be None elsewhere."""
+        dst, blocks = _array(dst, writes=True), _Blocks(counts, offsets, self.size)
+        blocks.check(dst, blocks.counts[self.rank], "dst")
+        src = _array(src, writes=False) if self.rank == root else None
+        if src:
+            blocks.check(src, blocks.end, "src")
+        return self._run(lib.scatter_v, [src, dst], src.address if src else None, dst.address, *blocks.arrays, dst.dtype,
+                         root, options=_options(timeout), wait=wait)
+
+    def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
+                     src_offsets: Optional[Sequence[int]] = None, dst_offsets: Optional[Sequence[int]] = None,
+                     timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
+        """Block r of src to rank r; block r of dst from rank r. Not in place."""
+        src, dst = _array(src, writes=False), _array(dst, writes=True)
+        given, taken = _Blocks(src_counts, src_offsets, self.size), _Blocks(dst_counts, dst_offsets, self.size)
+        given.check(src, given.end, "src")
+        taken.check(dst, taken.end, "dst")
+        if src.dtype != dst.dtype:
+            raise ValueError(f"src is {src.dtype.name}, dst is {dst.dtype.name}")
+        return self._run(lib.all_to_all_v, [src, dst], src.address, *given.arrays, dst.address, *taken.arrays, src.dtype,
+                         options=_options(timeout), wait=wait)
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator[None]:
+        """Launch the calls of a with-block together, at its end: sends and receives may come in any order.
+
+        Calls that wait complete with the block as well.
+        """
+        self._raise(lib.group_begin(self._handle))
+        self._grouped = []
+        try:
+            yield
+        finally:
+            code = lib.group_end(self._handle, None)
+            self._grouped = None
+        self._raise(code)
+
     def barrier(self, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Complete when all ranks have called it."""
         return self._run(lib.barrier, [], options=_options(timeout), wait=wait)
@@ -115,6 +187,8 @@ class Collectives:
              wait: bool) -> Optional[Request]:
         if wait:
             self._raise(call(self._handle, *arguments, options, None))
+            if self._grouped is not None:
+                self._grouped.append(lent)
             return None
         handle = ctypes.c_void_p()
         self._raise(call(self._handle, *arguments, options, handle))
@@ -122,6 +196,24 @@ class Collectives:
         self._outstanding = [one for one in self._outstanding if not one.over()]
         self._outstanding.append(request)
         return request
+
+
+class _Blocks:
+    """Where the blocks of the ranks lie, in elements."""
+
+    def __init__(self, counts: Sequence[int], offsets: Optional[Sequence[int]], size: int):
+        if len(counts) != size or (offsets is not None and len(offsets) != size):
+            raise ValueError(f"there is one count, and one offset, for each of {size} ranks")
+        self.counts = [int(count) for count in counts]
+        starts = [sum(self.counts[:r]) for r in range(size)] if offsets is None else [int(at) for at in offsets]
+        self.end = max((at + count for at, count in zip(starts, self.counts) if count), default=0)
+        numbers = ctypes.c_uint64 * size
+        self.arrays = (numbers(*self.counts), None if offsets is None else numbers(*starts))
+
+    @staticmethod
+    def check(part: Region, needed: int, name: str) -> None:
+        if part.count < needed:
+            raise ValueError(f"{name} has {part.count} elements, needed are {needed}")
 
 
 def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.CollOptions]:

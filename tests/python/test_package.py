@@ -47,6 +47,38 @@ def test_collectives():
     ranks(body)
 
 
+def test_blocks():
+    """collectives of blocks of different sizes, and calls of a group in any order"""
+    def body(comm):
+        counts, offsets = [r + 1 for r in range(SIZE)], [r * 4 for r in range(SIZE)]
+        mine, wide = np.full(comm.rank + 1, comm.rank, np.float32), np.full(SIZE * 4, -1, np.float32)
+        comm.all_gather_v(mine, wide, counts, offsets)
+        for r in range(SIZE):
+            expect(np.array_equal(wide[4 * r:4 * r + counts[r]], np.full(counts[r], r)), "all_gather_v", wide)
+        packed = np.arange(sum(counts), dtype=np.float32)
+        part = np.empty(comm.rank + 1, np.float32)
+        own = packed[sum(counts[:comm.rank]):][:comm.rank + 1]
+        comm.reduce_scatter_v(packed, part, counts)
+        expect(np.array_equal(part, own * SIZE), "reduce_scatter_v", part)
+        comm.scatter_v(packed if comm.rank == 1 else None, part, counts, root=1)
+        expect(np.array_equal(part, own), "scatter_v", part)
+        whole = np.empty_like(packed)
+        comm.gather_v(part, whole if comm.rank == 1 else None, counts, root=1)
+        expect(comm.rank != 1 or np.array_equal(whole, packed), "gather_v", whole)
+        given = np.full(SIZE * (comm.rank + 1), comm.rank, np.int32)
+        taken = np.empty(sum(counts), np.int32)
+        comm.all_to_all_v(given, [comm.rank + 1] * SIZE, taken, counts)
+        expect(np.array_equal(taken, np.repeat(np.arange(SIZE), counts)), "all_to_all_v", taken)
+        to, of = (comm.rank + 1) % SIZE, (comm.rank - 1) % SIZE
+        out = np.empty(50_000, np.float64)
+        with comm.group():
+            comm.recv(out, of)
+            comm.send(np.full(50_000, comm.rank, np.float64), to)
+        expect(np.array_equal(out, np.full(50_000, of)), "a group", out)
+
+    ranks(body)
+
+
 def test_backends():
     """the backends of one host do the same, with the library's own arena memory"""
     def body(comm):
