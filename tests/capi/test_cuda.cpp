@@ -79,7 +79,7 @@ TEST_CASE(
     INFO(backend);
     const FakeCuda fake(1, 7);
     Notes notes;
-    std::atomic<int> open{0}, called{0};
+    std::atomic<int> called{0};
     const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       constexpr size_t kCount = 70'000;
       Stream stream;
