@@ -139,8 +139,7 @@ void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
 // How gradients travel, and whether the reducer re-plans by itself.
 void draw_types(Random& random, RigOptions* rig) {
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
-  // Norms are those of what travels, before it has the gradients' type again; shards have one type.
-  const bool one_type = (rig->flags & (WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED)) != 0;
+  const bool one_type = (rig->flags & WEFT_REDUCER_SHARDED) != 0;  // shards keep the size of elements
   if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
