@@ -436,9 +436,12 @@ TEST_CASE(
   weft_gather_options gather = WEFT_GATHER_OPTIONS_INIT;
   gather.flags = 1;
   CHECK(weft_reducer_gather_params(reducer, &gather) == WEFT_ERR_ARG);
+  // The next call fails on all ranks alike.
+  CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_MISMATCH);
   gather.flags = 0;
   gather.timeout_ms = -2;
   CHECK(weft_reducer_gather_params(reducer, &gather) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_MISMATCH);
   CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_OK);
   CHECK(weft_reducer_wait_param(reducer, 0, 0) == WEFT_OK);
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
