@@ -1,5 +1,5 @@
 // The default hook: one all-reduce of the bucket in place, averaged over the step's divisor. Its stages have
-// nothing to compute. Listed in the registry; calls are serialised by the engine's drive lock.
+// nothing to compute. Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
 
@@ -12,6 +12,7 @@ namespace {
 class AllReduce final : public Hook {
  public:
   std::string name() const override { return "allreduce"; }
+  StageKind stage_kind() const override { return StageKind::kNothing; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     plan->collective_count = 1;

@@ -1,5 +1,5 @@
 // fp16 and bf16: another hook, by default allreduce, works on the bucket cast to 16 bits; its result is cast
-// back. Listed in the registry; calls are serialised by the engine's drive lock.
+// back. Listed in the registry; calls never overlap (core/hook.h).
 //
 // Scaled before it is cast, so that neither the cast nor a sum overflows where the mean does not; the hook
 // inside then sees a divisor of 1, and its averages are sums. order=ddp casts first and divides in 16 bits,
@@ -90,6 +90,10 @@ class Cast final : public Hook {
   Status load(ByteView state) override { return inner_->load(state); }
   uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
   StageGate& gate() override { return inner_->gate(); }
+  HookTurn& turn() override { return inner_->turn(); }
+  StageKind stage_kind() const override {
+    return inner_->stage_kind() == StageKind::kForeign ? StageKind::kForeign : StageKind::kFinite;
+  }
 
  private:
   // Of a bucket: where the inner hook leaves its result in the scratch, and its collectives.

@@ -4,7 +4,7 @@
 // all-gather; all ranks decode the same bytes. What either encoding loses is added to the next step's
 // contributions, if feedback is on: the owner adds what its encoding lost, times the divisor.
 //
-// Made by the factories of hooks, which bring a Codec. Calls are serialised by the engine's drive lock.
+// Made by the factories of hooks, which bring a Codec. Calls never overlap (core/hook.h).
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // What hooks remember from step to step, by name of the parameter, so that it does not depend on buckets:
-// arrays of f32 of a few kinds ("error", "q"), and how many steps were made. Used by hooks under the engine's
-// drive lock.
+// arrays of f32 of a few kinds ("error", "q"), and how many steps were made. Used by hooks, whose calls
+// never overlap.
 #pragma once
 
 #include <weft/weft.h>

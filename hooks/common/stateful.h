@@ -1,5 +1,5 @@
 // A built-in hook that remembers things of its parameters: how they are saved and loaded, and what is left of
-// them over another communicator. Calls are serialised by the engine's drive lock.
+// them over another communicator. Calls never overlap (core/hook.h).
 #pragma once
 
 #include <memory>

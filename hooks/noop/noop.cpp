@@ -1,5 +1,5 @@
 // Sends nothing: every rank keeps its own gradients. For measuring what communication costs a training
-// program at most. Listed in the registry; calls are serialised by the engine's drive lock.
+// program at most. Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
 
@@ -12,6 +12,7 @@ namespace {
 class NoOp final : public Hook {
  public:
   std::string name() const override { return "noop"; }
+  StageKind stage_kind() const override { return StageKind::kNothing; }
   Status plan(const weft_bucket& /*bucket*/, weft_hook_plan* /*plan*/) override { return {}; }
   Status stage(const weft_bucket& /*bucket*/, weft_stage* /*stage*/) override { return {}; }
   bool sends_sparse() const override { return false; }

@@ -1,7 +1,7 @@
 // post_local_sgd: averages over all ranks until step `start`, then over the ranks of the hook's own
 // communicator (those of a host, say) or, with local=none, over nobody: every replica goes its own way, and
 // an averager (weft_averager) brings the models together now and then (Lin et al. 2018, "Don't use large
-// mini-batches, use local SGD"). Listed in the registry; calls are serialised by the engine's drive lock.
+// mini-batches, use local SGD"). Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +24,7 @@ class PostLocalSgd final : public StatefulHook {
       : StatefulHook(std::move(log)), settings_(std::move(settings)) {}
 
   std::string name() const override { return settings_.name; }
+  StageKind stage_kind() const override { return StageKind::kNothing; }
   bool equal_results() const override { return false; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {

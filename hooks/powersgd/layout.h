@@ -1,5 +1,5 @@
 // Where a bucket's matrices and their factors lie, and what powersgd's options are. Used by powersgd.cpp
-// under the engine's drive lock; made anew for every bucket that it looks at, without allocating once it has
+// with the hook's turn; made anew for every bucket that it looks at, without allocating once it has
 // seen the largest.
 #pragma once
 

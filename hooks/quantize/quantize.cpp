@@ -1,7 +1,7 @@
 // quantize: DistributedDataParallel's quantisation hooks, for comparison: a byte a value between the least
 // and the largest one of the bucket (per tensor) or of every 512 values (per channel), gathered from all
 // ranks and averaged. Each rank sends its bucket to all others, so int8 moves less from three ranks on; there
-// is no error feedback. Listed in the registry; calls are serialised by the engine's drive lock.
+// is no error feedback. Listed in the registry; calls never overlap (core/hook.h).
 #include <algorithm>
 #include <bit>
 #include <cmath>

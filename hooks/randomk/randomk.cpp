@@ -1,7 +1,7 @@
 // randomk: values at random places, the same ones on all ranks, so that only values travel, in one
 // all-reduce. With feedback the rest is kept (Stich et al. 2018, "Sparsified SGD with memory"); that is off
 // by default, since what has waited for many steps and then comes at once makes training with momentum
-// unstable. Listed in the registry; calls are serialised by the engine's drive lock.
+// unstable. Listed in the registry; calls never overlap (core/hook.h).
 #include <cmath>
 #include <limits>
 #include <memory>

@@ -266,8 +266,8 @@ WEFT_API weft_status weft_context_create(const weft_context_options* options, we
 
 /* Destroy a context: its communicators fail with WEFT_ERR_CANCELLED, its threads end, its callbacks never run
  * again. Handles made from it stay valid until they are destroyed or released; their calls return errors.
- * Returns WEFT_ERR_TIMEOUT if a callback of the program has not returned within 10 s: the context is
- * destroyed all the same, the callback left to itself. A hook's stage that does not return is waited for.
+ * Returns WEFT_ERR_TIMEOUT if a callback of the program, or a stage of its hook, has not returned within
+ * 10 s: the context is destroyed all the same, the callback or stage left to itself, with what it touches.
  * Threads: any thread, also while others call its communicators; not from a callback (WEFT_ERR_STATE).
  * Since 1.0 */
 WEFT_API weft_status weft_context_destroy(weft_context** context);
@@ -698,10 +698,13 @@ typedef struct weft_stage {
   uint64_t moved_count; /* the largest of these; 0: no collective took place */
 } weft_stage;
 
-/* A user's hook. plan and stage are required, the others may be NULL. Calls for one reducer are serialised;
- * they run on the progress thread or inside a Weft call, may compute but not block, and may not call Weft
- * except as convention 10 says. A result other than WEFT_OK fails the step on every rank with the text in
- * message (zero-terminated, 256 bytes). */
+/* A user's hook. plan and stage are required, the others may be NULL. Calls of one hook never overlap, also
+ * where several reducers share it. stage and join run on a thread of Weft's own (weft-worker, one a context),
+ * in caller mode inside Weft calls; operations go on meanwhile. The other calls run inside the program's. They
+ * may not call Weft except as convention 10 says. A stage that has not returned, or been completed, by the
+ * step's deadline fails the step on every rank and is named; on a thread of its own it is left to itself, with
+ * bucket, scratch and hook, until it returns (in caller mode the call cannot return before it). A result other
+ * than WEFT_OK fails the step on every rank with the text in message (zero-terminated, 256 bytes). */
 typedef struct weft_hook_table {
   size_t struct_size;
   const char* name; /* agreed across ranks, copied */
@@ -717,7 +720,7 @@ typedef struct weft_hook_table {
   /* Write state: *size is the capacity in and the need out; buffer may be NULL to ask. */
   weft_status (*save)(void* user_data, void* buffer, uint64_t* size, char* message);
   weft_status (*load)(void* user_data, const void* buffer, uint64_t size, char* message);
-  void (*free_user_data)(void* user_data); /* once, after the last call */
+  void (*free_user_data)(void* user_data); /* once, after the last call has returned; any thread */
 } weft_hook_table;
 
 /* How a built-in hook is made. */
@@ -750,7 +753,8 @@ WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_
                                               weft_status result);
 /* Write a hook's state (error feedback, factors, counters) as bytes for the caller to keep; one blob a rank.
  * *size is the capacity in and the need out; buffer may be NULL to ask. Returns WEFT_ERR_ARG if the buffer is
- * too small, and what a hook of the program's own returns. error may be NULL. Between steps only. The format
+ * too small, and what a hook of the program's own returns; WEFT_ERR_STATE if a stage of it does not return
+ * within 10 s. error may be NULL. Between steps only. The format
  * is in docs/hooks.md. Threads: one thread at a time. Since 1.0 */
 WEFT_API weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_error* error);
 /* Put saved state into a hook of the same name and options, before its reducer is created or between steps.
@@ -937,8 +941,9 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
- * ranks count on this one. Gradients are not touched any more when it returns, within 10 s. Threads: any
- * thread, not from a callback; no other call on the reducer may be running. Since 1.0 */
+ * ranks count on this one. Gradients are not touched any more when it returns, within 10 s; a stage of its
+ * hook that has not returned by then is left to itself. Threads: any thread, not from a callback; no other call
+ * on the reducer may be running. Since 1.0 */
 WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
 
 /* Where parameter `param`'s gradient lives in view mode: its strides are the parameter's when those are

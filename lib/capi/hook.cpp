@@ -30,6 +30,14 @@ std::shared_ptr<Log> log_of(const weft_context& context) {
   return {context.rep, &context.rep->log()};
 }
 
+// One that runs has a moment to return: between steps there is none.
+template <class Work>
+Status between_stages(weft_hook& hook, Work&& work) {
+  Context& context = *hook.context;
+  const Deadline deadline = Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0);
+  return with_turn(context, *hook.rep, deadline, work);
+}
+
 }  // namespace
 
 extern "C" {
@@ -83,7 +91,7 @@ weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_e
     WEFT_NOT_NULL(size);
     WEFT_TRY(check_call(*hook->context));
     Bytes blob;
-    WEFT_TRY(hook->context->engine().locked([&] { return save_hook(*hook->rep, &blob); }));
+    WEFT_TRY(between_stages(*hook, [&] { return save_hook(*hook->rep, &blob); }));
     const uint64_t capacity = *size;
     *size = blob.size();
     if (buffer == nullptr) return {};
@@ -102,7 +110,7 @@ weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, w
     WEFT_NOT_NULL(buffer);
     WEFT_TRY(check_call(*hook->context));
     const ByteView blob(static_cast<const std::byte*>(buffer), size);
-    return hook->context->engine().locked([&] { return load_hook(*hook->rep, blob); });
+    return between_stages(*hook, [&] { return load_hook(*hook->rep, blob); });
   });
 }
 

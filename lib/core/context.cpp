@@ -20,7 +20,8 @@ Context::Context(ContextOptions options)
       log_(options_.log_sink, options_.log_level),
       gate_(options_.accelerator),
       callbacks_(options_.mode, options_.thread_start),
-      engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode) {
+      engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode),
+      stages_(clock_, options_.thread_start) {
   if (!options_.clock) system_clock_ = static_cast<SystemClock*>(clock_.get());
 }
 
@@ -41,6 +42,8 @@ Status Context::close() {
     if (Status closed = comm->close(); status.ok()) status = std::move(closed);
   }
   engine_.stop();
+  if (Status stopped = stages_.stop(WEFT_DEFAULT_DESTROY_TIMEOUT_MS); status.ok())
+    status = std::move(stopped);
   if (Status drained = callbacks_.drain(); status.ok()) status = std::move(drained);
   return status;
 }

@@ -19,6 +19,7 @@
 #include "core/engine.h"
 #include "core/flight.h"
 #include "core/fork_guard.h"
+#include "core/stage_worker.h"
 #include "core/stream_gate.h"
 #include "core/trace_sink.h"
 
@@ -63,6 +64,7 @@ class Context : public std::enable_shared_from_this<Context> {
   // It works, and what it is; or kUnavailable and why not. Loads its library the first time.
   Status probe_accelerator(std::string* detail);
   StreamGate& gate() { return gate_; }
+  StageWorker& stages() { return stages_; }
   const DeviceOps& host() const { return *options_.host; }
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
@@ -91,6 +93,25 @@ class Context : public std::enable_shared_from_this<Context> {
   StreamGate gate_;
   Callbacks callbacks_;
   Engine engine_;
+  StageWorker stages_;
 };
+
+// Call a hook, for the program: never beside a stage. kState: one has not returned by the deadline.
+template <class Work>
+Status with_turn(Context& context, Hook& hook, Deadline deadline, Work&& work) {
+  if (context.engine().mode() == Engine::Mode::kCaller) return context.engine().locked(work);
+  if (!hook.turn().take(context.clock(), deadline)) {
+    return Status::error(Code::kState, "a stage of hook '" + hook.name() + "' has not returned");
+  }
+  const struct Turn {
+    Context& context;
+    Hook& hook;
+    ~Turn() {
+      hook.turn().give();
+      context.stages().turn_over();
+    }
+  } turn{context, hook};
+  return work();
+}
 
 }  // namespace weft

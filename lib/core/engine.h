@@ -4,13 +4,14 @@
 //
 // The drive lock: held by whoever polls. Everything that tasks touch is guarded by it, so lanes, backends and
 // the reducer's progress need no locks of their own. It is never held while waiting, and never while user
-// code runs, hooks' stages excepted.
+// code runs, hooks' stages in `caller` mode excepted.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -55,6 +56,16 @@ class Engine {
   // Drive until done() or the deadline; returns done(). done() is called without the drive lock.
   template <class Done>
   bool wait(Done&& done, Deadline deadline) {
+    struct Idle {
+      bool wanted(Poll /*last*/) { return false; }
+      bool help() { return false; }
+    } idle;
+    return wait(done, deadline, idle);
+  }
+
+  // The same, and do helper's work meanwhile (StageWorker::Helper): help() when it is wanted(last poll).
+  template <class Done, class Helper>
+  bool wait(Done&& done, Deadline deadline, Helper& helper) {
     Poll last = Poll::kParked;
     bool helping = false;
     bool in_time = true;
@@ -63,6 +74,14 @@ class Engine {
       last = drive(&driven);
       if (!driven) last = Poll::kWaiting;  // who drives may have more to do, and may stop because we wait
       if (done()) break;
+      if (driven && helper.wanted(last)) {
+        leave_wait(std::exchange(helping, false), last);  // the thread polls meanwhile
+        if (helper.help()) {
+          last = Poll::kWaiting;  // what came of it is to be polled
+          round = 0;
+          continue;
+        }
+      }
       if (driven && last == Poll::kAdvanced) {
         round = 0;
         continue;

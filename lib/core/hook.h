@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/status.h"
 #include "core/device.h"
+#include "core/hook_turn.h"
 #include "core/stage_gate.h"
 
 namespace weft {
@@ -20,7 +21,15 @@ namespace weft {
 class Comm;
 class Log;
 
-// Threads: calls for one reducer are serialised by the engine's drive lock; gate() and name() any thread.
+// What a hook's stages compute, and so who runs them (core/stage_worker.h).
+enum class StageKind : uint8_t {
+  kNothing,  // or next to it: whoever polls, under the drive lock
+  kFinite,   // the worker, or who waits for the step
+  kForeign,  // the program's code, which may never return: the worker alone
+};
+
+// Threads: calls never overlap: each is made with the hook's turn taken (with_turn, Step), in `caller` mode
+// under the engine's drive lock; gate(), turn() and name() any thread.
 class Hook {
  public:
   virtual ~Hook() = default;
@@ -34,6 +43,7 @@ class Hook {
   virtual bool plain() const { return false; }
   // Whether sparse gradients, which travel without the hook, do so: noop keeps them, too.
   virtual bool sends_sparse() const { return true; }
+  virtual StageKind stage_kind() const { return StageKind::kFinite; }
   // Whether every rank has the same results after it.
   virtual bool equal_results() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
@@ -52,9 +62,11 @@ class Hook {
 
   // Where a stage that set `pending` is completed, with the generation of its token.
   virtual StageGate& gate() { return gate_; }
+  virtual HookTurn& turn() { return turn_; }
 
  private:
   StageGate gate_;
+  HookTurn turn_;
   std::shared_ptr<Comm> comm_;
 };
 

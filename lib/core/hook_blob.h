@@ -1,5 +1,5 @@
 // Saved state of a hook as bytes that tell what they are: "WEFTHOOK", a version, the hook's full name, its
-// state, and a checksum of all that (docs/hooks.md). Called by lib/capi under the engine's drive lock.
+// state, and a checksum of all that (docs/hooks.md). Called by lib/capi with the hook's turn.
 #pragma once
 
 #include <string>

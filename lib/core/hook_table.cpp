@@ -39,6 +39,7 @@ class HookTable final : public Hook {
   HookTable& operator=(const HookTable&) = delete;
 
   std::string name() const override { return name_; }
+  StageKind stage_kind() const override { return StageKind::kForeign; }
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     return call("plan", table_.plan, &bucket, plan);
   }

@@ -135,11 +135,14 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
 }
 
 // The hook's plans and all memory; local.
-Status furnish_local(ReducerState* s) {
+Status furnish_local(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size());
-  WEFT_TRY(context.engine().locked([&] {
+  s->worker =
+      context.engine().mode() == Engine::Mode::kThread && s->hook->stage_kind() != StageKind::kNothing;
+  if (s->worker) WEFT_TRY(context.stages().start());
+  WEFT_TRY(with_turn(context, *s->hook, deadline, [&] {
     Status made = make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule);
     s->hook_bytes = s->hook->memory_bytes();
     return made;
@@ -275,7 +278,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
 }
 
 Status Reducer::furnish(ReducerState* state, Deadline deadline) {
-  const Status furnished = furnish_local(state);
+  const Status furnished = furnish_local(state, deadline);
   ByteWriter planned;
   if (furnished.ok()) state->schedule.write(&planned);
   const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
@@ -326,9 +329,11 @@ Reducer::~Reducer() {
         Status::error(Code::kCancelled, cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
             .with_ranks({comm.rank()}));
   }
+  const Deadline deadline = Deadline::after(context.clock(), kDestroyTimeoutMs, 0);
   // Also a step that finish gave up on ends, once its stage returns.
-  const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); },
-                                                     Deadline::after(context.clock(), kDestroyTimeoutMs, 0));
+  const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); }, deadline);
+  // One that does not keeps what it touches, and the hook.
+  context.engine().wait([&] { return !step_->stage_out(); }, deadline);
   const bool gathered = end_gather();
   unmake_step();
   if (!quiet || step_->stage_given_up()) {

@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kCopyMs = 2000;  // for a gradient that another thread copies
+constexpr int64_t kPatienceMs = 2000;  // for a stage, or a gradient that another thread copies
 
 }  // namespace
 
@@ -96,12 +96,14 @@ Status Reducer::check_rebind(Comm& comm) {
   }
   settle_gather().ok();  // that it failed is known by then
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
-  if (!quiet || step_->stage_given_up()) {
+  const auto returned = [&] { return !step_->stage_out(); };
+  const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
+  if (!quiet || step_->stage_given_up() || !context.engine().wait(returned, soon)) {
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
   }
   // A gradient that came too late for the step may still be on its way into its bucket.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
-  if (!context.engine().wait(settled, Deadline::after(context.clock(), kCopyMs, 0))) {
+  if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
     return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");
   }
   return comm.failed() ? comm.failure() : Status();
@@ -128,7 +130,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   next->buckets = old.buckets;
   next->plan = std::move(plan);
   if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
-  Status bound = context.engine().locked([&] {
+  Status bound = with_turn(context, *next->hook, deadline, [&] {
     WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
     return relocation ? next->hook->replan(next->plan.buckets.size()) : Status();
   });

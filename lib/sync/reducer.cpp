@@ -184,7 +184,12 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, int64_t timeo
   step_->set_deadline(deadline);
   const Deadline give_up = with_grace(deadline);
   const auto over = [&] { return step_->finished(stamp_); };
-  if (!context.engine().wait(over, give_up)) {
+  const auto wait = [&] {
+    if (!s.worker || s.hook->stage_kind() == StageKind::kForeign) return context.engine().wait(over, give_up);
+    StageWorker::Helper helper(context.stages(), &s);
+    return context.engine().wait(over, give_up, helper);
+  };
+  if (!wait()) {
     step_->seal();
     s.comm->fail(Status::error(Code::kTimeout,
                                cat("rank ", s.comm->rank(), ", ", step_text(),
@@ -272,9 +277,11 @@ Status Reducer::close_step(uint64_t entered_ns) {
     return {};
   }
   stats_.failed_steps++;
-  last_error_ = s.comm->failure()
-                    .with_prefix(cat(text, ", ", done, " of ", bucket_count(), " buckets reduced: "))
-                    .with_step(stats_.steps);
+  std::string how_far = cat(done, " of ", bucket_count(), " buckets reduced");
+  const Status failure = s.comm->failure();
+  const std::string left = over ? step_->left_text() : std::string();
+  if (!left.empty() && failure.text().find(left) == std::string::npos) how_far += cat(", ", left);
+  last_error_ = failure.with_prefix(cat(text, ", ", how_far, ": ")).with_step(stats_.steps);
   return last_error_;
 }
 

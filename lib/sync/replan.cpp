@@ -203,13 +203,13 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   next->lane = old.lane;
   next->plan = std::move(plan);
   const uint64_t buckets = next->plan.buckets.size();
-  const Status told = context.engine().locked([&] { return next->hook->replan(buckets); });
+  const Status told = with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
   if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
   WEFT_TRY(told);
   Relocation relocation(old, next.get());
   if (const Status furnished = furnish(next.get(), deadline); !furnished.ok()) {
-    static_cast<void>(
-        context.engine().locked([&] { return old.hook->replan(old.plan.buckets.size()); }).ok());
+    const auto back = [&] { return old.hook->replan(old.plan.buckets.size()); };
+    static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
     return furnished;
   }
   relocation.run();

@@ -111,7 +111,7 @@ struct Schedule {
 uint64_t least_bytes(const CollectiveArgs& args, int size);
 
 // Ask the hook for every bucket. kHook from it, kArg for what it may not declare, kUnsupported; the text
-// names hook, bucket and collective. Under the engine's drive lock.
+// names hook, bucket and collective. With the hook's turn.
 Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, HookViews* views,
                      Schedule* schedule);
 

@@ -35,6 +35,7 @@ struct ReducerState {
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
   std::shared_ptr<Hook> hook;
   std::shared_ptr<Lane> hook_lane;  // of its own communicator, if it has one
+  bool worker = false;              // the hook's stages run on the context's worker
   uint64_t flags = 0;               // WEFT_REDUCER_*, of which some are told apart here
   bool copy = true;                 // WEFT_GRADIENT_COPY
   bool retain = false;              // WEFT_REDUCER_RETAIN

@@ -9,6 +9,8 @@ namespace weft {
 namespace {
 
 constexpr uint32_t kWatchEvery = 64;  // fruitless polls between looks at the clock
+// How much later than the step its collectives are late: the rank whose stage does not return says so first.
+constexpr uint64_t kStageFirstNs = 250'000'000;
 
 }  // namespace
 
@@ -18,13 +20,16 @@ Step::Step(std::shared_ptr<ReducerState> state)
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
       waits_(s_.comm->size()) {
-  for (uint32_t b = 0; b < bucket_count(); b++) running_.emplace_back(engine_);
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
   late_.reserve(bucket_count());
+  std::vector<size_t> counts(bucket_count());
   for (const Slot& slot : s_.schedule.slots) {
     const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
-    if (slot.dynamic) running_[slot.bucket].counts.resize(static_cast<size_t>(comm.size()));
+    if (slot.dynamic) counts[slot.bucket] = static_cast<size_t>(comm.size());
+  }
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    running_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
@@ -68,6 +73,7 @@ Poll Step::poll() {
   // Requests have deadlines of their own, and their lane knows better who is missing.
   if (collected_ < submitted_) {
     waits_.look(*s_.lane, clock_.now_ns());
+    if (!pending_.empty()) watch();
     return Poll::kWaiting;
   }
   watch();
@@ -91,6 +97,7 @@ void Step::start(uint32_t stamp) {
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
   waits_.clear();
   applied_deadline_ns_ = UINT64_MAX;
+  given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
   for (Running& r : running_) {
     r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = 0;
@@ -104,12 +111,7 @@ void Step::start(uint32_t stamp) {
 Poll Step::give_up() {
   // Whoever shares the hook's communicator has failed as well, or will.
   if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
-  for (const uint32_t b : pending_) {
-    if (s_.plan.buckets[b].sparse) continue;
-    s_.hook->gate().close(running_[b].generation);
-    stage_given_up_ |= !running_[b].waiter.done();
-  }
-  pending_.clear();
+  if (!stages_ended()) return Poll::kWaiting;
   for (; collected_ < submitted_; collected_++) {
     if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
   }
@@ -171,12 +173,7 @@ bool Step::launch() {
   weft_bucket& view = s_.views->bucket(b);
   view.step = begun_.number;
   view.divisor = divisor(s_.hook_lane != nullptr);
-  const bool empty = begun_.zeros && (begun_.record.flags & OpeningRecord::kData) == 0;
-  if (const Status joined = empty ? s_.hook->join(view) : Status(); !joined.ok()) {
-    stage_failed(b, joined);
-    return true;
-  }
-  run_stage(b);
+  run_stage(b, begun_.zeros && (begun_.record.flags & OpeningRecord::kData) == 0);
   return true;
 }
 
@@ -226,7 +223,12 @@ void Step::apply_deadline() {
   const uint64_t deadline = deadline_ns_.load(std::memory_order_acquire);
   if (deadline == applied_deadline_ns_) return;
   applied_deadline_ns_ = deadline;
-  for (size_t i = collected_; i < submitted_; i++) request(i).deadline = Deadline::at(deadline);
+  for (size_t i = collected_; i < submitted_; i++) request(i).deadline = request_deadline();
+}
+
+Deadline Step::request_deadline() const {
+  const uint64_t later = s_.hook->stage_kind() == StageKind::kNothing ? 0 : kStageFirstNs;
+  return Deadline::at(applied_deadline_ns_ + std::min(later, UINT64_MAX - applied_deadline_ns_));
 }
 
 // Nothing is on the lane: a stage is pending, or a gradient is still being copied.
@@ -243,7 +245,9 @@ void Step::watch() {
 
 std::string Step::where() const {
   if (!pending_.empty()) {
-    const uint32_t b = pending_.front();
+    const auto runs = [&](uint32_t b) { return running_[b].job->running(); };
+    const auto found = std::find_if(pending_.begin(), pending_.end(), runs);
+    const uint32_t b = found != pending_.end() ? *found : pending_.front();
     if (s_.plan.buckets[b].sparse) return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
     return cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages, " of ",
                s_.plan.text(s_.manifest, b));
@@ -292,7 +296,9 @@ Step::Times Step::times(uint32_t bucket) const {
 }
 
 uint64_t Step::memory_bytes() const {
-  return sizeof *this + running_.size() * sizeof(Running) +
+  uint64_t jobs = 0;
+  for (const Running& running : running_) jobs += running.job->memory_bytes();
+  return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
          records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
          rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes();

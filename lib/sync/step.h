@@ -1,15 +1,18 @@
-// The half of a reducer that the engine drives: launches buckets in order, runs the hook's stages and submits
-// its collectives in the schedule's order, and copies results back as soon as a bucket is done.
+// The half of a reducer that the engine drives: launches buckets in order, has the hook's stages run and
+// submits its collectives in the schedule's order, and copies results back as soon as a bucket is done.
 //
 // Threads: poll and everything private under the engine's drive lock. prepare, deadline: the program's thread
 // that begins and finishes. finished: any thread; result and times after it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +20,7 @@
 #include "core/request.h"
 #include "core/stage_gate.h"
 #include "core/trace_sink.h"
+#include "sync/stage_job.h"
 #include "sync/state.h"
 #include "sync/waits.h"
 
@@ -103,6 +107,13 @@ class Step final : public Task, public FlightSource {
   uint64_t sent_bytes() const { return sent_bytes_; }
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
   bool stage_given_up() const { return stage_given_up_; }
+  // A stage's call has not returned yet, or who made it still holds what it touches. Any thread.
+  bool stage_out() const {
+    return std::any_of(running_.begin(), running_.end(),
+                       [](const Running& r) { return r.job.use_count() > 1; });
+  }
+  // Of the step that was given up, which stage that is; empty if there is none.
+  const std::string& left_text() const { return left_text_; }
   uint64_t memory_bytes() const;
 
   Poll poll() override;
@@ -111,20 +122,20 @@ class Step final : public Task, public FlightSource {
  private:
   // A bucket's progress in the current step.
   struct Running {
-    explicit Running(Engine& engine) : waiter(engine) {}
+    Running(Engine& engine, std::shared_ptr<StageJob> its_job) : waiter(engine), job(std::move(its_job)) {}
     StageWaiter waiter;
+    const std::shared_ptr<StageJob> job;
     std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
     uint64_t transfer_ns = 0;
     uint64_t sent_bytes = 0;
     uint64_t generation = 0;        // of the stage that is pending
-    uint64_t stage_began_ns = 0;    // if a trace runs
+    uint64_t stage_began_ns = 0;    // of a sparse gradient, if a trace runs
     uint32_t stages = 0;            // completed
     uint64_t count = 0;             // that the last stage set: none of the optional collective after it if 0
-    uint32_t counted = UINT32_MAX;  // the dynamic collective that `counts` are of
+    uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts are of
     uint64_t moved = 0;             // the largest of them
-    std::vector<uint64_t> counts;   // one a rank, from other processes until `counted` is set
     uint32_t absent = 0;            // parameters
     bool skipped = false;           // it does not travel
   };
@@ -143,6 +154,7 @@ class Step final : public Task, public FlightSource {
   uint64_t rounded_bytes() const;
   bool measure();
   void apply_deadline();
+  Deadline request_deadline() const;
   void watch();
 
   void opened();
@@ -163,14 +175,17 @@ class Step final : public Task, public FlightSource {
   Owned owned(uint32_t param) const;
   double factor() const;
   bool in_place(uint32_t bucket) const;
-  void run_stage(uint32_t bucket);
+  void run_stage(uint32_t bucket, bool joins = false);
+  bool run_here(StageJob& job);
+  bool settle(uint32_t bucket);
+  bool stages_ended();
   // Of a sparse bucket (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
   void run_sparse_stage(uint32_t bucket);
   bool work_on_sparse(uint32_t bucket);
   bool scale_sparse(uint32_t bucket);
   void sparse_failed(uint32_t bucket, const Status& status);
-  void stage_done(uint32_t bucket);
+  void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
   void stage_failed(uint32_t bucket, const Status& status);
   // True when the bucket's result is where it belongs.
   bool copy_piece(uint32_t bucket);
@@ -207,6 +222,8 @@ class Step final : public Task, public FlightSource {
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;
   bool stage_given_up_ = false;
+  std::string left_text_;
+  uint64_t given_up_ns_ = 0;            // the failure was seen; 0: there is none
   std::vector<OpeningRecord> records_;  // of all ranks
   Opening opening_;
   std::vector<uint64_t> digests_;  // of all ranks

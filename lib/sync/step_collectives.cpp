@@ -109,7 +109,7 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->dst = reinterpret_cast<std::byte*>(finishing_.data());
   } else if (slot.kind == Slot::Kind::kCounts) {
     args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
-    args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].counts.data());
+    args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].job->counts.data());
   } else if (slot.kind == Slot::Kind::kSparse) {
     sparse(slot.bucket).fill(slot.index, args);
     args->ordered = s_.ordered && is_reduction(args->coll);
@@ -134,7 +134,7 @@ bool Step::submit() {
     next.start_ns = 0;
     next.args = slot.args;
     fill(slot, &next.args);
-    next.deadline = Deadline::at(applied_deadline_ns_);
+    next.deadline = request_deadline();
     // An average shows its divisor; here a stage divides by it.
     if (!s_.uneven && slot.of_bucket() && !slot.average) {
       next.args.tag += (begun_.record.micro_batches - 1) * kSplitMixStep;
@@ -209,7 +209,7 @@ bool Step::collect() {
 void Step::counted(const Slot& slot) {
   Running& running = running_[slot.bucket];
   const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective follows
-  const Status judged = judge_counts(running.counts, most, &running.moved);
+  const Status judged = judge_counts(running.job->counts, most, &running.moved);
   if (judged.ok()) {
     running.counted = slot.index;
   } else {

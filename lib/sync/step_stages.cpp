@@ -1,38 +1,73 @@
-// The stages of a step's hook: run between its collectives, and perhaps completed later. Called from
-// Step::poll.
+// The stages of a step's hook: run between its collectives, in place or by the context's worker, and perhaps
+// completed later. Called from Step::poll.
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/step.h"
 
 namespace weft {
+namespace {
 
-void Step::run_stage(uint32_t bucket) {
+// For a stage to return once the communicator has failed, unless the step's deadline has passed: what comes
+// next (rebind, destroy) finds nothing of the hook running.
+constexpr uint64_t kReturnNs = 1'000'000'000;
+
+}  // namespace
+
+void Step::run_stage(uint32_t bucket, bool joins) {
   if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket);
   Running& running = running_[bucket];
   weft_stage stage{};
   stage.struct_size = sizeof stage;
   stage.index = running.stages;
   if (running.stages > 0 && running.counted == running.stages - 1) {
-    stage.counts = running.counts.data();
+    stage.counts = running.job->counts.data();
     stage.moved_count = running.moved;
   }
   // Opened before the call: the completion may come before the call returns.
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
-  running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
-  Status status = s_.comm->reach(FailPlace::kStage, bucket, stage.index);
-  if (status.ok()) status = s_.hook->stage(s_.views->bucket(bucket), &stage);
-  running.count = stage.dynamic_count;
-  if (status.ok() && stage.pending != 0) {
+  running.job->prepare(stage, joins);
+  if (run_here(*running.job)) {
+    if (!settle(bucket)) pending_.push_back(bucket);
+  } else {
     pending_.push_back(bucket);
-    return;
+    s_.comm->context().stages().post(running.job);
   }
-  s_.hook->gate().close(running.generation);
+}
+
+// In `caller` mode, and what computes nothing.
+bool Step::run_here(StageJob& job) {
+  if (engine_.mode() == Engine::Mode::kCaller) {
+    job.run();
+    return true;
+  }
+  if (s_.worker || !s_.hook->turn().try_take()) return false;
+  job.run();
+  s_.hook->turn().give();
+  s_.comm->context().stages().turn_over();
+  return true;
+}
+
+// False: the stage's call has not returned, or who completes it later has not.
+bool Step::settle(uint32_t bucket) {
+  Running& running = running_[bucket];
+  const StageJob& job = *running.job;
+  if (job.out()) return false;
+  Status status = job.status();
+  const bool later = status.ok() && job.stage().pending != 0;
+  if (later && !running.waiter.done()) return false;
+  if (later) {
+    status = running.waiter.result();
+  } else {
+    s_.hook->gate().close(running.generation);
+  }
+  running.count = job.stage().dynamic_count;
   if (status.ok()) {
-    stage_done(bucket);
+    stage_done(bucket, job.began_ns(), later ? 0 : job.ended_ns());
   } else {
     stage_failed(bucket, status);
   }
+  return true;
 }
 
 // Stages that completed since the last look.
@@ -41,23 +76,47 @@ bool Step::resume() {
     const uint32_t b = pending_[i];
     const bool sparse = s_.plan.buckets[b].sparse;
     if (sparse && !work_on_sparse(b)) return true;
-    if (!sparse && !running_[b].waiter.done()) continue;
+    if (!sparse && !settle(b)) continue;
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    const Status status = sparse ? Status() : running_[b].waiter.result();
-    if (status.ok()) {
-      stage_done(b);
-    } else {
-      stage_failed(b, status);
-    }
+    if (sparse) stage_done(b, running_[b].stage_began_ns, 0);
     return true;
   }
   return false;
 }
 
-void Step::stage_done(uint32_t bucket) {
+// After a failure. A stage that has not begun never does; one that runs has a moment to return, and is then
+// set aside: it keeps what it touches until it does.
+bool Step::stages_ended() {
+  if (given_up_ns_ == 0) given_up_ns_ = clock_.now_ns();
+  StageWorker& worker = s_.comm->context().stages();
+  bool out = false;
+  for (const uint32_t b : pending_) {
+    StageJob& job = *running_[b].job;
+    if (job.out()) worker.cancel(job);
+    out |= job.out();
+  }
+  const uint64_t now = out ? clock_.now_ns() : 0;
+  if (out && now < applied_deadline_ns_ && now - given_up_ns_ < kReturnNs) return false;
+  if (out) left_text_ = where();
+  for (const uint32_t b : pending_) {
+    if (s_.plan.buckets[b].sparse) continue;
+    const Running& running = running_[b];
+    s_.hook->gate().close(running.generation);
+    if (running.job->out()) {
+      worker.set_aside(*running.job);
+    } else if (running.job->stage().pending != 0 && !running.waiter.done()) {
+      stage_given_up_ = true;
+    }
+  }
+  pending_.clear();
+  return true;
+}
+
+// ended_ns: 0 for just now.
+void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
   Running& running = running_[bucket];
-  if (running.stage_began_ns != 0) {
-    trace(TraceKind::kStage, bucket, running.stages, running.stage_began_ns, clock_.now_ns());
+  if (began_ns != 0) {
+    trace(TraceKind::kStage, bucket, running.stages, began_ns, ended_ns != 0 ? ended_ns : clock_.now_ns());
   }
   running.stages++;
   if (running.stages == s_.schedule.buckets[bucket].collectives + 1) results_.push_back(bucket);

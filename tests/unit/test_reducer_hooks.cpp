@@ -478,6 +478,8 @@ TEST_CASE("a hook that fails on one rank fails the step on all with its message"
       const Status readied = begun.ok() ? ready_all(*reducer, pointers(gradients), 1) : begun;
       self.expect(readied.ok() || readied.code() == Code::kHook, "ready: " + readied.text());
       const Status status = begun.ok() ? reducer->finish({}) : begun;
+      // In its last stage the rank owes the others nothing: they may have finished.
+      if (stage == 2 && self.rank != 2 && status.ok()) return;
       self.expect(status.code() == Code::kHook, "code: " + status.text());
       self.expect(has(status.text(), "the matrix is singular") && has(status.text(), "'by_hand'") &&
                       has(status.text(), "rank 2, step 0, bucket 1 ['b'], stage " + std::to_string(stage)),
@@ -551,8 +553,9 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
   std::atomic<bool> encoded{false};
   const auto failures = run_threads(2, [&](Rank& self) {
     User u;
+    const auto hook = hook_by_hand(&u);
     std::unique_ptr<Reducer> reducer;
-    self.expect(make_reducer(self.comm, model, hook_by_hand(&u), &reducer, {.limits = {0}}), "create");
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {0}}), "create");
     if (!reducer) return;
     Gradients gradients(model);
     Engine& engine = self.comm->context().engine();
@@ -560,11 +563,19 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
     const Deadline deadline = Deadline::after(self.comm->context().clock(), 60'000, 0);
     if (self.rank == 0) {
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
-      const auto has_encoded = [&] { return engine.locked([&] { return u.stages.size() >= 2; }); };
-      self.expect(engine.wait(has_encoded, deadline), "encoded in time");
-      self.expect(engine.locked([&] { return u.stages; }) ==
-                      std::vector<std::pair<uint32_t, uint32_t>>{{0, 0}, {1, 0}},
-                  "both first stages, and nothing else");
+      // Nothing of the hook runs beside what looks at it.
+      using Stages = std::vector<std::pair<uint32_t, uint32_t>>;
+      const auto stages = [&] {
+        Stages seen;
+        const auto look = [&] {
+          seen = u.stages;
+          return Status();
+        };
+        self.expect(with_turn(self.comm->context(), *hook, deadline, look), "a look at the stages");
+        return seen;
+      };
+      self.expect(engine.wait([&] { return stages().size() >= 2; }, deadline), "encoded in time");
+      self.expect(stages() == Stages{{0, 0}, {1, 0}}, "both first stages, and nothing else");
       encoded = true;
     } else {
       self.expect(engine.wait([&] { return encoded.load(); }, deadline), "rank 0 encoded");
@@ -603,7 +614,7 @@ TEST_CASE("a gradient is not written any more once finish has given up on a stag
     const float before = gradient[0];
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
-    while (!stuck.begun) std::this_thread::yield();  // on the progress thread, not inside finish
+    while (!stuck.begun) std::this_thread::yield();  // on the worker
     self.expect(reducer->finish({}).code() == Code::kTimeout, "finish");
     stuck.release = true;
     reducer.reset();  // waits for the stage

@@ -1,0 +1,35 @@
+// Whose turn it is to call a hook: one call at a time, whoever makes it. A stage takes the turn if it is free
+// and comes back later if not; the program's calls (plans, rebind, save) wait for it, and come before stages.
+// Part of Hook.
+#pragma once
+
+#include <atomic>
+
+#include "base/clock.h"
+
+namespace weft {
+
+// Threads: any thread.
+class HookTurn {
+ public:
+  bool try_take() { return wanted_.load() == 0 && !taken_.exchange(true, std::memory_order_acquire); }
+  void give() { taken_.store(false, std::memory_order_release); }
+
+  // False if the deadline passes: a stage has not returned.
+  bool take(Clock& clock, Deadline deadline) {
+    wanted_.fetch_add(1);
+    bool got = false;
+    for (uint32_t round = 0; !(got = !taken_.exchange(true, std::memory_order_acquire)); round++) {
+      if (deadline.expired(clock)) break;
+      clock.relax(round);
+    }
+    wanted_.fetch_sub(1);
+    return got;
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::atomic<int> wanted_{0};
+};
+
+}  // namespace weft

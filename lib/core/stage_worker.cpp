@@ -1,0 +1,198 @@
+#include "core/stage_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft {
+namespace {
+
+// Polls that find something to do before a helper leaves stages to the thread.
+constexpr uint32_t kPatience = 8;
+
+}  // namespace
+
+StageWorker::StageWorker(std::shared_ptr<Clock> clock, ThreadStart on_start)
+    : shared_(std::make_shared<Shared>()), on_start_(std::move(on_start)) {
+  shared_->clock = std::move(clock);
+}
+
+StageWorker::~StageWorker() {
+  (void)stop(0).ok();
+}
+
+Status StageWorker::start() {
+  const std::lock_guard lock(shared_->mutex);
+  return start_locked();
+}
+
+Status StageWorker::start_locked() {
+  if (thread_.joinable() || shared_->stopping) return {};
+  const uint64_t epoch = ++shared_->epoch;
+  return start_thread("weft-worker", [shared = shared_, epoch] { shared->loop(epoch); }, on_start_, &thread_);
+}
+
+Status StageWorker::stop(int64_t timeout_ms) {
+  Shared& s = *shared_;
+  {
+    const std::lock_guard lock(s.mutex);
+    s.stopping = true;
+  }
+  s.wake();
+  if (!thread_.joinable()) return {};
+  const auto runs = [&] {
+    const std::lock_guard lock(s.mutex);
+    return s.running != nullptr;
+  };
+  const Deadline deadline = Deadline::after(*s.clock, timeout_ms, 1);
+  bool left = thread_.get_id() == std::this_thread::get_id();  // a stage's end dropped the last handle
+  for (uint32_t round = 0; !left && runs(); round++) {
+    left = deadline.expired(*s.clock);
+    s.clock->relax(round);
+  }
+  left ? thread_.detach() : thread_.join();
+  return left ? Status::error(Code::kTimeout, "a stage of a hook has not returned") : Status();
+}
+
+void StageWorker::post(std::shared_ptr<StageWork> work) {
+  Shared& s = *shared_;
+  {
+    const std::lock_guard lock(s.mutex);
+    work->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
+    s.queue.push_back(std::move(work));
+    s.queued.store(static_cast<uint32_t>(s.queue.size()));
+    if (s.leaves_to_helper(*s.queue.back())) return;
+    (void)start_locked().ok();  // one was set aside; else the stage waits, and its step's deadline tells
+  }
+  s.wake();
+}
+
+void StageWorker::cancel(StageWork& work) {
+  const std::lock_guard lock(shared_->mutex);
+  auto& queue = shared_->queue;
+  const auto it = std::find_if(queue.begin(), queue.end(), [&](const auto& w) { return w.get() == &work; });
+  if (it == queue.end()) return;
+  work.phase_.store(StageWork::Phase::kIdle, std::memory_order_release);
+  queue.erase(it);
+  shared_->queued.store(static_cast<uint32_t>(queue.size()));
+}
+
+void StageWorker::set_aside(const StageWork& work) {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->running != &work || shared_->stopping) return;
+  shared_->running = nullptr;
+  shared_->epoch++;
+  thread_.detach();
+  if (!shared_->queue.empty()) (void)start_locked().ok();
+}
+
+void StageWorker::turn_over() {
+  if (shared_->queued.load() > 0) shared_->wake();
+}
+
+void StageWorker::run(StageWork& work) {
+  Hook& hook = work.hook();
+  work.run();
+  hook.turn().give();
+  work.phase_.store(StageWork::Phase::kIdle, std::memory_order_release);
+}
+
+void StageWorker::Shared::wake() {
+  wake_word.fetch_add(1);
+  if (sleeping.load()) clock->wake_all(wake_word);
+}
+
+bool StageWorker::Shared::leaves_to_helper(const StageWork& work) const {
+  return std::find(helped.begin(), helped.end(), work.owner_) != helped.end();
+}
+
+// With the mutex held: the first stage of the owner that has waited longest, or of the given one, whose hook
+// is free. Its turn is taken.
+std::shared_ptr<StageWork> StageWorker::Shared::take(const void* owner) {
+  if (stopping) return nullptr;
+  for (size_t first = 0; first < queue.size(); first++) {
+    const void* const of = queue[first]->owner_;
+    if (owner != nullptr && of != owner) continue;
+    size_t best = first;
+    for (size_t i = first + 1; i < queue.size(); i++) {
+      if (queue[i]->owner_ == of && queue[i]->place_ < queue[best]->place_) best = i;
+    }
+    if (!queue[best]->hook().turn().try_take()) continue;
+    std::shared_ptr<StageWork> work = std::move(queue[best]);
+    queue.erase(queue.begin() + static_cast<ptrdiff_t>(best));
+    queued.store(static_cast<uint32_t>(queue.size()));
+    work->phase_.store(StageWork::Phase::kRunning, std::memory_order_relaxed);
+    return work;
+  }
+  return nullptr;
+}
+
+void StageWorker::Shared::loop(uint64_t mine) {
+  for (;;) {
+    const uint32_t seen = wake_word.load();
+    std::shared_ptr<StageWork> work;
+    {
+      const std::lock_guard lock(mutex);
+      if (stopping || epoch != mine) return;
+      work = take(nullptr);
+      running = work.get();
+    }
+    if (!work) {
+      sleeping.store(true);
+      if (wake_word.load() == seen) clock->sleep(wake_word, seen, UINT64_MAX);
+      sleeping.store(false);
+      continue;
+    }
+    StageWorker::run(*work);
+    work->engine().notify();
+    work.reset();  // perhaps the last that holds the context
+    const std::lock_guard lock(mutex);
+    if (epoch == mine) {
+      running = nullptr;
+      continue;
+    }
+    if (!queue.empty()) wake();  // they may have waited for the hook
+    return;
+  }
+}
+
+StageWorker::Helper::Helper(StageWorker& worker, const void* owner) : worker_(worker), owner_(owner) {
+  const std::lock_guard lock(worker_.shared_->mutex);
+  worker_.shared_->helped.push_back(owner_);
+}
+
+StageWorker::Helper::~Helper() {
+  Shared& s = *worker_.shared_;
+  {
+    const std::lock_guard lock(s.mutex);
+    s.helped.erase(std::find(s.helped.begin(), s.helped.end(), owner_));
+  }
+  worker_.turn_over();
+}
+
+bool StageWorker::Helper::wanted(Poll last) {
+  if (worker_.shared_->queued.load(std::memory_order_relaxed) == 0) {
+    rounds_ = 0;
+    return false;
+  }
+  if (++rounds_ % kPatience == 0) worker_.shared_->wake();
+  return last == Poll::kParked;
+}
+
+bool StageWorker::Helper::help() {
+  Shared& s = *worker_.shared_;
+  std::shared_ptr<StageWork> work;
+  {
+    const std::lock_guard lock(s.mutex);
+    work = s.take(owner_);
+    // What comes meanwhile is the thread's.
+    if (work) s.helped.erase(std::find(s.helped.begin(), s.helped.end(), owner_));
+  }
+  if (!work) return false;
+  run(*work);
+  rounds_ = 0;
+  const std::lock_guard lock(s.mutex);
+  s.helped.push_back(owner_);
+  return true;
+}
+
+}  // namespace weft

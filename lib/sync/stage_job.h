@@ -1,0 +1,65 @@
+// A bucket's stage as something to run: by Step in place, or by the context's worker beside it. One per
+// bucket, used again for every stage.
+//
+// Threads: prepare and what is read afterwards by Step, under the drive lock, while it is not out; run by
+// whoever runs stages. It shares what the stage touches, so nothing goes away under one that was given up.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/context.h"
+#include "core/stage_worker.h"
+#include "sync/state.h"
+
+namespace weft {
+
+class StageJob final : public StageWork {
+ public:
+  StageJob(std::shared_ptr<ReducerState> state, uint32_t bucket, size_t counts)
+      : counts(counts), state_(std::move(state)), bucket_(bucket) {
+    owner_ = state_.get();
+  }
+
+  // joins: the rank has no data in this step, and the hook is told first.
+  void prepare(const weft_stage& stage, bool joins) {
+    stage_ = stage;
+    joins_ = joins;
+    place_ = (uint64_t{bucket_} + stage.index) << 8 | stage.index;  // the schedule's wavefront
+    began_ns_ = ended_ns_ = 0;
+  }
+  // With the hook's turn, or under the drive lock in `caller` mode.
+  void run() override {
+    ReducerState& s = *state_;
+    Context& context = s.comm->context();
+    const bool traced = context.trace() != nullptr;
+    if (traced) began_ns_ = context.clock().now_ns();
+    const weft_bucket& view = s.views->bucket(bucket_);
+    status_ = s.comm->reach(FailPlace::kStage, bucket_, stage_.index);
+    if (status_.ok() && joins_) status_ = s.hook->join(view);
+    if (status_.ok()) status_ = s.hook->stage(view, &stage_);
+    if (traced) ended_ns_ = context.clock().now_ns();
+  }
+  Hook& hook() override { return *state_->hook; }
+  Engine& engine() override { return state_->comm->context().engine(); }
+
+  const Status& status() const { return status_; }
+  const weft_stage& stage() const { return stage_; }
+  uint64_t began_ns() const { return began_ns_; }  // if a trace ran
+  uint64_t ended_ns() const { return ended_ns_; }
+  uint64_t memory_bytes() const { return sizeof *this + counts.capacity() * sizeof(uint64_t); }
+
+  // One a rank, of the dynamic collective before the stage: from other processes until they have been judged.
+  std::vector<uint64_t> counts;
+
+ private:
+  const std::shared_ptr<ReducerState> state_;
+  const uint32_t bucket_;
+  weft_stage stage_{};
+  bool joins_ = false;
+  Status status_;
+  uint64_t began_ns_ = 0;
+  uint64_t ended_ns_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,279 @@
+// Stages of hooks beside the engine: transfers go on meanwhile, calls of a hook never overlap, and a stage
+// that does not return is an error and holds up nothing.
+#include <functional>
+#include <thread>
+
+#include "hooks_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+// A hook of the program's own: one all-reduce a bucket, and what the test wants in its stages.
+struct User {
+  std::function<weft_status(const weft_bucket&, const weft_stage&)> in_stage;
+  std::atomic<int> inside{0};
+  std::atomic<int> overlapped{0};
+  std::atomic<int> stages{0};
+
+  void enter() {
+    if (inside.fetch_add(1) != 0) overlapped++;
+    std::this_thread::yield();
+  }
+  void leave() { inside--; }
+};
+
+std::shared_ptr<Hook> hook_of(User* user) {
+  weft_hook_table table{};
+  table.struct_size = sizeof table;
+  table.name = "mine";
+  table.plan = [](void* data, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
+    static_cast<User*>(data)->enter();
+    plan->scratch_bytes = 64;
+    plan->collective_count = 1;
+    plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+    plan->collectives[0].dtype = bucket->dtype;
+    plan->collectives[0].op = WEFT_OP_AVG;
+    plan->collectives[0].count = bucket->count;
+    static_cast<User*>(data)->leave();
+    return WEFT_OK;
+  };
+  table.stage = [](void* data, const weft_bucket* bucket, weft_stage* stage, char*) {
+    User& u = *static_cast<User*>(data);
+    u.enter();
+    u.stages++;
+    const weft_status status = u.in_stage ? u.in_stage(*bucket, *stage) : WEFT_OK;
+    u.leave();
+    return status;
+  };
+  table.save = [](void* data, void*, uint64_t* size, char*) {
+    static_cast<User*>(data)->enter();
+    *size = 0;
+    static_cast<User*>(data)->leave();
+    return WEFT_OK;
+  };
+  std::shared_ptr<Hook> hook;
+  if (!make_hook_table(table, user, &hook).ok()) return nullptr;
+  return hook;
+}
+
+// A stage that returns when it is told to.
+struct Stuck {
+  std::atomic<bool> begun{false}, release{false};
+  void wait() {
+    begun = true;
+    while (!release) std::this_thread::yield();
+  }
+};
+
+Deadline in_a_minute(Rank& self) {
+  return Deadline::after(self.comm->context().clock(), 60'000, 0);
+}
+
+CollectiveArgs sum(float* value) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = Dtype::kF32;
+  args.count = 1;
+  args.src = args.dst = reinterpret_cast<std::byte*>(value);
+  return args;
+}
+
+Status one_step(Reducer& reducer, Gradients& gradients) {
+  WEFT_TRY(reducer.begin(nullptr));
+  WEFT_TRY(ready_all(reducer, pointers(gradients), 0));
+  return reducer.finish({});
+}
+
+}  // namespace
+
+TEST_CASE("operations go on while a stage computes") {
+  const Model model({{"a", {10}}});
+  Stuck stuck;
+  std::atomic<int> summed{0};
+  check(run_threads(2, [&](Rank& self) {
+    User user;
+    user.in_stage = [&](const weft_bucket&, const weft_stage& stage) {
+      if (stage.index == 0) stuck.wait();
+      return WEFT_OK;
+    };
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook_of(&user), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(1, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    self.expect(self.comm->context().engine().wait([&] { return stuck.begun.load(); }, in_a_minute(self)),
+                "begun");
+    float value = 1;
+    self.expect(self.run(sum(&value)), "all_reduce");
+    self.expect(value == 2, "its result");
+    if (++summed == 2) stuck.release = true;
+    self.expect(reducer->finish({}), "finish");
+    self.expect(differs(model, gradients.memory(), reference(model, {1}, 2, 2).memory()).empty(), "result");
+  }));
+}
+
+TEST_CASE("a hook's calls never overlap, though two reducers share it and the program saves it meanwhile") {
+  const Model model({{"a", {10}}, {"b", {20}}, {"c", {30}}});
+  const Model other({{"x", {10}}, {"y", {20}}, {"z", {30}}});
+  check(run_threads(2, [&](Rank& self) {
+    User user;
+    const auto hook = hook_of(&user);
+    std::unique_ptr<Reducer> first, second;
+    self.expect(make_reducer(self.comm, model, hook, &first, {.limits = {0}}), "create");
+    self.expect(make_reducer(self.comm, other, hook, &second, {.limits = {0}}), "create");
+    if (!first || !second) return;
+    std::atomic<bool> over{false};
+    Context& context = self.comm->context();
+    std::thread saver([&] {
+      Bytes state;
+      while (!over) {
+        self.expect(with_turn(context, *hook, in_a_minute(self), [&] { return hook->save(&state); }), "save");
+      }
+    });
+    Gradients a(model), b(other);
+    for (uint64_t step = 0; step < 20; step++) {
+      a.fill(step, self.rank);
+      b.fill(step + 100, self.rank);
+      self.expect(first->begin(nullptr), "begin");
+      self.expect(second->begin(nullptr), "begin");
+      self.expect(ready_all(*first, pointers(a), step), "ready");
+      self.expect(ready_all(*second, pointers(b), step), "ready");
+      self.expect(first->finish({}), "finish");
+      self.expect(second->finish({}), "finish");
+      self.expect(differs(model, a.memory(), reference(model, {step}, 2, 2).memory()).empty(), "result");
+      self.expect(differs(other, b.memory(), reference(other, {step + 100}, 2, 2).memory()).empty(),
+                  "result");
+    }
+    over = true;
+    saver.join();
+    self.expect(user.overlapped == 0, "calls overlapped");
+    self.expect(user.stages == 20 * 2 * 3 * 2, "every stage runs once");
+  }));
+}
+
+TEST_CASE("a stage that never returns fails the step at its deadline and is named, on every rank") {
+  const Model model({{"a", {10}}, {"b", {10}}});
+  // With the other rank's patience at its end, too, that one may find first that it waits for rank 1.
+  for (const int64_t patience : {60'000, 400}) {
+    for (const uint32_t stage : {0u, 1u}) {
+      Stuck stuck;
+      std::atomic<int> failed{0};
+      Meeting created(2);
+      check(run_threads(2, [&](Rank& self) {
+        User user;
+        user.in_stage = [&](const weft_bucket& bucket, const weft_stage& now) {
+          if (self.rank == 1 && bucket.index == 1 && now.index == stage) {
+            stuck.wait();
+            std::memset(bucket.buffer, 42, bucket.count * sizeof(float));
+            std::memset(bucket.scratch, 42, bucket.scratch_bytes);
+          }
+          return WEFT_OK;
+        };
+        std::unique_ptr<Reducer> reducer;
+        const RigOptions rig = {.limits = {0}, .timeout_ms = self.rank == 1 ? 400 : patience};
+        self.expect(make_reducer(self.comm, model, hook_of(&user), &reducer, rig), "create");
+        if (!reducer) return;
+        self.expect(created.arrive(self), "created");
+        Gradients gradients(model);
+        gradients.fill(1, self.rank);
+        const Status status = one_step(*reducer, gradients);
+        // In its last stage rank 1 owes the others nothing: they have finished, and learn it by their next
+        // call.
+        const bool owed = self.rank == 1 || stage == 0;
+        if (owed) {
+          self.expect(status.code() == Code::kTimeout, "code: " + status.text());
+          const bool named = has(status.text(), "hook 'mine' has not completed stage " +
+                                                    std::to_string(stage) + " of bucket 1 ['");
+          const bool first = self.rank == 0 && patience < 60'000;
+          self.expect(named || (first && has(status.text(), "waiting for rank 1")), "text: " + status.text());
+          self.expect(status.info().ranks == std::vector<int>{1}, "rank");
+        }
+        const std::vector<Bytes> before = gradients.memory();
+        failed++;
+        self.expect(self.comm->context().engine().wait([&] { return failed == 2; }, in_a_minute(self)),
+                    "all failed");
+        stuck.release = true;
+        reducer.reset();  // waits for the stage
+        self.expect(user.inside == 0, "the stage has returned");
+        self.expect(gradients.memory() == before, "gradients were written after finish");
+      }));
+    }
+  }
+}
+
+TEST_CASE("a rank whose peer fails while its stage runs gives it a moment, and names it") {
+  const Model model({{"a", {10}}});
+  for (const bool returns : {true, false}) {
+    Stuck stuck;
+    check(run_threads(2, [&](Rank& self) {
+      User user;
+      user.in_stage = [&](const weft_bucket&, const weft_stage&) {
+        if (self.rank == 0) stuck.begun = true;
+        while (self.rank == 0 && !(returns ? self.comm->failed() : stuck.release.load()))
+          std::this_thread::yield();
+        return WEFT_OK;
+      };
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook_of(&user), &reducer), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      gradients.fill(1, self.rank);
+      self.expect(reducer->begin(nullptr), "begin");
+      if (self.rank == 1) {
+        self.expect(self.comm->context().engine().wait([&] { return stuck.begun.load(); }, in_a_minute(self)),
+                    "begun");
+        self.comm->fail(Status::error(Code::kAborted, "enough"));
+        self.expect(!reducer->finish({}).ok(), "finish");
+        return;
+      }
+      self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+      const Status status = reducer->finish({});
+      self.expect(status.code() == Code::kAborted && has(status.text(), "enough"), status.text());
+      self.expect(has(status.text(), "hook 'mine' has not completed stage 0") == !returns, status.text());
+      self.expect((user.inside != 0) == !returns, "whether the stage runs");
+      stuck.release = true;
+      reducer.reset();
+      self.expect(user.inside == 0, "the stage has returned");
+    }));
+  }
+}
+
+TEST_CASE("a hook inside a cast one computes on the worker, and the bits are those of caller mode") {
+  const Model model(layers());
+  for (const char* name : {"int8", "topk", "powersgd"}) {
+    Results results[2];
+    for (const Engine::Mode mode : {Engine::Mode::kThread, Engine::Mode::kCaller}) {
+      Results& mine = results[mode == Engine::Mode::kThread ? 0 : 1];
+      mine.resize(3);
+      RanksOptions options;
+      options.mode = mode;
+      const auto body = [&](Rank& self) {
+        std::shared_ptr<Hook> inner, hook;
+        self.expect(built_in(name, std::string(name) == "powersgd" ? "start=2" : "", &inner), "inner");
+        self.expect(built_in("bf16", "", &hook, inner), "hook");
+        std::unique_ptr<Reducer> reducer;
+        self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {3000}}), "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        for (uint64_t step = 0; step < 3; step++) {
+          for (size_t i = 0; i < model.size(); i++) {
+            for (uint64_t k = 0; k < model.count(i); k++) {
+              store(model[i].dtype, noise(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+            }
+          }
+          self.expect(one_step(*reducer, gradients), "step");
+          if (self.rank != 0) continue;
+          mine[step].emplace_back();
+          for (size_t i = 0; i < model.size(); i++) mine[step][0].push_back(as_f64(model, gradients, i));
+        }
+      };
+      check(run_threads(2, body, options));
+    }
+    INFO(name);
+    CHECK(same_results(results[0], results[1]));
+  }
+}
