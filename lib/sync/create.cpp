@@ -18,11 +18,11 @@ Status check_options(const weft_reducer_options& options, int size) {
   if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
     return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
   }
-  constexpr uint64_t kFlags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN |
-                              WEFT_REDUCER_STOP_WHEN_EXHAUSTED | WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS |
-                              WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_BUFFERS |
-                              WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
-                              WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_COPY_STRAYS;
+  constexpr uint64_t kFlags =
+      WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED |
+      WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
+      WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
+      WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -36,6 +36,9 @@ Status check_options(const weft_reducer_options& options, int size) {
   }
   if ((options.flags & WEFT_REDUCER_OWN_WHOLE) != 0 && (options.flags & WEFT_REDUCER_SHARDED) == 0) {
     return Status::error(Code::kArg, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED");
+  }
+  if ((options.flags & WEFT_REDUCER_MODEL) != 0 && (options.flags & WEFT_REDUCER_REPLAN) == 0) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_MODEL needs WEFT_REDUCER_REPLAN");
   }
   const uint64_t moves = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN;
   if ((options.flags & moves) == moves && (options.flags & WEFT_REDUCER_OWN_WHOLE) == 0) {
@@ -254,6 +257,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->ordered = (proposal.flags & WEFT_REDUCER_DETERMINISTIC) != 0;
   state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   state->replans = (proposal.flags & WEFT_REDUCER_REPLAN) != 0;
+  state->models = (proposal.flags & WEFT_REDUCER_MODEL) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;

@@ -217,6 +217,12 @@ void Plan::write(ByteWriter* writer) const {
   }
 }
 
+uint64_t Plan::largest_bytes() const {
+  uint64_t most = 0;
+  for (const PlannedBucket& bucket : buckets) most = std::max(most, bucket.bytes());
+  return most;
+}
+
 std::string Plan::text(const Manifest& manifest, uint32_t bucket) const {
   return cat("bucket ", bucket, " [", manifest.names(buckets[bucket].params, 3), "]");
 }

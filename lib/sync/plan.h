@@ -44,6 +44,7 @@ struct Plan {
   void pack(std::vector<uint32_t>* words) const;
   // Of words from another rank: kMismatch for what is no plan of the manifest.
   static Status unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan);
+  uint64_t largest_bytes() const;  // of its buckets
   bool operator==(const Plan&) const = default;
   // "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]"
   std::string text(const Manifest& manifest, uint32_t bucket) const;

@@ -8,6 +8,7 @@
 #include "sync/agreement.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
+#include "sync/survey.h"
 
 namespace weft {
 namespace {
@@ -18,6 +19,7 @@ struct PlanVote {
   static constexpr uint32_t kWants = 2;    // it has called weft_reducer_replan; others have joined
   static constexpr uint32_t kBrings = 4;   // ... with a plan of its own
   static constexpr uint32_t kKnows = 8;    // it has noted an order of readiness
+  static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
   uint32_t flags = 0;
   uint32_t reserved = 0;
   uint64_t wish = 0;  // digest of what it asks for
@@ -32,6 +34,7 @@ static_assert(sizeof(PlanVote) == 16);
 struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
+  bool by_model = false;                       // ... and by what a step costs then
   bool if_known = false;                       // it is no error if nobody knows that
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
@@ -39,7 +42,14 @@ struct PlanRequest {
 };
 
 Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
-  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.planner != WEFT_PLANNER_LIMITS && options.planner != WEFT_PLANNER_MODEL) {
+    return Status::error(Code::kArg, cat("planner is ", options.planner, "; it is one of WEFT_PLANNER_*"));
+  }
+  request->by_model = options.planner == WEFT_PLANNER_MODEL;
+  if (request->by_model && options.plan != nullptr) {
+    return Status::error(Code::kArg,
+                         "a plan of the program's own and WEFT_PLANNER_MODEL: it is one or the other");
+  }
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
   }
@@ -52,7 +62,7 @@ Status PlanRequest::read(const weft_replan_options& options, const Manifest& man
 
 uint64_t PlanRequest::digest() const {
   ByteWriter writer;
-  writer.put(static_cast<uint32_t>(limits.size()));
+  writer.put(by_model).put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
   for (const std::vector<uint32_t>& params : buckets) {
     writer.put(static_cast<uint32_t>(params.size()));
@@ -148,6 +158,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     mine.wish = request->digest();
   }
   if (!by_order) mine.flags |= PlanVote::kBrings;
+  if (request != nullptr && request->by_model) mine.flags |= PlanVote::kModels;
   if (s.order->noted()) mine.flags |= PlanVote::kKnows;
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
@@ -158,18 +169,24 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   if (if_known && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
   WEFT_TRY(judged);
 
+  std::unique_ptr<Survey> surveyed;
+  if (std::any_of(votes.begin(), votes.end(), [](const PlanVote& v) { return v.has(PlanVote::kModels); })) {
+    WEFT_TRY(survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, &surveyed));
+  }
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (root == s.comm->rank()) {
     // A rank that has joined knows the order, and not the limits that the others ask for: those in use.
     const std::vector<uint64_t> limits =
         request != nullptr && !request->limits.empty() ? request->limits : s.limits;
     Plan plan;
-    if (by_order) {
-      plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
-      if (s.own_whole) plan = grouped_by_owner(s.manifest, plan, s.comm->size());
-    } else {
+    if (!by_order) {
       WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
+    } else if (surveyed != nullptr) {
+      plan = plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost);
+    } else {
+      plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
     }
+    if (by_order && s.own_whole) plan = grouped_by_owner(s.manifest, plan, s.comm->size());
     plan.pack(&words);
   }
   WEFT_TRY(s.comm->run(s.lane, send_plan(&words, root), deadline));
@@ -190,6 +207,7 @@ Status Reducer::replan_by_itself() {
   if (!state_->replans || replanned_ || stats_.steps == 0) return {};
   WEFT_TRY(open_replan());
   PlanRequest request;
+  request.by_model = state_->models;
   request.if_known = true;
   return take_plan(&request, {});
 }

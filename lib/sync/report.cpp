@@ -26,7 +26,8 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
     {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
-    {WEFT_REDUCER_REPLAN, "replan"}};
+    {WEFT_REDUCER_REPLAN, "replan"},
+    {WEFT_REDUCER_MODEL, "model"}};
 
 struct NamedTime {
   const char* name;

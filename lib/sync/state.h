@@ -47,6 +47,7 @@ struct ReducerState {
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kTravelling;
   bool replans = false;  // WEFT_REDUCER_REPLAN
+  bool models = false;   // WEFT_REDUCER_MODEL
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of its state
@@ -94,6 +95,7 @@ struct ReducerState {
     next->ordered = ordered;
     next->strays = strays;
     next->replans = replans;
+    next->models = models;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;

@@ -13,7 +13,8 @@ interpreter's lock.
 """
 from .averager import Averager
 from .comm import Comm, CommInfo
-from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op, Progress, Status)
+from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op, Planner, Progress,
+                        Status)
 from .context import BackendInfo, Context, version
 from .errors import WeftError
 from .hook import Hook
@@ -22,6 +23,7 @@ from .reducer import Reducer
 from .request import Request
 from .threads import Gathering, run_threads
 
-__all__ = ["Averager", "BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence",
-           "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Progress", "Reducer", "Request", "Slice", "Stats",
-           "Status", "Verdict", "WeftError", "run_threads", "version"]
+__all__ = ["Averager", "BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind",
+           "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op",
+           "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Request", "Slice", "Stats", "Status", "Verdict",
+           "WeftError", "run_threads", "version"]

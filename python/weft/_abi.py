@@ -201,7 +201,7 @@ class JoinResult(Sized):
 
 class ReplanOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("plan", P(Plan)), ("bucket_limits", P(c_uint64)),
-                ("bucket_limit_count", c_uint32), ("reserved", c_uint32)]
+                ("bucket_limit_count", c_uint32), ("planner", c_int32)]
 
 
 class ParamInfo(Sized):

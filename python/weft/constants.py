@@ -159,6 +159,7 @@ class ReducerFlag(enum.IntFlag):
     DETERMINISTIC = 2048
     COPY_STRAYS = 4096
     REPLAN = 8192
+    MODEL = 16384
 
 
 class ParamFlag(enum.IntFlag):
@@ -172,6 +173,13 @@ class BroadcastFlag(enum.IntFlag):
     PARAMS = 1
     STATE = 2
     BUFFERS = 4
+
+
+class Planner(enum.IntEnum):
+    """Where buckets end: at their limits, or where a model of the step says."""
+
+    LIMITS = 0
+    MODEL = 1
 
 
 class Divide(enum.IntEnum):

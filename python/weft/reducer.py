@@ -15,7 +15,7 @@ from ._library import check, lib, raise_error
 from ._memory import memory_array, region, same_strides
 from .comm import Comm
 from .constants import (NO_STEP, ROOT_LAST_ACTIVE, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag, GradientMode,
-                        ParamFlag, ReducerFlag, Status)
+                        ParamFlag, Planner, ReducerFlag, Status)
 from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
@@ -48,6 +48,7 @@ class Reducer(Handle):
     accumulate_f32 local steps add 16-bit gradients up in f32
     deterministic  the same bits for every backend, algorithm and plan
     replan         re-plan as the second synchronised step begins; in view mode, `views` are others then
+    model          by a model of the step then, as Planner.MODEL
     copy_strays    view mode: ready takes gradients that are elsewhere, and copies them into their views
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -64,7 +65,8 @@ class Reducer(Handle):
                  sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                  reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
-                 deterministic: bool = False, copy_strays: bool = False, replan: bool = False) -> None:
+                 deterministic: bool = False, copy_strays: bool = False, replan: bool = False,
+                 model: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
@@ -89,7 +91,8 @@ class Reducer(Handle):
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
                              (sparse_fixed, ReducerFlag.SPARSE_FIXED),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
-                             (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN)):
+                             (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN),
+                             (model, ReducerFlag.MODEL)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
@@ -273,13 +276,16 @@ class Reducer(Handle):
         self._end(lib.reducer_retry, commit)
 
     def replan(self, plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
-               bucket_limits: Optional[Sequence[int]] = None) -> None:
+               bucket_limits: Optional[Sequence[int]] = None, planner: Union[Planner, str] = Planner.LIMITS) -> None:
         """Assign parameters to buckets anew, by default in the order in which gradients became ready. Collective.
+
+        planner  where buckets end: at bucket_limits, or ("model") where least communication is left over
 
         In view mode the views move: ask for them again, and use the old ones no more.
         """
         options, error = _abi.ReplanOptions(), _abi.Error()
         self._set_plan(options, plan, bucket_limits)
+        options.planner = Planner[planner.upper()] if isinstance(planner, str) else planner
         code = lib.reducer_replan(self._handle, options, error)
         if code:
             raise_error(code, error)

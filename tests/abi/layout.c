@@ -269,7 +269,7 @@ int main(void) {
   FIELD(weft_replan_options, plan);
   FIELD(weft_replan_options, bucket_limits);
   FIELD(weft_replan_options, bucket_limit_count);
-  FIELD(weft_replan_options, reserved);
+  FIELD(weft_replan_options, planner);
   STRUCT(weft_param_info);
   FIELD(weft_param_info, struct_size);
   FIELD(weft_param_info, bucket);

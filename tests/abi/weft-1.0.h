@@ -899,6 +899,8 @@ typedef struct weft_reducer_options {
  * by the order of readiness. In view mode that moves the views: ask for them again after each begin in which
  * weft_reducer_stats.plan_generation has changed. */
 #define WEFT_REDUCER_REPLAN UINT64_C(8192)
+/* With WEFT_REDUCER_REPLAN: by WEFT_PLANNER_MODEL. */
+#define WEFT_REDUCER_MODEL UINT64_C(16384)
 
 /* For roots: the highest rank that has data. */
 #define WEFT_ROOT_LAST_ACTIVE -1
@@ -1149,12 +1151,20 @@ typedef struct weft_join_result {
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                                        weft_join_result* result);
 
+/* Where buckets end: at bucket_limits; or where a model of the step says that least communication is left
+ * over after the last gradient, from when gradients were ready (on the last rank) in the step that noted it
+ * and from what all-reduces cost, which the call measures (some tenths of a second). By that model it is
+ * never worse than the plan by bucket_limits. It does not know what a hook's stages cost. */
+typedef int32_t weft_planner;
+#define WEFT_PLANNER_LIMITS 0
+#define WEFT_PLANNER_MODEL 1
+
 typedef struct weft_replan_options {
   size_t struct_size;
   const weft_plan* plan;         /* take this one, equal on all ranks; default: by the order of readiness */
   const uint64_t* bucket_limits; /* as in weft_reducer_options; default: those in use */
   uint32_t bucket_limit_count;
-  uint32_t reserved; /* 0 */
+  int32_t planner; /* WEFT_PLANNER_*; equal on all ranks; default by bucket_limits. Not with plan */
 } weft_replan_options;
 #define WEFT_REPLAN_OPTIONS_INIT {sizeof(weft_replan_options), NULL, NULL, 0, 0}
 

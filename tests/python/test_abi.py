@@ -19,7 +19,8 @@ HEADER = re.sub(r"/\* clang-format o\w+ \*/", "", HEADER)
 PREFIXES = {"": "Status", "EVIDENCE": "Evidence", "DTYPE": "DType", "OP": "Op", "COLL": "Coll", "DEVICE": "DeviceKind",
             "LOG": "LogLevel", "PROGRESS": "Progress", "BOOTSTRAP": "Bootstrap", "GRADIENT": "GradientMode",
             "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
-            "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "FINISH": "FinishFlag"}
+            "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "PLANNER": "Planner",
+            "FINISH": "FinishFlag"}
 HOOKS_IN_C = re.compile(r"WEFT_(SPACE|HOOK|DEFAULT)_\w+|WEFT_API|WEFT_WEFT_H|\w+_INIT")
 
 

@@ -1,0 +1,93 @@
+#include "sync/survey.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/context.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kSizes[] = {4u << 10, 64u << 10, 512u << 10, 4u << 20, 32u << 20};
+constexpr int kRounds = 3;                    // of each; the first one warms up
+constexpr uint64_t kEnoughNs = 100'000'000u;  // no larger size once one has taken so long
+
+CollectiveArgs reduction(Dtype dtype, ReduceOp op, uint64_t count, std::byte* buffer) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = dtype;
+  args.op = op;
+  args.count = count;
+  args.src = args.dst = buffer;
+  return args;
+}
+
+// Memory that collectives reach best.
+class Scratch {
+ public:
+  explicit Scratch(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+  ~Scratch() {
+    if (memory_ != nullptr) static_cast<void>(arena_->free(memory_));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  Status take(uint64_t bytes) { return arena_->allocate(bytes, &memory_); }
+  std::byte* memory() const { return memory_; }
+
+ private:
+  const std::shared_ptr<Arena> arena_;
+  std::byte* memory_ = nullptr;
+};
+
+Status largest(Comm& comm, const std::shared_ptr<Lane>& lane, std::vector<uint64_t>* values,
+               Deadline deadline) {
+  return comm.run(
+      lane,
+      reduction(Dtype::kU64, ReduceOp::kMax, values->size(), reinterpret_cast<std::byte*>(values->data())),
+      deadline);
+}
+
+}  // namespace
+
+Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& mine, uint64_t largest_bytes,
+              Deadline deadline, std::unique_ptr<Survey>* result) {
+  Scratch scratch(comm.collectives().arena());
+  const uint64_t most = std::clamp(largest_bytes, kSizes[0], *std::rbegin(kSizes));
+  const Status taken = scratch.take(most);
+  // 0: not ready. The last value: somebody has no memory.
+  std::vector<uint64_t> latest(mine.size() + 1);
+  std::transform(mine.begin(), mine.end(), latest.begin(),
+                 [](uint64_t ns) { return ns == kNeverReady ? 0 : ns + 1; });
+  latest.back() = taken.ok() ? 0 : 1;
+  WEFT_TRY(largest(comm, lane, &latest, deadline));
+  WEFT_TRY(taken.with_prefix("memory to measure what collectives cost: "));
+  if (latest.back() != 0) {
+    return Status::error(Code::kNoMemory, "another rank has no memory to measure what collectives cost");
+  }
+  latest.pop_back();
+  for (uint64_t& ns : latest) ns = ns == 0 ? kNeverReady : ns - 1;
+
+  std::vector<TransferCost::Point> points;
+  uint64_t before = 0;
+  for (const uint64_t size : kSizes) {
+    const uint64_t bytes = std::min(size, most);
+    if (bytes == before) break;
+    before = bytes;
+    std::vector<uint64_t> least = {UINT64_MAX};
+    for (int round = 0; round < kRounds; round++) {
+      const uint64_t begin = comm.context().clock().now_ns();
+      WEFT_TRY(comm.run(lane, reduction(Dtype::kF32, ReduceOp::kSum, bytes / sizeof(float), scratch.memory()),
+                        deadline));
+      if (round > 0) least[0] = std::min(least[0], comm.context().clock().now_ns() - begin);
+    }
+    WEFT_TRY(largest(comm, lane, &least, deadline));
+    points.push_back({bytes, least[0]});
+    if (least[0] > kEnoughNs) break;
+  }
+  *result = std::make_unique<Survey>(Survey{std::move(latest), TransferCost(std::move(points))});
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,117 @@
+// Re-plans by the model of a step (lib/sync/planner, survey): all ranks take the same plan, and gradients
+// stay right.
+#include "reducer_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+Model many_small() {
+  std::vector<TestParam> params;
+  for (int i = 0; i < 40; i++) params.push_back({cat("p", i), {1 + i % 7, 3}});
+  return Model(params);
+}
+
+// The parameters of all buckets, one list a bucket.
+std::vector<std::vector<uint64_t>> buckets_of(Reducer& reducer) {
+  std::vector<std::vector<uint64_t>> out;
+  for (uint32_t b = 0; b < reducer.bucket_count(); b++) {
+    weft_bucket_info info{};
+    std::vector<uint64_t> params(40);
+    if (!reducer.bucket(b, &info, params.data(), params.size()).ok()) break;
+    params.resize(info.param_count);
+    out.push_back(params);
+  }
+  return out;
+}
+
+Status replan(Reducer& reducer, int32_t planner) {
+  weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+  options.planner = planner;
+  return reducer.replan(options, {});
+}
+
+Status step_of(Reducer& reducer, Gradients& gradients, uint64_t seed, int rank) {
+  gradients.fill(seed, rank);
+  WEFT_TRY(reducer.begin(nullptr));
+  WEFT_TRY(ready_all(reducer, pointers(gradients), 1));
+  return reducer.finish({});
+}
+
+}  // namespace
+
+TEST_CASE("gradients that are ready at once travel together, once the model has seen it") {
+  const Model model = many_small();
+  constexpr int kRanks = 3;
+  std::vector<std::vector<std::vector<uint64_t>>> plans(kRanks);
+  for (const bool by_itself : {false, true}) {
+    for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
+      check(run_threads(kRanks, [&](Rank& self) {
+        std::unique_ptr<Reducer> reducer;
+        const uint64_t flags = by_itself ? WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL : 0;
+        const RigOptions rig = {.limits = {0}, .flags = flags | uneven};
+        self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        self.expect(step_of(*reducer, gradients, 0, self.rank), "the step that is noted");
+        if (uneven != 0 && self.rank == 2) {
+          self.expect(reducer->join({}, std::make_unique<weft_join_result>().get()), "join");
+        } else {
+          if (!by_itself) self.expect(replan(*reducer, WEFT_PLANNER_MODEL), "replan");
+          for (uint64_t step = 1; step < 3; step++) {
+            self.expect(step_of(*reducer, gradients, step, self.rank), "step");
+            if (uneven != 0) continue;
+            const Gradients expected = reference(model, {step}, kRanks, kRanks);
+            self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+          }
+          weft_join_result result{};
+          if (uneven != 0) self.expect(reducer->join({}, &result), "join");
+        }
+        weft_reducer_stats stats{};
+        reducer->query(&stats);
+        self.expect(stats.plan_generation == 1 && reducer->bucket_count() < 40,
+                    cat(reducer->bucket_count(), " buckets after ", stats.plan_generation, " re-plans"));
+        plans[static_cast<size_t>(self.rank)] = buckets_of(*reducer);
+      }));
+      CHECK((plans[0] == plans[1] && plans[0] == plans[2]));
+    }
+  }
+}
+
+TEST_CASE("ranks that want different planners are told so, and keep their plan") {
+  const Model model = many_small();
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(step_of(*reducer, gradients, 0, self.rank), "step");
+    const Status refused = replan(*reducer, self.rank == 0 ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS);
+    self.expect(refused.code() == Code::kMismatch, refused.text());
+    self.expect(reducer->bucket_count() == 40, "the plan stays");
+    self.expect(step_of(*reducer, gradients, 1, self.rank), "the reducer works");
+  }));
+}
+
+TEST_CASE("a planner that does not exist, and one beside a plan of the program's own, are refused") {
+  const Model model({{"a", {4}}, {"b", {4}}});
+  check(run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
+    if (!reducer) return;
+    const Status unknown = replan(*reducer, 7);
+    self.expect(unknown.code() == Code::kArg && unknown.text().find("planner is 7") != std::string::npos,
+                unknown.text());
+    const uint64_t sizes[] = {2}, params[] = {0, 1};
+    const weft_plan plan = {sizeof plan, 1, sizes, params};
+    weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+    options.plan = &plan;
+    options.planner = WEFT_PLANNER_MODEL;
+    self.expect(reducer->replan(options, {}).code() == Code::kArg, "both");
+    std::unique_ptr<Reducer> other;
+    const Status alone =
+        make_reducer(self.comm, model, allreduce_hook(), &other, {.flags = WEFT_REDUCER_MODEL});
+    self.expect(alone.code() == Code::kArg, alone.text());
+  }));
+}
