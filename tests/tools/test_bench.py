@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weft bench: it runs, counts and checks. Its times are no test. Usage: test_bench.py WEFT"""
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,24 @@ def test_step():
             row = bench("step", "--manifest", path, "--mode", mode)["results"][0]
             expect(row["correct"], f"mode {mode}", row)
             expect_equal((row["work"], row["count"]), ("step small", 301106))
+
+
+def test_replay():
+    """a recorded backward is replayed, what comes behind it is told, and the model ends buckets elsewhere"""
+    with tempfile.TemporaryDirectory() as folder:
+        path, recorded = Path(folder) / "small.json", Path(folder) / "small.backward.json"
+        names = [f"p{i}" for i in range(30)]
+        path.write_text(json.dumps({"name": "small", "params": [{"name": n, "shape": [100000]} for n in names]}))
+        recorded.write_text(json.dumps({"ready_ms": {n: 40.0 - i for i, n in enumerate(names)}}))
+        row = bench("step", "--manifest", path, "--replay", 0.5)["results"][0]
+        expect(row["correct"] and row["median_us"] >= 20000 and row["exposed_us"] >= 0, "replayed", row)
+        for mode in ("copy", "view"):
+            row = bench("step", "--manifest", path, "--mode", mode, "--replay", 1, "--replan", "model")["results"][0]
+            buckets = int(re.search(r"in (\d+) buckets", row["details"]).group(1))
+            expect(row["correct"] and buckets > 1, "the last gradients do not wait for the first ones", row)
+        recorded.write_text(json.dumps({"ready_ms": {"p0": 1}}))
+        result = cases.run([WEFT, "bench", "step", "--manifest", path, "--replay", 1])
+        expect(result.returncode != 0 and str(recorded) in result.stderr, "it names the file", result)
 
 
 def test_ready():

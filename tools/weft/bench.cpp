@@ -113,6 +113,17 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
       ->check(CLI::IsMember({"copy", "view"}));
   bench->add_option("--hook", options->hook,
                     "of step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
+  bench
+      ->add_option(
+          "--replay", options->replay,
+          "of step: gradients become ready as in the backward recorded beside the manifest, in so many "
+          "times its time; what is exposed is said")
+      ->check(CLI::PositiveNumber);
+  bench
+      ->add_option(
+          "--replan", options->replan,
+          "of step: buckets in the order of readiness of the first step, by their limits or by the model")
+      ->check(CLI::IsMember({"limits", "model"}));
   bench->add_option("--iterations", options->iterations, "timed calls a size; default: 20 to 5000, by size");
   bench->add_option("--warmup", options->warmup, "calls before them, default 3")
       ->check(CLI::Range(1, 1000000));

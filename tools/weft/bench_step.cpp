@@ -1,9 +1,13 @@
 // weft bench step: one gradient step of a model, without its computing. Every gradient becomes ready at once,
-// the last parameter's first, so all communication is exposed.
+// the last parameter's first, so all communication is exposed; or as in a recorded backward, which is slept
+// through: as if an accelerator computed.
 #include <algorithm>
+#include <chrono>
 #include <iomanip>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 #include "manifest.h"
 #include "measure.h"
@@ -16,16 +20,20 @@ class Step {
   Step(Job& job, const Manifest& manifest, bool view_mode, const std::string& hook)
       : job_(job),
         manifest_(manifest),
+        view_mode_(view_mode),
         mine_(Tile::of_rank(WEFT_DTYPE_F32, WEFT_OP_AVG, job.rank())),
         mean_(Tile::reduced(WEFT_DTYPE_F32, WEFT_OP_AVG, job.size(), 1)) {
     create_reducer(view_mode, hook);
-    if (!view_mode) memory_ = Buffer(job, manifest.count * sizeof(float), false);
+    gradients_.resize(manifest.params.size());
+    if (view_mode) {
+      look_up_views();
+      return;
+    }
+    memory_ = Buffer(job, manifest.count * sizeof(float), false);
     std::byte* next = memory_.data();
     for (size_t i = 0; i < manifest.params.size(); ++i) {
-      void* gradient = next;
-      if (view_mode) check(weft_reducer_grad_view(reducer_, i, &gradient), "weft_reducer_grad_view");
-      gradients_.push_back(static_cast<std::byte*>(gradient));
-      if (!view_mode) next += manifest.params[i].count * sizeof(float);
+      gradients_[i] = next;
+      next += manifest.params[i].count * sizeof(float);
     }
   }
   ~Step() { weft_reducer_destroy(&reducer_); }
@@ -37,12 +45,32 @@ class Step {
       mine_.fill(gradients_[i], manifest_.params[i].count, round + i);
   }
 
+  // Gradients become ready so many times later than in that backward.
+  void replay(const Backward* backward, double times) {
+    backward_ = backward;
+    times_ = times;
+  }
+
   void run() {
     check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
-    for (size_t i = gradients_.size(); i-- > 0;) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (size_t n = 0; n < gradients_.size(); n++) {
+      const size_t i = backward_ == nullptr ? gradients_.size() - 1 - n : backward_->order[n];
+      if (backward_ != nullptr) std::this_thread::sleep_until(begin + when(backward_->ready_ns[i]));
       check(weft_reducer_ready(reducer_, i, gradients_[i], nullptr), "weft_reducer_ready");
     }
     check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
+  }
+  std::chrono::nanoseconds when(uint64_t recorded_ns) const {
+    return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(recorded_ns) * times_));
+  }
+
+  // As the last step's gradients became ready. In view mode they move.
+  void replan(bool by_model) {
+    weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+    options.planner = by_model ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS;
+    check(weft_reducer_replan(reducer_, &options, nullptr), "weft_reducer_replan");
+    if (view_mode_) look_up_views();
   }
 
   bool holds_mean(uint64_t round) const {
@@ -68,6 +96,14 @@ class Step {
   }
 
  private:
+  void look_up_views() {
+    for (size_t i = 0; i < gradients_.size(); ++i) {
+      void* view = nullptr;
+      check(weft_reducer_grad_view(reducer_, i, &view), "weft_reducer_grad_view");
+      gradients_[i] = static_cast<std::byte*>(view);
+    }
+  }
+
   void create_reducer(bool view_mode, const std::string& hook) {
     std::vector<weft_param> params;
     for (const ManifestParam& param : manifest_.params) {
@@ -113,6 +149,9 @@ class Step {
 
   Job& job_;
   const Manifest& manifest_;
+  const bool view_mode_;
+  const Backward* backward_ = nullptr;  // null: all gradients are ready at once
+  double times_ = 1;
   const Tile mine_, mean_;
   weft_reducer* reducer_ = nullptr;
   Buffer memory_;
@@ -124,6 +163,16 @@ class Step {
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path) {
   const Manifest manifest = read_manifest(manifest_path);
   Step step(job, manifest, options.view_mode, options.hook);
+  std::optional<Backward> backward;
+  if (options.replay > 0) {
+    backward = read_backward(manifest_path, manifest);
+    step.replay(&*backward, options.replay);
+  }
+  if (!options.replan.empty()) {
+    step.rewrite(0);
+    step.run();
+    step.replan(options.replan == "model");
+  }
   const bool exact = options.hook.empty() || options.hook == "allreduce";
   const Subject subject{[&](uint64_t round) { step.rewrite(round); }, [&] { step.run(); },
                         [&](uint64_t round) { return !exact || step.holds_mean(round); }};
@@ -131,12 +180,21 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   result.work = "step " + manifest.name;
   result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +
                    std::to_string(step.bucket_count()) + " buckets, " +
-                   (options.view_mode ? "view" : "copy") + " mode";
+                   (options.view_mode ? "view" : "copy") + " mode" +
+                   (options.replan.empty() ? "" : ", re-planned by " + options.replan);
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;
   const double ranks = job.size();
   result.bus_factor = 2 * (ranks - 1) / ranks;
   result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 30, options.warmup);
+  if (backward.has_value()) {
+    const double backward_us = std::chrono::duration<double, std::micro>(step.when(backward->ns)).count();
+    result.exposed_us = std::max(0.0, result.times.median_us - backward_us);
+    std::ostringstream times;
+    times << std::fixed << std::setprecision(1) << ", " << result.exposed_us / 1e3
+          << " ms behind a backward of " << backward_us / 1e3 << " ms";
+    result.details += times.str();
+  }
   if (!options.hook.empty() && job.size() > 1) {
     std::ostringstream sent;
     sent << ", hook " << options.hook << ": " << std::setprecision(3) << step.ratio() << " times less sent"

@@ -1,7 +1,10 @@
 #include "manifest.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 
 namespace {
@@ -22,6 +25,12 @@ ManifestParam read_param(const nlohmann::json& entry) {
   return param;
 }
 
+uint64_t read_ms(const nlohmann::json& value) {
+  const double ms = value.get<double>();
+  if (!(ms >= 0 && ms < 1e7)) throw std::runtime_error("a time is negative or longer than hours");
+  return static_cast<uint64_t>(std::llround(ms * 1e6));
+}
+
 }  // namespace
 
 Manifest read_manifest(const std::string& path) {
@@ -39,5 +48,30 @@ Manifest read_manifest(const std::string& path) {
     return manifest;
   } catch (const std::exception& error) {
     throw std::runtime_error(path + " is no manifest: " + error.what());
+  }
+}
+
+Backward read_backward(const std::string& manifest_path, const Manifest& manifest) {
+  const std::string ending = ".json";
+  const bool ends = manifest_path.size() > ending.size() && manifest_path.ends_with(ending);
+  const std::string path =
+      (ends ? manifest_path.substr(0, manifest_path.size() - ending.size()) : manifest_path) +
+      ".backward.json";
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot open the recorded backward " + path);
+  try {
+    const nlohmann::json json = nlohmann::json::parse(file);
+    Backward backward;
+    for (const ManifestParam& param : manifest.params) {
+      backward.ready_ns.push_back(read_ms(json.at("ready_ms").at(param.name)));
+    }
+    backward.order.resize(manifest.params.size());
+    std::iota(backward.order.begin(), backward.order.end(), size_t{0});
+    std::stable_sort(backward.order.begin(), backward.order.end(),
+                     [&](size_t a, size_t b) { return backward.ready_ns[a] < backward.ready_ns[b]; });
+    backward.ns = backward.ready_ns[backward.order.back()];
+    return backward;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(path + " is no recorded backward of " + manifest.name + ": " + error.what());
   }
 }

@@ -20,6 +20,8 @@ struct BenchOptions {
   std::vector<std::string> manifests;  // of `step`
   bool view_mode = false;              // of `step`
   std::string hook;                    // of `step`: its name, and options behind a space; default allreduce
+  double replay = 0;                   // of `step`: times as long as the recorded backward; 0: none
+  std::string replan;                  // of `step`: "limits" or "model", after the first step; default not
   uint64_t iterations = 0;             // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
@@ -54,6 +56,7 @@ struct Result {
   uint64_t count = 0;
   double bus_factor = 0;  // busbw over algbw; 0: bandwidths mean nothing
   std::string algorithm;
+  double exposed_us = -1;  // of a step behind a replayed backward: what comes after that; else negative
   Times times;
 };
 

@@ -38,20 +38,22 @@ void write_results(const std::vector<Result>& results, const nlohmann::json& mac
                    const BenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const Result& result : results) {
-    list.push_back({{"work", result.work},
-                    {"details", result.details},
-                    {"bytes", result.bytes},
-                    {"count", result.count},
-                    {"ranks", job.size()},
-                    {"iterations", result.times.iterations},
-                    {"median_us", result.times.median_us},
-                    {"p99_us", result.times.p99_us},
-                    {"min_us", result.times.least_us},
-                    {"wall_median_us", result.times.wall_median_us},
-                    {"algbw_gb_s", algorithm_bandwidth(result)},
-                    {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
-                    {"algorithm", result.algorithm},
-                    {"correct", result.times.correct}});
+    list.push_back(
+        {{"work", result.work},
+         {"details", result.details},
+         {"bytes", result.bytes},
+         {"count", result.count},
+         {"ranks", job.size()},
+         {"iterations", result.times.iterations},
+         {"median_us", result.times.median_us},
+         {"p99_us", result.times.p99_us},
+         {"min_us", result.times.least_us},
+         {"wall_median_us", result.times.wall_median_us},
+         {"exposed_us", result.exposed_us < 0 ? nlohmann::json() : nlohmann::json(result.exposed_us)},
+         {"algbw_gb_s", algorithm_bandwidth(result)},
+         {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
+         {"algorithm", result.algorithm},
+         {"correct", result.times.correct}});
   }
   const weft_comm_info info = job.info();
   const nlohmann::json whole = {{"machine", machine},
