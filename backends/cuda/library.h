@@ -35,9 +35,11 @@ namespace weft::cuda {
   X(cudaMemcpyAsync)
 
 struct Functions {
+  // NOLINTBEGIN(bugprone-macro-parentheses,readability-identifier-naming): names are the runtime's
 #define WEFT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   WEFT_CUDA_RUNTIME(WEFT_CUDA_MEMBER)
 #undef WEFT_CUDA_MEMBER
+  // NOLINTEND(bugprone-macro-parentheses,readability-identifier-naming)
   // Of the driver. The headers' names stand for the versions that they mean.
   decltype(&::cuStreamWaitValue32) wait_value = nullptr;
   decltype(&::cuLibraryLoadData) library_load = nullptr;

@@ -87,8 +87,9 @@ Status submit_on_device(Call* call) {
   WEFT_TRY(lane->prepare(device));
   WEFT_TRY(context.gate().enter(stream.device, stream.handle, &device));
   if (call->request == nullptr) {
-    call->args.device = &device;
-    Status status = comm->run(call->args, call->timeout_ms);
+    CollectiveArgs args = call->args;
+    args.device = &device;
+    Status status = comm->run(args, call->timeout_ms);
     context.gate().leave(&device);
     if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
     return status;

@@ -28,10 +28,11 @@ Status read(const Call& call, Given* given) {
   for (uint64_t r = 0; r < call.size; r++) {
     const uint64_t count = given->counts[r];
     const uint64_t start = given->offsets != nullptr ? given->offsets[r] : sum;
-    if (count > limit || start > limit || (sum += count) > limit) {
+    if (count > limit || start > limit || count > limit - sum) {
       return Status::error(Code::kArg, cat(name(call.args.coll), ": block ", r, " of ", given->name, " has ",
                                            count, " elements at ", start, ", which is too large"));
     }
+    sum += count;
     given->starts.push_back(start);
     if (count > 0) given->end = std::max(given->end, start + count);
   }

@@ -78,7 +78,7 @@ StagedLane::~StagedLane() = default;
 Status StagedLane::prepare(const DeviceCall& call) {
   {
     const std::lock_guard lock(mutex_);
-    if (stagings_.count(call.device) != 0) return {};
+    if (stagings_.contains(call.device)) return {};
   }
   std::unique_ptr<Staging> made;
   WEFT_TRY(Staging::make(*call.accelerator, call.device, arena_, slot_bytes_, &made));

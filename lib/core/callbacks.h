@@ -22,7 +22,7 @@ namespace weft {
 // What is called, with a few words of its own that are plain memory: none is allocated for it.
 class Callback {
  public:
-  template <class Call>
+  template <class Call>  // NOLINTNEXTLINE(google-explicit-constructor): a lambda is handed over as it is
   Callback(const Call& call) : run_([](const void* memory) { (*static_cast<const Call*>(memory))(); }) {
     static_assert(sizeof(Call) <= kBytes && alignof(Call) <= alignof(void*));
     static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>);

@@ -101,7 +101,8 @@ Status check_param(uint64_t index, Param* param) {
   const std::string& name = param->name;
   if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
   if (param->ignored()) return {};
-  if (!computes(param->dtype)) return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
+  if (!computes(param->dtype))
+    return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
   if (param->reduced() && !is_float(param->dtype)) {
     return wrong(index, name,
                  cat("gradients are f16, bf16, f32 or f64, not ", weft::name(param->dtype), " (",

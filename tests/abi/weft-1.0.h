@@ -700,11 +700,11 @@ typedef struct weft_stage {
 
 /* A user's hook. plan and stage are required, the others may be NULL. Calls of one hook never overlap, also
  * where several reducers share it. stage and join run on a thread of Weft's own (weft-worker, one a context),
- * in caller mode inside Weft calls; operations go on meanwhile. The other calls run inside the program's. They
- * may not call Weft except as convention 10 says. A stage that has not returned, or been completed, by the
- * step's deadline fails the step on every rank and is named; on a thread of its own it is left to itself, with
- * bucket, scratch and hook, until it returns (in caller mode the call cannot return before it). A result other
- * than WEFT_OK fails the step on every rank with the text in message (zero-terminated, 256 bytes). */
+ * in caller mode inside Weft calls; operations go on meanwhile. The other calls run inside the program's.
+ * They may not call Weft except as convention 10 says. A stage that has not returned, or been completed, by
+ * the step's deadline fails the step on every rank and is named; on a thread of its own it is left to itself,
+ * with bucket, scratch and hook, until it returns (in caller mode the call cannot return before it). A result
+ * other than WEFT_OK fails the step on every rank with the text in message (zero-terminated, 256 bytes). */
 typedef struct weft_hook_table {
   size_t struct_size;
   const char* name; /* agreed across ranks, copied */
@@ -944,8 +944,8 @@ WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_opt
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
  * ranks count on this one. Gradients are not touched any more when it returns, within 10 s; a stage of its
- * hook that has not returned by then is left to itself. Threads: any thread, not from a callback; no other call
- * on the reducer may be running. Since 1.0 */
+ * hook that has not returned by then is left to itself. Threads: any thread, not from a callback; no other
+ * call on the reducer may be running. Since 1.0 */
 WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
 
 /* Where parameter `param`'s gradient lives in view mode: its strides are the parameter's when those are

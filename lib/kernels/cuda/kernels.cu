@@ -1,5 +1,5 @@
-// The kernels, by the names under which backends/cuda finds them. Compiled to a fat binary that libweft-cuda.so
-// carries; `nvcc -fmad=false`, since equal bits need no contraction.
+// The kernels, by the names under which backends/cuda finds them. Compiled to a fat binary that
+// libweft-cuda.so carries; `nvcc -fmad=false`, since equal bits need no contraction.
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/fold.h"
 
@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(weft::kKernelThreads) weft_copy_pieces(weft::C
   weft::cuda::copy_pieces(here(), args);
 }
 
-__global__ void __launch_bounds__(weft::kKernelThreads) weft_fold(const __grid_constant__ weft::FoldKernelArgs args) {
+__global__ void __launch_bounds__(weft::kKernelThreads)
+    weft_fold(const __grid_constant__ weft::FoldKernelArgs args) {
   weft::cuda::fold(here(), args);
 }
 
