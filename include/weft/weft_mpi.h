@@ -5,6 +5,7 @@
 #define WEFT_WEFT_MPI_H
 
 #include <mpi.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "weft.h"
@@ -20,24 +21,37 @@ static inline int32_t weft_mpi_all_gather(void* user_data, const void* mine, uin
   return MPI_Allgather(mine, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, comm) == MPI_SUCCESS ? 0 : 1;
 }
 
+/* The user_data of weft_comm_create_from_mpi, and its weft_all_gather_fn. */
+struct weft_mpi_meeting {
+  MPI_Comm comm;
+  int calls;
+};
+static inline int32_t weft_mpi_meet(void* user_data, const void* mine, uint64_t size, void* all) {
+  struct weft_mpi_meeting* meeting = (struct weft_mpi_meeting*)user_data;
+  meeting->calls++;
+  return weft_mpi_all_gather(&meeting->comm, mine, size, all);
+}
+
 /* Make a communicator of Weft's with the ranks of mpi_comm, in their order; collective over both. options:
  * NULL for defaults; its bootstrap, rank, size and all_gather are not looked at. The backend is chosen as
  * ever: the ranks of a host share memory whatever MPI does; options->backend = "mpi" sends everything over
  * MPI. Weft duplicates mpi_comm, and frees the duplicate before this returns: mpi_comm may be freed at any
  * time afterwards. What the backend "mpi" needs of MPI until weft_comm_destroy is a communicator of its own.
  * Returns what weft_comm_create returns; WEFT_ERR_UNAVAILABLE when MPI does not run or has no duplicate to
- * give. MPI has no deadlines: while a rank does not come, MPI_Comm_dup waits. Threads: a thread that may call
+ * give; where Weft refuses one rank's arguments, the other ranks return WEFT_ERR_MISMATCH and name it. MPI
+ * has no deadlines: while a rank does not come, or is gone, MPI_Comm_dup and MPI_Allgather wait for it,
+ * whatever init_timeout_ms says. Threads: a thread that may call
  * MPI. Since 1.0 */
 static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_Comm mpi_comm,
                                                     const weft_comm_options* options, weft_comm** comm,
                                                     weft_error* error) {
   weft_comm_options mine = WEFT_COMM_OPTIONS_INIT;
-  MPI_Comm duplicate;
+  struct weft_mpi_meeting meeting = {MPI_COMM_NULL, 0};
   int running = 0, ended = 0, rank = 0, size = 0;
   weft_status status;
   if (comm != NULL) *comm = NULL;
   if (MPI_Initialized(&running) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || !running || ended ||
-      MPI_Comm_dup(mpi_comm, &duplicate) != MPI_SUCCESS) {
+      MPI_Comm_dup(mpi_comm, &meeting.comm) != MPI_SUCCESS) {
     if (error != NULL && error->struct_size >= offsetof(weft_error, text) + sizeof error->text) {
       error->code = WEFT_ERR_UNAVAILABLE;
       strcpy(error->text, !running ? "MPI is not initialised"
@@ -46,21 +60,31 @@ static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_C
     }
     return WEFT_ERR_UNAVAILABLE;
   }
-  MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(duplicate, &rank);
-  MPI_Comm_size(duplicate, &size);
+  MPI_Comm_set_errhandler(meeting.comm, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(meeting.comm, &rank);
+  MPI_Comm_size(meeting.comm, &size);
   if (options != NULL) {
     memcpy(&mine, options, options->struct_size < sizeof mine ? options->struct_size : sizeof mine);
-    mine.struct_size = sizeof mine;
+    /* One that holds not even itself is weft_comm_create's to refuse. */
+    mine.struct_size = options->struct_size < sizeof(size_t) ? options->struct_size : sizeof mine;
   }
   mine.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
   mine.rank = rank;
   mine.size = size;
   mine.store = NULL;
-  mine.all_gather = weft_mpi_all_gather;
-  mine.all_gather_user_data = &duplicate;
+  mine.all_gather = weft_mpi_meet;
+  mine.all_gather_user_data = &meeting;
   status = weft_comm_create(context, &mine, comm, error);
-  MPI_Comm_free(&duplicate);
+  if (status != WEFT_OK && meeting.calls == 0) {
+    /* Refused before it met the others, who wait. The first round that Weft makes is of one uint64_t, and
+     * this value of it says that a rank does not take part (lib/rendezvous/callback_exchange.h). */
+    uint64_t refused = UINT64_MAX;
+    uint64_t* const all = (uint64_t*)malloc((size_t)size * sizeof refused);
+    if (all != NULL)
+      MPI_Allgather(&refused, sizeof refused, MPI_BYTE, all, sizeof refused, MPI_BYTE, meeting.comm);
+    free(all);
+  }
+  MPI_Comm_free(&meeting.comm);
   return status;
 }
 

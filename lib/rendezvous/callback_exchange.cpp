@@ -22,6 +22,11 @@ Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Dead
   for (int rank = 0; rank < size_; rank++) {
     const uint64_t size = sizes[static_cast<size_t>(rank)];
     if (size <= kMaxBytes) continue;
+    if (size == kRefused) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " was refused: see its error"),
+                           Evidence::kReport)
+          .with_ranks({rank});
+    }
     return Status::error(Code::kMismatch,
                          cat("rank ", rank, " gave ", size, " bytes to an all-gather of at most ", kMaxBytes,
                              ": does the program's all_gather keep rank order?"))

@@ -8,7 +8,9 @@
  *
  * WHAT: sum, launcher (rank and size as mpirun's variables say, not as MPI does), other-thread (it waits),
  * finalize-first, finalize-before (a second sum), finalize-busy, leak, part (all ranks but the last), many
- * (communicators), mismatch, silent (the last rank does not call). MODULES: the folder of Weft's modules. */
+ * (communicators), mismatch, silent (the last rank does not call), refused (rank 0's options are), nowhere
+ * (rank 0 has no place for its communicator), no-size (options of no struct_size). MODULES: the folder of
+ * Weft's modules. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -126,7 +128,10 @@ int main(int argc, char* argv[]) {
       MPI_Comm_split(MPI_COMM_WORLD, rank == size - 1, -rank, &mpi_comm);
       MPI_Comm_size(mpi_comm, &size);
     }
-    status = weft_comm_create_from_mpi(context, mpi_comm, &options, &comm, &error);
+    if (strcmp(argv[3], "refused") == 0 && rank == 0) options.flags = (uint64_t)1 << 40;
+    if (strcmp(argv[3], "no-size") == 0) options.struct_size = 0;
+    const int nowhere = strcmp(argv[3], "nowhere") == 0 && rank == 0;
+    status = weft_comm_create_from_mpi(context, mpi_comm, &options, nowhere ? NULL : &comm, &error);
   }
   if (status == WEFT_OK) {
     run(context, &options, argv[3]);

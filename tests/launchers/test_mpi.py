@@ -124,6 +124,16 @@ def test_failures():
         expect(output.count("rank 2 left the communicator") == 2, flavour, output)
 
 
+def test_refused():
+    """a rank whose arguments are refused is named by the others, who do not wait for it"""
+    for flavour in mpi.each(BUILD):
+        for words in ("multiple thread refused", "multiple thread nowhere"):
+            output = run_cases(flavour, words)
+            expect_equal(output.count("rank 0 was refused: see its error"), 2, flavour, output)
+        output = run_cases(flavour, "multiple thread no-size")
+        expect_equal(output.count("weft_comm_options.struct_size is 0"), 3, flavour, output)
+
+
 def test_wrong_launcher():
     """a program of one MPI library under the other one's mpirun is a job of one rank each, and is told so"""
     if len(mpi.each(BUILD)) < 2:

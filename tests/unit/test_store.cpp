@@ -263,6 +263,12 @@ TEST_CASE("an all-gather over the program's callback checks what it gets") {
   const Status status = exchange.all_gather(view("hello"), &all, in_ms(kPlenty));
   CHECK(status.code() == Code::kMismatch);
   CHECK(status.info().ranks == std::vector<int>{0});
+
+  program.calls = 0;
+  program.lie = CallbackExchange::kRefused;
+  const Status refused = exchange.all_gather(view("hello"), &all, in_ms(kPlenty));
+  CHECK(refused.text() == "rank 0 was refused: see its error");
+  CHECK(program.calls == 1);
   program.result = 7;
   CHECK(exchange.all_gather(view("x"), &all, in_ms(kPlenty)).code() == Code::kPeerFailed);
 }
