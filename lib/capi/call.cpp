@@ -1,5 +1,6 @@
 #include "capi/call.h"
 
+#include <memory>
 #include <utility>
 
 #include "capi/group.h"
@@ -85,6 +86,9 @@ Status submit_on_device(Call* call) {
   const StreamArgs& stream = call->stream;
   DeviceCall device = {WEFT_DEVICE_CUDA, stream.device, context.accelerator(), stream.handle};
   WEFT_TRY(lane->prepare(device));
+  // Before the stream waits for it: nothing may go wrong between that and the lane.
+  std::unique_ptr<weft_request> made;
+  if (call->request != nullptr) made = std::make_unique<weft_request>(comm->shared_context());
   WEFT_TRY(context.gate().enter(stream.device, stream.handle, &device));
   if (call->request == nullptr) {
     CollectiveArgs args = call->args;
@@ -99,7 +103,7 @@ Status submit_on_device(Call* call) {
     context.gate().leave(&device);
     return held;
   }
-  auto* const request = new weft_request(comm->shared_context());
+  weft_request* const request = made.release();
   request->device = device;
   request->args = call->args;
   request->args.device = &request->device;
