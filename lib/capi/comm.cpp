@@ -99,8 +99,12 @@ weft_status weft_comm_destroy(weft_comm** comm) {
     if (*comm == nullptr) return {};
     if (!(*comm)->rep->context().forked()) {
       WEFT_TRY(check_call((*comm)->rep->context()));
-      const Status closed = (*comm)->rep->close();
-      if ((*comm)->group != nullptr) (*comm)->group->launch(nullptr);
+      Status closed = (*comm)->rep->close();
+      if ((*comm)->group != nullptr) {
+        (*comm)->group->launch(nullptr);
+        Status drained = (*comm)->rep->context().callbacks().drain();
+        if (closed.ok()) closed = std::move(drained);
+      }
       delete std::exchange(*comm, nullptr);
       return closed;
     }

@@ -1,4 +1,6 @@
 // weft_sparse_all_reduce, weft_sparse_release.
+#include <algorithm>
+
 #include "base/splitmix.h"
 #include "capi/call.h"
 #include "sync/sparse_sum.h"
@@ -17,10 +19,13 @@ Status array_of(const int64_t* shape, int32_t ndim, int32_t sparse_ndim, Dtype d
   }
   array->dtype = dtype;
   array->sparse_ndim = static_cast<uint32_t>(sparse_ndim);
+  uint64_t product = 1;  // of the extents that are not 0: what is made of some of them alone fits as well
   for (int32_t d = 0; d < ndim; d++) {
-    if (shape[d] < 0 || (shape[d] > 0 && array->count > kMostElements / static_cast<uint64_t>(shape[d]))) {
+    const uint64_t extent = static_cast<uint64_t>(std::max(shape[d], int64_t{1}));
+    if (shape[d] < 0 || product > kMostElements / extent) {
       return Status::error(Code::kArg, cat("shape[", d, "] is ", shape[d]));
     }
+    product *= extent;
     array->count *= static_cast<uint64_t>(shape[d]);
     array->shape.push_back(shape[d]);
   }
@@ -55,6 +60,9 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
   return plain([&]() -> Status {
     if (request != nullptr) *request = nullptr;
     WEFT_TRY(check_sparse(result, "result"));
+    if (src == result) {
+      return Status::error(Code::kArg, "src and result are one struct: a result is memory of its own");
+    }
     result->count = 0;
     result->indices = nullptr;
     result->values = nullptr;

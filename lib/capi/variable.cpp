@@ -87,6 +87,8 @@ Status scatter(Call* call, const void* src, void* dst, Given from, bool gives) {
   if (!gives) from.offsets = nullptr;
   WEFT_TRY(read(*call, &from));
   const uint64_t own = from.counts[call->rank];
+  // In place one of the blocks that are read is written, too.
+  if (own > 0 && place(*call, src, from) == dst) WEFT_TRY(check_apart(*call, from));
   WEFT_TRY(check_buffers(*call, {src, gives ? from.end : 0, "src"}, {dst, own, "dst"},
                          place(*call, src, from), dst));
   return submit_blocks(call, from.list(), {from.counts, nullptr}, gives ? src : nullptr, dst);

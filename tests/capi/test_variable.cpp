@@ -1,8 +1,11 @@
 // The C ABI, seen by a program: blocks of different sizes, sparse sums, groups, floats of a byte. Ranks are
 // threads.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "capi/ranks.h"
@@ -89,6 +92,13 @@ TEST_CASE("the collectives of blocks of different sizes refuse what cannot be") 
     const uint64_t counts[] = {3, 3}, offsets[] = {0, 2};
     f.expect(weft_all_gather_v(r.comm, src.data(), dst.data(), counts, offsets, WEFT_DTYPE_I32, nullptr,
                                nullptr) == WEFT_ERR_ARG);
+    // Blocks that are only read may overlap; in place this rank's is written.
+    const auto sum = [&](void* to) {
+      return weft_reduce_scatter_v(r.comm, src.data(), to, counts, offsets, WEFT_DTYPE_I32, WEFT_OP_SUM,
+                                   nullptr, nullptr);
+    };
+    f.expect(sum(dst.data()) == WEFT_OK);
+    f.expect(sum(src.data() + offsets[r.rank]) == WEFT_ERR_ARG);
   });
 }
 
@@ -135,6 +145,26 @@ TEST_CASE("a group that is never ended completes when its communicator is destro
              WEFT_OK);
     f.expect(weft_comm_destroy(&r.comm) == WEFT_OK);
     f.expect(weft_request_wait(request, 1000) == WEFT_ERR_CANCELLED);
+    f.expect(weft_request_release(&request) == WEFT_OK);
+  });
+}
+
+TEST_CASE("callbacks of a group that is never ended have run when its communicator is destroyed") {
+  on_ranks(1, [](Rank& r, Findings& f) {
+    int32_t value = 1;
+    weft_request* request = nullptr;
+    std::atomic<int> called{0};
+    f.expect(weft_group_begin(r.comm) == WEFT_OK);
+    f.expect(weft_all_reduce(r.comm, &value, &value, 1, WEFT_DTYPE_I32, WEFT_OP_SUM, nullptr, &request) ==
+             WEFT_OK);
+    const auto callback = [](void* user_data, weft_status) {
+      // Long enough that a destroy which does not wait is seen not to; no longer once it does.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      (*static_cast<std::atomic<int>*>(user_data))++;
+    };
+    f.expect(weft_request_on_complete(request, callback, &called) == WEFT_OK);
+    f.expect(weft_comm_destroy(&r.comm) == WEFT_OK);
+    f.expect(called == 1);
     f.expect(weft_request_release(&request) == WEFT_OK);
   });
 }
@@ -199,6 +229,28 @@ TEST_CASE("sparse arrays of different shapes are a mismatch") {
     weft_sparse src = WEFT_SPARSE_INIT, sum = WEFT_SPARSE_INIT;
     f.expect(weft_sparse_all_reduce(r.comm, &src, shape, 2, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, &sum,
                                     nullptr) == WEFT_ERR_MISMATCH);
+  });
+}
+
+TEST_CASE("a sparse sum refuses a result that is its source, and what no array can have") {
+  on_ranks(1, [](Rank& r, Findings& f) {
+    const int64_t index = 0;
+    const double value = 5;
+    weft_sparse entries = WEFT_SPARSE_INIT, sum = WEFT_SPARSE_INIT;
+    entries.count = 1;
+    entries.indices = &index;
+    entries.values = &value;
+    const auto reduce = [&](int64_t first, int64_t second, weft_sparse* result) {
+      const int64_t shape[] = {first, second};
+      return weft_sparse_all_reduce(r.comm, &entries, shape, 2, 1, WEFT_DTYPE_F64, WEFT_OP_SUM, nullptr,
+                                    result, nullptr);
+    };
+    f.expect(reduce(1, 1, &entries) == WEFT_ERR_ARG);
+    f.expect(entries.count == 1 && entries.values == &value);
+    // The rest of an array that has no elements is no larger for that.
+    f.expect(reduce(0, std::numeric_limits<int64_t>::max() / 4, &sum) == WEFT_ERR_ARG);
+    f.expect(reduce(1, 1, &sum) == WEFT_OK && sum.count == 1);
+    f.expect(weft_sparse_release(&sum) == WEFT_OK);
   });
 }
 
