@@ -68,7 +68,11 @@ class Buckets {
   uint64_t longest_bytes() const;  // of the largest bucket, as it is held
 
   const Place& place(uint64_t param) const { return places_[param]; }
-  std::byte* memory() const { return slab_->memory; }                  // of all of them
+  std::byte* memory() const { return slab_->memory; }  // of all of them
+  bool hold(const void* pointer) const {
+    const auto at = reinterpret_cast<uintptr_t>(pointer), first = reinterpret_cast<uintptr_t>(slab_->memory);
+    return at - first < slab_->bytes;
+  }
   const std::vector<std::byte*>& buffers() const { return buffers_; }  // per bucket
   Dtype held(uint32_t bucket) const { return held_[bucket]; }
   // Where a bucket's contributions are kept while it travels, as they are held; null without `retain`.

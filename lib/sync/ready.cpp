@@ -21,7 +21,8 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
       s.copy ? (gradient != nullptr || place.count == 0) &&
                    reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
              : gradient == nullptr || gradient == place.memory ||
-                   (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0);
+                   (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0 &&
+                    !s.buckets->hold(gradient));  // a view from before a re-plan is no stray
   if (!usable || place.sparse || !on_host(stream)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
   if (s.uses) [[unlikely]] {
@@ -109,8 +110,8 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
 }
 
 Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
-  if (!on_host(stream)) return no_streams();
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "'): ");
+  if (!on_host(stream)) return no_streams().with_prefix(name);
   if (state_->buckets->place(param).sparse) {
     return Status::error(Code::kArg, cat(name, "its gradient is sparse: weft_reducer_ready_sparse"));
   }
@@ -121,6 +122,12 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
             static_cast<const void*>(state_->buckets->place(param).memory),
             "; in view mode it must be computed there (a re-plan moves the views), or be copied "
             "there: WEFT_REDUCER_COPY_STRAYS"));
+  }
+  if (!state_->copy && state_->buckets->hold(gradient)) {
+    return Status::error(
+        Code::kArg,
+        cat(name, "the gradient is at ", gradient, ", in the view of another one: a re-plan has moved it to ",
+            static_cast<const void*>(state_->buckets->place(param).memory), " (weft_reducer_grad_view)"));
   }
   if (gradient == nullptr) return Status::error(Code::kArg, cat(name, "the gradient is NULL"));
   return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));

@@ -183,3 +183,63 @@ TEST_CASE(
     }));
   }
 }
+
+TEST_CASE("a view from before a re-plan is refused, also where strays are copied") {
+  const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
+  for (const uint64_t strays : {uint64_t{0}, uint64_t{WEFT_REDUCER_COPY_STRAYS}}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const RigOptions rig = {.mode = WEFT_GRADIENT_VIEW, .limits = {100000}, .flags = strays};
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+      if (!reducer) return;
+      const auto views = [&] {
+        std::vector<void*> all(model.size());
+        for (size_t i = 0; i < all.size(); i++) self.expect(reducer->grad_view(i, &all[i]), "grad_view");
+        return all;
+      };
+      const std::vector<void*> before = views();
+      self.expect(reducer->begin(nullptr), "begin");
+      for (size_t i = model.size(); i-- > 0;) self.expect(reducer->ready(i, before[i], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+      const std::vector<void*> after = views();
+      self.expect(before[0] != after[0] && before[0] == after[2], "the views have changed places");
+      self.expect(reducer->begin(nullptr), "begin");
+      const Status stale = reducer->ready(0, before[0], nullptr);
+      self.expect(stale.code() == Code::kArg && stale.text().find("'a'") != std::string::npos &&
+                      stale.text().find("re-plan") != std::string::npos,
+                  stale.text());
+      for (size_t i = 0; i < model.size(); i++) self.expect(reducer->ready(i, after[i], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+    }));
+  }
+}
+
+TEST_CASE("of ranks that noted different orders the lowest one's wins, if it had data") {
+  const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
+  const std::vector<std::vector<size_t>> orders = {{2, 0, 1}, {1, 2, 0}, {0, 1, 2}};
+  for (const bool data_on_0 : {true, false}) {
+    check(run_threads(3, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const RigOptions rig = {.limits = {0}, .flags = WEFT_REDUCER_UNEVEN};
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      const bool none = self.rank == 0 && !data_on_0;
+      if (none) begin.flags = WEFT_BEGIN_NO_DATA;
+      self.expect(reducer->begin(&begin), "begin");
+      for (const size_t i : orders[static_cast<size_t>(self.rank)]) {
+        if (!none) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+      }
+      self.expect(reducer->finish({}), "finish");
+      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+      for (uint32_t b = 0; b < 3; b++) {
+        uint64_t param = 9;
+        weft_bucket_info info{};
+        self.expect(reducer->bucket(b, &info, &param, 1), "bucket");
+        self.expect(param == orders[data_on_0 ? 0 : 1][b], cat("bucket ", b, " has parameter ", param));
+      }
+    }));
+  }
+}
