@@ -19,12 +19,49 @@ Shape shape_of(int rank, int size, uint64_t count, uint64_t element) {
   return shape;
 }
 
+// Blocks of different sizes, packed, of one rank: in all_to_all each pair has its own, else each rank.
+class PackedBlocks {
+ public:
+  PackedBlocks(Coll coll, int rank, int size, uint64_t count) {
+    for (int r = 0; r < size; r++) {
+      const bool pairs = coll == Coll::kAllToAllV;
+      from_.add(length(pairs ? rank : r, r, count));
+      to_.add(length(r, pairs ? rank : r, count));
+    }
+    blocks_ = {from_.list(), to_.list()};
+  }
+  const Blocks* get() const { return &blocks_; }
+
+ private:
+  struct List {
+    std::vector<uint64_t> counts, offsets;
+    void add(uint64_t count) {
+      offsets.push_back(counts.empty() ? 0 : offsets.back() + counts.back());
+      counts.push_back(count);
+    }
+    BlockList list() const { return {counts.data(), offsets.data()}; }
+  };
+  static uint64_t length(int from, int to, uint64_t count) {
+    return (count + static_cast<uint64_t>(3 * from + to)) % (count + 1);
+  }
+
+  List from_, to_;
+  Blocks blocks_;
+};
+
+bool is_collective(const Algorithm& algorithm) {
+  return algorithm.coll != Coll::kSend && algorithm.coll != Coll::kRecv;
+}
+
 // Every message that a rank sends is received by its peer in the same round, step and size.
 void check_symmetry(const Algorithm& algorithm, int size, uint64_t count) {
   std::vector<Schedule> schedules(static_cast<size_t>(size));
   for (int r = 0; r < size; r++) {
     Schedule& schedule = schedules[static_cast<size_t>(r)];
-    algorithm.build(shape_of(r, size, count, 4), schedule);
+    const PackedBlocks blocks(algorithm.coll, r, size, count);
+    Shape shape = shape_of(r, size, count, 4);
+    shape.blocks = blocks.get();
+    algorithm.build(shape, schedule);
     schedule.add_handshake(r, size);
   }
   for (int r = 0; r < size; r++) {
@@ -66,7 +103,7 @@ TEST_CASE("slices cover a vector once, in order, and begin on cache lines") {
 TEST_CASE("every message of every algorithm has one receiver that expects it") {
   for (const AlgorithmRow row : algorithms()) {
     const Algorithm* const algorithm = &row();
-    if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
+    if (!is_collective(*algorithm)) continue;
     for (const int size : {1, 2, 3, 4, 5, 8}) {
       for (const uint64_t count : {0u, 1u, 17u, 4096u, 300'000u}) check_symmetry(*algorithm, size, count);
     }
@@ -76,9 +113,12 @@ TEST_CASE("every message of every algorithm has one receiver that expects it") {
 TEST_CASE("every rank hears from every other in the first round") {
   for (const AlgorithmRow row : algorithms()) {
     const Algorithm* const algorithm = &row();
-    if (algorithm->coll == Coll::kSend || algorithm->coll == Coll::kRecv) continue;
+    if (!is_collective(*algorithm)) continue;
     Schedule schedule;
-    algorithm->build(shape_of(1, 5, 1000, 4), schedule);
+    const PackedBlocks blocks(algorithm->coll, 1, 5, 1000);
+    Shape shape = shape_of(1, 5, 1000, 4);
+    shape.blocks = blocks.get();
+    algorithm->build(shape, schedule);
     schedule.add_handshake(1, 5);
     std::vector<int> heard(5);
     for (const Transfer& t : schedule.transfers(0)) heard[static_cast<size_t>(t.peer)] += t.is_send ? 0 : 1;
