@@ -4,6 +4,7 @@
 // to whoever the step's state says.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -25,7 +26,7 @@ struct Slab {
   std::shared_ptr<Arena> arena;
   std::byte* memory = nullptr;
   uint64_t bytes = 0;
-  bool left = false;  // to the arena: something may still write into it
+  std::atomic<bool> left{false};  // to the arena: something may still write into it
 
   Slab() = default;
   ~Slab();
@@ -64,8 +65,8 @@ class Buckets {
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
   // Something may still write into the memory (a stage that never completed): it is left to the arena.
-  void abandon() { slab_->left = true; }
-  uint64_t longest_bytes() const;  // of the largest bucket, as it is held
+  void abandon() { slab_->left = true; }  // any thread
+  uint64_t longest_bytes() const;         // of the largest bucket, as it is held
 
   const Place& place(uint64_t param) const { return places_[param]; }
   std::byte* memory() const { return slab_->memory; }  // of all of them

@@ -98,8 +98,13 @@ Status Reducer::check_rebind(Comm& comm) {
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   const auto returned = [&] { return !step_->stage_out(); };
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
-  if (!quiet || step_->stage_given_up() || !context.engine().wait(returned, soon)) {
+  if (!quiet || !context.engine().wait(returned, soon)) {
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
+  }
+  if (step_->stage_given_up()) {  // as it has returned
+    return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(),
+                                           "' was given up before it completed, and may still write into "
+                                           "its bucket: create a new reducer"));
   }
   // A gradient that came too late for the step may still be on its way into its bucket.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };

@@ -5,6 +5,7 @@
 // whoever runs stages. It shares what the stage touches, so nothing goes away under one that was given up.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,12 @@ class StageJob final : public StageWork {
   StageJob(std::shared_ptr<ReducerState> state, uint32_t bucket, size_t counts)
       : counts(counts), state_(std::move(state)), bucket_(bucket) {
     owner_ = state_.get();
+  }
+  // On the thread of a stage that returned after everybody had given it up, or by the step.
+  ~StageJob() override {
+    if (!unfinished()) return;
+    state_->buckets->abandon();
+    state_->scratch->abandon();
   }
 
   // joins: the rank has no data in this step, and the hook is told first.
@@ -43,6 +50,14 @@ class StageJob final : public StageWork {
   Hook& hook() override { return *state_->hook; }
   Engine& engine() override { return state_->comm->context().engine(); }
 
+  // It completes later, by its token.
+  bool pends() const { return status_.ok() && stage_.pending != 0; }
+  // It runs, is given up, and its completion would not be heard.
+  void leave() { left_.store(true); }
+  // Given up, and returned pending since: who works on it may write into the bucket and the scratch for ever.
+  // Any thread.
+  bool unfinished() const { return left_.load() && !out() && pends(); }
+
   const Status& status() const { return status_; }
   const weft_stage& stage() const { return stage_; }
   uint64_t began_ns() const { return began_ns_; }  // if a trace ran
@@ -58,6 +73,7 @@ class StageJob final : public StageWork {
   weft_stage stage_{};
   bool joins_ = false;
   Status status_;
+  std::atomic<bool> left_{false};
   uint64_t began_ns_ = 0;
   uint64_t ended_ns_ = 0;
 };

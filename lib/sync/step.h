@@ -54,7 +54,8 @@ class Step final : public Task, public FlightSource {
     const std::lock_guard lock(copy_mutex_);
     sealed_ = true;
   }
-  // The step of this stamp is over, well or not: neither the library nor its hook touches gradients any more.
+  // The step of this stamp is over, well or not: the library does not touch gradients any more. Nor does the
+  // hook, unless they are views into buckets and one of its stages was given up (stage_given_up, stage_out).
   bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
   // The bucket's result is in the gradients, in the step of this stamp. Any thread.
   bool done(uint32_t bucket, uint32_t stamp) const {
@@ -106,11 +107,17 @@ class Step final : public Task, public FlightSource {
   // Sent by this rank for the step's collectives, if each is done with the least traffic possible.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
-  bool stage_given_up() const { return stage_given_up_; }
+  // Any thread, once the step is finished and no stage is out.
+  bool stage_given_up() const {
+    return std::any_of(running_.begin(), running_.end(),
+                       [](const Running& r) { return r.job->unfinished(); });
+  }
   // A stage's call has not returned yet, or who made it still holds what it touches. Any thread.
   bool stage_out() const {
-    return std::any_of(running_.begin(), running_.end(),
-                       [](const Running& r) { return r.job.use_count() > 1; });
+    return std::any_of(running_.begin(), running_.end(), [](const Running& r) {
+      const std::shared_ptr<StageJob> seen = r.job;  // giving this back acquires what the last holder wrote
+      return seen.use_count() > 2;
+    });
   }
   // Of the step that was given up, which stage that is; empty if there is none.
   const std::string& left_text() const { return left_text_; }
@@ -221,7 +228,6 @@ class Step final : public Task, public FlightSource {
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;
-  bool stage_given_up_ = false;
   std::string left_text_;
   uint64_t given_up_ns_ = 0;            // the failure was seen; 0: there is none
   std::vector<OpeningRecord> records_;  // of all ranks

@@ -54,7 +54,7 @@ bool Step::settle(uint32_t bucket) {
   const StageJob& job = *running.job;
   if (job.out()) return false;
   Status status = job.status();
-  const bool later = status.ok() && job.stage().pending != 0;
+  const bool later = job.pends();
   if (later && !running.waiter.done()) return false;
   if (later) {
     status = running.waiter.result();
@@ -102,11 +102,8 @@ bool Step::stages_ended() {
     if (s_.plan.buckets[b].sparse) continue;
     const Running& running = running_[b];
     s_.hook->gate().close(running.generation);
-    if (running.job->out()) {
-      worker.set_aside(*running.job);
-    } else if (running.job->stage().pending != 0 && !running.waiter.done()) {
-      stage_given_up_ = true;
-    }
+    if (!running.waiter.done()) running.job->leave();
+    if (running.job->out()) worker.set_aside(*running.job);
   }
   pending_.clear();
   return true;

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -29,7 +30,9 @@ struct Findings {
 // The hook's data on one rank. Its stages return when they are told to.
 struct User {
   bool holds = true;
-  std::atomic<bool> begun{false}, release{false}, freed{false};
+  bool pends = false;  // and then they return pending
+  float* buffer = nullptr;
+  std::atomic<bool> begun{false}, release{false}, returned{false}, freed{false};
 };
 
 bool until(const std::atomic<bool>& flag) {
@@ -73,6 +76,9 @@ weft_hook* make_hook(weft_context* context, User* user) {
     while (!u.release) std::this_thread::yield();
     std::memset(bucket->buffer, 0, bucket->count * sizeof(float));  // they are still there
     std::memset(bucket->scratch, 0, bucket->scratch_bytes);
+    u.buffer = static_cast<float*>(bucket->buffer);
+    stage->pending = u.pends ? 1 : 0;
+    u.returned = true;
     return WEFT_OK;
   };
   table.free_user_data = [](void* data) { static_cast<User*>(data)->freed = true; };
@@ -140,6 +146,42 @@ TEST_CASE(
     CHECK(error.empty());
     CHECK(findings.wrong == 0);
   }
+}
+
+TEST_CASE("a stage that was given up and then returns pending keeps its bucket, and there is no rebind") {
+  Findings findings;
+  Meeting begun(2);
+  const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    weft_comm* second = nullptr;
+    findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
+    User user;
+    user.pends = true;
+    weft_hook* hook = make_hook(r.context, &user);
+    weft_reducer* reducer = make_reducer(r.comm, hook, 100);
+    std::vector<float> gradient;
+    findings.expect(begin(reducer, gradient, 1));
+    findings.expect(begun.arrive(user));
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_TIMEOUT);
+    user.release = true;
+    findings.expect(until(user.returned));
+    weft_error why = WEFT_ERROR_INIT;
+    findings.expect(weft_reducer_rebind(reducer, second, &why) == WEFT_ERR_STATE);
+    findings.expect(std::strstr(why.text, "a stage of hook 'slow' was given up before") != nullptr);
+    findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+    // Whoever works on the stage knows nothing of that.
+    std::fill_n(user.buffer, kCount, 7.0f);
+    weft_reducer* next = make_reducer(second, hook);
+    user.holds = false;
+    findings.expect(begin(next, gradient, 1));
+    std::fill_n(user.buffer, kCount, 8.0f);
+    findings.expect(weft_reducer_finish(next, nullptr) == WEFT_OK);
+    findings.expect(gradient == std::vector<float>(kCount, 1));
+    findings.expect(weft_reducer_destroy(&next) == WEFT_OK);
+    findings.expect(weft_hook_destroy(&hook) == WEFT_OK);
+    weft_comm_destroy(&second);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
 }
 
 TEST_CASE("while a stage does not return, other hooks of the context work") {
