@@ -30,12 +30,10 @@ std::shared_ptr<Log> log_of(const weft_context& context) {
   return {context.rep, &context.rep->log()};
 }
 
-// One that runs has a moment to return: between steps there is none.
+// One that runs has a moment to return (turn_deadline): between steps there is none.
 template <class Work>
 Status between_stages(weft_hook& hook, Work&& work) {
-  Context& context = *hook.context;
-  const Deadline deadline = Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0);
-  return with_turn(context, *hook.rep, deadline, work);
+  return with_turn(*hook.context, *hook.rep, Deadline::never(), work);
 }
 
 }  // namespace

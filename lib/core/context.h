@@ -2,6 +2,7 @@
 // from it, so any order of destruction is legal.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -96,11 +97,20 @@ class Context : public std::enable_shared_from_this<Context> {
   StageWorker stages_;
 };
 
-// Call a hook, for the program: never beside a stage. kState: one has not returned by the deadline.
+// How long a call waits for a hook's turn: other ranks may wait for this one by the same deadline, and there
+// has to be time to tell them why it does not come.
+inline Deadline turn_deadline(Clock& clock, Deadline deadline) {
+  constexpr uint64_t kLongestNs = 10'000'000'000;
+  const uint64_t now = clock.now_ns();
+  return Deadline::at(now + std::min(kLongestNs, (std::max(deadline.ns(), now) - now) / 2));
+}
+
+// Call a hook, for the program: never beside a stage. kState: one has not returned in time.
 template <class Work>
 Status with_turn(Context& context, Hook& hook, Deadline deadline, Work&& work) {
   if (context.engine().mode() == Engine::Mode::kCaller) return context.engine().locked(work);
-  if (!hook.turn().take(context.clock(), deadline)) {
+  if (!hook.turn().take(context.clock(), turn_deadline(context.clock(), deadline))) {
+    context.stages().turn_over();
     return Status::error(Code::kState, "a stage of hook '" + hook.name() + "' has not returned");
   }
   const struct Turn {

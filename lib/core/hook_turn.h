@@ -9,17 +9,19 @@
 
 namespace weft {
 
-// Threads: any thread.
+// Threads: any thread. Sequentially consistent: who gives the turn then looks for stages that found it taken,
+// whose worker queues first and then looks at the turn; one of the two sees the other.
 class HookTurn {
  public:
-  bool try_take() { return wanted_.load() == 0 && !taken_.exchange(true, std::memory_order_acquire); }
-  void give() { taken_.store(false, std::memory_order_release); }
+  bool try_take() { return wanted_.load() == 0 && !taken_.exchange(true); }
+  void give() { taken_.store(false); }
 
-  // False if the deadline passes: a stage has not returned.
+  // False if the deadline passes: a stage has not returned. A stage that came meanwhile may have left the
+  // turn to this one, so the worker is to be told (turn_over) then as well.
   bool take(Clock& clock, Deadline deadline) {
     wanted_.fetch_add(1);
     bool got = false;
-    for (uint32_t round = 0; !(got = !taken_.exchange(true, std::memory_order_acquire)); round++) {
+    for (uint32_t round = 0; !(got = !taken_.exchange(true)); round++) {
       if (deadline.expired(clock)) break;
       clock.relax(round);
     }

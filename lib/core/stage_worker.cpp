@@ -86,7 +86,12 @@ void StageWorker::set_aside(const StageWork& work) {
 }
 
 void StageWorker::turn_over() {
-  if (shared_->queued.load() > 0) shared_->wake();
+  if (shared_->queued.load() == 0) return;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    (void)start_locked().ok();  // none runs if one was set aside, or did not start
+  }
+  shared_->wake();
 }
 
 void StageWorker::run(StageWork& work) {
@@ -174,7 +179,7 @@ bool StageWorker::Helper::wanted(Poll last) {
     rounds_ = 0;
     return false;
   }
-  if (++rounds_ % kPatience == 0) worker_.shared_->wake();
+  if (++rounds_ % kPatience == 0) worker_.turn_over();
   return last == Poll::kParked;
 }
 

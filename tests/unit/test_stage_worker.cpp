@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/text.h"
@@ -49,12 +50,42 @@ struct Stuck {
   }
 };
 
+// The machine's, with what happens when the test's thread looks at it for the second time; then it is late
+// for that look.
+class WatchedClock final : public Clock {
+ public:
+  uint64_t now_ns() override {
+    if (std::this_thread::get_id() != test_ || !at_second_look || ++looks_ < 2) return machine_.now_ns();
+    std::exchange(at_second_look, nullptr)();
+    return UINT64_MAX - 1;
+  }
+  void relax(uint32_t round) override { machine_.relax(round); }
+  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
+    if (on_worker) worker_sleeps++;
+    machine_.sleep(word, expected, until_ns);
+  }
+  void wake_all(const std::atomic<uint32_t>& word) override { machine_.wake_all(word); }
+
+  std::function<void()> at_second_look;
+  std::atomic<int> worker_sleeps{0};
+  static thread_local bool on_worker;
+
+ private:
+  SystemClock machine_;
+  const std::thread::id test_ = std::this_thread::get_id();
+  int looks_ = 0;
+};
+thread_local bool WatchedClock::on_worker = false;
+
 struct Rig {
-  Rig() {
+  explicit Rig(std::shared_ptr<Clock> clock = nullptr) {
     ContextOptions options;
+    options.clock = std::move(clock);
     options.host = &host_ops();
     options.thread_start = [this](const char* name) {
-      if (std::string(name) == "weft-worker") threads++;
+      if (std::string(name) != "weft-worker") return;
+      WatchedClock::on_worker = true;
+      threads++;
     };
     REQUIRE(Context::create(std::move(options), &context).ok());
   }
@@ -121,6 +152,41 @@ TEST_CASE("nothing of a hook runs beside its stage, while other hooks' stages do
   context.stages().turn_over();
   REQUIRE(rig.until([&] { return !waits->out(); }));
   CHECK(ran);
+}
+
+TEST_CASE("a call that gave up waiting for a hook's turn leaves it to the stage that it came before") {
+  auto clock = std::make_shared<WatchedClock>();
+  Rig rig(clock);
+  HookTurn& turn = rig.hook.turn();
+  REQUIRE(turn.try_take());
+  const auto waits = rig.post([] {});
+  const auto asleep_after = [&](int sleeps) {
+    return rig.until([&, sleeps] { return clock->worker_sleeps > sleeps; });
+  };
+  REQUIRE(asleep_after(0));
+  // The stage that runs returns between the call's last attempt and its leaving.
+  bool found_it_wanted = false;
+  clock->at_second_look = [&] {
+    turn.give();
+    const int sleeps = clock->worker_sleeps;
+    rig.context->stages().turn_over();
+    found_it_wanted = asleep_after(sleeps);
+  };
+  const auto called = with_turn(*rig.context, rig.hook, Deadline::never(), [] { return Status(); });
+  CHECK(called.code() == Code::kState);
+  CHECK(found_it_wanted);
+  CHECK(rig.until([&] { return !waits->out(); }));
+}
+
+TEST_CASE("a thread is started for what nobody took, also if there was none") {
+  Rig rig;
+  const int mine = 0;
+  auto helper = std::make_unique<StageWorker::Helper>(rig.context->stages(), &mine);
+  const auto left = rig.post([] {}, 0, &mine);
+  CHECK(rig.threads == 0);
+  helper.reset();
+  CHECK(rig.until([&] { return !left->out(); }));
+  CHECK(rig.threads == 1);
 }
 
 TEST_CASE("a stage that is set aside holds up no other hook's, and its own only until it returns") {
