@@ -1,6 +1,7 @@
 // Executes schedules over a transport: one lane of collectives, or of messages to or from one rank.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,7 @@ class TransportLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
+  uint64_t memory_bytes() const override { return scratch_bytes_.load(std::memory_order_relaxed); }
 
  private:
   Status prepare();
@@ -84,7 +86,7 @@ class TransportLane final : public CollectiveLane {
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte, FreeBytes> scratch_;  // aligned to 64 bytes
-  uint64_t scratch_bytes_ = 0;
+  std::atomic<uint64_t> scratch_bytes_{0};         // written under the drive lock
 };
 
 }  // namespace weft::coll

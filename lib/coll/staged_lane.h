@@ -86,6 +86,7 @@ class StagedLane final : public CollectiveLane {
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
   const char* algorithm() const override { return inner_->algorithm(); }
+  uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
 
  private:
   bool travelling() const { return staging_ == nullptr || travels_; }

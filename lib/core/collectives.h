@@ -148,6 +148,8 @@ class CollectiveLane {
   virtual std::vector<int> absent() const { return missing(); }
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
+  // What it has taken for its operations so far and keeps: of this lane alone. Any thread.
+  virtual uint64_t memory_bytes() const { return 0; }
 };
 
 struct CollectiveCounters {

@@ -35,6 +35,7 @@ class Lane final : public Task {
   bool idle() const { return current_ == nullptr && ended_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }
+  uint64_t memory_bytes() const { return impl_->memory_bytes(); }  // any thread
 
   // Whether the running operation waits for a rank. Under the drive lock.
   bool waits_for(int rank) const { return current_ != nullptr && !abandoned_ && impl_->waits_for(rank); }

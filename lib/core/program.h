@@ -40,6 +40,7 @@ class ProgramLane final : public CollectiveLane {
   bool waits_for(int rank) const override { return below_->waits_for(rank); }
   std::vector<int> absent() const override { return below_->absent(); }
   const char* algorithm() const override;
+  uint64_t memory_bytes() const override { return below_->memory_bytes(); }
 
  private:
   Poll advance();

@@ -189,7 +189,8 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
                                {"gather", state_->staging ? state_->staging->bytes() : 0},
                                {"hook_state", state_->hook_bytes},
                                {"retained", state_->buckets->retained_bytes()},
-                               {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0}});
+                               {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0},
+                               {"messages", state_->lane->memory_bytes()}});
   return parts;
 }
 

@@ -1,5 +1,6 @@
 // Parameters without gradients and ranks without data: what is refused, by name, and what an opening
 // concludes. That the results are right under random programs: tests/property.
+#include <atomic>
 #include <cmath>
 
 #include "reducer_rig.h"
@@ -283,5 +284,31 @@ TEST_CASE("the first rank without data stops all where that is wanted, and the c
     self.expect(reducer->finish({}), "finish");
     const Gradients expected = reference(model, {7}, 3, 3);
     self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+  }));
+}
+
+TEST_CASE("join waits no longer than it is told, and names the rank that begins no step") {
+  const Model model(four_params());
+  std::atomic<bool> over{false};
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_UNEVEN}),
+                "create");
+    if (!reducer) return;
+    Context& context = self.comm->context();
+    if (self.rank == 0) {
+      weft_join_options options = WEFT_JOIN_OPTIONS_INIT;
+      options.timeout_ms = 200;
+      weft_join_result result{};
+      const Status late = reducer->join(options, &result);
+      self.expect(late.code() == Code::kTimeout && late.text().find("rank 1") != std::string::npos,
+                  late.text());
+      over = true;
+      return;
+    }
+    self.expect(
+        context.engine().wait([&] { return over.load(); }, Deadline::after(context.clock(), 60'000, 0)),
+        "join");
+    self.expect(!reducer->begin(nullptr).ok(), "the communicator has failed");
   }));
 }

@@ -3,6 +3,7 @@
 // across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.h.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,10 @@ class HierarchicalLane final : public CollectiveLane {
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
   const char* algorithm() const override { return algorithm_; }
+  uint64_t memory_bytes() const override {
+    return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
+           (across_.lane ? across_.lane->memory_bytes() : 0);
+  }
 
  private:
   // One of the two lanes below, which has its own slots: operations of pieces, one after the other.
@@ -82,7 +87,7 @@ class HierarchicalLane final : public CollectiveLane {
 
   // Kept between operations: a part for each piece in flight.
   std::byte* scratch_ = nullptr;
-  uint64_t scratch_bytes_ = 0;  // of a part
+  std::atomic<uint64_t> scratch_bytes_{0};  // of a part; written under the drive lock
   bool scratch_in_arena_ = false;
   std::vector<const std::byte*> inputs_;
 };
