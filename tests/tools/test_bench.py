@@ -121,13 +121,17 @@ def test_counters():
 
 
 def test_manifests():
-    """the manifests are what their generator writes"""
+    """the manifests are what their generator writes, and a recorded backward has their parameters"""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "generate.py"
         script.write_text((MANIFESTS / "generate.py").read_text())
         subprocess.run([sys.executable, script], check=True, timeout=60)
-        for path in MANIFESTS.glob("*.json"):
-            expect_equal(path.read_text() == (Path(folder) / path.name).read_text(), True, path)
+        for path in Path(folder).glob("*.json"):
+            expect_equal((MANIFESTS / path.name).read_text() == path.read_text(), True, path)
+            recorded = json.loads((MANIFESTS / f"{path.stem}.backward.json").read_text())
+            names = [param["name"] for param in json.loads(path.read_text())["params"]]
+            expect_equal(list(recorded["ready_ms"]), names, path)
+            expect(0 < max(recorded["ready_ms"].values()) <= recorded["backward_ms"], path)
 
 
 cases.main(globals())
