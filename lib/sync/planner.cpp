@@ -125,7 +125,8 @@ uint64_t TransferCost::ns(uint64_t bytes) const {
   const Point& from = above == points_.end() ? points_[points_.size() - 2] : *(above - 1);
   if (to.bytes == from.bytes) return to.ns;
   const double slope = static_cast<double>(to.ns - from.ns) / static_cast<double>(to.bytes - from.bytes);
-  return from.ns + static_cast<uint64_t>(slope * static_cast<double>(bytes - from.bytes));
+  constexpr double kMost = 1125899906842624;  // 2^50 ns, 13 days: no cast of more, and no sum that overflows
+  return from.ns + static_cast<uint64_t>(std::min(slope * static_cast<double>(bytes - from.bytes), kMost));
 }
 
 uint64_t exposed_ns(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost) {

@@ -171,7 +171,11 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
 
   std::unique_ptr<Survey> surveyed;
   if (std::any_of(votes.begin(), votes.end(), [](const PlanVote& v) { return v.has(PlanVote::kModels); })) {
-    WEFT_TRY(survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, &surveyed));
+    const Status measured =
+        survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, &surveyed);
+    // All ranks know alike that one of them has no memory for that.
+    if (!measured.ok() && (measured.code() != Code::kNoMemory || s.comm->failed())) return measured;
+    if (!measured.ok()) s.comm->context().log().warn(cat(measured.text(), "; buckets end at the limits"));
   }
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (root == s.comm->rank()) {

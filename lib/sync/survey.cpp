@@ -11,8 +11,9 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kSizes[] = {4u << 10, 64u << 10, 512u << 10, 4u << 20, 32u << 20};
-constexpr int kRounds = 3;                    // of each; the first one warms up
-constexpr uint64_t kEnoughNs = 100'000'000u;  // no larger size once one has taken so long
+constexpr uint64_t kMostNs = uint64_t{1} << 50;  // 13 days: sums of it do not overflow
+constexpr int kRounds = 3;                       // of each; the first one warms up
+constexpr uint64_t kEnoughNs = 100'000'000u;     // no larger size once one has taken so long
 
 CollectiveArgs reduction(Dtype dtype, ReduceOp op, uint64_t count, std::byte* buffer) {
   CollectiveArgs args;
@@ -83,6 +84,7 @@ Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& m
       if (round > 0) least[0] = std::min(least[0], comm.context().clock().now_ns() - begin);
     }
     WEFT_TRY(largest(comm, lane, &least, deadline));
+    least[0] = std::min(least[0], kMostNs);  // it came from another rank
     points.push_back({bytes, least[0]});
     if (least[0] > kEnoughNs) break;
   }

@@ -1,6 +1,8 @@
 // Re-plans by the model of a step (lib/sync/planner, survey): all ranks take the same plan, and gradients
 // stay right.
+#include "core/arena.h"
 #include "reducer_rig.h"
+#include "shm/backend.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -114,4 +116,40 @@ TEST_CASE("a planner that does not exist, and one beside a plan of the program's
         make_reducer(self.comm, model, allreduce_hook(), &other, {.flags = WEFT_REDUCER_MODEL});
     self.expect(alone.code() == Code::kArg, alone.text());
   }));
+}
+
+TEST_CASE("where an arena has no room to measure in, buckets end at the limits and steps go on") {
+  const Model model({{"a", {4}}, {"b", {4, 1024}}, {"c", {4}}});
+  RanksOptions options;
+  options.backend = &shm::backend();
+  options.comm.arena_limit_bytes = 8 << 20;
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        std::unique_ptr<Reducer> reducer;
+        const uint64_t flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL;
+        self.expect(
+            make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .flags = flags}),
+            "create");
+        if (!reducer) return;
+        std::byte* block = nullptr;
+        while (self.rank == 1 && self.comm->collectives().arena()->allocate(Arena::kAlignment, &block).ok()) {
+        }
+        Gradients gradients(model);
+        for (uint64_t step = 0; step < 3; step++) {
+          gradients.fill(step, self.rank);
+          self.expect(reducer->begin(nullptr), "begin");
+          // In the order of the plan, which then stays as it is and needs no memory.
+          for (const size_t param : {2, 1, 0}) {
+            self.expect(reducer->ready(param, pointers(gradients)[param], nullptr), "ready");
+          }
+          self.expect(reducer->finish({}), "finish");
+          const Gradients expected = reference(model, {step}, 2, 2);
+          self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+        }
+        weft_reducer_stats stats{};
+        reducer->query(&stats);
+        self.expect(stats.plan_generation == 0, "another plan");
+      },
+      options));
 }
