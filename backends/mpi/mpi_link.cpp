@@ -19,6 +19,7 @@ constexpr uint64_t kEagerBytes = 256 * 1024;
 constexpr int kMostHeard = 16;
 // How long MPI may take to let go of the staging, and how long MPI_Finalize waits for a call that is running.
 constexpr int64_t kWindUpMs = 1000;
+constexpr int64_t kFinalizeMs = 4 * kWindUpMs;  // for the call, and to wind up
 
 // Where a rank is found, and the tag that tells its communicator from others that are made at the same time.
 struct Address {
@@ -80,9 +81,12 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
   std::vector<int> world_ranks;
   std::set<int> seen;
   int tag = 0;
+  int world_size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   for (size_t r = 0; r < addresses.size(); r++) {
     Address theirs;
-    if (!parse(addresses[r], &theirs) || !seen.insert(theirs.world_rank).second) {
+    if (!parse(addresses[r], &theirs) || theirs.world_size != world_size ||
+        !seen.insert(theirs.world_rank).second) {
       return Status::error(Code::kUnavailable,
                            cat("because rank ", r, " is not of the same MPI job as the others"))
           .with_ranks({static_cast<int>(r)});
@@ -265,6 +269,9 @@ bool MpiLink::settled() {
 }
 
 void MpiLink::stop() {
+  // MPI_Finalize, on another thread, may be about to take the lock: it has to be done with the link.
+  const Deadline deadline = Deadline::after(clock_, kFinalizeMs, 0);
+  for (uint32_t round = 0; finalising_ && !deadline.expired(clock_); round++) clock_.relax(round);
   const std::lock_guard lock(mutex_);
   waiting_.clear();
   given_up_.clear();
@@ -273,6 +280,8 @@ void MpiLink::stop() {
   if (callers_ == Callers::kMainThread && std::this_thread::get_id() != opener_) {
     attached_.release()->store(nullptr);
     static_cast<void>(staging_.release());
+    keyval_ = MPI_KEYVAL_INVALID;
+    comm_ = MPI_COMM_NULL;
     return;
   }
   // Deletes the attribute, which winds up (on_finalize).
@@ -368,7 +377,11 @@ int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void
   MpiLink* const link = *static_cast<std::atomic<MpiLink*>*>(attached);
   if (link == nullptr) return MPI_SUCCESS;
   MpiLink& self = *link;
-  if (!self.stopping_) self.ended_ = true;
+  const bool finalising = !self.stopping_;
+  if (finalising) {
+    self.finalising_ = true;
+    self.ended_ = true;
+  }
   // Whoever holds it may wait for a lock that MPI_Finalize has: then it goes on without us.
   const Deadline deadline = Deadline::after(self.clock_, kWindUpMs, 0);
   bool locked = self.mutex_.try_lock();
@@ -376,9 +389,11 @@ int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void
     self.clock_.relax(round);
     locked = self.mutex_.try_lock();
   }
-  if (!locked) return MPI_SUCCESS;
-  self.wind_up();
-  self.mutex_.unlock();
+  if (locked) {
+    self.wind_up();
+    self.mutex_.unlock();
+  }
+  if (finalising) self.finalising_ = false;  // the last touch: stop() may be waiting for it
   return MPI_SUCCESS;
 }
 

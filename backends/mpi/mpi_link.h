@@ -95,8 +95,9 @@ class MpiLink final : public frames::Link {
   int farewells_ = 0;                    // last frames heard, one a rank
   bool winding_up_ = false;
   bool all_lost_ = false;
-  bool stopping_ = false;           // by stop()
-  std::atomic<bool> ended_{false};  // by MPI_Finalize
+  std::atomic<bool> stopping_{false};    // by stop()
+  std::atomic<bool> finalising_{false};  // MPI_Finalize is in on_finalize
+  std::atomic<bool> ended_{false};       // by MPI_Finalize
 };
 
 }  // namespace weft::mpi
