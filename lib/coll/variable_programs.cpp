@@ -166,6 +166,7 @@ class Pieces final : public VariableProgram {
   template <class Each>
   void each(bool all, Each&& each) const {
     for (int r = all ? 0 : rank_; r < (all ? size_ : rank_ + 1); r++) {
+      if (args_.coll == Coll::kAllToAllV && r == rank_) continue;  // Agreed has copied it
       each(r, all ? static_cast<uint64_t>(r) * count_ * element_ : 0);
     }
   }
@@ -206,6 +207,10 @@ class Agreed final : public VariableProgram {
   const char* name() const override { return pieces_ != nullptr ? pieces_->name() : nullptr; }
 
   Status next(CollectiveArgs* stage, Next* what) override {
+    if (pieces_ != nullptr && copy_own()) {
+      *what = Next::kMore;
+      return {};
+    }
     if (pieces_ != nullptr) return pieces_->next(stage, what);
     switch (step_++) {
       case 0:
@@ -214,13 +219,13 @@ class Agreed final : public VariableProgram {
       case 1: {
         uint64_t longest = 0;
         WEFT_TRY(compare(&longest));
-        if (!executes_) {
-          pieces_ = std::make_unique<Pieces>(args_, rank_, size_, longest);
-          return pieces_->next(stage, what);
+        if (executes_) {
+          *stage = args_;
+          *what = Next::kRun;
+          return {};
         }
-        *stage = args_;
-        *what = Next::kRun;
-        return {};
+        pieces_ = std::make_unique<Pieces>(args_, rank_, size_, longest);
+        return next(stage, what);
       }
       default:
         return {};
@@ -229,8 +234,23 @@ class Agreed final : public VariableProgram {
 
  private:
   uint64_t* rows() const { return reinterpret_cast<uint64_t*>(scratch_.get()); }
-  uint64_t sends(int from, int to) const { return rows()[from * 2 * size_ + to]; }
-  uint64_t takes(int from, int to) const { return rows()[to * 2 * size_ + size_ + from]; }
+  // What the rank sends to each, and then what it takes from each.
+  const uint64_t* row(int rank) const {
+    return rows() + static_cast<uint64_t>(rank) * 2 * static_cast<uint64_t>(size_);
+  }
+  uint64_t sends(int from, int to) const { return row(from)[to]; }
+  uint64_t takes(int from, int to) const { return row(to)[size_ + from]; }
+
+  // A piece of this rank's own block: it need not travel. Whether there was one.
+  bool copy_own() {
+    const uint64_t own = blocks().from.count(rank_) * element_;
+    if (copied_ == own) return false;
+    const uint64_t bytes = std::min(kPieceBytes, own - copied_);
+    std::memcpy(args_.dst + blocks().to.offset(rank_) * element_ + copied_,
+                args_.src + blocks().from.offset(rank_) * element_ + copied_, bytes);
+    copied_ += bytes;
+    return true;
+  }
 
   Status show(CollectiveArgs* stage) {
     const auto n = static_cast<uint64_t>(size_);
@@ -247,7 +267,7 @@ class Agreed final : public VariableProgram {
     for (int from = 0; from < size_; from++) {
       for (int to = 0; to < size_; to++) {
         const uint64_t sent = sends(from, to), taken = takes(from, to);
-        *longest = std::max(*longest, sent);
+        if (from != to) *longest = std::max(*longest, sent);
         if (sent == taken) continue;
         return Status::error(Code::kMismatch,
                              cat("in all_to_all_v ", weft::name(args_.dtype), " rank ", from, " sends ", sent,
@@ -261,6 +281,7 @@ class Agreed final : public VariableProgram {
 
   const bool executes_;
   int step_ = 0;
+  uint64_t copied_ = 0;  // bytes of this rank's own block
   std::unique_ptr<Pieces> pieces_;
 };
 

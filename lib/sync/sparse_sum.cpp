@@ -1,11 +1,13 @@
 #include "sync/sparse_sum.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/round_up.h"
 #include "base/text.h"
+#include "sync/buckets.h"
 
 namespace weft {
 namespace {
@@ -31,6 +33,11 @@ SparseSum::SparseSum(const Param& param, const HostAllocator& allocator, const D
   terms_.divisor = mean ? size : 1;
 }
 
+// A result that the caller was not given.
+SparseSum::~SparseSum() {
+  release(&copied_);
+}
+
 Status SparseSum::put(const weft_sparse& entries) {
   WEFT_TRY(gradient_.check(entries));
   WEFT_TRY(gradient_.put(entries, false));
@@ -39,13 +46,18 @@ Status SparseSum::put(const weft_sparse& entries) {
 
 Status SparseSum::next(CollectiveArgs* stage, Next* what) {
   *what = Next::kMore;
+  if (copied_.count > 0) {
+    if (!copy_piece()) *what = Next::kOver;
+    return {};
+  }
   if (!std::exchange(begun_, true)) gradient_.begin(terms_);
   if (!std::exchange(entered_, true)) WEFT_TRY(gradient_.enter(stage_));
   if (!gradient_.work(ops_)) return {};
   entered_ = false;
   if (stage_ == SparseGradient::kCollectives) {
-    *what = Next::kOver;
-    return publish();
+    WEFT_TRY(begin_result());
+    if (copied_.count == 0) *what = Next::kOver;
+    return {};
   }
   const uint32_t collective = stage_++;
   if (!gradient_.takes_place(collective)) return {};
@@ -56,26 +68,42 @@ Status SparseSum::next(CollectiveArgs* stage, Next* what) {
 }
 
 // In one block of the caller's own.
-Status SparseSum::publish() {
-  weft_sparse sum = WEFT_SPARSE_INIT;
-  gradient_.result(&sum);
-  result_->count = sum.count;
-  if (sum.count == 0) return {};
-  const uint64_t index_bytes = round_up(sum.count * dimensions_ * sizeof(int64_t), kCacheLine);
-  const uint64_t value_bytes = sum.count * row_bytes_;
-  const uint64_t size = round_up(sizeof(Owner) + index_bytes + value_bytes, kCacheLine);
+Status SparseSum::begin_result() {
+  gradient_.result(&sum_);
+  if (sum_.count == 0) return {};
+  index_bytes_ = sum_.count * dimensions_ * sizeof(int64_t);
+  value_bytes_ = sum_.count * row_bytes_;
+  const uint64_t values_at = round_up(index_bytes_, kCacheLine);
+  const uint64_t size = round_up(sizeof(Owner) + values_at + value_bytes_, kCacheLine);
   std::byte* const block = allocator_.get(size, kCacheLine);
   if (block == nullptr) {
-    result_->count = 0;
     return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size), " for the result"));
   }
   new (block) Owner{allocator_, size};
-  std::byte* const indices = block + sizeof(Owner);
-  std::memcpy(indices, sum.indices, sum.count * dimensions_ * sizeof(int64_t));
-  if (value_bytes > 0) std::memcpy(indices + index_bytes, sum.values, value_bytes);
-  result_->indices = reinterpret_cast<const int64_t*>(indices);
-  result_->values = indices + index_bytes;
+  copied_.count = sum_.count;
+  copied_.indices = reinterpret_cast<const int64_t*>(block + sizeof(Owner));
+  copied_.values = block + sizeof(Owner) + values_at;
   return {};
+}
+
+// Whether there is more.
+bool SparseSum::copy_piece() {
+  const bool indices = done_bytes_ < index_bytes_;
+  const uint64_t at = indices ? done_bytes_ : done_bytes_ - index_bytes_;
+  const uint64_t bytes = std::min((indices ? index_bytes_ : value_bytes_) - at, kPieceBytes);
+  const void* const from = indices ? sum_.indices : sum_.values;
+  const void* const to = indices ? copied_.indices : copied_.values;
+  if (bytes > 0) {
+    std::memcpy(static_cast<std::byte*>(const_cast<void*>(to)) + at, static_cast<const std::byte*>(from) + at,
+                bytes);
+  }
+  done_bytes_ += bytes;
+  if (done_bytes_ < index_bytes_ + value_bytes_) return true;
+  result_->count = copied_.count;
+  result_->indices = copied_.indices;
+  result_->values = copied_.values;
+  copied_ = WEFT_SPARSE_INIT;
+  return false;
 }
 
 void SparseSum::release(weft_sparse* result) {

@@ -16,6 +16,7 @@ class SparseSum final : public Program {
   // result is filled by the last stage; it and ops outlive the operation.
   SparseSum(const Param& param, const HostAllocator& allocator, const DeviceOps& ops, int rank, int size,
             bool mean, weft_sparse* result);
+  ~SparseSum() override;
   // This rank's entries. kArg, kNoMemory.
   Status put(const weft_sparse& entries);
 
@@ -26,7 +27,8 @@ class SparseSum final : public Program {
   static void release(weft_sparse* result);
 
  private:
-  Status publish();
+  Status begin_result();
+  bool copy_piece();
 
   const HostAllocator allocator_;
   const DeviceOps& ops_;
@@ -39,6 +41,11 @@ class SparseSum final : public Program {
   uint32_t stage_ = 0;
   bool begun_ = false;
   bool entered_ = false;
+  weft_sparse sum_ = WEFT_SPARSE_INIT;     // the gradient's, while it is copied
+  weft_sparse copied_ = WEFT_SPARSE_INIT;  // the caller's own, which result_ is given when it is complete
+  uint64_t index_bytes_ = 0;
+  uint64_t value_bytes_ = 0;
+  uint64_t done_bytes_ = 0;  // of both
 };
 
 }  // namespace weft

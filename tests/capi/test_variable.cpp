@@ -296,3 +296,47 @@ TEST_CASE("floats of a byte travel, and reductions refuse them by name") {
     f.expect(supported == 0);
   });
 }
+
+TEST_CASE("what a rank keeps to itself in all_to_all_v may be as large as it likes") {
+  on_ranks(2, [](Rank& r, Findings& f) {
+    constexpr uint64_t kOwn = 700'001;
+    const auto me = static_cast<size_t>(r.rank);
+    uint64_t counts[] = {3, 3};
+    counts[me] = kOwn;
+    std::vector<int32_t> src(kOwn + 3), dst(kOwn + 3, -1);
+    for (size_t i = 0; i < src.size(); i++) src[i] = static_cast<int32_t>(i) * 2 + r.rank;
+    f.expect(weft_all_to_all_v(r.comm, src.data(), counts, nullptr, dst.data(), counts, nullptr,
+                               WEFT_DTYPE_I32, nullptr, nullptr) == WEFT_OK);
+    // Rank 0 has its own elements first, rank 1 those for the other.
+    std::vector<int32_t> expected = src;
+    for (size_t i = 0; i < 3; i++) {
+      expected[r.rank == 0 ? kOwn + i : i] =
+          static_cast<int32_t>(r.rank == 0 ? i : kOwn + i) * 2 + 1 - r.rank;
+    }
+    f.expect(dst == expected);
+  });
+}
+
+TEST_CASE("a sparse sum of many pieces arrives whole") {
+  on_ranks(2, [](Rank& r, Findings& f) {
+    constexpr uint64_t kEntries = 200'000;
+    const int64_t shape[] = {1'000'000, 3};
+    std::vector<int64_t> indices(kEntries);
+    std::vector<float> values(kEntries * 3);
+    for (uint64_t i = 0; i < kEntries; i++) indices[i] = static_cast<int64_t>(i) * 4 + r.rank;
+    for (uint64_t i = 0; i < values.size(); i++) values[i] = static_cast<float>(i % 1000 + 1);
+    weft_sparse entries = WEFT_SPARSE_INIT, sum = WEFT_SPARSE_INIT;
+    entries.count = kEntries;
+    entries.indices = indices.data();
+    entries.values = values.data();
+    f.expect(weft_sparse_all_reduce(r.comm, &entries, shape, 2, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, &sum,
+                                    nullptr) == WEFT_OK);
+    f.expect(sum.count == 2 * kEntries);
+    const auto* const found = static_cast<const float*>(sum.values);
+    for (uint64_t i = 0; i < sum.count; i++) {
+      f.expect(sum.indices[i] == static_cast<int64_t>(i / 2 * 4 + i % 2));
+      for (uint64_t e = 0; e < 3; e++) f.expect(found[i * 3 + e] == values[i / 2 * 3 + e]);
+    }
+    f.expect(weft_sparse_release(&sum) == WEFT_OK);
+  });
+}
