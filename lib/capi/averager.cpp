@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi/group.h"
 #include "capi/handles.h"
 #include "capi/params.h"
 
@@ -63,6 +64,7 @@ weft_status weft_averager_create(weft_comm* comm, const weft_averager_options* o
     *averager = nullptr;
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));
+    WEFT_TRY(no_group(*comm));
     auto made = std::make_unique<weft_averager>();
     WEFT_TRY(create(*comm, options, made.get()));
     *averager = made.release();

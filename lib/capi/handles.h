@@ -58,7 +58,7 @@ struct weft_request : weft::Request {
   const std::shared_ptr<weft::Context> context;
   weft::DeviceCall device;  // of its stream, if it has one; left when it is retired
   std::atomic<int> references{2};
-  std::shared_ptr<void> kept;                       // what args point to
+  std::shared_ptr<void> kept;                       // what args point to, until it is retired
   std::shared_ptr<weft::capi::GroupEnd> group_end;  // of the group that it is part of
 
  private:

@@ -18,6 +18,7 @@ void weft_request::retired() {
     context->callbacks().post(
         [callback, data, status = weft::capi::code_of(result)] { callback(data, status); });
   }
+  kept.reset();  // the handle may be kept for long
   if (const std::shared_ptr<weft::capi::GroupEnd> end = std::move(group_end)) end->completed(result);
   release();
 }

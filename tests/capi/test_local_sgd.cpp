@@ -406,3 +406,27 @@ TEST_CASE("post_local_sgd with an averager is local SGD as published") {
     weft_comm_destroy(&pair);
   });
 }
+
+TEST_CASE("an averager is not made while a group is open") {
+  Report report;
+  run(1, &report, [&](Rank& r) {
+    std::vector<float> value(4);
+    const int64_t shape[1] = {4};
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "value";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = shape;
+    param.parameter = value.data();
+    weft_error error = WEFT_ERROR_INIT;
+    report.expect(weft_group_begin(r.comm) == WEFT_OK, "begin");
+    weft_averager* average = averager(r.comm, &param, 1, {{0, 3, nullptr}}, 0, &error);
+    report.expect(average == nullptr && has(error.text, "a group is open"), error.text);
+    report.expect(weft_averager_destroy(&average) == WEFT_OK, "destroy");
+    report.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, "end");
+    average = averager(r.comm, &param, 1, {{0, 3, nullptr}}, 0, &error);
+    report.expect(average != nullptr, error.text);
+    report.expect(weft_averager_destroy(&average) == WEFT_OK, "destroy");
+  });
+  CHECK(report.text() == "");
+}
