@@ -11,7 +11,9 @@ class Runtime::Scope {
   static constexpr int kAny = -1;
   Scope(const Functions& call, int device) : call_(call) {
     (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
-    if (device == kAny || call_.cudaGetDevice(&before_) != cudaSuccess || before_ == device) {
+    if (device == kAny) return;
+    if (call_.cudaGetDevice(&before_) != cudaSuccess) before_ = kAny;  // then there is none to return to
+    if (before_ == device) {
       before_ = kAny;
       return;
     }

@@ -71,11 +71,15 @@ Status StreamGate::make(int device, Ticket** ticket) {
   WEFT_TRY(new_word(device, &made.word));
   Status status = accelerator_->create_event(device, &made.ready);
   if (status.ok()) status = accelerator_->create_event(device, &made.passed);
-  // Listed also if it is not complete: the destructor cleans up.
+  if (!status.ok() && made.ready != nullptr) accelerator_->destroy_event(device, made.ready);
   const std::lock_guard lock(mutex_);
+  if (!status.ok()) {
+    words_.push_back(made.word);
+    return status;
+  }
   tickets_.push_back(made);
   *ticket = &tickets_.back();
-  return status;
+  return {};
 }
 
 Status StreamGate::new_word(int device, uint32_t** word) {
