@@ -49,6 +49,9 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
       const std::string_view options = read.options == nullptr ? "" : read.options;
       if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
       HookArgs args{options, nullptr, context->rep->host(), log_of(*context)};
+      if (read.inner != nullptr && read.inner->context != context->rep) {
+        return Status::error(Code::kArg, "the inner hook belongs to another context");
+      }
       if (read.inner != nullptr) args.inner = read.inner->rep;
       if (read.comm != nullptr) args.comm = read.comm->rep;
       if (args.comm != nullptr && &args.comm->context() != context->rep.get()) {

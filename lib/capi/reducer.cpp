@@ -31,7 +31,7 @@ void after_progress(Context& context) {
 }
 
 // The program's options, their parameters and hook.
-Status read_options(const weft_reducer_options* given, const Context& context, weft_reducer_options* options,
+Status read_options(const weft_reducer_options* given, Context& context, weft_reducer_options* options,
                     std::vector<weft_param>* params, weft_plan* plan, std::shared_ptr<Hook>* hook) {
   WEFT_NOT_NULL(given);
   WEFT_TRY(read_struct(given, "weft_reducer_options", options));
@@ -43,6 +43,9 @@ Status read_options(const weft_reducer_options* given, const Context& context, w
     options->plan = plan;
   }
   if (options->hook != nullptr) {
+    if (options->hook->context.get() != &context) {
+      return Status::error(Code::kArg, "the hook belongs to another context");
+    }
     *hook = options->hook->rep;
     return {};
   }

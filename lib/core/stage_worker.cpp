@@ -8,6 +8,8 @@ namespace {
 
 // Polls that find something to do before a helper leaves stages to the thread.
 constexpr uint32_t kPatience = 8;
+// A stage of the program's own that has run for so long may never return.
+constexpr uint64_t kLongNs = 1'000'000'000;
 
 }  // namespace
 
@@ -78,7 +80,19 @@ void StageWorker::cancel(StageWork& work) {
 
 void StageWorker::set_aside(const StageWork& work) {
   const std::lock_guard lock(shared_->mutex);
-  if (shared_->running != &work || shared_->stopping) return;
+  if (shared_->running == &work && !shared_->stopping) set_aside_locked();
+}
+
+void StageWorker::relieve() {
+  Shared& s = *shared_;
+  const std::lock_guard lock(s.mutex);
+  if (s.running == nullptr || !s.foreign || s.stopping) return;
+  if (s.clock->now_ns() - s.running_since_ns < kLongNs) return;
+  const auto other = [&](const auto& work) { return &work->hook() != s.running_of; };
+  if (std::any_of(s.queue.begin(), s.queue.end(), other)) set_aside_locked();
+}
+
+void StageWorker::set_aside_locked() {
   shared_->running = nullptr;
   shared_->epoch++;
   thread_.detach();
@@ -140,6 +154,11 @@ void StageWorker::Shared::loop(uint64_t mine) {
       if (stopping || epoch != mine) return;
       work = take(nullptr);
       running = work.get();
+      if (work) {
+        running_of = &work->hook();
+        foreign = running_of->stage_kind() == StageKind::kForeign;
+        if (foreign) running_since_ns = clock->now_ns();
+      }
     }
     if (!work) {
       sleeping.store(true);

@@ -60,6 +60,9 @@ class StageWorker {
   void cancel(StageWork& work);
   // A running stage has been given up. Its thread is left to itself, and another one serves the others.
   void set_aside(const StageWork& work);
+  // A stage waits and is in a hurry. If one of the program's own hooks has run for so long that it may never
+  // return, it is left to its thread, and another one serves the other hooks.
+  void relieve();
   // A hook's turn was given back by another than this: stages may have waited for it.
   void turn_over();
 
@@ -98,11 +101,15 @@ class StageWorker {
     std::vector<std::shared_ptr<StageWork>> queue;  // guarded by mutex
     std::vector<const void*> helped;                // guarded by mutex: owners for which somebody waits
     const StageWork* running = nullptr;             // guarded by mutex: on the thread
+    const Hook* running_of = nullptr;               // guarded by mutex: its hook; only to compare
+    bool foreign = false;                           // guarded by mutex: that is the program's own
+    uint64_t running_since_ns = 0;                  // guarded by mutex: of a foreign one
     uint64_t epoch = 0;                             // guarded by mutex: of the thread; others end
     bool stopping = false;                          // guarded by mutex
   };
   static void run(StageWork& work);
   Status start_locked();
+  void set_aside_locked();
 
   const std::shared_ptr<Shared> shared_;
   const ThreadStart on_start_;

@@ -233,7 +233,8 @@ Deadline Step::request_deadline() const {
 
 // Nothing is on the lane: a stage is pending, or a gradient is still being copied.
 void Step::watch() {
-  if (applied_deadline_ns_ == UINT64_MAX || ++fruitless_ % kWatchEvery != 0) return;
+  if (++fruitless_ % kWatchEvery != 0) return;
+  if (!pending_.empty()) s_.comm->context().stages().relieve();
   if (!Deadline::at(applied_deadline_ns_).expired(clock_)) return;
   s_.comm->fail(Status::error(Code::kTimeout,
                               cat("rank ", s_.comm->rank(), ", step ", begun_.number,
@@ -246,11 +247,16 @@ void Step::watch() {
 std::string Step::where() const {
   if (!pending_.empty()) {
     const auto runs = [&](uint32_t b) { return running_[b].job->running(); };
-    const auto found = std::find_if(pending_.begin(), pending_.end(), runs);
+    const auto begun = [&](uint32_t b) { return !running_[b].job->out(); };
+    auto found = std::find_if(pending_.begin(), pending_.end(), runs);
+    if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
     if (s_.plan.buckets[b].sparse) return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
-    return cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages, " of ",
-               s_.plan.text(s_.manifest, b));
+    const std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages,
+                                  " of ", s_.plan.text(s_.manifest, b));
+    if (found != pending_.end()) return stage;
+    return cat(stage,
+               ", which waits for another stage or call of a hook in this context, which has not returned");
   }
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];

@@ -219,6 +219,87 @@ TEST_CASE("while a stage does not return, other hooks of the context work") {
   CHECK(findings.wrong == 0);
 }
 
+TEST_CASE("a stage that does not return holds up no other reducer, though nobody waits for its own") {
+  Findings findings;
+  Meeting begun(2);
+  const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    weft_comm* second = nullptr;
+    findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
+    User user, quick;
+    quick.holds = false;
+    weft_hook* hook = make_hook(r.context, &user);
+    weft_hook* other = make_hook(r.context, &quick);
+    weft_reducer* reducer = make_reducer(r.comm, hook);
+    weft_reducer* works = make_reducer(second, other, 20'000);
+    std::vector<float> gradient, own;
+    findings.expect(begin(reducer, gradient, 1));
+    findings.expect(begun.arrive(user));
+    findings.expect(begin(works, own, 3));
+    findings.expect(weft_reducer_finish(works, nullptr) == WEFT_OK);
+    findings.expect(own == std::vector<float>(kCount, 3));
+    user.release = true;
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+    findings.expect(gradient == std::vector<float>(kCount, 0));
+    for (weft_reducer* one : {reducer, works}) findings.expect(weft_reducer_destroy(&one) == WEFT_OK);
+    for (weft_hook* one : {hook, other}) findings.expect(weft_hook_destroy(&one) == WEFT_OK);
+    weft_comm_destroy(&second);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
+
+TEST_CASE("a step that passes its deadline behind another hook's stage says so") {
+  Findings findings;
+  Meeting begun(2);
+  const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    weft_comm* second = nullptr;
+    findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
+    User user, quick;
+    quick.holds = false;
+    weft_hook* hook = make_hook(r.context, &user);
+    weft_hook* other = make_hook(r.context, &quick);
+    weft_reducer* reducer = make_reducer(r.comm, hook);
+    weft_reducer* hurried = make_reducer(second, other, 100);
+    std::vector<float> gradient, own;
+    findings.expect(begin(reducer, gradient, 1));
+    findings.expect(begun.arrive(user));
+    findings.expect(begin(hurried, own, 3));
+    weft_error why = WEFT_ERROR_INIT;
+    findings.expect(weft_reducer_finish(hurried, nullptr) == WEFT_ERR_TIMEOUT);
+    findings.expect(weft_reducer_error(hurried, &why) == WEFT_ERR_TIMEOUT);
+    findings.expect(std::strstr(why.text, "waits for another stage or call of a hook") != nullptr);
+    user.release = true;
+    findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+    for (weft_reducer* one : {reducer, hurried}) findings.expect(weft_reducer_destroy(&one) == WEFT_OK);
+    for (weft_hook* one : {hook, other}) findings.expect(weft_hook_destroy(&one) == WEFT_OK);
+    weft_comm_destroy(&second);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
+
+TEST_CASE("a hook serves its own context alone") {
+  Findings findings;
+  const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    weft_context* another = nullptr;
+    findings.expect(weft_context_create(nullptr, &another, nullptr) == WEFT_OK);
+    User user;
+    weft_hook* hook = make_hook(another, &user);
+    findings.expect(make_reducer(r.comm, hook) == nullptr);
+    weft_hook_params params = WEFT_HOOK_PARAMS_INIT;
+    weft_error why = WEFT_ERROR_INIT;
+    params.inner = hook;
+    params.error = &why;
+    weft_hook* around = nullptr;
+    findings.expect(weft_hook_create(r.context, "fp16", &params, &around) == WEFT_ERR_ARG);
+    findings.expect(std::strstr(why.text, "the inner hook belongs to another context") != nullptr);
+    findings.expect(weft_hook_destroy(&hook) == WEFT_OK);
+    findings.expect(weft_context_destroy(&another) == WEFT_OK);
+  });
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
+}
+
 TEST_CASE("a context may be destroyed while a stage runs, and waits for it") {
   Findings findings;
   Meeting begun(2);

@@ -22,6 +22,14 @@ class Nothing final : public Hook {
   Status stage(const weft_bucket&, weft_stage*) override { return {}; }
 };
 
+class Foreign final : public Hook {
+ public:
+  std::string name() const override { return "foreign"; }
+  StageKind stage_kind() const override { return StageKind::kForeign; }
+  Status plan(const weft_bucket&, weft_hook_plan*) override { return {}; }
+  Status stage(const weft_bucket&, weft_stage*) override { return {}; }
+};
+
 class Work final : public StageWork {
  public:
   Work(Context& context, Hook& hook, const void* owner, uint64_t place, std::function<void()> body)
@@ -204,6 +212,32 @@ TEST_CASE("a stage that is set aside holds up no other hook's, and its own only 
   CHECK(rig.threads == 2);
   stuck.release = true;
   REQUIRE(rig.until([&] { return !lost->out() && !same->out(); }));
+}
+
+TEST_CASE("a long stage of the program's own is left to its thread when another hook's stage is in a hurry") {
+  Rig rig;
+  Foreign own;
+  Nothing other;
+  Stuck stuck;
+  StageWorker& stages = rig.context->stages();
+  const auto longer = rig.post(stuck.body(), 0, nullptr, &own);
+  REQUIRE(rig.until([&] { return stuck.begun.load(); }));
+  const auto same = rig.post([] {}, 0, nullptr, &own);
+  const uint64_t posted_ns = rig.context->clock().now_ns();
+  CHECK(rig.until([&] {
+    stages.relieve();
+    return rig.context->clock().now_ns() - posted_ns > 1'100'000'000;
+  }));
+  CHECK(rig.threads == 1);  // that one would have to wait anyway
+  const auto another = rig.post([] {}, 0, nullptr, &other);
+  CHECK(rig.until([&] {
+    stages.relieve();
+    return !another->out();
+  }));
+  CHECK(rig.threads == 2);
+  CHECK(same->out());
+  stuck.release = true;
+  REQUIRE(rig.until([&] { return !longer->out() && !same->out(); }));
 }
 
 TEST_CASE("who waits runs the stages that are its own, when there is nothing to poll") {
