@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <vector>
 
+#include "base/text.h"
 #include "core/context.h"
 #include "core/stage_worker.h"
 #include "sync/state.h"
@@ -44,7 +46,11 @@ class StageJob final : public StageWork {
     const weft_bucket& view = s.views->bucket(bucket_);
     status_ = s.comm->reach(FailPlace::kStage, bucket_, stage_.index);
     if (status_.ok() && joins_) status_ = s.hook->join(view);
-    if (status_.ok()) status_ = s.hook->stage(view, &stage_);
+    try {
+      if (status_.ok()) status_ = s.hook->stage(view, &stage_);
+    } catch (const std::bad_alloc&) {  // a built-in hook's state grows in its stages
+      status_ = Status::error(Code::kNoMemory, cat("no memory for a stage of hook '", s.hook->name(), "'"));
+    }
     if (traced) ended_ns_ = context.clock().now_ns();
   }
   Hook& hook() override { return *state_->hook; }

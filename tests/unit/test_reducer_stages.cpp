@@ -1,6 +1,7 @@
 // Stages of hooks beside the engine: transfers go on meanwhile, calls of a hook never overlap, and a stage
 // that does not return is an error and holds up nothing.
 #include <functional>
+#include <new>
 #include <thread>
 
 #include "hooks_rig.h"
@@ -240,6 +241,49 @@ TEST_CASE("a rank whose peer fails while its stage runs gives it a moment, and n
       self.expect(user.inside == 0, "the stage has returned");
     }));
   }
+}
+
+TEST_CASE("a stage without memory fails the step, not the process") {
+  class Greedy final : public Hook {
+   public:
+    std::string name() const override { return "greedy"; }
+    Status plan(const weft_bucket&, weft_hook_plan*) override { return {}; }
+    Status stage(const weft_bucket&, weft_stage*) override { throw std::bad_alloc(); }
+  };
+  const Model model({{"a", {10}}});
+  check(run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, std::make_shared<Greedy>(), &reducer), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    const Status status = one_step(*reducer, gradients);
+    self.expect(status.code() == Code::kNoMemory, status.text());
+    self.expect(has(status.text(), "no memory for a stage of hook 'greedy'"), status.text());
+  }));
+}
+
+TEST_CASE("a rank whose hook is busy does not create a reducer, and the others are told why") {
+  const Model model({{"a", {10}}});
+  RanksOptions options;
+  options.comm.init_timeout_ms = 2000;
+  Meeting begun(2), tried(2);
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        User user;
+        const std::shared_ptr<Hook> hook = hook_of(&user);
+        if (self.rank == 1) self.expect(hook->turn().try_take(), "turn");
+        self.expect(begun.arrive(self), "begun");
+        std::unique_ptr<Reducer> reducer;
+        const Status status = make_reducer(self.comm, model, hook, &reducer);
+        self.expect(status.code() == Code::kState, status.text());
+        self.expect(has(status.text(), "a stage of hook 'mine' has not returned"), status.text());
+        self.expect(!self.comm->failed(), "the communicator failed");
+        self.expect(tried.arrive(self), "tried");
+        if (self.rank == 1) hook->turn().give();
+        self.expect(make_reducer(self.comm, model, hook, &reducer), "again");
+      },
+      options));
 }
 
 TEST_CASE("a hook inside a cast one computes on the worker, and the bits are those of caller mode") {
