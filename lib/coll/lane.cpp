@@ -41,12 +41,12 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   running_ = true;
   fruitless_ = 0;
   round_ = 0;
-  if (Status status = prepare(); !status.ok()) return finish(std::move(status));
+  if (Status status = choose_plan(); !status.ok()) return finish(std::move(status));
   post_round();
 }
 
 // Find the schedule of args_, or make it.
-Status TransportLane::prepare() {
+Status TransportLane::choose_plan() {
   Shape shape;
   shape.rank = context_.rank;
   shape.size = context_.size;

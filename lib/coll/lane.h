@@ -40,7 +40,7 @@ class TransportLane final : public CollectiveLane {
   uint64_t memory_bytes() const override { return scratch_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  Status prepare();
+  Status choose_plan();
   Status build(const Shape& shape);
   Status reserve(const Schedule& schedule);
   void post_round();
