@@ -114,8 +114,11 @@ void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
 Poll StagedLane::poll() {
   if (staging_ == nullptr) return inner_->poll();
   if (!status_.ok()) {
-    if (travels_) inner_->abandon();
-    travels_ = false;
+    if (std::exchange(travels_, false)) {
+      inner_->abandon();
+      // Others know nothing of this yet, and may write into a slot as late as they like.
+      if (!inner_->writers().empty()) arena_->taint();
+    }
     // Copies that are under way end by themselves.
     if (!writers().empty()) return Poll::kWaiting;
     return Poll::kFinished;
