@@ -143,7 +143,6 @@ TEST_CASE(
 TEST_CASE("nothing of a hook runs beside its stage, while other hooks' stages do") {
   Rig rig;
   Nothing other;
-  Stuck stuck;
   Context& context = *rig.context;
   REQUIRE(rig.hook.turn().try_take());
   std::atomic<bool> ran{false};
