@@ -36,15 +36,15 @@ def run_cases(flavour, words, ranks=3, under=None, **more):
     return output
 
 
-def expect_fine(words):
+def expect_fine(words, adapt=lambda flavour, words: words):
     for flavour in mpi.each(BUILD):
-        output = run_cases(flavour, words)
+        output = run_cases(flavour, adapt(flavour, words))
         expect_equal(output.count(": ok: fine"), 3, flavour, words, output)
 
 
-def expect_refused(words, text):
+def expect_refused(words, text, adapt=lambda flavour, words: words):
     for flavour in mpi.each(BUILD):
-        output = run_cases(flavour, words)
+        output = run_cases(flavour, adapt(flavour, words))
         expect(output.count(text) == 3, "no refusal", flavour, words, text, output)
 
 
@@ -102,17 +102,23 @@ def test_parts():
     expect_fine("multiple thread many")
 
 
+def unless_mpich_waits(flavour, words):
+    """MPICH's MPI_Finalize ends a process in which another thread is inside MPI (docs/backends.md)."""
+    return words.replace("thread", "caller") if flavour == "mpich" else words
+
+
 def test_finalized():
     """MPI_Finalize before the communicator goes, or in place of that, harms nobody"""
     for words in ("multiple thread finalize-first", "single caller finalize-first", "multiple thread leak"):
-        expect_fine(words)
-    expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use")
+        expect_fine(words, unless_mpich_waits)
+    expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use",
+                   unless_mpich_waits)
 
 
 def test_finalized_meanwhile():
     """MPI_Finalize under an operation fails the operation"""
     for flavour in mpi.each(BUILD):
-        output = run_cases(flavour, "multiple thread finalize-busy")
+        output = run_cases(flavour, unless_mpich_waits(flavour, "multiple thread finalize-busy"))
         expect_equal(output.count(": ok: fine"), 1, flavour, output)  # the last rank has none
 
 
