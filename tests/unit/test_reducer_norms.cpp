@@ -344,9 +344,11 @@ TEST_CASE("clipping and skipping are refused where they cannot be, and the step 
     weft_norms norms{};
     refused(plain->norms(&norms, nullptr), Code::kState, "WEFT_REDUCER_NORMS");
     refused(trainer.reducer->norms(&norms, nullptr), Code::kState, "no step has been reduced");
-    Gradients gradients(model);
-    gradients.fill(1, 0);
+    Gradients of_plain(model), of_trainer(model);
+    of_plain.fill(1, 0);
+    of_trainer.fill(1, 0);
     for (Reducer* reducer : {plain.get(), trainer.reducer.get()}) {
+      Gradients& gradients = reducer == plain.get() ? of_plain : of_trainer;
       self.expect(reducer->begin(nullptr), "begin");
       self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
       for (const double limit : {-1.0, HUGE_VAL, kNan}) {
