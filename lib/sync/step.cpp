@@ -252,8 +252,8 @@ std::string Step::where() const {
     if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
     if (s_.plan.buckets[b].sparse) return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
-    const std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages,
-                                  " of ", s_.plan.text(s_.manifest, b));
+    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages,
+                            " of ", s_.plan.text(s_.manifest, b));
     if (found != pending_.end()) return stage;
     return cat(stage,
                ", which waits for another stage or call of a hook in this context, which has not returned");
