@@ -4,6 +4,7 @@
 
 #include <weft/weft.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -13,6 +14,17 @@
 #include <vector>
 
 namespace weft_test {
+
+// What ranks' bodies found wrong, collected across threads.
+struct Findings {
+  std::atomic<int> wrong{0};
+  void expect(bool ok) {
+    if (!ok) wrong++;
+  }
+};
+
+inline constexpr const char* kBackends[] = {"loopback", "shm"};
+inline constexpr int32_t kModes[] = {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER};
 
 // An all-gather among threads: the caller's own channel of WEFT_BOOTSTRAP_CALLBACK.
 class Gathering {

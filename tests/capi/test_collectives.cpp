@@ -8,22 +8,10 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
+using weft_test::kBackends;
+using weft_test::kModes;
 using weft_test::Rank;
-
-namespace {
-
-// What a rank's body found wrong, collected across threads.
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
-
-const char* const kBackends[] = {"loopback", "shm"};
-const int32_t kModes[] = {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER};
-
-}  // namespace
 
 TEST_CASE("a blocking all_reduce gives the sum on every rank, in both progress modes") {
   for (const char* backend : kBackends) {

@@ -9,9 +9,9 @@
 
 using namespace weft_test;
 
-namespace {
+using weft_test::kBackends;
 
-constexpr const char* kBackends[] = {"loopback", "shm"};
+namespace {
 
 weft_coll_options on(const Stream& stream) {
   weft_coll_options options = WEFT_COLL_OPTIONS_INIT;

@@ -13,6 +13,7 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
 using weft_test::Rank;
 
 namespace {
@@ -20,13 +21,6 @@ namespace {
 constexpr int64_t kCount = 1000;
 
 // What ranks found wrong; they are threads, on which Catch2's assertions are not safe.
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
-
 // The hook's data on one rank. Its stages return when they are told to.
 struct User {
   bool holds = true;

@@ -10,20 +10,14 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
+using weft_test::kBackends;
+using weft_test::kModes;
 using weft_test::Rank;
 
 namespace {
 
 // What ranks found wrong; they are threads, on which Catch2's assertions are not safe.
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
-
-const char* const kBackends[] = {"loopback", "shm"};
-const int32_t kModes[] = {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER};
 
 bool is_end(weft_status status) {
   return status == WEFT_ERR_CANCELLED || status == WEFT_ERR_PEER_FAILED;

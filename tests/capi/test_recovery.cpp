@@ -9,18 +9,12 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
 using weft_test::Rank;
 
 namespace {
 
 constexpr int64_t kCount = 40'000;
-
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
 
 // buffer: may be null; rank 2's goes to all as steps begin.
 weft_reducer* make_reducer(weft_comm* comm, int64_t* buffer = nullptr) {

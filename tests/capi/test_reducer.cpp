@@ -13,18 +13,11 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
+using weft_test::kBackends;
 using weft_test::Rank;
 
 namespace {
-
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
-
-const char* const kBackends[] = {"loopback", "shm"};
 
 // A small model: five parameters of odd sizes, in buckets of at most 4 KiB.
 struct Model {

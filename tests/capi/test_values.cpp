@@ -7,11 +7,10 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::kBackends;
 using weft_test::Rank;
 
 namespace {
-
-const char* const kBackends[] = {"loopback", "shm"};
 
 // A weight, a running mean, a counter, and what belongs to somebody else.
 struct Model {

@@ -11,19 +11,12 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+using weft_test::Findings;
+using weft_test::kBackends;
+using weft_test::kModes;
 using weft_test::Rank;
 
 namespace {
-
-struct Findings {
-  std::atomic<int> wrong{0};
-  void expect(bool ok) {
-    if (!ok) wrong++;
-  }
-};
-
-const char* const kBackends[] = {"loopback", "shm"};
-const int32_t kModes[] = {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER};
 
 template <class Body>
 void on_ranks(int size, Body&& body) {
