@@ -58,18 +58,26 @@ inline void add(const DeviceOps& host, const float* src, float* dst, uint64_t co
   host.accumulate(args);
 }
 
-// The bucket's contributions as f32; a bucket of f32 is left as it is.
+// The bucket's contributions as f32, count of them from begin on; a bucket of f32 is left as it is.
+inline void load_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
+  if (dtype_of(bucket) == Dtype::kF32) return;
+  const auto* const from = static_cast<const std::byte*>(bucket.buffer);
+  copy(host, dtype_of(bucket), from + begin * dtype_size(dtype_of(bucket)), Dtype::kF32,
+       values_of(bucket) + begin, count);
+}
 inline float* load_values(const DeviceOps& host, const weft_bucket& bucket) {
-  float* const values = values_of(bucket);
-  if (dtype_of(bucket) != Dtype::kF32) {
-    copy(host, dtype_of(bucket), bucket.buffer, Dtype::kF32, values, bucket.count);
-  }
-  return values;
+  load_values(host, bucket, 0, bucket.count);
+  return values_of(bucket);
 }
 // The result, into the bucket.
-inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
+inline void store_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
   if (dtype_of(bucket) == Dtype::kF32) return;
-  copy(host, Dtype::kF32, values_of(bucket), dtype_of(bucket), bucket.buffer, bucket.count);
+  auto* const to = static_cast<std::byte*>(bucket.buffer);
+  copy(host, Dtype::kF32, values_of(bucket) + begin, dtype_of(bucket),
+       to + begin * dtype_size(dtype_of(bucket)), count);
+}
+inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
+  store_values(host, bucket, 0, bucket.count);
 }
 
 // Error feedback: what was not sent in earlier steps is added to a bucket's values, and what is not sent now
@@ -77,25 +85,38 @@ inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
 inline void plan_errors(HookState& state, const weft_bucket& bucket) {
   for (const weft_bucket_param& p : params_of(bucket)) state.array(HookState::kError, p.name, p.count);
 }
-inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, float* values) {
-  for (const weft_bucket_param& p : params_of(bucket)) {
-    add(host, state.array(HookState::kError, p.name, p.count).data(), values + p.offset, p.count);
-  }
-}
-inline void keep_errors(HookState& state, const weft_bucket& bucket, const float* residual) {
-  for (const weft_bucket_param& p : params_of(bucket)) {
-    std::copy_n(residual + p.offset, p.count, state.array(HookState::kError, p.name, p.count).data());
-  }
-}
-// More that was not sent, of the values [begin, begin + count) of the bucket, times scale.
-inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket,
-                             const float* residual, uint64_t begin, uint64_t count, double scale) {
-  for (const weft_bucket_param& p : params_of(bucket)) {
-    const uint64_t from = std::max(begin, p.offset), to = std::min(begin + count, p.offset + p.count);
+// The errors of the values [begin, begin + count) of the bucket: work(error, place in that range, count) for
+// each parameter in it. Parameters lie in the order of their offsets.
+template <class Work>
+inline void errors_of(HookState& state, const weft_bucket& bucket, uint64_t begin, uint64_t count,
+                      Work&& work) {
+  const auto params = params_of(bucket);
+  auto p = std::partition_point(params.begin(), params.end(), [begin](const weft_bucket_param& param) {
+    return param.offset + param.count <= begin;
+  });
+  for (; p != params.end() && p->offset < begin + count; p++) {
+    const uint64_t from = std::max(begin, p->offset), to = std::min(begin + count, p->offset + p->count);
     if (from >= to) continue;
-    float* const error = state.array(HookState::kError, p.name, p.count).data();
-    add(host, residual + (from - begin), error + (from - p.offset), to - from, scale);
+    float* const error = state.array(HookState::kError, p->name, p->count).data();
+    work(error + (from - p->offset), from - begin, to - from);
   }
+}
+// values: those of the range, as residual below.
+inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, uint64_t begin,
+                       uint64_t count, float* values) {
+  errors_of(state, bucket, begin, count,
+            [&](const float* error, uint64_t at, uint64_t n) { add(host, error, values + at, n); });
+}
+inline void keep_errors(HookState& state, const weft_bucket& bucket, uint64_t begin, uint64_t count,
+                        const float* residual) {
+  errors_of(state, bucket, begin, count,
+            [&](float* error, uint64_t at, uint64_t n) { std::copy_n(residual + at, n, error); });
+}
+// More that was not sent, times scale.
+inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket,
+                             uint64_t begin, uint64_t count, const float* residual, double scale) {
+  errors_of(state, bucket, begin, count,
+            [&](float* error, uint64_t at, uint64_t n) { add(host, residual + at, error, n, scale); });
 }
 
 inline Status check_floats(const char* hook, const weft_bucket& bucket) {

@@ -63,37 +63,58 @@ class Compressed final : public StatefulHook {
         reduce_own(bucket, at, scratch + at.received);
         break;
       default:
-        for (uint64_t r = 0; r < at.ranks; r++) {
-          codec_->decode(scratch + at.received + r * at.bytes, at.length(r), at.slice, false,
-                         values_of(bucket) + at.begin(r));
-        }
-        store_values(host_, bucket);
+        decode_means(bucket, at, scratch + at.received);
     }
     return {};
   }
 
  private:
-  void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* to) {
-    float* const values = load_values(host_, bucket);
-    if (settings_.feedback) add_errors(host_, state_, bucket, values);
-    for (uint64_t r = 0; r < at.ranks; r++) {
-      codec_->encode(values + at.begin(r), at.length(r), at.slice, settings_.feedback,
-                     seed(bucket, at.rank, r), to + r * at.bytes);
+  // Of slice r: work(where a piece begins in the slice, where in the bucket, how long it is).
+  template <class Work>
+  void each_piece(const Slices& at, uint64_t r, Work&& work) const {
+    const uint64_t length = at.length(r), piece = codec_->piece() != 0 ? codec_->piece() : length;
+    for (uint64_t first = 0; first < length; first += piece) {
+      work(first, at.begin(r) + first, std::min(piece, length - first));
     }
-    if (settings_.feedback) keep_errors(state_, bucket, values);
+    if (length == 0) work(0, at.begin(r), 0);  // a slice of nothing is encoded as well
+  }
+
+  void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* to) {
+    float* const values = values_of(bucket);
+    for (uint64_t r = 0; r < at.ranks; r++) {
+      const uint64_t seed_of_slice = seed(bucket, at.rank, r);
+      each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
+        load_values(host_, bucket, begin, count);
+        if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values + begin);
+        codec_->encode(values + begin, first, count, at.slice, settings_.feedback, seed_of_slice,
+                       to + r * at.bytes);
+        if (settings_.feedback) keep_errors(state_, bucket, begin, count, values + begin);
+      });
+    }
   }
 
   void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* received) {
-    float* const sum = values_of(bucket) + at.begin(at.rank);
-    const uint64_t length = at.length(at.rank);
+    const uint64_t seed_of_mean = seed(bucket, at.rank, at.ranks);
+    each_piece(at, at.rank, [&](uint64_t first, uint64_t begin, uint64_t count) {
+      float* const sum = values_of(bucket) + begin;
+      for (uint64_t r = 0; r < at.ranks; r++) {
+        codec_->decode(received + r * at.bytes, first, count, at.slice, r > 0, sum);
+      }
+      copy(host_, Dtype::kF32, sum, Dtype::kF32, sum, count, 1.0 / bucket.divisor);
+      codec_->encode(sum, first, count, at.slice, settings_.feedback, seed_of_mean,
+                     received + at.rank * at.bytes);
+      if (!settings_.feedback) return;
+      keep_more_errors(host_, state_, bucket, begin, count, sum, bucket.divisor);
+    });
+  }
+
+  void decode_means(const weft_bucket& bucket, const Slices& at, const std::byte* received) {
     for (uint64_t r = 0; r < at.ranks; r++) {
-      codec_->decode(received + r * at.bytes, length, at.slice, r > 0, sum);
+      each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
+        codec_->decode(received + r * at.bytes, first, count, at.slice, false, values_of(bucket) + begin);
+        store_values(host_, bucket, begin, count);
+      });
     }
-    copy(host_, Dtype::kF32, sum, Dtype::kF32, sum, length, 1.0 / bucket.divisor);
-    codec_->encode(sum, length, at.slice, settings_.feedback, seed(bucket, at.rank, at.ranks),
-                   received + at.rank * at.bytes);
-    if (!settings_.feedback) return;
-    keep_more_errors(host_, state_, bucket, sum, at.begin(at.rank), length, bucket.divisor);
   }
 
   // Of rank `rank` for slice `slice`, in this step.

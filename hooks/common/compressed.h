@@ -20,15 +20,18 @@ class Codec {
   virtual ~Codec() = default;
   // Slices, but the last, are multiples of it.
   virtual uint64_t unit() const { return 1; }
+  // Values of a piece of a slice, a multiple of unit(): what comes before and after encoding finds a piece in
+  // the cache. 0: a slice is encoded as a whole.
+  virtual uint64_t piece() const { return 0; }
   // Of an encoded slice of so many values; a multiple of 4.
   virtual uint64_t bytes(uint64_t slice) const = 0;
-  // Encode the first `count` values of a slice. With residual: values become what is lost, finite in any
-  // case.
-  virtual void encode(float* values, uint64_t count, uint64_t slice, bool residual, uint64_t seed,
-                      std::byte* to) const = 0;
+  // Encode `count` values, a piece: those from `first` on of a slice, which begins at `to`. With residual:
+  // values become what is lost, finite in any case.
+  virtual void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual,
+                      uint64_t seed, std::byte* to) const = 0;
   // values[i] = what was encoded, or values[i] + that. The bytes may come from another process and be
   // anything.
-  virtual void decode(const std::byte* from, uint64_t count, uint64_t slice, bool add,
+  virtual void decode(const std::byte* from, uint64_t first, uint64_t count, uint64_t slice, bool add,
                       float* values) const = 0;
 };
 

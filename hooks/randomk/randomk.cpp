@@ -73,7 +73,7 @@ class RandomK final : public StatefulHook {
   // is not sent.
   void choose(const weft_bucket& bucket, uint64_t seed) {
     float* const values = load_values(host_, bucket);
-    if (settings_.feedback) add_errors(host_, state_, bucket, values);
+    if (settings_.feedback) add_errors(host_, state_, bucket, 0, bucket.count, values);
     const uint64_t count = chosen_count(bucket);
     float* const to = chosen(bucket);
     for (uint64_t j = 0; j < count; j++) {
@@ -87,7 +87,7 @@ class RandomK final : public StatefulHook {
       to[count] = std::numeric_limits<float>::quiet_NaN();
       values[i] = 0;
     }
-    if (settings_.feedback) keep_errors(state_, bucket, values);
+    if (settings_.feedback) keep_errors(state_, bucket, 0, bucket.count, values);
   }
 
   void spread(const weft_bucket& bucket, uint64_t seed) {

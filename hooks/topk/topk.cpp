@@ -54,8 +54,8 @@ class TopK final : public Codec {
   explicit TopK(double ratio) : ratio_(ratio) {}
 
   uint64_t bytes(uint64_t slice) const override { return most(slice) * sizeof(Pair); }
-  void encode(float* values, uint64_t count, uint64_t slice, bool residual, uint64_t /*seed*/,
-              std::byte* to) const override {
+  void encode(float* values, uint64_t /*first*/, uint64_t count, uint64_t slice, bool residual,
+              uint64_t /*seed*/, std::byte* to) const override {
     auto* const pairs = reinterpret_cast<Pair*>(to);
     const uint64_t k = std::min(most(count), most(slice));
     uint64_t used = 0;
@@ -74,7 +74,8 @@ class TopK final : public Codec {
     // More infinities than fit have been told of; they are not kept.
     for (uint64_t i = 0; i < count; i++) values[i] = std::isfinite(values[i]) ? values[i] : 0;
   }
-  void decode(const std::byte* from, uint64_t count, uint64_t slice, bool add, float* values) const override {
+  void decode(const std::byte* from, uint64_t /*first*/, uint64_t count, uint64_t slice, bool add,
+              float* values) const override {
     const auto* const pairs = reinterpret_cast<const Pair*>(from);
     if (!add) std::fill(values, values + count, 0.0f);
     for (uint64_t i = 0; i < most(slice); i++) {

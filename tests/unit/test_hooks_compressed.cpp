@@ -91,6 +91,36 @@ TEST_CASE("with feedback the sum over many steps is that of the gradients, witho
   }
 }
 
+TEST_CASE("what is encoded piece by piece arrives, and its errors are fed back, where they belong") {
+  const Model model({{"a", {70001}}, {"b", {5}}, {"c", {90000}}});  // slices of several pieces
+  constexpr uint64_t kSteps = 8;
+  for (const char* name : {"int8", "fp8"}) {
+    for (const int ranks : {2, 3}) {
+      INFO(name << ", " << ranks << " ranks");
+      Training training;
+      training.ranks = ranks;
+      training.steps = kSteps;
+      training.rig.limits = {uint64_t{1} << 30};
+      training.value = [](uint64_t, int rank, size_t param, uint64_t element) {
+        return noise(0, rank, param, element);
+      };
+      const Results results = train(model, made(name), training);
+      CHECK(replicas_identical(results));
+      const double loss = std::string(name) == "int8" ? 1.0 / 127 : 1.0 / 8;  // two roundings
+      CHECK(largest_error(training, results, 0) < loss);
+      double largest = 0;
+      for (size_t i = 0; i < model.size(); i++) {
+        for (uint64_t k = 0; k < model.count(i); k++) {
+          double sum = 0;
+          for (const auto& step : results) sum += step[0][i][k];
+          largest = std::max(largest, std::fabs(sum / kSteps - mean_of(training, 0, i, k)));
+        }
+      }
+      CHECK(largest < 2 * loss / kSteps);
+    }
+  }
+}
+
 TEST_CASE("zeros stay zeros, and sizes 0 and 1 are nothing special") {
   const Model model({{"a", {}}, {"none", {0}}, {"b", {300}}});
   for (const Named& hook : kHooks) {
