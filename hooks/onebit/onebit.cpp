@@ -1,4 +1,4 @@
-// onebit: the sign of every value, and the mean magnitude of every 1024 (Seide et al. 2014; Karimireddy et
+// onebit: the sign of every value, and the mean magnitude of every 64 (Seide et al. 2014; Karimireddy et
 // al. 2019, "Error feedback fixes SignSGD"). Without feedback it does not converge, so it has always. Listed
 // in the registry.
 #include <memory>
@@ -9,7 +9,7 @@
 namespace weft::hook_onebit {
 namespace {
 
-constexpr uint32_t kBlock = 1024;
+constexpr uint32_t kBlock = 64;
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   CompressedSettings settings;
@@ -23,7 +23,7 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
 
 const HookFactory& factory();
 const HookFactory& factory() {
-  static constexpr HookFactory kFactory = {"onebit", "a sign a gradient, a magnitude for every 1024", false,
+  static constexpr HookFactory kFactory = {"onebit", "a sign a gradient, a magnitude for every 64", false,
                                            make};
   return kFactory;
 }
