@@ -7,6 +7,9 @@
 // - copy, scale: f32 to f32; the first is memcpy
 // - f32>bf16 and the like: conversions with a scale
 // - add bf16>f32: accumulation
+// - int8 encode, decode and the like: values as codes of a byte with a scale for each 256, and back; "rest":
+// what
+//   is lost stays in the values
 //
 // Sizes of an operand: 16 KiB (in L1), 256 KiB (in L2) and 64 MiB. GB/s counts the bytes of one operand (the
 // f32 side of a conversion), best of 15 measurements.
@@ -16,6 +19,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -147,34 +151,102 @@ class Run {
   std::vector<std::byte*> data_;
 };
 
-double gigabytes_per_second(const DeviceOps& ops, const Work& work, uint64_t bytes) {
-  const uint32_t size =
-      work.inputs > 0 ? dtype_size(work.dtype) : std::max(dtype_size(work.dtype), dtype_size(work.src));
-  Run run(work, bytes / size);
+// once works on so many bytes.
+template <class Once>
+double gigabytes_per_second(uint64_t bytes, Once&& once) {
   SystemClock clock;
   const uint64_t repeats = std::max<uint64_t>(1, (uint64_t{16} << 20) / bytes);
   std::vector<double> speeds;
-  run.once(ops);
+  once();
   for (int i = 0; i < 15; i++) {
     const uint64_t start = clock.now_ns();
-    for (uint64_t r = 0; r < repeats; r++) run.once(ops);
+    for (uint64_t r = 0; r < repeats; r++) once();
     const uint64_t time = std::max<uint64_t>(1, clock.now_ns() - start);
     speeds.push_back(static_cast<double>(bytes * repeats) / static_cast<double>(time));
   }
   return *std::max_element(speeds.begin(), speeds.end());
 }
 
+double gigabytes_per_second(const DeviceOps& ops, const Work& work, uint64_t bytes) {
+  const uint32_t size =
+      work.inputs > 0 ? dtype_size(work.dtype) : std::max(dtype_size(work.dtype), dtype_size(work.src));
+  Run run(work, bytes / size);
+  return gigabytes_per_second(bytes, [&] { run.once(ops); });
+}
+
+struct CodeWork {
+  const char* name;
+  BlockCode code = BlockCode::kInt8;
+  bool decode = false;
+  bool stochastic = false;
+};
+
+constexpr CodeWork kCodeWorks[] = {
+    {.name = "int8 encode"},
+    {.name = "int8 encode random", .stochastic = true},
+    {.name = "int8 decode", .decode = true},
+    {.name = "e4m3 encode", .code = BlockCode::kE4m3},
+    {.name = "e4m3 decode", .code = BlockCode::kE4m3, .decode = true},
+};
+
+// Values between 1/251 and 1, their codes and scales.
+class CodeRun {
+ public:
+  CodeRun(const CodeWork& work, uint64_t count)
+      : values_(fractions(Dtype::kF32, count, 0)),
+        codes_(count),
+        scales_((count + 255) / 256 * sizeof(float)) {
+    to_.code = from_.code = work.code;
+    to_.values = from_.values = reinterpret_cast<float*>(values_.data);
+    to_.scales = reinterpret_cast<float*>(scales_.data);
+    from_.scales = to_.scales;
+    from_.codes = to_.codes = codes_.data;
+    to_.count = from_.count = count;
+    to_.stochastic = work.stochastic;
+  }
+  void encode(const DeviceOps& ops) const { ops.quantize(to_); }
+  void decode(const DeviceOps& ops) const { ops.dequantize(from_); }
+  // No value comes back with an error of more than a part in 14 of its block's largest.
+  bool correct(const DeviceOps& ops) {
+    const std::vector<float> before(to_.values, to_.values + to_.count);
+    encode(ops);
+    decode(ops);
+    for (uint64_t i = 0; i < to_.count; i++) {
+      if (!(std::fabs(to_.values[i] - before[i]) <= 1.0f / 14)) return false;
+    }
+    return true;
+  }
+
+ private:
+  Buffer values_, codes_, scales_;
+  QuantizeArgs to_;
+  DequantizeArgs from_;
+};
+
+double gigabytes_per_second(const DeviceOps& ops, const CodeWork& work, uint64_t bytes) {
+  CodeRun run(work, bytes / sizeof(float));
+  run.encode(ops);
+  return gigabytes_per_second(bytes, [&] { work.decode ? run.decode(ops) : run.encode(ops); });
+}
+
+// A line of the table; false if results are wrong.
+template <class Work>
+bool measure(const DeviceOps& ops, const Work& work, const std::string& name, bool correct) {
+  std::printf("%-20s", name.c_str());
+  for (const uint64_t bytes : {uint64_t{16} << 10, uint64_t{256} << 10, uint64_t{64} << 20}) {
+    if (correct) std::printf(" %10.1f", gigabytes_per_second(ops, work, bytes));
+  }
+  std::printf(correct ? "\n" : " WRONG\n");
+  return correct;
+}
+
 bool measure(const DeviceOps& ops) {
-  constexpr uint64_t kSizes[] = {uint64_t{16} << 10, uint64_t{256} << 10, uint64_t{64} << 20};
   std::printf("%s, GB/s of one operand\n%-20s %10s %10s %10s\n", ops.name, "", "16 KiB", "256 KiB", "64 MiB");
   for (const Work& work : works()) {
-    if (!Run(work, 4099).correct(ops)) {
-      std::printf("%-20s WRONG\n", work.name.c_str());
-      return false;
-    }
-    std::printf("%-20s", work.name.c_str());
-    for (const uint64_t bytes : kSizes) std::printf(" %10.1f", gigabytes_per_second(ops, work, bytes));
-    std::printf("\n");
+    if (!measure(ops, work, work.name, Run(work, 4099).correct(ops))) return false;
+  }
+  for (const CodeWork& work : kCodeWorks) {
+    if (!measure(ops, work, work.name, CodeRun(work, 4099).correct(ops))) return false;
   }
   return true;
 }
