@@ -271,3 +271,60 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
     for (const auto& e : trace["traceEvents"]) CHECK(e["pid"] == rank);
   }
 }
+
+TEST_CASE("the trace of a step shows the small collective of absences beside the buckets, not behind them") {
+  const Model model({{"first", {500}}, {"second", {500}}, {"last", {500}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    Context& context = self.comm->context();
+    TraceRecorder recorder(context.clock());
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                             {.limits = {0}, .flags = WEFT_REDUCER_ABSENT}),
+                "create");
+    if (!reducer) return;
+    self.expect(recorder.start(0), "start");
+    context.set_trace(&recorder);
+    const auto all_of = [&](TraceKind kind) {
+      uint64_t lost = 0;
+      std::vector<TraceEvent> events;
+      for (const RecordedEvent& e : recorder.events(&lost)) {
+        if (e.event.kind == kind) events.push_back(e.event);
+      }
+      return events;
+    };
+    const auto wait_for = [&](TraceKind kind, size_t count) {
+      const auto there = [&] { return all_of(kind).size() >= count; };
+      self.expect(context.engine().wait(there, Deadline::after(context.clock(), 60'000, 0)), "it comes");
+    };
+    Gradients gradients(model);
+    gradients.fill(0, self.rank);
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
+    wait_for(TraceKind::kDone, 1);  // of a bucket that does not wait to learn what is absent from others
+    const uint64_t absent = 0;
+    if (self.rank == 1) {
+      self.expect(reducer->absent(&absent, 1), "absent");
+    } else {
+      self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+    }
+    self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
+    wait_for(TraceKind::kCollective, 4);  // all of the step's, before finish is called
+    self.expect(reducer->finish({}), "finish");
+    const std::vector<TraceEvent> travels = all_of(TraceKind::kCollective), done = all_of(TraceKind::kDone);
+    self.expect(travels.size() == 4 && done.size() == 3, "three buckets, and what is absent");
+    if (travels.size() != 4 || done.size() != 3) return;
+    // It is submitted behind the second bucket and before the last one, which it holds up alone.
+    const TraceEvent& map = travels[2];
+    self.expect(map.bytes == sizeof(uint64_t), "a bit a parameter");
+    self.expect(travels[1].bytes == 2000 && travels[3].bytes == 2000, "buckets");
+    self.expect(map.end_ns <= travels[3].begin_ns && travels[3].end_ns <= done[2].begin_ns,
+                "before the last bucket");
+    self.expect(done[0].begin_ns < map.begin_ns, "behind the first");
+    weft_param_info info{};
+    self.expect(reducer->param(0, &info).ok() && info.absent == (self.rank == 1), "absent there");
+    reducer.reset();
+    context.engine().locked([&] { context.set_trace(nullptr); });
+    self.expect(recorder.stop(), "stop");
+  });
+  check(failures);
+}
