@@ -226,3 +226,56 @@ TEST_CASE("send and receive, and a split by parity") {
     CHECK(findings.wrong == 0);
   }
 }
+
+namespace {
+
+// What comes after a request: the second one's callback is set by the first one's, after it has computed.
+struct Chain {
+  float first = 0, second = 0;  // buffers of the two
+  weft_request* next = nullptr;
+  std::atomic<int> steps{0};
+};
+
+void end_chain(void* data, weft_status status) {
+  auto* const chain = static_cast<Chain*>(data);
+  if (status == WEFT_OK) chain->second += chain->first;
+  chain->steps++;
+}
+
+void go_on(void* data, weft_status status) {
+  auto* const chain = static_cast<Chain*>(data);
+  if (status == WEFT_OK) chain->first *= 10.0f;
+  chain->steps++;
+  weft_request_on_complete(chain->next, end_chain, chain);
+}
+
+}  // namespace
+
+TEST_CASE("what comes after a request is chained to it, and the next request to that") {
+  for (const char* backend : kBackends) {
+    for (const int32_t mode : kModes) {
+      Findings findings;
+      const std::string error = weft_test::run(backend, 3, mode, [&](Rank& r) {
+        Chain chain;
+        chain.first = static_cast<float>(r.rank + 1);
+        chain.second = 0.5f;
+        weft_request* request = nullptr;
+        findings.expect(weft_all_reduce(r.comm, &chain.first, &chain.first, 1, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                                        nullptr, &request) == WEFT_OK);
+        findings.expect(weft_all_reduce(r.comm, &chain.second, &chain.second, 1, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                                        nullptr, &chain.next) == WEFT_OK);
+        findings.expect(weft_request_on_complete(request, go_on, &chain) == WEFT_OK);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        uint8_t done = 0;
+        while (chain.steps < 2 && std::chrono::steady_clock::now() < until)
+          weft_request_test(chain.next, &done);
+        findings.expect(chain.steps == 2 && chain.second == 61.5f);
+        findings.expect(weft_request_release(&request) == WEFT_OK &&
+                        weft_request_release(&chain.next) == WEFT_OK);
+      });
+      INFO(backend);
+      CHECK(error.empty());
+      CHECK(findings.wrong == 0);
+    }
+  }
+}

@@ -333,7 +333,12 @@ TEST_CASE("powersgd keeps every dtype, and works inside a cast") {
 TEST_CASE("what powersgd cannot be is said") {
   std::shared_ptr<Hook> hook;
   CHECK(has(built_in("powersgd", "rank=0", &hook).text(), "option rank is '0', must be an integer from 1"));
-  CHECK(has(built_in("powersgd", "start=1", &hook).text(), "start must be at least 2"));
+  // PyTorch's six: it needs plain steps before it for errors and for factors, and one at least.
+  for (const std::string options : {"", " feedback=off", " warm_start=0", " feedback=ddp"}) {
+    INFO(options);
+    CHECK(has(built_in("powersgd", "start=0" + options, &hook).text(), "option start is '0'"));
+    CHECK(has(built_in("powersgd", "start=1" + options, &hook).text(), "start must be at least 2"));
+  }
   CHECK(has(built_in("powersgd", "alternate=1 warm_start=0", &hook).text(), "it needs warm_start=1"));
   CHECK(has(built_in("batched_powersgd", "batch=1", &hook).text(), "has no option 'batch'"));
   CHECK(has(built_in("powersgd", "min_rate=0", &hook).text(), "option min_rate is '0'"));

@@ -103,6 +103,14 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
   CHECK(has(refused({.name = std::string(5000, 'n')}), "longer"));
   Manifest manifest;
   CHECK(make_manifest(nullptr, 0, sizeof(weft_param), &manifest).code() == Code::kArg);
+  float value = 0;
+  weft_param frozen = Given{.name = "frozen", .shape = {1}, .flags = WEFT_PARAM_STATE_ONLY}.param();
+  frozen.parameter = &value;
+  const int64_t one = 1;
+  frozen.name = "frozen";
+  frozen.shape = &one;
+  CHECK(has(make_manifest(&frozen, 1, sizeof frozen, &manifest).text(),
+            "no parameter of the list has a gradient"));
 }
 
 TEST_CASE("parameters that together are larger than memory can be are refused") {
