@@ -88,7 +88,10 @@ def ddp(manifest, powersgd_rank=0, iterations=15):
         shapes = [entry["shape"] for entry in json.load(file)["params"]]
     gradients = [torch.zeros(shape) for shape in shapes]
     randoms = [torch.randn(shape) if powersgd_rank > 0 else None for shape in shapes]
-    model = torch.nn.parallel.DistributedDataParallel(Model(shapes))
+    # Its PowerSGD starts collectives from Gloo's threads: with several buckets ranks start them in different orders,
+    # and the job dies.
+    caps = {"bucket_cap_mb": 1 << 20} if powersgd_rank > 0 else {}
+    model = torch.nn.parallel.DistributedDataParallel(Model(shapes), **caps)
     if powersgd_rank > 0:
         state = powersgd.PowerSGDState(None, matrix_approximation_rank=powersgd_rank, start_powerSGD_iter=2)
         model.register_comm_hook(state, powersgd.powerSGD_hook)
