@@ -57,8 +57,8 @@ uint64_t random_number() {
 }
 
 // Everybody's offer. An error where they were told different things, or this rank what nobody has.
-Status exchange_offers(Exchange& exchange, const Registry& registry, const CommOptions& options,
-                       Deadline deadline, std::vector<Offer>* offers) {
+Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry,
+                       const CommOptions& options, Deadline deadline, std::vector<Offer>* offers) {
   const std::string& wanted = options.backend;
   Status local;
   if (!wanted.empty()) {
@@ -67,6 +67,8 @@ Status exchange_offers(Exchange& exchange, const Registry& registry, const CommO
     local = entry == nullptr ? Status::error(Code::kArg, cat("there is no backend \"", wanted,
                                                              "\"; there are ", registry.names()))
                              : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
+    if (local.ok() && entry->backend->on_device)
+      local = context.probe_accelerator(&detail).with_prefix(cat("backend ", wanted, ": "));
   }
   WEFT_TRY(agree_on(exchange, local, deadline));
 
@@ -77,7 +79,7 @@ Status exchange_offers(Exchange& exchange, const Registry& registry, const CommO
   mine.host = static_cast<int32_t>(options.host_label);
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
-    if (registry.probe(entry, &detail).ok() && entry.backend->preference >= 0)
+    if (entry.backend != nullptr && entry.backend->preference >= 0 && registry.probe(entry, &detail).ok())
       mine.available.push_back(entry.name);
   }
   std::vector<Bytes> all;
@@ -127,14 +129,9 @@ Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::
   return {};
 }
 
-// The backend that every rank was told to use, or the most preferred one that every rank has and that is for
-// ranks like these.
-Status choose_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
-                      const Backend** chosen) {
-  if (!offers[0].wanted.empty()) {
-    *chosen = registry.find(offers[0].wanted)->backend;
-    return {};
-  }
+// The most preferred backend that every rank has and that is for ranks like these.
+Status best_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
+                    const Backend** chosen) {
   std::vector<const Backend*> candidates;
   for (const BackendEntry& entry : registry.backends()) {
     const auto has = [&](const Offer& offer) {
@@ -155,6 +152,14 @@ Status choose_backend(const BackendArgs& args, const Registry& registry, const s
   return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
 }
 
+// The one that every rank was told to use, or the best.
+Status choose_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
+                      const Backend** chosen) {
+  if (offers[0].wanted.empty()) return best_backend(args, registry, offers, chosen);
+  *chosen = registry.find(offers[0].wanted)->backend;
+  return {};
+}
+
 Status make_collectives(const Backend& backend, const BackendArgs& args, const coll::Forced& forced,
                         std::unique_ptr<Collectives>* collectives) {
   if (backend.local != nullptr) {
@@ -166,6 +171,20 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
                                 args.clock, forced, args.allocator, args.arena);
   return {};
+}
+
+// Collectives of devices, over the best ones of host memory.
+Status make_on_device(const Backend& backend, BackendArgs args, const Registry& registry,
+                      const std::vector<Offer>& offers, const coll::Forced& forced,
+                      std::unique_ptr<Collectives>* collectives) {
+  const Backend* host = nullptr;
+  std::unique_ptr<Collectives> below;
+  WEFT_TRY(best_backend(args, registry, offers, &host));
+  const Status made = make_collectives(*host, args, forced, &below);
+  WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat("over ", host->name, ": ")), args.deadline));
+  below = staged(std::move(below), args.exchange.rank(), args.exchange.size());
+  args.host_collectives = &below;
+  return backend.make_collectives(args, collectives);
 }
 
 Status form_over(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
@@ -190,7 +209,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   WEFT_TRY(agree_on(exchange, understood, deadline));
 
   std::vector<Offer> offers;
-  WEFT_TRY(exchange_offers(exchange, registry, options, deadline, &offers));
+  WEFT_TRY(exchange_offers(*context, exchange, registry, options, deadline, &offers));
   options.id = offers[0].id;
   std::vector<int> labels;
   labels.reserve(offers.size());
@@ -207,15 +226,18 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   args.deadline = deadline;
   args.arena = std::move(arena);
   args.failpoints = options.failpoints;
+  args.accelerator = context->options().accelerator;
   args.progress_thread = context->engine().mode() == Engine::Mode::kThread;
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;
-  const Status made = make_collectives(*backend, args, forced, &collectives);
+  const Status made = backend->on_device
+                          ? make_on_device(*backend, args, registry, offers, forced, &collectives)
+                          : make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
 
   // Ranks need not agree on this: what travels is the same.
-  if (context->accelerator() != nullptr)
+  if (context->accelerator() != nullptr && !backend->on_device)
     collectives = staged(std::move(collectives), exchange.rank(), exchange.size());
 
   bool crowded = false;

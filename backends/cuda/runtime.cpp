@@ -74,6 +74,15 @@ Status Runtime::check(const char* what, cudaError_t error) {
   return Status::error(code, cat("CUDA: ", what, ": ", library_.call.cudaGetErrorString(error)));
 }
 
+Status Runtime::current_device(int* device) {
+  return check("the current device", library_.call.cudaGetDevice(device));
+}
+
+Status Runtime::within(int device, const std::function<Status()>& work) {
+  const Scope scope(library_.call, device);
+  return work();
+}
+
 Status Runtime::look_at(const void* pointer, PointerInfo* info) {
   *info = {};
   const Scope scope(library_.call, Scope::kAny);

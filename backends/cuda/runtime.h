@@ -20,6 +20,8 @@ class Runtime final : public Accelerator {
   bool loaded() const override { return loaded_.load(std::memory_order_acquire); }
   int device_count() const override { return library_.devices; }
 
+  Status current_device(int* device) override;
+  Status within(int device, const std::function<Status()>& work) override;
   Status look_at(const void* pointer, PointerInfo* info) override;
   Status check_stream(int device, DeviceStream stream) override;
   Status create_stream(int device, DeviceStream* stream) override;

@@ -56,6 +56,13 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   return {};
 }
 
+Status probe_backend(weft_context& context, const BackendEntry& entry, std::string* detail) {
+  WEFT_TRY(context.registry->probe(entry, detail));
+  std::string device;
+  if (entry.backend->on_device) return context.rep->probe_accelerator(&device);
+  return {};
+}
+
 }  // namespace
 }  // namespace weft::capi
 
@@ -117,7 +124,7 @@ weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backe
     const BackendEntry& entry = backends[index];
     weft_backend_info out{};
     std::string detail;
-    const Status status = context->registry->probe(entry, &detail);
+    const Status status = probe_backend(*context, entry, &detail);
     put_text(entry.name, out.name);
     put_text(status.ok() ? detail : status.text(), out.reason);
     out.available = status.ok() ? 1 : 0;
@@ -162,7 +169,7 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
       return Status::error(Code::kArg, cat(name(c), is_reduction(c) ? " needs" : " has no", " op"));
     const bool exists = check_capability({c, d, o, device_kind}).ok();
     std::string detail;
-    const bool available = context->registry->probe(*entry, &detail).ok();
+    const bool available = probe_backend(*context, *entry, &detail).ok();
     const bool memory = device_kind == WEFT_DEVICE_HOST || context->rep->probe_accelerator(&detail).ok();
     *supported = exists && available && memory ? 1 : 0;
     return {};

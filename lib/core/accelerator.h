@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,11 @@ class Accelerator {
   virtual bool loaded() const = 0;  // probe has succeeded
   virtual int device_count() const = 0;
 
+  // The calling thread's. Work of other libraries runs with the device as the thread's, and with captures of
+  // other threads not in its way.
+  virtual Status current_device(int* device) = 0;
+  virtual Status within(int device, const std::function<Status()>& work) = 0;
+
   virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
   // kArg if it is a stream of another device, where the library can tell.
   virtual Status check_stream(int device, DeviceStream stream) = 0;
@@ -76,7 +82,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 1;
+inline constexpr uint32_t kAcceleratorModuleAbi = 2;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "core/accelerator.h"
 #include "core/allocator.h"
 #include "core/collectives.h"
 #include "core/control.h"
@@ -35,8 +36,11 @@ struct BackendArgs {
   // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
   // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
   std::shared_ptr<Arena> arena;
-  std::vector<int> names;       // ranks of the communicator, by rank of exchange; empty: the same
-  const void* self = nullptr;   // Backend::self
+  std::vector<int> names;      // ranks of the communicator, by rank of exchange; empty: the same
+  const void* self = nullptr;  // Backend::self
+  // For backends on devices: the accelerator, which works, and what carries host memory, over which it lies.
+  std::shared_ptr<Accelerator> accelerator;
+  std::unique_ptr<Collectives>* host_collectives = nullptr;
   bool progress_thread = true;  // the engine has one, beside the program's own that drive it
 };
 
@@ -64,6 +68,9 @@ struct Backend {
   const Backend* local = nullptr;
   const Backend* across = nullptr;
   const void* self = nullptr;  // for its functions, in BackendArgs
+  // Executes collectives of device memory, over another backend that has those of host memory, tells ranks
+  // apart that do not come, and compares what they execute.
+  bool on_device = false;
 };
 
 inline Status make_transport(const Backend& backend, BackendArgs args,
@@ -77,7 +84,7 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 5;
+inline constexpr uint32_t kBackendModuleAbi = 6;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft
