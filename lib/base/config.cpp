@@ -266,6 +266,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
   environment->cuda_runtime = variables.text_or_empty("WEFT_CUDA_RUNTIME");
+  environment->nccl_library = variables.text_or_empty("WEFT_NCCL_LIBRARY");
   environment->failpoints = variables.text_or_empty("WEFT_FAILPOINTS");
 }
 

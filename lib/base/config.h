@@ -20,6 +20,7 @@
 //   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
 //                           program names one
 //   WEFT_CUDA_RUNTIME       the file of the CUDA runtime, in place of those that are installed
+//   WEFT_NCCL_LIBRARY       the file of NCCL, unless the process has loaded libnccl.so.2 already
 //   WEFT_FAILPOINTS         "operation@7=kill": for tests of failure (lib/core/failpoints.h)
 #pragma once
 
@@ -54,6 +55,7 @@ struct Environment {
   std::string hosts;         // empty: the real ones
   std::string flight;        // empty: no flight records are written
   std::string cuda_runtime;  // empty: the one that is there
+  std::string nccl_library;  // empty: libnccl.so.2, wherever the loader finds it
   std::string failpoints;    // empty: none
 };
 
@@ -76,8 +78,8 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT, WEFT_CUDA_RUNTIME
-// and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT, WEFT_CUDA_RUNTIME,
+// WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for

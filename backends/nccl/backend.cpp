@@ -1,0 +1,94 @@
+// The nccl module: what libweft-nccl.so exports.
+#include "core/backend.h"
+
+#include <utility>
+
+#include "base/config.h"
+#include "base/text.h"
+#include "communicator.h"
+#include "lane.h"
+#include "library.h"
+
+namespace weft::nccl {
+namespace {
+
+Status load_library(std::shared_ptr<const Library>* library) {
+  Environment environment;
+  process_settings(&environment);
+  return load(environment.nccl_library, library);
+}
+
+Status probe(std::string* detail) {
+  std::shared_ptr<const Library> library;
+  WEFT_TRY(load_library(&library));
+  *detail = cat("NCCL ", version_text(library->version), " (", library->file, ")");
+  return {};
+}
+
+// Messages between two ranks, and host memory, go below.
+class NcclCollectives final : public Collectives {
+ public:
+  NcclCollectives(std::shared_ptr<Communicator> communicator, std::unique_ptr<Collectives> below)
+      : below_(std::move(below)), communicator_(std::move(communicator)) {}
+
+  Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
+    if (key.kind != LaneKey::Kind::kCollective) return below_->open_lane(key, lane);
+    std::unique_ptr<CollectiveLane> below;
+    WEFT_TRY(below_->open_lane(key, &below));
+    *lane = std::make_unique<Lane>(communicator_, std::move(below));
+    return {};
+  }
+  bool executes(Coll coll) const override { return below_->executes(coll); }
+  bool progress() override { return below_->progress(); }
+  bool settled() override { return below_->settled(); }
+  bool outlives_sender() const override { return below_->outlives_sender(); }
+  uint64_t sent_to(int rank) const override { return below_->sent_to(rank); }
+  uint64_t received_from(int rank) const override { return below_->received_from(rank); }
+  std::shared_ptr<Arena> arena() override { return below_->arena(); }
+  CollectiveCounters counters() const override {
+    CollectiveCounters counters = below_->counters();
+    counters.bytes_direct += communicator_->bytes();
+    return counters;
+  }
+  int local_size() const override { return below_->local_size(); }
+  std::string transports() const override {
+    const std::string below = below_->transports();
+    return cat("NCCL ", version_text(communicator_->library().version), " on CUDA device ",
+               communicator_->device(), ", over ", below_->name(), below.empty() ? "" : ": ", below);
+  }
+  const char* name() const override { return "nccl"; }
+
+ private:
+  const std::unique_ptr<Collectives> below_;
+  const std::shared_ptr<Communicator> communicator_;  // shared with lanes: either may end first
+};
+
+Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {
+  std::shared_ptr<const Library> library;
+  WEFT_TRY(agree_on(args.exchange, load_library(&library), args.deadline));
+  std::shared_ptr<Communicator> communicator;
+  WEFT_TRY(Communicator::make(args, std::move(library), &communicator));
+  *collectives =
+      std::make_unique<NcclCollectives>(std::move(communicator), std::move(*args.host_collectives));
+  return {};
+}
+
+const Backend& backend() noexcept {
+  static constexpr Backend kBackend = {
+      .name = "nccl",
+      .summary = "collectives of NCCL between CUDA devices, over another backend for host memory",
+      .preference = -1,
+      .probe = probe,
+      .make_transport = nullptr,
+      .make_collectives = make_collectives,
+      .reachable = nullptr,
+      .on_device = true,
+  };
+  return kBackend;
+}
+
+}  // namespace
+}  // namespace weft::nccl
+
+extern "C" __attribute__((visibility("default"))) const weft::BackendModule weft_backend_module;
+const weft::BackendModule weft_backend_module = {weft::kBackendModuleAbi, &weft::nccl::backend()};

@@ -1,0 +1,165 @@
+#include "communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/text.h"
+#include "base/thread.h"
+
+namespace weft::nccl {
+namespace {
+
+constexpr int64_t kFinalizeMs = 5'000;
+constexpr int64_t kEndMs = 5'000;
+
+Status malformed(const Exchange& exchange) {
+  return Status::error(Code::kInternal, cat("rank ", exchange.name(0), " sent no identifier of NCCL's"))
+      .with_ranks({exchange.name(0)});
+}
+
+}  // namespace
+
+Communicator::Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device)
+    : clock_(args.clock),
+      host_(args.host),
+      accelerator_(args.accelerator),
+      library_(std::move(library)),
+      rank_(args.exchange.rank()),
+      size_(args.exchange.size()),
+      device_(device),
+      held_(std::make_shared<Held>()) {
+  held_->accelerator = accelerator_;
+  held_->library = library_;
+  held_->device = device_;
+}
+
+Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library> library,
+                          std::shared_ptr<Communicator>* communicator) {
+  int device = 0;
+  ncclUniqueId id{};
+  std::shared_ptr<Communicator> made;
+  const auto begin = [&]() -> Status {
+    WEFT_TRY(args.accelerator->current_device(&device));
+    made = std::make_shared<Communicator>(args, std::move(library), device);
+    WEFT_TRY(args.accelerator->create_stream(device, &made->stream_));
+    if (made->rank_ != 0) return {};
+    return args.accelerator->within(
+        device, [&] { return made->check("an identifier", made->library_->ncclGetUniqueId(&id)); });
+  };
+  WEFT_TRY(agree_on(args.exchange, begin(), args.deadline));
+
+  std::vector<Bytes> all;
+  const auto* const bytes = reinterpret_cast<const std::byte*>(id.internal);
+  const ByteView mine = made->rank_ == 0 ? ByteView(bytes, sizeof id.internal) : ByteView();
+  WEFT_TRY(args.exchange.all_gather(mine, &all, args.deadline));
+  if (all[0].size() != sizeof id.internal) return malformed(args.exchange);
+  std::memcpy(id.internal, all[0].data(), sizeof id.internal);
+
+  // Who cannot begin says so before the others wait for it inside NCCL.
+  Status connected = made->connect(id);
+  WEFT_TRY(agree_on(args.exchange, connected, args.deadline));
+  connected = made->wait(args);
+  if (!connected.ok()) made->give_up();
+  WEFT_TRY(agree_on(args.exchange, connected, args.deadline));
+  *communicator = std::move(made);
+  return {};
+}
+
+Status Communicator::connect(const ncclUniqueId& id) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  Status status = accelerator_->within(device_, [&] {
+    return check("a communicator", library_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
+  });
+  if (!status.ok()) give_up();
+  return status;
+}
+
+// Until NCCL has connected the ranks; leaves some of the time to tell each other how it went.
+Status Communicator::wait(const BackendArgs& args) {
+  const uint64_t now = clock_.now_ns();
+  const Deadline deadline = Deadline::at(now + (std::max(args.deadline.ns(), now) - now) / 4 * 3);
+  for (uint32_t round = 0;; round++) {
+    bool done = false;
+    WEFT_TRY(settled(&done));
+    if (done) return {};
+    WEFT_TRY(args.exchange.check());
+    if (deadline.expired(clock_)) {
+      return Status::error(Code::kTimeout, "NCCL did not make its communicator in time", Evidence::kDeadline);
+    }
+    clock_.relax(round);
+  }
+}
+
+Communicator::~Communicator() {
+  const bool any = held_->comm != nullptr;
+  if (any && !aborted_ && finalize().ok()) {
+    aborted_ = true;
+    end(library_->ncclCommDestroy);
+  }
+  give_up();
+  const Deadline deadline = Deadline::after(clock_, kEndMs, 0);
+  for (uint32_t round = 0; any && !ended() && !deadline.expired(clock_); round++) clock_.relax(round);
+  if (stream_ != nullptr && (!any || ended())) accelerator_->destroy_stream(device_, stream_);
+}
+
+// Only of one that is at rest: what goes on may never end.
+Status Communicator::finalize() {
+  bool done = false;
+  WEFT_TRY(settled(&done));
+  if (!done) return Status::error(Code::kState, "NCCL is at work");
+  WEFT_TRY(accelerator_->within(device_,
+                                [&] { return check("the end", library_->ncclCommFinalize(held_->comm)); }));
+  const Deadline deadline = Deadline::after(clock_, kFinalizeMs, 0);
+  for (uint32_t round = 0;; round++) {
+    WEFT_TRY(settled(&done));
+    if (done) return {};
+    if (deadline.expired(clock_)) return Status::error(Code::kTimeout, "NCCL does not end");
+    clock_.relax(round);
+  }
+}
+
+void Communicator::give_up() {
+  if (std::exchange(aborted_, true) || held_->comm == nullptr) return;
+  end(library_->ncclCommAbort);
+}
+
+void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
+  const auto body = [held = held_, how] {
+    (void)held->accelerator
+        ->within(held->device,
+                 [&] {
+                   (void)how(held->comm);
+                   return Status();
+                 })
+        .ok();
+    held->ended.store(true, std::memory_order_release);
+  };
+  std::thread thread;
+  if (start_thread("weft-nccl-end", body, {}, &thread).ok()) {
+    thread.detach();
+  } else {
+    body();
+  }
+}
+
+Status Communicator::check(const char* what, ncclResult_t result) const {
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  // It may be unrelated, and says more all the same.
+  const char* const last = library_->ncclGetLastError(held_->comm);
+  const bool more = last != nullptr && *last != '\0';
+  const Code code = result == ncclRemoteError ? Code::kPeerFailed : Code::kSystem;
+  return Status::error(code, cat("NCCL: ", what, ": ", library_->ncclGetErrorString(result), more ? "; " : "",
+                                 more ? last : ""));
+}
+
+Status Communicator::settled(bool* done) const {
+  ncclResult_t state = ncclSuccess;
+  WEFT_TRY(check("asking for errors", library_->ncclCommGetAsyncError(held_->comm, &state)));
+  *done = state == ncclSuccess;
+  return check("an operation", state);
+}
+
+}  // namespace weft::nccl

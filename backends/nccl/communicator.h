@@ -1,0 +1,88 @@
+// NCCL's communicator of the ranks on one device, made once and collectively; and the order in which the
+// lanes of a communicator of Weft's use it, equal on all ranks. NCCL's calls that may block (destroying,
+// aborting) are made on threads of their own, so that nobody waits for them longer than he likes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/accelerator.h"
+#include "core/backend.h"
+#include "library.h"
+
+namespace weft::nccl {
+
+// Threads: with the drive lock held, except where it says otherwise.
+class Communicator {
+ public:
+  // On the calling thread's current device. Collective over args.exchange; within args.deadline.
+  static Status make(const BackendArgs& args, std::shared_ptr<const Library> library,
+                     std::shared_ptr<Communicator>* communicator);
+  Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device);
+  // What was started is over or was aborted. Takes ten seconds at most; what NCCL does not let go of by then
+  // is left to it.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Constant, any thread.
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int device() const { return device_; }
+  Accelerator& accelerator() const { return *accelerator_; }
+  const DeviceOps& host() const { return host_; }
+  const Library& library() const { return *library_; }
+  ncclComm_t native() const { return held_->comm; }
+  DeviceStream stream() const { return stream_; }
+
+  // Rank 0 numbers operations as they come to be ready everywhere; they are launched in that order.
+  uint64_t next_turn() { return turns_++; }
+  bool has_turn(uint64_t turn) const { return turn == turn_; }
+  void pass_turn() { turn_++; }
+
+  // Ok if it succeeded or goes on by itself.
+  Status check(const char* what, ncclResult_t result) const;
+  // Whether what was called last is done; errors, also those of operations under way.
+  Status settled(bool* done) const;
+
+  // End what is under way, without waiting. From here on nothing is launched.
+  void give_up();
+  bool aborted() const { return aborted_; }
+  // Nothing of it is on the device any more. Any thread.
+  bool ended() const { return held_->ended.load(std::memory_order_acquire); }
+
+  void count(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // any thread
+
+ private:
+  // Outlives this object where a thread of ours is inside NCCL.
+  struct Held {
+    std::shared_ptr<Accelerator> accelerator;
+    std::shared_ptr<const Library> library;
+    int device = 0;
+    ncclComm_t comm = nullptr;
+    std::atomic<bool> ended{false};
+  };
+  Status connect(const ncclUniqueId& id);
+  Status wait(const BackendArgs& args);
+  Status finalize();
+  void end(ncclResult_t (*how)(ncclComm_t));
+
+  Clock& clock_;
+  const DeviceOps& host_;
+  const std::shared_ptr<Accelerator> accelerator_;
+  const std::shared_ptr<const Library> library_;
+  const int rank_;
+  const int size_;
+  const int device_;
+  const std::shared_ptr<Held> held_;
+  DeviceStream stream_ = nullptr;
+  uint64_t turns_ = 0;  // on rank 0: how many were given
+  uint64_t turn_ = 0;   // whose it is
+  bool aborted_ = false;
+  std::atomic<uint64_t> bytes_{0};
+};
+
+}  // namespace weft::nccl

@@ -1,0 +1,186 @@
+#include "lane.h"
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft::nccl {
+
+// Where NCCL has not let go, the device may still read what is ours.
+Lane::~Lane() {
+  if (on_device() && !communicator_->ended()) return;
+  if (done_ != nullptr) communicator_->accelerator().destroy_event(communicator_->device(), done_);
+  if (memory_ != nullptr) communicator_->accelerator().free_pinned(memory_);
+}
+
+Status Lane::prepare(const DeviceCall& call) {
+  if (call.device != communicator_->device()) {
+    return Status::error(Code::kArg, cat("the communicator was made on CUDA device ", communicator_->device(),
+                                         " (the calling thread's), and the stream is of device ", call.device,
+                                         "; nccl works on the one alone"));
+  }
+  WEFT_TRY(below_->prepare(call));
+  const std::lock_guard lock(mutex_);
+  Accelerator& accelerator = communicator_->accelerator();
+  if (memory_ == nullptr) {
+    WEFT_TRY(accelerator.allocate_pinned(call.device, Workspace::kBytes, &memory_));
+    work_.pieces = reinterpret_cast<CopyPiece*>(memory_);
+  }
+  return done_ == nullptr ? accelerator.create_event(call.device, &done_) : Status();
+}
+
+uint64_t Lane::memory_bytes() const {
+  return below_->memory_bytes() + (memory_ != nullptr ? Workspace::kBytes : 0);
+}
+
+void Lane::start(const CollectiveArgs& args, uint64_t slot) {
+  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  own_ = args.device != nullptr && (executes(args) || args.coll == Coll::kBarrier);
+  args_ = args;
+  if (!own_) return start_below(args);
+  status_ = Status();
+  state_ = State::kStream;
+}
+
+// Below there are more operations than here: its slots are others.
+void Lane::start_below(CollectiveArgs args) {
+  args.whole = &whole_;
+  below_->start(args, below_slot_++);
+}
+
+Poll Lane::poll() {
+  if (!own_) return below_->poll();
+  if (state_ == State::kEnding) {
+    if (!communicator_->ended()) return Poll::kWaiting;
+    state_ = State::kOver;
+  }
+  return state_ == State::kOver ? Poll::kFinished : advance();
+}
+
+Poll Lane::advance() {
+  const State before = state_;
+  Poll below = Poll::kWaiting;
+  if (meets()) {
+    below = below_->poll();
+    if (below != Poll::kFinished) return below;
+    if (!below_->result().ok()) return fail(below_->result());
+  }
+  Status status;
+  switch (state_) {
+    case State::kStream:
+      status = look_at_stream();
+      break;
+    case State::kMeeting:
+      status = begin_numbering();
+      break;
+    case State::kNumbering:
+      state_ = State::kTurn;
+      break;
+    case State::kTurn:
+      if (communicator_->has_turn(turn_)) status = begin_work();
+      break;
+    case State::kLaunching:
+      status = settle();
+      break;
+    default:
+      status = look_at_work();
+  }
+  if (!status.ok()) return fail(status);
+  if (state_ == State::kOver) return Poll::kFinished;
+  return state_ == before ? Poll::kWaiting : Poll::kAdvanced;
+}
+
+// Nothing of ours is put behind the program's work: what hangs there then holds nothing of NCCL's, which
+// could not be aborted.
+Status Lane::look_at_stream() {
+  bool arrived = false;
+  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), args_.device->ready, &arrived));
+  return arrived ? begin_meeting() : Status();
+}
+
+Status Lane::begin_meeting() {
+  if (communicator_->size() == 1) {
+    turn_ = communicator_->next_turn();
+    state_ = args_.coll == Coll::kBarrier ? State::kOver : State::kTurn;
+    return {};
+  }
+  CollectiveArgs meeting;
+  meeting.dtype = args_.dtype;
+  state_ = State::kMeeting;
+  start_below(meeting);
+  return {};
+}
+
+// All ranks have come, with the same call. Lanes meet in an order that differs from rank to rank; NCCL's must
+// not.
+Status Lane::begin_numbering() {
+  if (args_.coll == Coll::kBarrier) {
+    state_ = State::kOver;
+    return {};
+  }
+  if (communicator_->rank() == 0) turn_ = communicator_->next_turn();
+  CollectiveArgs number;
+  number.coll = Coll::kBroadcast;
+  number.dtype = Dtype::kU64;
+  number.count = 1;
+  number.src = number.dst = reinterpret_cast<std::byte*>(&turn_);
+  state_ = State::kNumbering;
+  start_below(number);
+  return {};
+}
+
+Status Lane::begin_work() {
+  if (communicator_->aborted())
+    return Status::error(Code::kAborted, "NCCL's communicator was aborted").with_slot(whole_.slot);
+  state_ = State::kLaunching;
+  communicator_->count(args_.count * dtype_size(args_.dtype));
+  return launch(*communicator_, args_, work_);
+}
+
+Status Lane::settle() {
+  bool done = false;
+  WEFT_TRY(communicator_->settled(&done));
+  if (!done) return {};
+  WEFT_TRY(launch_rest(*communicator_, args_, work_));
+  Accelerator& accelerator = communicator_->accelerator();
+  WEFT_TRY(accelerator.record(communicator_->device(), done_, communicator_->stream()));
+  communicator_->pass_turn();
+  state_ = State::kRunning;
+  return {};
+}
+
+Status Lane::look_at_work() {
+  bool done = false;
+  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
+  if (done) {
+    state_ = State::kOver;
+    return {};
+  }
+  return communicator_->settled(&done);
+}
+
+// What is on the device ends before the operation does.
+Poll Lane::fail(const Status& status) {
+  status_ = status.with_slot(whole_.slot);
+  if (on_device()) {
+    communicator_->give_up();
+    state_ = State::kEnding;
+    return Poll::kWaiting;
+  }
+  state_ = State::kOver;
+  return Poll::kFinished;
+}
+
+void Lane::abandon() {
+  if (meets()) below_->abandon();
+  if (on_device()) communicator_->give_up();
+}
+
+// This process's own device until NCCL has let go.
+std::vector<int> Lane::writers() const {
+  if (meets()) return below_->writers();
+  if (!on_device() || communicator_->ended()) return {};
+  return {communicator_->rank()};
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,63 @@
+// NCCL, found and loaded when a communicator is made or asked about: the libnccl.so.2 that the process has
+// loaded already (a framework's own) before WEFT_NCCL_LIBRARY and an installed one. What later versions have
+// besides the oldest that Weft takes is used where it is there. Threads: any thread.
+#pragma once
+
+#include <nccl.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace weft::nccl {
+
+#define WEFT_NCCL_FUNCTIONS(X) \
+  X(ncclGetVersion)            \
+  X(ncclGetUniqueId)           \
+  X(ncclCommInitRankConfig)    \
+  X(ncclCommGetAsyncError)     \
+  X(ncclCommFinalize)          \
+  X(ncclCommDestroy)           \
+  X(ncclCommAbort)             \
+  X(ncclGetErrorString)        \
+  X(ncclGetLastError)          \
+  X(ncclGroupStart)            \
+  X(ncclGroupEnd)              \
+  X(ncclRedOpCreatePreMulSum)  \
+  X(ncclRedOpDestroy)          \
+  X(ncclAllReduce)             \
+  X(ncclReduce)                \
+  X(ncclBroadcast)             \
+  X(ncclAllGather)             \
+  X(ncclReduceScatter)         \
+  X(ncclSend)                  \
+  X(ncclRecv)
+
+struct Library {
+  // NOLINTBEGIN(bugprone-macro-parentheses,readability-identifier-naming): names are the library's
+#define WEFT_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
+  WEFT_NCCL_FUNCTIONS(WEFT_NCCL_MEMBER)
+#undef WEFT_NCCL_MEMBER
+  // NOLINTEND(bugprone-macro-parentheses,readability-identifier-naming)
+  // NCCL 2.28; null before.
+  ncclResult_t (*all_to_all)(const void* src, void* dst, size_t count, ncclDataType_t type, ncclComm_t comm,
+                             cudaStream_t stream) = nullptr;
+  ncclResult_t (*gather)(const void* src, void* dst, size_t count, ncclDataType_t type, int root,
+                         ncclComm_t comm, cudaStream_t stream) = nullptr;
+  ncclResult_t (*scatter)(const void* src, void* dst, size_t count, ncclDataType_t type, int root,
+                          ncclComm_t comm, cudaStream_t stream) = nullptr;
+  std::string file;
+  int version = 0;  // 22809: 2.28.9
+};
+
+// The first version whose communicators need not block.
+inline constexpr int kMinVersion = 21403;
+
+// file: as WEFT_NCCL_LIBRARY. kUnavailable and why.
+Status load(const std::string& file, std::shared_ptr<const Library>* library);
+
+// "2.28.9"
+std::string version_text(int version);
+
+}  // namespace weft::nccl
