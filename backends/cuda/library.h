@@ -24,10 +24,13 @@ namespace weft::cuda {
   X(cudaStreamIsCapturing)               \
   X(cudaStreamCreateWithFlags)           \
   X(cudaStreamDestroy)                   \
+  X(cudaStreamWaitEvent)                 \
   X(cudaEventCreateWithFlags)            \
   X(cudaEventDestroy)                    \
   X(cudaEventRecord)                     \
   X(cudaEventQuery)                      \
+  X(cudaMalloc)                          \
+  X(cudaFree)                            \
   X(cudaHostAlloc)                       \
   X(cudaFreeHost)                        \
   X(cudaHostRegister)                    \

@@ -148,6 +148,12 @@ Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
   return check("an event's record", library_.call.cudaEventRecord(native_event(event), native(stream)));
 }
 
+Status Runtime::wait_event(int device, DeviceStream stream, DeviceEvent event) {
+  const Scope scope(library_.call, device);
+  return check("a wait for an event",
+               library_.call.cudaStreamWaitEvent(native(stream), native_event(event), 0));
+}
+
 Status Runtime::query(int device, DeviceEvent event, bool* done) {
   const Scope scope(library_.call, device);
   const cudaError_t state = library_.call.cudaEventQuery(native_event(event));
@@ -155,6 +161,19 @@ Status Runtime::query(int device, DeviceEvent event, bool* done) {
   if (state != cudaErrorNotReady) return check("work on the device", state);
   (void)library_.call.cudaGetLastError();
   return {};
+}
+
+Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
+  const Scope scope(library_.call, device);
+  void* made = nullptr;
+  WEFT_TRY(check("device memory", library_.call.cudaMalloc(&made, size)));
+  *memory = static_cast<std::byte*>(made);
+  return {};
+}
+
+void Runtime::free(int device, std::byte* memory) {
+  const Scope scope(library_.call, device);
+  (void)check("", library_.call.cudaFree(memory)).ok();
 }
 
 Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {

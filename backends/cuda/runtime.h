@@ -29,7 +29,10 @@ class Runtime final : public Accelerator {
   Status create_event(int device, DeviceEvent* event) override;
   void destroy_event(int device, DeviceEvent event) override;
   Status record(int device, DeviceEvent event, DeviceStream stream) override;
+  Status wait_event(int device, DeviceStream stream, DeviceEvent event) override;
   Status query(int device, DeviceEvent event, bool* done) override;
+  Status allocate(int device, uint64_t size, std::byte** memory) override;
+  void free(int device, std::byte* memory) override;
   Status allocate_pinned(int device, uint64_t size, std::byte** memory) override;
   void free_pinned(std::byte* memory) override;
   Status pin(int device, std::byte* memory, uint64_t size) override;

@@ -778,9 +778,9 @@ typedef struct weft_param {
   int32_t ndim;           /* 0 to 16 */
   const int64_t* shape;   /* ndim entries >= 0; NULL for ndim 0 (one element) */
   const int64_t* strides; /* in elements; default: row-major */
-  int32_t device_kind;    /* WEFT_DEVICE_*; default host */
-  int32_t device;
-  uint64_t flags; /* WEFT_PARAM_* */
+  int32_t device_kind;    /* WEFT_DEVICE_*, where its gradient and its value are; default host */
+  int32_t device;         /* this rank's own index; ranks compare which parameters share a device */
+  uint64_t flags;         /* WEFT_PARAM_* */
   /* Where its gradient is in copy mode, from create to destroy: for ready with NULL, and where the result of
    * an absent parameter goes. Default: none. This rank's own, like the next. */
   void* gradient;
@@ -991,9 +991,12 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * is local, written when its bucket completes: it is lent until then, laid out by the parameter's strides. In
  * view mode it is the view, or NULL (or see WEFT_REDUCER_COPY_STRAYS). When the last gradient of a bucket is
  * ready and it is the bucket's turn, its reduction starts; in caller mode too this call drives nothing
- * itself. Returns WEFT_ERR_ARG for an unknown index, NULL or a foreign pointer; WEFT_ERR_STATE outside a
- * step, for a parameter that is ready already (naming it). Threads: any thread, different parameters
- * concurrently. Since 1.0 */
+ * itself. A gradient on a device has a stream of that device: it is complete when the stream's work up to
+ * this call is done, is read once the bucket is full (in a local step: in the order of the stream), and
+ * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
+ * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
+ * WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). Threads: any thread,
+ * different parameters concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
@@ -1011,10 +1014,11 @@ WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* 
 typedef struct weft_finish_options {
   size_t struct_size;
   uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks, but for SKIP */
-  const weft_stream* stream; /* waits on the device; default host */
+  const weft_stream* stream; /* waits in place of the host, see weft_reducer_finish; default host */
   /* Scale the results so that the norm of all of them together is at most this; equal on all ranks, needs
    * WEFT_REDUCER_NORMS. Default 0: no limit. */
   double clip_norm;
+  uint64_t stream_count; /* streams at `stream`, an array; default 1 */
 } weft_finish_options;
 /* Return only when every rank has all results of this step: after WEFT_OK the step is committed, and no
  * failure undoes it. Costs a barrier. */
@@ -1026,14 +1030,17 @@ typedef struct weft_finish_options {
 #define WEFT_FINISH_SKIP UINT64_C(4)
 /* Skip the step if a reduced gradient, or the total norm, is not finite. Needs WEFT_REDUCER_NORMS. */
 #define WEFT_FINISH_SKIP_NONFINITE UINT64_C(8)
-#define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0}
+#define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0, 0}
 
 /* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
  * WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make them ready and
  * finish again, or abort); WEFT_ERR_HOOK; the communicator's failure. After a failure gradients are not
  * reduced; which buckets had completed is in the statistics. (If only the commit failed, they are reduced
- * here; weft_reducer_rebind finds out whether they are everywhere.) Threads: one thread at a time per
- * reducer. Since 1.0 */
+ * here; weft_reducer_rebind finds out whether they are everywhere.) With streams of devices it returns as
+ * soon as nothing is missing: what is put on them afterwards waits until the step is over, also if it fails,
+ * and the next call on the reducer that needs the step's end (begin, say, or finish once more) waits for it
+ * and returns its failure. In WEFT_PROGRESS_CALLER, with COMMIT and with WEFT_REDUCER_RETAIN the host waits
+ * all the same. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer

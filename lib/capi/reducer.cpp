@@ -52,6 +52,29 @@ Status read_options(const weft_reducer_options* given, Context& context, weft_re
   return Registry::make_hook("allreduce", {{}, nullptr, context.host()}, hook);
 }
 
+// The streams that finish names, checked, in place of the program's own.
+Status read_streams(Context& context, weft_finish_options* options, std::vector<weft_stream>* streams) {
+  constexpr uint64_t kMost = 1024;
+  if (options->stream_count > kMost)
+    return Status::error(Code::kArg, cat(options->stream_count, " streams; at most ", kMost));
+  if (options->stream == nullptr) {
+    if (options->stream_count == 0) return {};
+    return Status::error(Code::kArg, cat("stream_count is ", options->stream_count, ", but stream is NULL"));
+  }
+  const auto* at = reinterpret_cast<const std::byte*>(options->stream);
+  const uint64_t stride = options->stream->struct_size;
+  for (uint64_t i = 0; i < std::max<uint64_t>(options->stream_count, 1); i++, at += stride) {
+    weft_stream& stream = streams->emplace_back();
+    WEFT_TRY(read_struct(reinterpret_cast<const weft_stream*>(at), "weft_stream", &stream));
+    if (stream.kind == WEFT_DEVICE_HOST && options->stream_count > 1)
+      return Status::error(Code::kArg, cat("stream ", i, " of ", options->stream_count, " is the host's"));
+    StreamArgs checked;
+    WEFT_TRY(check_stream(context, &stream, &checked));
+  }
+  options->stream = streams->data();
+  return {};
+}
+
 // What is wrong here is told to the other ranks, who are waiting for this one.
 Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
   weft_reducer_options options{};
@@ -147,6 +170,8 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
     WEFT_TRY(usable(reducer));
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
+    std::vector<weft_stream> streams;
+    WEFT_TRY(read_streams(*reducer->context, &read, &streams));
     Status status = reducer->rep->finish(read);
     after_progress(*reducer->context);
     return status;
@@ -264,6 +289,7 @@ weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param
 weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
+    static_cast<void>(reducer->rep->settle_finish().ok());  // reducer_error remembers
     weft_verdict out{};
     reducer->rep->verdict(&out);
     return write_struct(out, "verdict", verdict);
@@ -283,6 +309,8 @@ weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options*
     WEFT_TRY(usable(reducer));
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
+    std::vector<weft_stream> streams;
+    WEFT_TRY(read_streams(*reducer->context, &read, &streams));
     Status status = reducer->rep->retry(read);
     after_progress(*reducer->context);
     return status;
@@ -311,6 +339,7 @@ weft_status weft_reducer_bucket(weft_reducer* reducer, uint32_t bucket, weft_buc
                                 uint64_t* params, uint64_t capacity) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
+    WEFT_TRY(reducer->rep->settle_finish());
     weft_bucket_info out{};
     WEFT_TRY(reducer->rep->bucket(bucket, &out, params, capacity));
     return write_struct(out, "info", info);
@@ -322,6 +351,7 @@ weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* siz
     WEFT_NOT_NULL(size);
     const uint64_t room = text != nullptr ? std::exchange(*size, 0) : 0;
     WEFT_TRY(usable(reducer));
+    static_cast<void>(reducer->rep->settle_finish().ok());
     const std::string report = reducer->rep->report();
     *size = report.size() + 1;
     if (text == nullptr) return {};

@@ -57,9 +57,14 @@ class Accelerator {
   virtual Status create_event(int device, DeviceEvent* event) = 0;
   virtual void destroy_event(int device, DeviceEvent event) = 0;
   virtual Status record(int device, DeviceEvent event, DeviceStream stream) = 0;
+  // What is put on the stream from now on waits for the work before the event's last record.
+  virtual Status wait_event(int device, DeviceStream stream, DeviceEvent event) = 0;
   // Whether the work before the event's last record is done. Errors: what failed on the device.
   virtual Status query(int device, DeviceEvent event, bool* done) = 0;
 
+  // Memory of the device, with any content. Freeing may wait for the device.
+  virtual Status allocate(int device, uint64_t size, std::byte** memory) = 0;
+  virtual void free(int device, std::byte* memory) = 0;
   // Host memory that all devices reach; made by way of this one. pin: memory of Weft's own, until unpin.
   virtual Status allocate_pinned(int device, uint64_t size, std::byte** memory) = 0;
   virtual void free_pinned(std::byte* memory) = 0;

@@ -50,8 +50,13 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
 // A claimed parameter contributes what local steps accumulated, or, true, zeros.
 bool Reducer::leave_out(uint64_t param, uint32_t stamp) {
   ReducerState& s = *state_;
+  const bool device_view = !s.copy && s.buckets->place(param).on_device;
   if (s.copy) s.gradients[param] = destination(param);
-  if (s.presence->accumulated(param)) return false;
+  if (device_view) s.gradients[param] = s.views_on_devices->of(param);
+  if (s.presence->accumulated(param)) {
+    if (device_view) s.devices->take(param, stamp);
+    return false;
+  }
   s.presence->note_absent(param, stamp);
   return true;
 }
@@ -126,6 +131,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms)));
   }
+  WEFT_TRY(settle_finish());
   const bool commit = options.finish_flags != 0 || state_->retain;
   destinations_ = nullptr;
   {
@@ -165,6 +171,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
 }
 
 Status Reducer::result(uint64_t param, void* gradient) {
+  WEFT_TRY(settle_finish());
   ReducerState& s = *state_;
   WEFT_TRY(note(known(param)));
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
@@ -178,6 +185,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
     return note(Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements")));
   }
   WEFT_TRY(note(check_result(param)));
+  if (place.on_device) return note(result_on_device(param, gradient).with_prefix(name));
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
     // In view mode it is in the view.

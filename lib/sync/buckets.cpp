@@ -13,7 +13,7 @@ constexpr uint64_t kScratchAlignment = 64;  // as weft.h promises
 Dtype held_as(const PlannedBucket& bucket, Buckets::Hold hold) {
   switch (hold) {
     case Buckets::Hold::kGradients:
-      return bucket.gradients;
+      return bucket.on_device() ? bucket.dtype : bucket.gradients;  // their views are on the device
     case Buckets::Hold::kWide:
       return dtype_size(bucket.dtype) == 2 && !bucket.sparse ? Dtype::kF32 : bucket.dtype;
     default:
@@ -64,7 +64,15 @@ bool fit(const Slab& slab, const std::vector<uint64_t>& sizes, std::initializer_
 
 }  // namespace
 
+Status Slab::pin(const DeviceReach& reach) {
+  if (reach.accelerator == nullptr || bytes == 0) return {};
+  WEFT_TRY(reach.accelerator->pin(reach.device, memory, round_up(bytes, Arena::kAlignment)));
+  pinned_by = reach.accelerator;
+  return {};
+}
+
 Slab::~Slab() {
+  if (pinned_by != nullptr) pinned_by->unpin(memory);
   // The arena only refuses what it did not give.
   if (!left && memory != nullptr) static_cast<void>(arena->free(memory));
 }
@@ -94,17 +102,20 @@ void Buckets::place(const Manifest& manifest, const Plan& plan) {
         bucket == kNoBucket ? nullptr : buffers_[bucket] + plan.offset_of[i] * dtype_size(held);
     const bool sparse = manifest.params[i].sparse();
     places_.push_back({memory, &layout, bucket, held, static_cast<uint8_t>(dtype_size(held)),
-                       static_cast<uint8_t>(layout.element_bytes()), sparse ? 0 : layout.count(), sparse});
+                       static_cast<uint8_t>(layout.element_bytes()), sparse ? 0 : layout.count(), sparse,
+                       manifest.params[i].on_device()});
   }
 }
 
 Status Buckets::make(const Manifest& manifest, const Plan& plan, Hold hold, std::shared_ptr<Arena> arena,
-                     bool retain, const HostAllocator& allocator, std::shared_ptr<Buckets>* out) {
+                     bool retain, const HostAllocator& allocator, const DeviceReach& reach,
+                     std::shared_ptr<Buckets>* out) {
   std::shared_ptr<Buckets> made(new Buckets);
   const Sizes sizes = made->measure(plan, hold);
   made->slab_ = std::make_shared<Slab>();
   WEFT_TRY(take(std::move(arena), sizes.buckets, Arena::kAlignment, "memory of the buckets",
                 made->slab_.get(), &made->buffers_));
+  WEFT_TRY(made->slab_->pin(reach).with_prefix("memory of the buckets: "));
   if (retain) {
     made->retained_slab_ = std::make_shared<Slab>();
     WEFT_TRY(take(std::make_shared<HeapArena>(allocator), sizes.held, kScratchAlignment,
@@ -154,7 +165,7 @@ void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype
   }
 }
 
-Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
+Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena, const DeviceReach& reach,
                          std::unique_ptr<HookScratch>* out) {
   std::unique_ptr<HookScratch> made(new HookScratch);
   std::vector<uint64_t> sizes;
@@ -162,6 +173,8 @@ Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
   for (const HookedBucket& b : schedule.buckets) sizes.push_back(b.scratch_bytes);
   WEFT_TRY(
       take(std::move(arena), sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->parts_));
+  // A result may lie there.
+  WEFT_TRY(made->slab_.pin(reach).with_prefix("scratch of the hook: "));
   *out = std::move(made);
   return {};
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/arena.h"
 #include "sync/layout.h"
 #include "sync/manifest.h"
@@ -21,17 +22,26 @@ namespace weft {
 // What one poll copies, scales or folds at most, so that what else the engine has to do is not kept waiting.
 inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
+// Which devices have to reach memory: all of a process, by way of one.
+struct DeviceReach {
+  std::shared_ptr<Accelerator> accelerator;  // null: none has to
+  int device = 0;
+};
+
 // Memory of an arena. Shared by what is laid out in it anew.
 struct Slab {
   std::shared_ptr<Arena> arena;
   std::byte* memory = nullptr;
   uint64_t bytes = 0;
-  std::atomic<bool> left{false};  // to the arena: something may still write into it
+  std::atomic<bool> left{false};           // to the arena: something may still write into it
+  std::shared_ptr<Accelerator> pinned_by;  // null: devices do not reach it
 
   Slab() = default;
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
+  // Devices reach it: until its end, which may wait for them.
+  Status pin(const DeviceReach& reach);
 };
 
 class Buckets {
@@ -46,18 +56,20 @@ class Buckets {
     uint8_t gradient_bytes = 0;  // of an element of the gradient
     uint64_t count = 0;          // elements; none where the gradient is sparse
     bool sparse = false;
+    bool on_device = false;  // its gradients are: this memory is pinned, and the device writes and reads it
   };
   // The type in which a bucket holds contributions until it travels, where that is another one: converted in
   // place, so that a bucket takes the memory of the wider of the two.
   enum class Hold : uint8_t {
     kTravelling,  // as it travels
     kWide,        // f32 instead of 16 bits: sums of local steps lose nothing
-    kGradients,   // as the program's gradients: these are views
+    kGradients,   // as the program's gradients: these are views, but for those on devices
   };
 
   // retain: with room for a copy of every bucket. kNoMemory.
   static Status make(const Manifest& manifest, const Plan& plan, Hold hold, std::shared_ptr<Arena> arena,
-                     bool retain, const HostAllocator& allocator, std::shared_ptr<Buckets>* buckets);
+                     bool retain, const HostAllocator& allocator, const DeviceReach& reach,
+                     std::shared_ptr<Buckets>* buckets);
   // For another plan of the same manifest, in the memory of `old`, where its gradients stay until relayout.
   // Null if the new buckets do not fit there.
   static std::shared_ptr<Buckets> make_over(const Buckets& old, const Manifest& manifest, const Plan& plan,
@@ -116,7 +128,7 @@ void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype
 
 class HookScratch {
  public:
-  static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena,
+  static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena, const DeviceReach& reach,
                      std::unique_ptr<HookScratch>* scratch);
   HookScratch(const HookScratch&) = delete;
   HookScratch& operator=(const HookScratch&) = delete;

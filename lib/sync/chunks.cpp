@@ -16,13 +16,19 @@ std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool
 }
 
 Status without_value(const Manifest& manifest, uint64_t param) {
-  return Status::error(Code::kArg, cat("parameter ", param, " ('", manifest.params[param].name,
-                                       "') has no value: weft_param.parameter is NULL"));
+  const std::string name = cat("parameter ", param, " ('", manifest.params[param].name, "')");
+  if (!manifest.params[param].on_device())
+    return Status::error(Code::kArg, name + " has no value: weft_param.parameter is NULL");
+  return Status::error(Code::kUnsupported,
+                       name +
+                           " is on a device: values are moved and compared in host memory alone in this "
+                           "version (weft_broadcast takes those of devices)");
 }
 
 Status check_values(const Manifest& manifest, const std::vector<uint32_t>& params, uint64_t* missing) {
   for (const uint32_t param : params) {
-    if (manifest.parameter(param) != nullptr || manifest.params[param].count == 0) continue;
+    const Param& p = manifest.params[param];
+    if ((manifest.parameter(param) != nullptr && !p.on_device()) || p.count == 0) continue;
     if (missing != nullptr) *missing = uint64_t{param} + 1;
     return without_value(manifest, param);
   }

@@ -111,6 +111,10 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (options.reduce_dtype != 0) {
     proposal->manifest.reduce_dtype = static_cast<Dtype>(options.reduce_dtype);
   }
+  if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_COPY_STRAYS) != 0) {
+    return Status::error(Code::kUnsupported,
+                         "WEFT_REDUCER_COPY_STRAYS is for gradients in host memory alone");
+  }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
   const std::vector<Param>& params = proposal->manifest.params;
@@ -140,6 +144,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
 // The hook's plans and all memory; local.
 Status furnish_local(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
+  if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(context, s->manifest, &s->reach));
+  s->beside_devices = context.accelerator() != nullptr && context.accelerator()->loaded();
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size());
   s->worker =
@@ -171,7 +177,14 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
     WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, arena, s->retain, context.options().host_allocator,
-                           &s->buckets));
+                           s->reach, &s->buckets));
+  }
+  if (s->reach.accelerator != nullptr) {
+    WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
+    if (!s->copy && s->views_on_devices == nullptr) {
+      WEFT_TRY(DeviceViews::make(s->reach, s->manifest, &s->views_on_devices));
+      WEFT_TRY(s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline));
+    }
   }
   if (s->prelude) {
     std::vector<uint64_t> buffers;
@@ -198,7 +211,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
   }
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
-  WEFT_TRY(HookScratch::make(s->schedule, arena, &s->scratch));
+  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, &s->scratch));
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     weft_bucket& view = s->views->bucket(b);
@@ -207,7 +220,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
   }
   s->readiness = std::make_unique<Readiness>(s->plan);
-  if (s->copy) s->gradients.resize(s->manifest.params.size());
+  if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
   return {};
 }
 
@@ -324,6 +337,7 @@ void Reducer::unmake_step() {
 }
 
 Reducer::~Reducer() {
+  settle_finish().ok();
   Comm& comm = *state_->comm;
   Context& context = comm.context();
   const StepWord word = state_->readiness->step();

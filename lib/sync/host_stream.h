@@ -1,4 +1,4 @@
-// Gradients are in the host's memory in this version: a stream is the host's, or none. Threads: any thread.
+// Whether a stream is the host's, or none. Threads: any thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -12,7 +12,8 @@ inline bool on_host(const weft_stream* stream) {
 }
 
 inline Status no_streams() {
-  return Status::error(Code::kUnsupported, "gradients on device streams are not supported in this version");
+  return Status::error(Code::kUnsupported,
+                       "its gradients are in host memory, which device streams do not order");
 }
 
 }  // namespace weft

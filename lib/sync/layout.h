@@ -36,7 +36,10 @@ class Layout {
   uint64_t piece(uint64_t first, uint64_t most) const;
 
   bool dense() const { return dims_.empty(); }
+  uint64_t runs() const { return dims_.empty() ? 1 : count_ / run_; }
+  uint64_t run() const { return run_; }
   uint64_t count() const { return count_; }
+  Dtype dtype() const { return dtype_; }                     // of the gradient
   uint32_t element_bytes() const { return element_bytes_; }  // of the gradient
   uint64_t memory_bytes() const { return dims_.capacity() * sizeof(Dim); }
 

@@ -97,6 +97,20 @@ Status check_sparse(uint64_t index, const Param& param) {
   return {};
 }
 
+Status check_device(uint64_t index, const Param& param) {
+  if (param.device_kind != WEFT_DEVICE_HOST && param.device_kind != WEFT_DEVICE_CUDA)
+    return wrong(index, param.name, cat("unknown kind of device ", param.device_kind));
+  if (!param.on_device()) return {};
+  if (param.device < 0) return wrong(index, param.name, cat("there is no device ", param.device));
+  if (!param.reduced() || param.sparse()) {
+    return wrong(index, param.name,
+                 cat("it is ", param.sparse() ? "sparse" : param.kind(),
+                     ", which in this version has to be in host memory"),
+                 Code::kUnsupported);
+  }
+  return {};
+}
+
 Status check_param(uint64_t index, Param* param) {
   const std::string& name = param->name;
   if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
@@ -108,9 +122,7 @@ Status check_param(uint64_t index, Param* param) {
                  cat("gradients are f16, bf16, f32 or f64, not ", weft::name(param->dtype), " (",
                      static_cast<int>(param->dtype), ")"));
   }
-  if (param->device_kind != WEFT_DEVICE_HOST) {
-    return wrong(index, name, "only host memory is supported in this version", Code::kUnsupported);
-  }
+  WEFT_TRY(check_device(index, *param));
   WEFT_TRY(count_elements(index, param));
   WEFT_TRY(check_strides(index, param));
   return check_sparse(index, *param);
@@ -264,6 +276,15 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   return {};
 }
 
+// From this rank's index to the number by which ranks compare it.
+void number_device(Param* param, std::vector<int32_t>* devices) {
+  if (!param->on_device()) return;
+  const auto known = std::find(devices->begin(), devices->end(), param->device);
+  const auto number = static_cast<int32_t>(known - devices->begin());
+  if (known == devices->end()) devices->push_back(param->device);
+  param->device = number;
+}
+
 }  // namespace
 
 std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
@@ -299,10 +320,14 @@ std::string Param::text() const {
   std::string out = cat(sparse() ? "sparse " : "", type, " [", list_text(extents), "]");
   if (sparse_ndim > 1) out += cat(" by ", sparse_ndim, " dimensions");
   if (steps != row_major(extents)) out += cat(" with strides [", list_text(steps), "]");
-  if (device_kind != WEFT_DEVICE_HOST) out += cat(" on device ", device_kind, ":", device);
+  if (on_device()) out += cat(" on a CUDA device (number ", device, " of the list's)");
   if ((flags & WEFT_PARAM_BUFFER) != 0) out += ", a buffer";
   if ((flags & WEFT_PARAM_STATE_ONLY) != 0) out += ", state alone";
   return out;
+}
+
+bool Manifest::has_devices() const {
+  return std::any_of(params.begin(), params.end(), [](const Param& p) { return p.on_device(); });
 }
 
 Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_size, Manifest* manifest) {
@@ -319,6 +344,7 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
     std::memcpy(&param, element, std::min<uint64_t>(element_size, sizeof param));
     WEFT_TRY(from_struct(i, param, &manifest->params[i]));
     if (manifest->params[i].ignored()) continue;
+    number_device(&manifest->params[i], &manifest->devices);
     if (param.gradient != nullptr || param.parameter != nullptr) {
       manifest->homes.resize(count);
       manifest->homes[i] = {static_cast<std::byte*>(param.gradient), param.parameter};

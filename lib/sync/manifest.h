@@ -19,6 +19,7 @@ struct Param {
   std::string name;
   Dtype dtype = Dtype::kF32;
   int32_t device_kind = WEFT_DEVICE_HOST;
+  // The how manieth device that the list names (Manifest::devices): ranks number their devices differently.
   int32_t device = 0;
   uint64_t flags = 0;  // WEFT_PARAM_*
   std::vector<int64_t> shape;
@@ -35,6 +36,7 @@ struct Param {
   bool pairs = false;
 
   bool sparse() const { return sparse_ndim > 0; }
+  bool on_device() const { return device_kind != WEFT_DEVICE_HOST; }
   uint64_t bytes() const { return count * dtype_size(dtype); }
   // It has gradients, and so a place in a bucket.
   bool reduced() const {
@@ -55,7 +57,8 @@ struct Manifest {
     void* parameter = nullptr;
   };
   std::vector<Home> homes;
-  std::vector<uint32_t> uses;  // per parameter; empty: each is used once
+  std::vector<int32_t> devices;  // this rank's indices of those that Param::device names; as homes
+  std::vector<uint32_t> uses;    // per parameter; empty: each is used once
   // Of f16, bf16 and f32 gradients, where it is not their own: weft_reducer_options.reduce_dtype.
   std::optional<Dtype> reduce_dtype;
 
@@ -66,6 +69,9 @@ struct Manifest {
   }
   std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }
   void* parameter(uint64_t i) const { return homes.empty() ? nullptr : homes[i].parameter; }
+  bool has_devices() const;  // some gradient is on one
+  // The index of a parameter's device.
+  int device(uint64_t i) const { return devices[static_cast<size_t>(params[i].device)]; }
   void write(ByteWriter* writer) const;
   // Of bytes from another rank: bounded, and checked as make_manifest checks. kMismatch.
   static Status read(ByteView bytes, Manifest* manifest);

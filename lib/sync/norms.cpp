@@ -72,6 +72,7 @@ uint64_t Norms::nonfinite() const {
 }
 
 Status Reducer::norms(weft_norms* norms, double* per_param) {
+  WEFT_TRY(settle_finish());
   const ReducerState& s = *state_;
   *norms = {};
   norms->struct_size = sizeof *norms;

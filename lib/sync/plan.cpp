@@ -23,6 +23,10 @@ struct Closed {
   PlannedBucket bucket;
 };
 
+int32_t device_of(const Param& param) {
+  return param.on_device() ? param.device : PlannedBucket::kHost;
+}
+
 PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
   PlannedBucket bucket;
   bucket.dtype = bucket.gradients = param.dtype;
@@ -53,6 +57,7 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
     if (o.bucket.params.empty()) o.first = at;
     o.last = at;
     o.bucket.gradients = param.dtype;
+    o.bucket.device = device_of(param);
     o.bucket.dtype = manifest.travels_as(param.dtype);
     o.bucket.params.push_back(order[at]);
     o.bucket.offsets.push_back(o.bucket.count);
@@ -150,6 +155,7 @@ Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_
       continue;
     }
     bucket.gradients = manifest.params[params.front()].dtype;
+    bucket.device = device_of(manifest.params[params.front()]);
     bucket.dtype = manifest.travels_as(bucket.gradients);
     bucket.params = params;
     for (const uint32_t param : params) {

@@ -26,9 +26,12 @@ struct PlannedBucket {
   uint64_t limit_bytes = 0;       // what closed it, or would have
   uint64_t count = 0;             // elements; none where the gradient is sparse
   bool sparse = false;            // of one parameter, whose entries travel (sync/sparse.h)
+  int32_t device = kHost;         // Param::device of its members
   std::vector<uint32_t> params;   // in the order of the layout: packed, without padding
   std::vector<uint64_t> offsets;  // of each, in elements
 
+  static constexpr int32_t kHost = -1;
+  bool on_device() const { return device != kHost; }
   uint64_t bytes() const { return count * dtype_size(dtype); }
   bool operator==(const PlannedBucket&) const = default;
 };

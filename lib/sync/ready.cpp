@@ -18,13 +18,21 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
     return note(known(param));
   if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
   const bool usable =
-      s.copy ? (gradient != nullptr || place.count == 0) &&
-                   reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
-             : gradient == nullptr || gradient == place.memory ||
-                   (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0 &&
-                    !s.buckets->hold(gradient));  // a view from before a re-plan is no stray
-  if (!usable || place.sparse || !on_host(stream)) [[unlikely]]
+      place.on_device ||
+      (s.copy ? (gradient != nullptr || place.count == 0) &&
+                    reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
+              : gradient == nullptr || gradient == place.memory ||
+                    (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0 &&
+                     !s.buckets->hold(gradient)));  // a view from before a re-plan is no stray
+  if (!usable || place.sparse || (!on_host(stream) && !place.on_device)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
+  if (place.on_device || s.beside_devices) [[unlikely]] {
+    Status comes = place.on_device                 ? come_from_device(param, &gradient, stream, step)
+                   : s.copy && gradient != nullptr ? check_gradient_memory(param, gradient)
+                                                   : Status();
+    if (!comes.ok())
+      return note(comes.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
+  }
   if (s.uses) [[unlikely]] {
     // While uses are learned each may be the last, and nothing travels.
     if (s.uses->learning()) remember(param, gradient);
@@ -47,6 +55,8 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
   const bool claimed = s.readiness->claim(param, step.stamp());
   if (claimed && place.sparse) [[unlikely]] {
     take_entries(param, entries);
+  } else if (claimed && place.on_device) [[unlikely]] {
+    take_on_device(param, gradient, step);
   } else if (claimed && !s.copy && gradient != nullptr && gradient != place.memory) [[unlikely]] {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
                           place.dtype, s.presence->accumulated(param));
@@ -73,6 +83,8 @@ void Reducer::arrive(uint32_t bucket) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
   std::atomic<uint64_t>& ready_ns = (*s.ready_ns)[bucket];
+  if (s.devices && s.devices->has(bucket)) [[unlikely]]
+    return arrive_on_device(bucket);
   if (!s.readiness->arrive(bucket)) return;
   // The bucket's last: the engine may have nothing else to do.
   ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);

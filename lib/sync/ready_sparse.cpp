@@ -49,6 +49,7 @@ void Reducer::take_entries(uint64_t param, const weft_sparse* entries) {
 }
 
 Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {
+  WEFT_TRY(settle_finish());
   const ReducerState& s = *state_;
   *result = WEFT_SPARSE_INIT;
   WEFT_TRY(note(known(param)));

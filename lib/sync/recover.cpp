@@ -111,10 +111,12 @@ Status Reducer::check_rebind(Comm& comm) {
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
     return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");
   }
+  WEFT_TRY(await_devices(Deadline::after(context.clock(), kPatienceMs, 0)));
   return comm.failed() ? comm.failure() : Status();
 }
 
 Status Reducer::rebind(std::shared_ptr<Comm> comm) {
+  static_cast<void>(settle_finish().ok());  // it is known that it failed
   WEFT_TRY(note(check_rebind(*comm)));
   ReducerState& old = *state_;
   Context& context = comm->context();
@@ -183,6 +185,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
 Status Reducer::retry(const weft_finish_options& options) {
   ReducerState& s = *state_;
   const uint64_t entered_ns = s.comm->context().clock().now_ns();
+  WEFT_TRY(settle_finish());
   WEFT_TRY(note(check_finish(options)));
   if (s.comm->failed()) return note(s.comm->failure());
   if (s.readiness->step().open()) {

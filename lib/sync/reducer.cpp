@@ -16,7 +16,8 @@ Status Reducer::grad_view(uint64_t param, void** view) {
   if (state_->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
   WEFT_TRY(note(known(param)));
   if (state_->buckets->place(param).sparse) return note(check_gradient(param, nullptr, nullptr));
-  *view = state_->buckets->place(param).memory;
+  *view = state_->buckets->place(param).on_device ? state_->views_on_devices->of(param)
+                                                  : state_->buckets->place(param).memory;
   return {};
 }
 
@@ -50,7 +51,11 @@ Status Reducer::check_destinations(void* const* gradients) const {
     return Status::error(Code::kArg, "gradients are for copy mode: in view mode results are in the views");
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (!has_bucket(i)) continue;
-    if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).gradient_bytes == 0) continue;
+    if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).gradient_bytes == 0) {
+      if (gradients[i] != nullptr)
+        WEFT_TRY(check_gradient_memory(i, gradients[i]).with_prefix(cat("gradients: parameter ", i, ": ")));
+      continue;
+    }
     return Status::error(Code::kArg,
                          cat("gradients: that of parameter ", i, " ('", state_->manifest.params[i].name,
                              "') is not aligned to its elements"));
@@ -60,6 +65,7 @@ Status Reducer::check_destinations(void* const* gradients) const {
 
 Status Reducer::begin(const weft_begin_options* options) {
   const weft_begin_options given = options != nullptr ? *options : weft_begin_options WEFT_BEGIN_OPTIONS_INIT;
+  WEFT_TRY(settle_finish());
   if (state_->comm->failed()) return note(state_->comm->failure());
   if (state_->readiness->step().open()) {
     return note(Status::error(Code::kState, cat("begin inside ", step_text(), ": finish it first")));
@@ -111,6 +117,7 @@ void Reducer::open_step(const StepStart& start, bool full) {
         state_->comm->rank(), start_.record.has(OpeningRecord::kData), state_->comm->size());
     start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
   }
+  if (full && state_->devices) fail_device(state_->devices->record_all(stamp_), 0);
   step_->prepare(start_);
   if (start.noting)
     state_->order->begin();  // without data nothing follows, and what was noted is out of date
@@ -133,12 +140,14 @@ Status Reducer::check_finish(const weft_finish_options& options) const {
     return Status::error(Code::kState,
                          "a local step has no results: clip or skip when the synchronised one finishes");
   }
-  return on_host(options.stream) ? Status() : no_streams();
+  if (!on_host(options.stream) && !state_->devices) return no_streams();
+  return {};
 }
 
 Status Reducer::finish(const weft_finish_options& options) {
   ReducerState& s = *state_;
   const uint64_t entered_ns = s.comm->context().clock().now_ns();
+  if (finishing_) return settle_finish();
   const StepWord step = s.readiness->step();
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
@@ -164,6 +173,7 @@ Status Reducer::finish(const weft_finish_options& options) {
     }
   }
   tell(options);
+  if (!s.comm->failed() && leave_to_streams(options, entered_ns)) return {};
   return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, timeout_ms_);
 }
 
@@ -177,10 +187,9 @@ void Reducer::tell(const weft_finish_options& options) {
 }
 
 // All gradients are ready, or the communicator has failed.
-Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, int64_t timeout_ms) {
+Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline deadline) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
-  const Deadline deadline = s.comm->op_deadline(timeout_ms);
   step_->set_deadline(deadline);
   const Deadline give_up = with_grace(deadline);
   const auto over = [&] { return step_->finished(stamp_); };
@@ -256,7 +265,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
   }
   const std::string text = done == bucket_count() ? std::string() : step_text();
   s.readiness->close();
-  if (s.retain && over && s.readiness->full()) {
+  if (s.retain && over && s.readiness->full() && step_->fetch_rest(s.comm->op_deadline(timeout_ms_))) {
     kept_step_ = stats_.steps;
     kept_buckets_ = step_->retained();
   }

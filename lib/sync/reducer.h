@@ -53,6 +53,8 @@ class Reducer {
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
 
+  // A finish that was left to streams is over: how the step went, once. Calls that need that do so first.
+  Status settle_finish();
   Status error() const;  // the last one; any thread
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
@@ -94,6 +96,15 @@ class Reducer {
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
+  // Of gradients in device memory, and of streams that wait (ready_devices.cpp).
+  Status check_gradient_memory(uint64_t param, const void* gradient) const;
+  Status come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step);
+  void take_on_device(uint64_t param, void* gradient, StepWord step);
+  void arrive_on_device(uint32_t bucket);
+  void fail_device(const Status& status, uint64_t param);
+  Status await_devices(Deadline deadline);
+  Status result_on_device(uint64_t param, void* gradient);
+  bool leave_to_streams(const weft_finish_options& options, uint64_t entered_ns);
   // entries: of a sparse gradient, or null if they were put already.
   Status take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries = nullptr);
   void take_entries(uint64_t param, const weft_sparse* entries);
@@ -125,7 +136,10 @@ class Reducer {
   void begin_without_data(StepStart start, bool joined);
   bool leave_out(uint64_t param, uint32_t stamp);
   std::byte* destination(uint64_t param) const;
-  Status wait_for_step(uint64_t entered_ns, bool commit, int64_t timeout_ms);
+  Status wait_for_step(uint64_t entered_ns, bool commit, int64_t timeout_ms) {
+    return wait_for_step(entered_ns, commit, state_->comm->op_deadline(timeout_ms));
+  }
+  Status wait_for_step(uint64_t entered_ns, bool commit, Deadline deadline);
   Status not_reduced();
   void note_opening(bool reduced);
   Status close_step(uint64_t entered_ns);
@@ -141,6 +155,7 @@ class Reducer {
   std::vector<std::pair<const char*, uint64_t>> memory_parts() const;
   std::vector<std::pair<const char*, uint64_t>> heap_parts() const;  // without gradients and the hook's
   uint64_t heap_bytes() const;
+  uint64_t device_bytes() const;  // tables, and views on devices
 
   std::shared_ptr<ReducerState> state_;  // changed by rebind alone, under mutex_
   std::shared_ptr<Step> step_;
@@ -157,6 +172,9 @@ class Reducer {
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
+  bool finishing_ = false;                 // finish has left the step to streams that wait
+  uint64_t entered_ns_ = 0;                // when that was
+  Deadline finish_deadline_ = Deadline::never();
   int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
   bool reduced_ = false;          // the buckets hold the last step's results
   bool measured_ = false;         // there was a step with norms

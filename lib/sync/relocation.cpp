@@ -22,7 +22,12 @@ void Relocation::list_moves() {
   moves_.clear();
   for (uint64_t i = 0; i < old_.manifest.params.size(); i++) {
     const Buckets::Place& from = old_.buckets->place(i);
-    if (from.memory == nullptr || from.count == 0 || (old_.copy && !old_.presence->accumulated(i))) continue;
+    if (from.memory == nullptr || from.count == 0) continue;
+    // The views of devices stay where they are.
+    if (from.on_device ? !old_.copy || !old_.presence->accumulated(i)
+                       : old_.copy && !old_.presence->accumulated(i)) {
+      continue;
+    }
     moves_.push_back({at(*old_.buckets, from), at(*next_.buckets, next_.buckets->place(i)),
                       from.count * from.element_bytes});
   }

@@ -123,6 +123,7 @@ CollectiveArgs send_plan(std::vector<uint32_t>* words, int root) {
 }  // namespace
 
 Status Reducer::replan(const weft_replan_options& options, const Status& given) {
+  WEFT_TRY(settle_finish());
   const ReducerState& s = *state_;
   if (s.comm->failed()) return note(s.comm->failure());
   if (s.readiness->step().open()) {
@@ -234,6 +235,11 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
     static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
     return furnished;
   }
+  if (const Status quiet = await_devices(deadline); !quiet.ok()) {
+    old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the others have the new plan
+    return quiet;
+  }
+  if (old.devices && !old.copy) next->devices->inherit(*old.devices);
   relocation.run();
   const uint64_t committed = step_->committed();
   unmake_step();

@@ -189,9 +189,15 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
                                {"gather", state_->staging ? state_->staging->bytes() : 0},
                                {"hook_state", state_->hook_bytes},
                                {"retained", state_->buckets->retained_bytes()},
+                               {"devices", device_bytes()},
                                {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0},
                                {"messages", state_->lane->memory_bytes()}});
   return parts;
+}
+
+uint64_t Reducer::device_bytes() const {
+  const ReducerState& s = *state_;
+  return (s.devices ? s.devices->memory_bytes() : 0) + (s.views_on_devices ? s.views_on_devices->bytes() : 0);
 }
 
 std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {

@@ -13,6 +13,7 @@
 #include "core/hook.h"
 #include "core/lane.h"
 #include "sync/buckets.h"
+#include "sync/device_buckets.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
 #include "sync/opening.h"
@@ -63,8 +64,12 @@ struct ReducerState {
   std::unique_ptr<Ownership> ownership;  // null unless sharded
   std::unique_ptr<HookViews> views;      // step, divisor: written by Step
   Schedule schedule;
-  std::shared_ptr<Buckets> buckets;        // stay when the reducer is bound to another communicator
-  std::shared_ptr<GatherStaging> staging;  // sharded, where all parameters have values; else null
+  bool beside_devices = false;             // host gradients might be said to be where those of devices are
+  DeviceReach reach;                       // of gradients on devices
+  std::shared_ptr<DeviceBuckets> devices;  // null if no gradient is on one
+  std::shared_ptr<DeviceViews> views_on_devices;  // stay, like the buckets; null but in view mode
+  std::shared_ptr<Buckets> buckets;               // stay when the reducer is bound to another communicator
+  std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
@@ -75,8 +80,8 @@ struct ReducerState {
   std::shared_ptr<Prelude> prelude;         // as well; null if steps begin without one
   std::shared_ptr<Uses> uses;               // as well; null if each parameter is used once
   std::shared_ptr<SparseGradients> sparse;  // as well; null if no gradient is sparse
-  // Copy mode: where the results go, null for nowhere. Element i is written by ready(i) or absent(i) before
-  // it arrives, and read by Step once i's bucket is full.
+  // Copy mode and gradients on devices: where the results go, null for nowhere. Element i is written by
+  // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 
   // What does not hang on the communicator and the plan.
@@ -112,6 +117,9 @@ struct ReducerState {
     next->own_whole = own_whole;
     next->sparse = sparse;
     next->gradients = gradients;
+    next->reach = reach;
+    next->beside_devices = beside_devices;
+    next->views_on_devices = views_on_devices;
     return next;
   }
 };

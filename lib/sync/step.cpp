@@ -46,6 +46,7 @@ void Step::prepare(const StepStart& start) {
 
 Poll Step::poll() {
   const StepWord now = s_.readiness->step();
+  device_waits_ = false;
   if (!active_) {
     if (!now.open() || now.local() || now.stamp() == stamp_) return Poll::kParked;
     start(now.stamp());
@@ -77,7 +78,7 @@ Poll Step::poll() {
     return Poll::kWaiting;
   }
   watch();
-  return Poll::kParked;
+  return idle();
 }
 
 void Step::start(uint32_t stamp) {
@@ -88,6 +89,8 @@ void Step::start(uint32_t stamp) {
   result_ = late_at_ = copy_param_ = 0;
   copy_element_ = made_up_ = restored_ = 0;
   copying_ = kNone;
+  fetch_ = Fetch::kNone;
+  returning_ = false;
   sent_bytes_ = 0;
   results_.clear();
   late_.clear();
@@ -115,9 +118,10 @@ Poll Step::give_up() {
   for (; collected_ < submitted_; collected_++) {
     if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
   }
-  if (s_.comm->dumping()) return Poll::kWaiting;
+  if (s_.comm->dumping() || !devices_idle()) return Poll::kWaiting;
   // What has its result gets it whole: no gradient is left half written.
   if (copy_back()) return Poll::kAdvanced;
+  if (device_waits_) return Poll::kWaiting;
   const Code code = s_.comm->failure().code();
   for (uint32_t b = 0; b < bucket_count(); b++) {
     if (running_[b].done_ns == 0) report(b, code);
@@ -129,6 +133,7 @@ Poll Step::give_up() {
 void Step::end() {
   active_ = false;
   finished_.store(stamp_, std::memory_order_release);
+  release();
 }
 
 // All ranks have begun the step, and draw the same conclusion.
@@ -159,14 +164,16 @@ void Step::watch_prelude() {
 // Strictly in the plan's order: a full bucket waits for those before it.
 bool Step::launch() {
   if (!opened_ || !compared_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
-  if (made_up_ == 0) look_at(launched_);
+  if (made_up_ == 0 && fetch_ == Fetch::kNone) look_at(launched_);
   if (running_[launched_].skipped) {
     results_.push_back(launched_++);
     skipped_++;
     return true;
   }
+  if (on_device(launched_) && !fetch(launched_)) return false;
   if (!make_up(launched_)) return true;
   const uint32_t b = launched_++;
+  fetch_ = Fetch::kNone;
   running_[b].launch_ns = clock_.now_ns();
   if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
@@ -273,7 +280,10 @@ std::string Step::where() const {
     return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket), " is under way");
   }
   if (launched_ < bucket_count()) {
-    return cat("gradients of ", s_.plan.text(s_.manifest, launched_), " are still being handed over");
+    const char* const what = fetch_ == Fetch::kNone      ? " are still being handed over"
+                             : fetch_ == Fetch::kAwaited ? " are not complete on the program's streams"
+                                                         : " are being copied from their device";
+    return cat("gradients of ", s_.plan.text(s_.manifest, launched_), what);
   }
   if (s_.norms && !ruled_) return "results are being measured, or finish has not been called";
   return "results are being copied back";
@@ -307,7 +317,8 @@ uint64_t Step::memory_bytes() const {
   return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
          records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
-         rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes();
+         rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes() +
+         held_.capacity() * sizeof(DeviceCall);
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

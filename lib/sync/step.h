@@ -51,9 +51,14 @@ class Step final : public Task, public FlightSource {
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
   // goes on when it returns after all.
   void seal() {
-    const std::lock_guard lock(copy_mutex_);
-    sealed_ = true;
+    {
+      const std::lock_guard lock(copy_mutex_);
+      sealed_ = true;
+    }
+    release();
   }
+  // A stream of the program's that waits: it goes on when the step of this stamp is over.
+  void hold(const DeviceCall& call, uint32_t stamp);
   // The step of this stamp is over, well or not: the library does not touch gradients any more. Nor does the
   // hook, unless they are views into buckets and one of its stages was given up (stage_given_up, stage_out).
   bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
@@ -91,6 +96,9 @@ class Step final : public Task, public FlightSource {
     const bool next = launched_ < bucket_count() && made_up_ > s_.plan.buckets[launched_].count;
     return launched_ + (next ? 1 : 0);
   }
+  // After a failure, all gradients are ready: those on devices come into the buckets that were not launched.
+  // False if that takes longer. The program's thread.
+  bool fetch_rest(Deadline deadline);
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
   // Where a bucket's result is after its last stage.
@@ -147,6 +155,9 @@ class Step final : public Task, public FlightSource {
     bool skipped = false;           // it does not travel
   };
 
+  // How far the gradients of the next bucket to be launched are, if they lie on a device.
+  enum class Fetch : uint8_t { kNone, kAwaited, kCopied, kDone };
+
   void start(uint32_t stamp);
   Poll give_up();
   void end();
@@ -186,6 +197,20 @@ class Step final : public Task, public FlightSource {
   bool run_here(StageJob& job);
   bool settle(uint32_t bucket);
   bool stages_ended();
+  // Of a bucket on a device (step_devices.cpp).
+  bool on_device(uint32_t bucket) const { return s_.devices && s_.devices->has(bucket); }
+  bool fetch(uint32_t bucket);
+  Status copy_in(uint32_t bucket);
+  bool give_back(uint32_t bucket);
+  Status copy_out(uint32_t bucket);
+  bool devices_idle();
+  void device_failed(uint32_t bucket, const char* what, const Status& status);
+  void release();
+  void release_locked();
+  // Nothing to do but to ask a device again, or a deadline that a stream waits for.
+  Poll idle() const {
+    return device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
+  }
   // Of a sparse bucket (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
   void run_sparse_stage(uint32_t bucket);
@@ -260,6 +285,12 @@ class Step final : public Task, public FlightSource {
   size_t copy_param_ = 0;      // within it
   uint64_t copy_element_ = 0;  // within that
   uint64_t restored_ = 0;      // elements of the bucket that have the views' type again
+  Fetch fetch_ = Fetch::kNone;
+  bool returning_ = false;     // a device copies results of the bucket that is being copied back
+  bool device_waits_ = false;  // this poll has asked a device in vain
+  std::mutex held_mutex_;
+  std::vector<DeviceCall> held_;      // streams that wait for the step; guarded by held_mutex_
+  std::atomic<bool> holding_{false};  // there are some
   static constexpr uint32_t kNone = UINT32_MAX;
 };
 

@@ -34,7 +34,9 @@ bool Step::next_result() {
 bool Step::copy_back() {
   if (s_.norms && !ruled_) return measure();
   if (copying_ == kNone && !next_result()) return false;
-  if (copy_piece(copying_)) {
+  const bool device = on_device(copying_);
+  if (device && !give_back(copying_)) return false;
+  if (device || copy_piece(copying_)) {
     bucket_done(copying_);
     copying_ = kNone;
     copy_param_ = 0;
@@ -52,7 +54,7 @@ const std::byte* Step::result_of(uint32_t bucket) const {
 
 // Views hold the result of the bucket as it is.
 bool Step::in_place(uint32_t bucket) const {
-  return !s_.copy && result_of(bucket) == s_.buckets->buffers()[bucket];
+  return !s_.copy && !on_device(bucket) && result_of(bucket) == s_.buckets->buffers()[bucket];
 }
 
 // What of a parameter's result comes to this rank.

@@ -30,7 +30,7 @@ bool Reducer::used(uint64_t param, uint32_t stamp) const {
 void Reducer::remember(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
-  if (s.copy) {
+  if (s.copy || place.on_device) {
     s.gradients[param] = static_cast<std::byte*>(gradient);
   } else if (gradient != nullptr && gradient != place.memory) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
@@ -50,7 +50,8 @@ Status Reducer::take_learned(StepWord step) {
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
     if (s.uses->counted(i, step.stamp()) > 0) {
-      WEFT_TRY(take(i, s.copy ? s.gradients[i] : nullptr, step));
+      const bool kept = s.copy || s.buckets->place(i).on_device;
+      WEFT_TRY(take(i, kept ? s.gradients[i] : nullptr, step));
     } else if (!step.local()) {
       const uint64_t param = i;
       WEFT_TRY(absent(&param, 1));

@@ -166,7 +166,8 @@ class BeginOptions(Sized):
 
 
 class FinishOptions(Sized):
-    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("stream", P(Stream)), ("clip_norm", c_double)]
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("stream", P(Stream)), ("clip_norm", c_double),
+                ("stream_count", c_uint64)]
 
 
 class Sparse(Sized):

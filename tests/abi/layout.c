@@ -233,6 +233,7 @@ int main(void) {
   FIELD(weft_finish_options, flags);
   FIELD(weft_finish_options, stream);
   FIELD(weft_finish_options, clip_norm);
+  FIELD(weft_finish_options, stream_count);
   STRUCT(weft_norms);
   FIELD(weft_norms, struct_size);
   FIELD(weft_norms, total);

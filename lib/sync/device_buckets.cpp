@@ -1,0 +1,311 @@
+#include "sync/device_buckets.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/layout.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kViewAlignment = 256;  // as cudaMalloc's
+constexpr uint64_t kMostRuns = 1u << 16;  // a run takes a piece, and a block of threads, of its own
+
+uint64_t pieces_of(const Layout& layout) {
+  if (layout.count() == 0) return 0;
+  return layout.runs() * (layout.run() / kCopyPieceElements + 2);  // a slice may begin anywhere
+}
+
+}  // namespace
+
+Status find_devices(Context& context, const Manifest& manifest, DeviceReach* reach) {
+  if (!manifest.has_devices()) return {};
+  std::string detail;
+  WEFT_TRY(context.probe_accelerator(&detail).with_prefix("gradients on CUDA devices: "));
+  const int count = context.accelerator()->device_count();
+  for (size_t i = 0; i < manifest.params.size(); i++) {
+    if (!manifest.params[i].on_device() || manifest.device(i) < count) continue;
+    return Status::error(Code::kArg,
+                         cat("parameter ", i, " ('", manifest.params[i].name, "'): its device is ",
+                             manifest.device(i), "; there are ", count, " CUDA devices"));
+  }
+  *reach = {context.options().accelerator, manifest.devices.front()};
+  return {};
+}
+
+Status DeviceViews::make(const DeviceReach& reach, const Manifest& manifest,
+                         std::shared_ptr<DeviceViews>* out) {
+  std::shared_ptr<DeviceViews> made(new DeviceViews(reach.accelerator));
+  for (const int32_t device : manifest.devices) made->blocks_.push_back({.device = device});
+  std::vector<uint64_t> offsets(manifest.params.size());
+  for (size_t i = 0; i < manifest.params.size(); i++) {
+    const Param& p = manifest.params[i];
+    if (!p.on_device()) continue;
+    Block& block = made->blocks_[static_cast<size_t>(p.device)];
+    offsets[i] = block.bytes;
+    block.bytes += round_up(std::max<uint64_t>(p.bytes(), 1), kViewAlignment);
+  }
+  for (Block& block : made->blocks_)
+    WEFT_TRY(reach.accelerator->allocate(block.device, block.bytes, &block.memory).with_prefix("views: "));
+  made->places_.resize(manifest.params.size());
+  for (size_t i = 0; i < manifest.params.size(); i++) {
+    const Param& p = manifest.params[i];
+    if (p.on_device()) made->places_[i] = made->blocks_[static_cast<size_t>(p.device)].memory + offsets[i];
+  }
+  *out = std::move(made);
+  return {};
+}
+
+DeviceViews::~DeviceViews() {
+  for (const Block& block : blocks_) {
+    if (block.memory != nullptr) accelerator_->free(block.device, block.memory);
+  }
+}
+
+Status DeviceViews::clear(Context& context, const Buckets& buckets, DeviceBuckets* devices,
+                          Deadline deadline) const {
+  constexpr auto kOut = DeviceBuckets::Way::kOut;
+  for (uint64_t param = 0; param < places_.size(); param++) {
+    if (places_[param] == nullptr) continue;
+    const Buckets::Place& place = buckets.place(param);
+    // A kernel copies zeros from the fresh bucket: of the same bits in any type.
+    devices->clear(place.bucket);
+    devices->add(place.bucket, place.memory, places_[param], place.count, place.element_bytes,
+                 place.gradient_bytes);
+    WEFT_TRY(devices->launch(place.bucket, kOut, place.dtype, place.layout->dtype(), 1.0));
+    Status failed;
+    const auto over = [&] {
+      bool done = false;
+      failed = devices->query(place.bucket, kOut, &done);
+      return done || !failed.ok();
+    };
+    if (!context.engine().wait(over, deadline)) return Status::error(Code::kTimeout, "a device is stuck");
+    WEFT_TRY(failed);
+  }
+  return {};
+}
+
+uint64_t DeviceViews::bytes() const {
+  uint64_t bytes = 0;
+  for (const Block& block : blocks_) bytes += block.bytes;
+  return bytes;
+}
+
+Status DeviceBuckets::make(const DeviceReach& reach, const Manifest& manifest, const Plan& plan,
+                           std::shared_ptr<DeviceBuckets>* out) {
+  auto made = std::make_shared<DeviceBuckets>(reach.accelerator);
+  WEFT_TRY(made->make_lanes(manifest));
+  WEFT_TRY(made->make_buckets(manifest, plan));
+  *out = std::move(made);
+  return {};
+}
+
+Status DeviceBuckets::make_lanes(const Manifest& manifest) {
+  lanes_ = std::vector<Lane>(manifest.devices.size());
+  for (size_t i = 0; i < lanes_.size(); i++) {
+    lanes_[i].device = manifest.devices[i];
+    WEFT_TRY(accelerator_->create_stream(lanes_[i].device, &lanes_[i].in));
+    WEFT_TRY(accelerator_->create_stream(lanes_[i].device, &lanes_[i].out));
+  }
+  return {};
+}
+
+Status DeviceBuckets::make_buckets(const Manifest& manifest, const Plan& plan) {
+  gradients_.resize(manifest.params.size());
+  uint64_t pieces = 0;
+  for (const PlannedBucket& planned : plan.buckets) {
+    std::unique_ptr<Bucket>& bucket = buckets_.emplace_back();
+    if (!planned.on_device()) continue;
+    bucket = std::make_unique<Bucket>();
+    bucket->lane = static_cast<size_t>(planned.device);
+    const int device = lanes_[bucket->lane].device;
+    WEFT_TRY(accelerator_->create_event(device, &bucket->in));
+    WEFT_TRY(accelerator_->create_event(device, &bucket->out));
+    uint64_t room = 0;
+    for (const uint32_t param : planned.params) {
+      const Layout layout(manifest.params[param]);
+      if (layout.runs() > kMostRuns) {
+        return Status::error(
+            Code::kUnsupported,
+            cat("parameter ", param, " ('", manifest.params[param].name, "'): its gradient has gaps between ",
+                layout.runs(), " runs of elements; on a device at most ", kMostRuns, " are copied"));
+      }
+      room += pieces_of(layout);
+    }
+    if (room > UINT32_MAX) return Status::error(Code::kUnsupported, "a bucket of too many pieces");
+    bucket->room = static_cast<uint32_t>(room);
+    pieces += room;
+  }
+  bytes_ = std::max<uint64_t>(pieces, 1) * sizeof(CopyPiece);
+  WEFT_TRY(accelerator_->allocate_pinned(lanes_.front().device, bytes_, &tables_));
+  auto* at = reinterpret_cast<CopyPiece*>(tables_);
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    if (bucket == nullptr) continue;
+    bucket->pieces = at;
+    at += bucket->room;
+  }
+  return {};
+}
+
+DeviceBuckets::~DeviceBuckets() {
+  // Freeing waits for the kernels that read it.
+  if (tables_ != nullptr) accelerator_->free_pinned(tables_);
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    if (bucket == nullptr) continue;
+    const int device = lanes_[bucket->lane].device;
+    for (const Seen& seen : bucket->seen) accelerator_->destroy_event(device, seen.made);
+    if (bucket->in != nullptr) accelerator_->destroy_event(device, bucket->in);
+    if (bucket->out != nullptr) accelerator_->destroy_event(device, bucket->out);
+  }
+  for (const Lane& lane : lanes_) {
+    if (lane.in != nullptr) accelerator_->destroy_stream(lane.device, lane.in);
+    if (lane.out != nullptr) accelerator_->destroy_stream(lane.device, lane.out);
+  }
+}
+
+Status DeviceBuckets::note(uint32_t bucket, uint64_t param, DeviceStream stream) {
+  Bucket& b = *buckets_[bucket];
+  {
+    const std::lock_guard lock(b.mutex);
+    WEFT_TRY(note_locked(&b, stream));
+  }
+  gradients_[param].stream = stream;
+  return {};
+}
+
+Status DeviceBuckets::note_locked(Bucket* bucket, DeviceStream stream) {
+  Bucket& b = *bucket;
+  const auto end = b.seen.begin() + static_cast<ptrdiff_t>(b.noted);
+  if (std::any_of(b.seen.begin(), end, [&](const Seen& seen) { return seen.stream == stream; })) return {};
+  const int device = lanes_[b.lane].device;
+  WEFT_TRY(accelerator_->check_stream(device, stream));
+  if (b.noted == b.seen.size()) {
+    Seen fresh;
+    WEFT_TRY(accelerator_->create_event(device, &fresh.made));
+    b.seen.push_back(fresh);
+  }
+  b.seen[b.noted++].stream = stream;
+  return {};
+}
+
+Status DeviceBuckets::record(uint32_t bucket, uint32_t stamp) {
+  Bucket& b = *buckets_[bucket];
+  Status status;
+  {
+    const std::lock_guard lock(b.mutex);
+    for (size_t i = 0; i < b.noted && status.ok(); i++)
+      status = accelerator_->record(lanes_[b.lane].device, b.seen[i].made, b.seen[i].stream);
+  }
+  b.recorded.store(stamp, std::memory_order_release);
+  return status;
+}
+
+Status DeviceBuckets::record_all(uint32_t stamp) {
+  for (uint32_t b = 0; b < buckets_.size(); b++) {
+    if (has(b)) WEFT_TRY(record(b, stamp));
+  }
+  return {};
+}
+
+void DeviceBuckets::inherit(DeviceBuckets& old) {
+  for (const std::unique_ptr<Bucket>& from : old.buckets_) {
+    for (size_t i = 0; from != nullptr && i < from->noted; i++) {
+      for (const std::unique_ptr<Bucket>& to : buckets_) {
+        // It was a stream of this device before, and one more would only wait longer.
+        if (to != nullptr && to->lane == from->lane)
+          static_cast<void>(note_locked(to.get(), from->seen[i].stream).ok());
+      }
+    }
+  }
+}
+
+Status DeviceBuckets::arrived(uint32_t bucket, uint32_t stamp, bool* done) {
+  Bucket& b = *buckets_[bucket];
+  *done = false;
+  if (b.recorded.load(std::memory_order_acquire) != stamp) return {};
+  const std::lock_guard lock(b.mutex);
+  for (size_t i = 0; i < b.noted; i++) {
+    WEFT_TRY(accelerator_->query(lanes_[b.lane].device, b.seen[i].made, done));
+    if (!*done) return {};
+  }
+  b.noted = 0;
+  *done = true;
+  return {};
+}
+
+void DeviceBuckets::add(uint32_t bucket, const std::byte* src, std::byte* dst, uint64_t count,
+                        uint64_t src_bytes, uint64_t dst_bytes) {
+  Bucket& b = *buckets_[bucket];
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t n = std::min(kCopyPieceElements, count - done);
+    b.pieces[b.used++] = {src + done * src_bytes, dst + done * dst_bytes, n};
+    done += n;
+  }
+}
+
+Status DeviceBuckets::launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale) {
+  const Bucket& b = *buckets_[bucket];
+  const int device = lanes_[b.lane].device;
+  const CopyPiecesArgs args{b.pieces, b.used, static_cast<uint8_t>(from), static_cast<uint8_t>(to), scale};
+  if (b.used > 0) WEFT_TRY(accelerator_->copy_pieces(device, stream(b, way), args));
+  return accelerator_->record(device, way == Way::kIn ? b.in : b.out, stream(b, way));
+}
+
+Status DeviceBuckets::query(uint32_t bucket, Way way, bool* over) {
+  const Bucket& b = *buckets_[bucket];
+  return accelerator_->query(lanes_[b.lane].device, way == Way::kIn ? b.in : b.out, over);
+}
+
+Status DeviceBuckets::fold(const Bucket& bucket, const CopyArgs& args) {
+  FoldKernelArgs fold{};
+  fold.inputs[0] = args.dst;
+  fold.inputs[1] = args.src;
+  fold.outputs[0] = args.dst;
+  fold.input_count = 2;
+  fold.output_count = 1;
+  fold.dtype = static_cast<uint8_t>(args.dst_dtype);
+  fold.op = static_cast<uint8_t>(ReduceOp::kSum);
+  fold.count = args.count;
+  fold.prescale = fold.postscale = 1.0;
+  return accelerator_->fold(lanes_[bucket.lane].device, lanes_[bucket.lane].in, fold);
+}
+
+Status DeviceBuckets::add_into(uint32_t bucket, const CopyArgs& args) {
+  return fold(*buckets_[bucket], args);
+}
+
+Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs& args, bool add) {
+  Bucket& b = *buckets_[bucket];
+  Lane& lane = lanes_[b.lane];
+  const DeviceStream from = gradients_[param].stream;
+  const std::lock_guard lock(lane.mutex);
+  // Its event until here; the next step records it anew.
+  DeviceEvent made = nullptr;
+  {
+    const std::lock_guard seen_lock(b.mutex);
+    for (size_t i = 0; i < b.noted; i++) {
+      if (b.seen[i].stream == from) made = b.seen[i].made;
+    }
+  }
+  WEFT_TRY(accelerator_->record(lane.device, made, from));
+  WEFT_TRY(accelerator_->wait_event(lane.device, lane.in, made));
+  if (args.count > 0) {
+    WEFT_TRY(add ? fold(b, args)
+                 : accelerator_->copy(lane.device, lane.in, args.dst, args.src,
+                                      args.count * dtype_size(args.dst_dtype)));
+  }
+  WEFT_TRY(accelerator_->record(lane.device, b.in, lane.in));
+  return accelerator_->wait_event(lane.device, from, b.in);
+}
+
+bool DeviceBuckets::quiet() {
+  for (uint32_t b = 0; b < buckets_.size(); b++) {
+    bool over = true;
+    if (has(b) && query(b, Way::kIn, &over).ok() && !over) return false;
+  }
+  return true;
+}
+
+}  // namespace weft

@@ -1,0 +1,216 @@
+// Gradients in device memory on their way from the program into their buckets, and what its streams wait for.
+// Threads: as Reducer's calls.
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/host_stream.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+// Bytes that a gradient spans, gaps included.
+uint64_t span_of(const Param& param) {
+  if (param.count == 0) return 0;
+  uint64_t last = 0;
+  for (size_t d = 0; d < param.shape.size(); d++)
+    last += static_cast<uint64_t>(param.shape[d] - 1) * static_cast<uint64_t>(param.strides[d]);
+  return (last + 1) * dtype_size(param.dtype);
+}
+
+const char* place_text(MemoryPlace place) {
+  switch (place) {
+    case MemoryPlace::kDevice:
+      return "memory of another device";
+    case MemoryPlace::kManaged:
+      return "managed memory";
+    case MemoryPlace::kPinned:
+      return "pinned host memory";
+    default:
+      return "host memory, or freed";
+  }
+}
+
+}  // namespace
+
+// Memory for gradients of a parameter, which lie on a device or on the host.
+Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) const {
+  const ReducerState& s = *state_;
+  Accelerator* const accelerator = s.comm->context().accelerator();
+  const Param& p = s.manifest.params[param];
+  if (accelerator == nullptr || !accelerator->loaded() || p.count == 0) return {};
+  const auto* const first = static_cast<const std::byte*>(gradient);
+  for (const std::byte* at : {first, first + span_of(p) - 1}) {
+    PointerInfo info;
+    WEFT_TRY(accelerator->look_at(at, &info));
+    const char* const verb = at == first ? "the gradient is " : "the gradient ends in ";
+    if (!p.on_device()) {
+      if (info.place != MemoryPlace::kDevice) continue;
+      return Status::error(Code::kArg, cat(verb, "memory of CUDA device ", info.device,
+                                           ", but weft_param says that it is in host memory"));
+    }
+    const int device = s.manifest.device(param);
+    if (info.place == MemoryPlace::kManaged || (info.place == MemoryPlace::kDevice && info.device == device))
+      continue;
+    return Status::error(Code::kArg, cat(verb, place_text(info.place),
+                                         ", but weft_param says that it is on CUDA device ", device));
+  }
+  return {};
+}
+
+// Whether a gradient can be ready like this; *gradient becomes where it is. Its stream is noted.
+Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  const int device = s.devices->device(place.bucket);
+  const auto refuse = [&](const std::string& why, Code code = Code::kArg) {
+    return Status::error(code, why);
+  };
+  if (stream == nullptr || stream->kind == WEFT_DEVICE_HOST) {
+    return refuse(cat("it is on CUDA device ", device, ": say on which stream its gradient is made"));
+  }
+  if (stream->struct_size < sizeof *stream || stream->kind != WEFT_DEVICE_CUDA)
+    return refuse("the stream is no weft_stream of a CUDA device");
+  if (stream->device != device) {
+    return refuse(
+        cat("the stream is of CUDA device ", stream->device, ", and the gradient is on device ", device));
+  }
+  if (!s.copy) {
+    std::byte* const view = s.views_on_devices->of(param);
+    if (*gradient != nullptr && *gradient != view) {
+      return refuse(cat("the gradient is at ", *gradient, " and not where weft_reducer_grad_view says, at ",
+                        static_cast<const void*>(view)));
+    }
+    *gradient = view;
+  } else if (*gradient == nullptr && place.count > 0) {
+    return refuse("the gradient is NULL");
+  } else if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0) {
+    return refuse("the gradient is not aligned to its elements");
+  } else {
+    WEFT_TRY(check_gradient_memory(param, *gradient));
+  }
+  const bool adds = s.copy && step.local();
+  if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
+    return refuse("on a device a local step adds up gradients without gaps, in their own type alone",
+                  Code::kUnsupported);
+  }
+  // A call that will be refused, because the parameter is ready already, notes nothing.
+  if (s.readiness->claimed(param, step.stamp())) return {};
+  return s.devices->note(place.bucket, param, stream->handle);
+}
+
+// Of a claimed parameter. If the device fails the step does: the other ranks count on it.
+void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  if (!step.local()) {
+    s.gradients[param] = static_cast<std::byte*>(gradient);
+    s.devices->take(param, step.stamp());
+    return;
+  }
+  if (!s.copy) return;  // the program adds up in the view
+  const CopyArgs args{
+      static_cast<const std::byte*>(gradient), place.memory, place.count, place.dtype, place.dtype, 1.0};
+  fail_device(s.devices->accumulate(place.bucket, param, args, s.presence->accumulated(param)), param);
+}
+
+// The bucket's last gradient: what is on its streams now is what its copy waits for. The step begins that
+// when it has been recorded, so it is not over before, unless it fails.
+void Reducer::arrive_on_device(uint32_t bucket) {
+  const std::shared_ptr<ReducerState> state = state_;
+  const uint32_t stamp = state->readiness->step().stamp();
+  if (!state->readiness->arrive(bucket)) return;
+  Context& context = state->comm->context();
+  (*state->ready_ns)[bucket].store(context.clock().now_ns(), std::memory_order_relaxed);
+  const Status recorded = state->devices->record(bucket, stamp);
+  if (!recorded.ok()) {
+    state->comm->fail(recorded
+                          .with_prefix(cat("rank ", state->comm->rank(), ", ",
+                                           state->plan.text(state->manifest, bucket), ": "))
+                          .with_ranks({state->comm->rank()}));
+  }
+  context.engine().notify();
+}
+
+void Reducer::fail_device(const Status& status, uint64_t param) {
+  if (status.ok()) return;
+  const ReducerState& s = *state_;
+  s.comm->fail(status
+                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
+                                    s.manifest.params[param].name, "'): "))
+                   .with_ranks({s.comm->rank()}));
+}
+
+// What local steps have added up is in the buckets: before these move.
+Status Reducer::await_devices(Deadline deadline) {
+  DeviceBuckets* const devices = state_->devices.get();
+  if (devices == nullptr) return {};
+  if (state_->comm->context().engine().wait([&] { return devices->quiet(); }, deadline)) return {};
+  return Status::error(Code::kTimeout, "gradients of local steps are still being added up on a device");
+}
+
+// Once, after a step, for a gradient in device memory.
+Status Reducer::result_on_device(uint64_t param, void* gradient) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  WEFT_TRY(check_gradient_memory(param, gradient));
+  const Dtype dtype = s.plan.buckets[place.bucket].dtype;
+  const uint64_t element = dtype_size(dtype);
+  const std::byte* const from = step_->result_of(place.bucket) + s.plan.offset_of[param] * element;
+  const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
+  DeviceBuckets& devices = *s.devices;
+  auto* const to = static_cast<std::byte*>(gradient);
+  devices.clear(place.bucket);
+  place.layout->for_each_run(mine.first, mine.count, [&](uint64_t at, uint64_t packed, uint64_t count) {
+    devices.add(place.bucket, from + packed * element, to + at * place.gradient_bytes, count, element,
+                place.gradient_bytes);
+  });
+  WEFT_TRY(devices.launch(place.bucket, DeviceBuckets::Way::kOut, dtype, s.manifest.params[param].dtype,
+                          step_->factor_of(place.bucket)));
+  Status failed;
+  const auto over = [&] {
+    bool done = false;
+    failed = devices.query(place.bucket, DeviceBuckets::Way::kOut, &done);
+    return done || !failed.ok();
+  };
+  const Deadline deadline = s.comm->op_deadline(timeout_ms_);
+  if (!s.comm->context().engine().wait(over, deadline))
+    return Status::error(Code::kTimeout, "the device is stuck");
+  return failed;
+}
+
+// All gradients are ready: these streams wait for the step in place of the host. False where the host waits.
+bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t entered_ns) {
+  ReducerState& s = *state_;
+  Context& context = s.comm->context();
+  const bool commits = (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain;
+  if (on_host(options.stream) || commits || context.engine().mode() == Engine::Mode::kCaller) return false;
+  finish_deadline_ = s.comm->op_deadline(timeout_ms_);
+  step_->set_deadline(finish_deadline_);
+  const uint64_t count = std::max<uint64_t>(options.stream_count, 1);
+  for (uint64_t i = 0; i < count; i++) {
+    const weft_stream& stream = options.stream[i];
+    DeviceCall call;
+    Status held = context.gate().enter(stream.device, stream.handle, &call);
+    if (held.ok()) held = context.gate().hold(call);
+    // Streams that wait already go on when the step is over.
+    if (!held.ok()) {
+      if (call.ticket != nullptr) context.gate().leave(&call);
+      return false;
+    }
+    step_->hold(call, stamp_);
+  }
+  finishing_ = true;
+  entered_ns_ = entered_ns;
+  context.engine().notify();
+  return true;
+}
+
+Status Reducer::settle_finish() {
+  if (!finishing_) return {};
+  finishing_ = false;
+  return wait_for_step(entered_ns_, false, finish_deadline_);
+}
+
+}  // namespace weft

@@ -1,0 +1,168 @@
+// Buckets whose gradients lie on devices: how gradients come into the bucket before it travels, and how
+// results go back. Called from Step::poll. Nothing here waits: the device is asked again with the next poll.
+#include <cstring>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/step.h"
+
+namespace weft {
+namespace {
+
+// Calls move(offset in the gradient, offset in the place, elements): views lie as their places do.
+template <class Move>
+void for_each_run(const ReducerState& s, const Buckets::Place& place, uint64_t first, uint64_t count,
+                  Move&& move) {
+  if (s.copy) return place.layout->for_each_run(first, count, move);
+  if (count > 0) move(first, first, count);
+}
+
+}  // namespace
+
+// True when the bucket, which is the next to be launched, has its gradients: once the program's streams have
+// made them.
+bool Step::fetch(uint32_t bucket) {
+  DeviceBuckets& devices = *s_.devices;
+  if (fetch_ == Fetch::kNone) fetch_ = Fetch::kAwaited;
+  bool done = fetch_ == Fetch::kDone;
+  Status status;
+  if (fetch_ == Fetch::kAwaited) {
+    status = devices.arrived(bucket, stamp_, &done);
+    if (status.ok() && done) {
+      status = copy_in(bucket);
+      if (status.ok()) fetch_ = Fetch::kCopied;
+      done = false;
+    }
+  } else if (fetch_ == Fetch::kCopied) {
+    status = devices.query(bucket, DeviceBuckets::Way::kIn, &done);
+    if (!status.ok() || done) fetch_ = Fetch::kDone;
+  }
+  if (!status.ok()) device_failed(bucket, "gradients", status);
+  device_waits_ |= !done;
+  return done && status.ok();
+}
+
+Status Step::copy_in(uint32_t bucket) {
+  DeviceBuckets& devices = *s_.devices;
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const Dtype held = s_.buckets->held(bucket);
+  devices.clear(bucket);
+  for (const uint32_t param : planned.params) {
+    const Buckets::Place& place = s_.buckets->place(param);
+    if (!devices.taken(param, stamp_) || place.count == 0) continue;
+    const std::byte* const gradient = s_.gradients[param];
+    // In view mode the view has the sum.
+    if (s_.copy && s_.presence->accumulated(param)) {
+      WEFT_TRY(devices.add_into(bucket, {gradient, place.memory, place.count, held, held, 1.0}));
+      continue;
+    }
+    for_each_run(s_, place, 0, place.count, [&](uint64_t from, uint64_t to, uint64_t count) {
+      devices.add(bucket, gradient + from * place.gradient_bytes, place.memory + to * place.element_bytes,
+                  count, place.gradient_bytes, place.element_bytes);
+    });
+  }
+  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, held, 1.0);
+}
+
+// True when the bucket's results are in its gradients.
+bool Step::give_back(uint32_t bucket) {
+  Status status;
+  if (!returning_) {
+    const std::lock_guard lock(copy_mutex_);
+    const bool left_alone = s_.copy && (running_[bucket].skipped || (s_.norms && s_.norms->ruling.skipped));
+    if (sealed_ || left_alone) return true;
+    status = copy_out(bucket);
+    returning_ = status.ok();
+  }
+  bool done = false;
+  if (status.ok()) status = s_.devices->query(bucket, DeviceBuckets::Way::kOut, &done);
+  if (!status.ok()) device_failed(bucket, "results", status);
+  if (!status.ok() || done) returning_ = false;
+  device_waits_ |= returning_;
+  return done && status.ok();
+}
+
+Status Step::copy_out(uint32_t bucket) {
+  DeviceBuckets& devices = *s_.devices;
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const uint64_t element = dtype_size(planned.dtype);
+  // Of a bucket that did not travel the place is clear.
+  const bool skipped = running_[bucket].skipped;
+  std::byte* const result =
+      skipped ? s_.buckets->buffers()[bucket] : const_cast<std::byte*>(result_of(bucket));
+  devices.clear(bucket);
+  for (size_t i = 0; i < planned.params.size(); i++) {
+    const uint32_t param = planned.params[i];
+    const Buckets::Place& place = s_.buckets->place(param);
+    const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
+    std::byte* const gradient = s_.gradients[param];
+    if (gradient == nullptr || place.count == 0 || (s_.copy && nowhere)) continue;
+    std::byte* const from = result + planned.offsets[i] * element;
+    // A hook may have made something of nothing.
+    if (nowhere) std::memset(from, 0, place.count * element);
+    const Owned mine = owned(param);
+    for_each_run(s_, place, mine.first, mine.count, [&](uint64_t to, uint64_t at, uint64_t count) {
+      devices.add(bucket, from + at * element, gradient + to * place.gradient_bytes, count, element,
+                  place.gradient_bytes);
+    });
+  }
+  return devices.launch(bucket, DeviceBuckets::Way::kOut, planned.dtype, planned.gradients, factor());
+}
+
+// After a failure: what copies gradients, or results into them, has ended.
+bool Step::devices_idle() {
+  if (fetch_ != Fetch::kCopied) return true;
+  bool over = false;
+  // A device that fails copies nothing any more.
+  return !s_.devices->query(launched_, DeviceBuckets::Way::kIn, &over).ok() || over;
+}
+
+bool Step::fetch_rest(Deadline deadline) {
+  for (uint32_t b = launched_; b < bucket_count(); b++) {
+    const bool fetched = b == launched_ && fetch_ >= Fetch::kCopied;
+    if (!on_device(b) || fetched) continue;
+    bool done = false;
+    Status status;
+    const auto came = [&] {
+      status = s_.devices->arrived(b, stamp_, &done);
+      return done || !status.ok();
+    };
+    const auto copied = [&] {
+      status = s_.devices->query(b, DeviceBuckets::Way::kIn, &done);
+      return done || !status.ok();
+    };
+    if (!engine_.wait(came, deadline) || !status.ok() || !copy_in(b).ok()) return false;
+    if (!engine_.wait(copied, deadline) || !status.ok()) return false;
+  }
+  return true;
+}
+
+void Step::device_failed(uint32_t bucket, const char* what, const Status& status) {
+  s_.comm->fail(status
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ", what, " of ",
+                                     s_.plan.text(s_.manifest, bucket), " on CUDA device ",
+                                     s_.devices->device(bucket), ": "))
+                    .with_ranks({s_.comm->rank()})
+                    .with_step(begun_.number));
+}
+
+// A stream of the program's waits until the step of this stamp is over; at once if it is.
+void Step::hold(const DeviceCall& call, uint32_t stamp) {
+  const std::lock_guard lock(held_mutex_);
+  held_.push_back(call);
+  holding_.store(true, std::memory_order_release);
+  if (finished(stamp)) release_locked();
+}
+
+void Step::release() {
+  const std::lock_guard lock(held_mutex_);
+  release_locked();
+}
+
+void Step::release_locked() {
+  for (DeviceCall& call : held_) s_.comm->context().gate().leave(&call);
+  held_.clear();
+  holding_.store(false, std::memory_order_release);
+}
+
+}  // namespace weft

@@ -1,0 +1,352 @@
+// Reducers whose gradients lie on CUDA devices, beside host gradients: against a twin in host memory, whose
+// results must have the same bits. On the fake CUDA, which runs everything later, in halves.
+#include "capi/twin.h"
+
+using namespace weft_test;
+
+namespace {
+
+// What ranks note: Catch2's assertions are for the main thread.
+class Notes {
+ public:
+  void expect(const std::string& wrong) {
+    const std::lock_guard lock(mutex_);
+    if (!wrong.empty()) text_ += wrong + "\n";
+  }
+  void expect(bool ok, const std::string& what) { expect(ok ? "" : what); }
+  void check() const {
+    INFO(text_);
+    CHECK(text_.empty());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+weft_begin_options begins(uint64_t flags = 0) {
+  weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+  options.flags = flags;
+  return options;
+}
+
+// A step in which all gradients become ready, in some order.
+std::string step(Twins& twins, uint64_t seed, bool on_streams,
+                 weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT) {
+  std::string wrong = twins.begin(begins());
+  std::vector<size_t> order(twins.tensors().size());
+  for (size_t i = 0; i < order.size(); i++) order[i] = i;
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  for (const size_t i : order) {
+    if (wrong.empty()) wrong = twins.ready(i, seed + i);
+  }
+  return wrong.empty() ? twins.finish(finish, on_streams) : wrong;
+}
+
+std::string begin_error(Twins& twins) {
+  const weft_begin_options options = begins();
+  if (weft_reducer_begin(twins.device(), &options) == WEFT_OK) return "";
+  return Twins::error(twins.device());
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("gradients on two devices and on the host are averaged as those of the host alone") {
+  for (const std::string backend : kBackends) {
+    for (const int32_t mode : kModes) {
+      for (const int32_t gradients : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+        for (const bool on_streams : {false, true}) {
+          INFO(backend << ", progress " << mode << ", gradients " << gradients << ", streams " << on_streams);
+          const FakeCuda fake(2, 5, 60);
+          Notes notes;
+          notes.expect(run(backend.c_str(), 2, mode, [&](Rank& r) {
+            Twins twins(r, mixed_tensors(), {.mode = gradients, .limit = 400});
+            notes.expect(twins.created());
+            for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
+              notes.expect(step(twins, seed * 100, on_streams));
+              notes.expect(twins.compare());
+            }
+          }));
+          notes.check();
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("finish with streams does not wait, and what is put on them comes after the results") {
+  const FakeCuda fake(2, 3, 100);
+  Notes notes;
+  std::atomic<int> called{0};
+  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Twins twins(r, mixed_tensors(), {});
+    int gate = 0;
+    twins.stream(0, 0).hold(&gate);  // gradients that come behind this are made later
+    notes.expect(step(twins, 7, true));
+    called++;
+    while (called < 2) std::this_thread::yield();  // so no rank has waited for what is held
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    notes.expect(twins.compare());
+    notes.expect(weft_reducer_finish(twins.device(), nullptr) == WEFT_OK,
+                 "finish once more says how it went");
+    notes.expect(weft_reducer_finish(twins.device(), nullptr) == WEFT_ERR_STATE, "it says so once");
+    notes.expect(step(twins, 9, true));
+    notes.expect(step(twins, 11, false));
+    notes.expect(twins.compare());
+  }));
+  notes.check();
+}
+
+TEST_CASE("hooks work on buckets of devices, with the bits of their host twins") {
+  const std::pair<const char*, const char*> kHooks[] = {
+      {"fp16", ""},           {"bf16", ""},   {"int8", ""},     {"fp8", ""},
+      {"topk", "ratio=0.25"}, {"onebit", ""}, {"powersgd", ""}, {"noop", ""}};
+  for (const auto& [hook, options] : kHooks) {
+    INFO(hook);
+    const FakeCuda fake(2, 4, 30);
+    Notes notes;
+    notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      Twins::Options how;
+      how.hook = hook;
+      how.hook_options = options;
+      Twins twins(r, mixed_tensors(), how);
+      notes.expect(twins.created());
+      for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
+        notes.expect(step(twins, seed * 100, seed == 2));
+        notes.expect(twins.compare());
+      }
+    }));
+    notes.check();
+  }
+}
+
+TEST_CASE("a step that fails lets the streams go on, and the next call says why") {
+  const FakeCuda fake(2, 6, 50);
+  Notes notes;
+  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Twins twins(r, mixed_tensors(), {});
+    if (r.rank == 1) {
+      weft_comm_abort(r.comm, nullptr);
+      return;
+    }
+    const weft_begin_options begin = begins();
+    if (weft_reducer_begin(twins.device(), &begin) != WEFT_OK) return;  // it was quick
+    bool ready = true;
+    for (size_t i = 0; i < twins.tensors().size(); i++) {
+      const Tensor& tensor = twins.tensors()[i];
+      const weft_stream* const stream = tensor.device == kHost ? nullptr : twins.stream(tensor.device).view();
+      ready &= weft_reducer_ready(twins.device(), i, nullptr, stream) == WEFT_OK;
+    }
+    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+    finish.stream = twins.stream(0).view();
+    const weft_status finished = weft_reducer_finish(twins.device(), &finish);
+    notes.expect(cudaStreamSynchronize(twins.stream(0).get()) == cudaSuccess, "the stream hangs");
+    if (!ready || finished != WEFT_OK) return;
+    notes.expect(begin_error(twins) != "", "the step has failed");
+  }));
+  notes.check();
+}
+
+TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
+  const FakeCuda fake(2, 6, 50);
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    int gate = 0;
+    {
+      Twins twins(r, {{"late", {5}}}, {});
+      weft_reducer* reducer = nullptr;
+      const std::vector<weft_param> params = twins.params(true);
+      weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+      options.params = params.data();
+      options.param_count = 1;
+      options.timeout_ms = 50;
+      notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+      weft_reducer_begin(reducer, nullptr);
+      twins.stream(0).hold(&gate);
+      notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
+      weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+      finish.stream = twins.stream(0, 1).view();
+      notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
+      notes.expect(cudaStreamSynchronize(twins.stream(0, 1).get()) == cudaSuccess, "the other stream hangs");
+      notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_TIMEOUT, "finish once more");
+      const std::string text = Twins::error(reducer);
+      notes.expect(has(text, "gradients of bucket 0 ['late'] are not complete on the program's streams"),
+                   text);
+      __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+      weft_reducer_destroy(&reducer);
+    }
+  }));
+  notes.check();
+}
+
+TEST_CASE("what is not where it is said to be is refused, by the parameter's name") {
+  const FakeCuda fake(2);
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Twins twins(
+        r, {{"here", {64}}, {"there", {64}, WEFT_DTYPE_F32, 1}, {"host", {64}, WEFT_DTYPE_F32, kHost}}, {});
+    DeviceBuffer<float> first(64, 0), second(64, 1), gone(64, 0);
+    void* freed = nullptr;
+    cudaSetDevice(0);
+    cudaMalloc(&freed, 256);
+    cudaFree(freed);
+    std::vector<float> memory(64);
+    weft_reducer* const reducer = twins.device();
+    const weft_begin_options begin = begins();
+    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
+    const auto refused = [&](uint64_t param, void* gradient, const weft_stream* stream, const char* why) {
+      const weft_status status = weft_reducer_ready(reducer, param, gradient, stream);
+      notes.expect(status == WEFT_ERR_ARG || status == WEFT_ERR_UNSUPPORTED, std::string(why) + ": taken");
+      notes.expect(has(Twins::error(reducer), why),
+                   "not '" + std::string(why) + "': " + Twins::error(reducer));
+      notes.expect(has(Twins::error(reducer), twins.tensors()[param].name),
+                   "no name: " + Twins::error(reducer));
+    };
+    const weft_stream* const on = twins.stream(0).view();
+    refused(0, memory.data(), on,
+            "is host memory, or freed, but weft_param says that it is on CUDA device 0");
+    refused(0, freed, on, "is host memory, or freed");
+    refused(0, second.get(), on, "is memory of another device");
+    refused(0, first.get() + 32, on, "ends in host memory");
+    refused(0, reinterpret_cast<char*>(first.get()) + 1, on, "not aligned");
+    refused(0, first.get(), nullptr, "say on which stream");
+    refused(0, first.get(), twins.stream(1).view(),
+            "the stream is of CUDA device 1, and the gradient is on device 0");
+    weft_stream wrong = *twins.stream(1).view();
+    wrong.device = 0;
+    refused(0, first.get(), &wrong, "the stream is one of device 1");
+    refused(2, first.get(), nullptr,
+            "is memory of CUDA device 0, but weft_param says that it is in host memory");
+    refused(2, memory.data(), on, "device streams");
+    // What is right is taken after all this.
+    notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
+    notes.expect(weft_reducer_ready(reducer, 1, second.get(), twins.stream(1).view()) == WEFT_OK, "there");
+    notes.expect(weft_reducer_ready(reducer, 2, memory.data(), nullptr) == WEFT_OK, "host");
+    notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_ERR_STATE, "twice");
+    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    weft_error error = WEFT_ERROR_INIT;
+    notes.expect(
+        weft_reducer_broadcast(reducer, nullptr, &error) != WEFT_OK && has(error.text, "is on a device"),
+        error.text);
+  }));
+  notes.check();
+}
+
+TEST_CASE("what reducers of devices cannot do is refused when they are created") {
+  const FakeCuda fake(2);
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const auto refused = [&](std::vector<Tensor> tensors, Twins::Options how, const char* why) {
+      Twins twins(r, tensors, how);
+      notes.expect(has(twins.created(), why), "not '" + std::string(why) + "': " + twins.created());
+    };
+    refused({{"far", {4}, WEFT_DTYPE_F32, 0}},
+            {.flags = WEFT_REDUCER_COPY_STRAYS, .mode = WEFT_GRADIENT_VIEW}, "COPY_STRAYS");
+    refused({{"gaps", {100'000, 1}, WEFT_DTYPE_F32, 0, {2, 1}}}, {}, "'gaps'");
+    const int64_t shape = 4;
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "far";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    param.device_kind = WEFT_DEVICE_CUDA;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    weft_reducer* reducer = nullptr;
+    weft_error error = WEFT_ERROR_INIT;
+    const auto create = [&] { return weft_reducer_create(r.comm, &options, &reducer, &error); };
+    param.device = 2;
+    notes.expect(create() == WEFT_ERR_ARG && has(error.text, "its device is 2; there are 2"), error.text);
+    param.device = 0;
+    param.flags = WEFT_PARAM_SPARSE;
+    notes.expect(create() == WEFT_ERR_UNSUPPORTED && has(error.text, "'far'"), error.text);
+  }));
+  notes.check();
+}
+
+TEST_CASE("ranks number their devices as they like, and agree on who shares one") {
+  const FakeCuda fake(2, 8, 30);
+  Notes notes;
+  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    // Rank 1 has on device 1 what rank 0 has on device 0.
+    const auto tensors = [&](bool alike) {
+      const int other = alike ? 1 - r.rank : 1;
+      return std::vector<Tensor>{{"a", {3}, WEFT_DTYPE_F32, r.rank}, {"b", {5}, WEFT_DTYPE_F32, other}};
+    };
+    {
+      Twins twins(r, tensors(true), {});
+      notes.expect(twins.created());
+      notes.expect(step(twins, 3, false));
+      notes.expect(twins.compare());
+    }
+    Twins twins(r, tensors(false), {});
+    notes.expect(has(twins.created(), "parameter 1 'b'"), "not named: " + twins.created());
+  }));
+  notes.check();
+}
+
+TEST_CASE("after a rank has left the others sum again what they kept of gradients on devices") {
+  const FakeCuda fake(2, 9, 60);
+  Notes notes;
+  std::atomic<int> begun{0};
+  notes.expect(run("shm", 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    constexpr int64_t kCount = 5000;
+    Stream stream(r.rank % 2);
+    DeviceBuffer<float> first(kCount, stream.device()), second(kCount, stream.device());
+    weft_param params[2] = {WEFT_PARAM_INIT, WEFT_PARAM_INIT};
+    const char* const names[] = {"a", "b"};
+    for (int p = 0; p < 2; p++) {
+      params[p] = {sizeof(weft_param), names[p], WEFT_DTYPE_F32, 1, &kCount, nullptr, WEFT_DEVICE_CUDA,
+                   stream.device(),    0};
+    }
+    const uint64_t limit = 0;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params;
+    options.param_count = 2;
+    options.bucket_limits = &limit;
+    options.bucket_limit_count = 1;
+    options.flags = WEFT_REDUCER_RETAIN;
+    weft_reducer* reducer = nullptr;
+    weft_error details = WEFT_ERROR_INIT;
+    const weft_status created = weft_reducer_create(r.comm, &options, &reducer, &details);
+    notes.expect(created == WEFT_OK, details.text);
+    if (created != WEFT_OK) return;
+    const auto mine = static_cast<float>(1 << r.rank);
+    const auto ready = [&](uint64_t p) {
+      DeviceBuffer<float>& gradient = p == 0 ? first : second;
+      gradient.write(stream, [&](size_t) { return mine; });
+      return weft_reducer_ready(reducer, p, gradient.get(), stream.view()) == WEFT_OK;
+    };
+    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
+    if (r.rank == 1) {
+      while (begun != 2) std::this_thread::yield();
+      ready(1);
+      weft_reducer_destroy(&reducer);
+      return;
+    }
+    begun++;
+    notes.expect(ready(0) && ready(1), "ready");
+    notes.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "the step has to fail");
+    weft_comm* next = nullptr;
+    notes.expect(weft_comm_shrink(r.comm, nullptr, &next, &details) == WEFT_OK, details.text);
+    if (next == nullptr) return;
+    const weft_status bound = weft_reducer_rebind(reducer, next, &details);
+    notes.expect(bound == WEFT_OK, details.text);
+    weft_comm_destroy(&r.comm);
+    r.comm = next;
+    notes.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK, Twins::error(reducer));
+    notes.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the first gradient");
+    notes.expect(second.read(stream) == std::vector<float>(kCount, 2.5f), "the second gradient");
+    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK && ready(1) && ready(0), "once more");
+    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    notes.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the next step");
+    weft_reducer_destroy(&reducer);
+  }));
+  notes.check();
+}
