@@ -17,11 +17,11 @@ COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
                "send_recv", "barrier"]
 
 
-def bench(*words, ranks=2):
+def bench(*words, ranks=2, iterations=3):
     """The JSON of a run that must succeed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", 3, "--no-pin", "--json", path],
+        result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", iterations, "--no-pin", "--json", path],
                            timeout=120)
         expect_equal(result.returncode, 0, result.stdout, result.stderr)
         return json.loads(path.read_text())
@@ -78,7 +78,7 @@ def test_replay():
         row = bench("step", "--manifest", path, "--replay", 0.5)["results"][0]
         expect(row["correct"] and row["median_us"] >= 20000 and row["exposed_us"] >= 0, "replayed", row)
         for mode in ("copy", "view"):
-            row = bench("step", "--manifest", path, "--mode", mode, "--replay", 1, "--replan", "model")["results"][0]
+            row = bench("step", "--manifest", path, "--mode", mode, "--replay", 10, "--replan", "model")["results"][0]
             buckets = int(re.search(r"in (\d+) buckets", row["details"]).group(1))
             expect(row["correct"] and buckets > 1, "the last gradients do not wait for the first ones", row)
         recorded.write_text(json.dumps({"ready_ms": {"p0": 1}}))
@@ -118,6 +118,49 @@ def test_counters():
     whole = bench("all_reduce", "--sizes", "1M", "--backend", "shm")
     expect_equal(whole["backend"], "shm")
     expect(whole["bytes_shared"] + whole["bytes_direct"] > 0 and whole["bytes_sent"] == 0, "bytes", whole)
+
+
+def test_check():
+    """a run beside an earlier one: what is slower or counts more is named, and the exit code says so"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "earlier.json"
+        words = ["all_reduce", "barrier", "--sizes", "4K", "--iterations", 30, "--no-pin"]
+        result = cases.run([WEFT, "bench", *words, "--json", path], timeout=120)
+        expect_equal(result.returncode, 0, result.stderr)
+        earlier = json.loads(path.read_text())
+
+        def compare(expected, **changes):
+            changed = json.loads(json.dumps(earlier))
+            for row in changed["results"]:
+                row.update({name: change(row[name]) for name, change in changes.items()})
+            path.write_text(json.dumps(changed))
+            result = cases.run([WEFT, "bench", *words, "--check", path], timeout=120)
+            expect_equal(result.returncode, expected, result.stdout, result.stderr)
+            return result.stdout
+
+        times = ("median_us", "median_low_us", "median_high_us")
+        expect("SLOWER" in compare(1, **{time: lambda us: us / 1e6 for time in times}), "a millionth of the time")
+        output = compare(0, **{time: lambda us: us * 1e6 for time in times})
+        expect("faster" in output and "SLOWER" not in output, "a million times as long", output)
+        long = {time: lambda us: us * 1e6 for time in times}
+        expect("ALLOCATIONS" in compare(1, allocations=lambda _: -5, **long), "fewer allocations")
+        for text in ("", "{}", '{"results": [{}]}', '{"machine": 1, "results": []}', '{"results": []}'):
+            path.write_text(text)
+            result = cases.run([WEFT, "bench", *words, "--check", path], timeout=120)
+            expect(result.returncode != 0 and str(path) in result.stderr, "it names the file", text, result)
+
+
+def test_counts():
+    """a collective and a step on shared memory fault on no pages once they are warm, and allocate only what they hand out"""
+    rows = bench("all_reduce", "--sizes", "8,1M", "--backend", "shm", "--warmup", 20, iterations=50)["results"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "many.json"
+        path.write_text(json.dumps({"name": "many", "params": [{"name": f"p{i}", "shape": [5000]} for i in range(1000)]}))
+        for mode in ("copy", "view"):
+            rows += bench("step", "--manifest", path, "--mode", mode, "--backend", "shm", "--warmup", 20,
+                          iterations=50)["results"]
+    for row in rows:
+        expect(row["page_faults"] < 10 and row["allocations"] < 10, "counts of a call", row)
 
 
 def test_manifests():

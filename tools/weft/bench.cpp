@@ -1,11 +1,14 @@
 // weft bench: measures collectives and gradient steps. Starts itself again as the ranks.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "bench_faults.h"
 #include "commands.h"
+#include "compare.h"
 #include "launch.h"
 #include "machine.h"
 #include "measure.h"
@@ -13,11 +16,18 @@
 
 namespace {
 
-// One rank. Returns 1 if a result was wrong.
+void write(const nlohmann::json& run, const std::string& path) {
+  std::ofstream file(path);
+  file << run.dump(1) << '\n';
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+// One rank. Returns 1 if a result was wrong, or something is slower than it was.
 int bench_rank(const BenchOptions& options, int rank_for_core) {
   const nlohmann::json machine = describe_machine();
   if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
   Job job(options.backend);
+  bool slower = false;
   std::vector<Result> results;
   for (const std::string& op : options.ops) {
     if (op == "step") {
@@ -32,9 +42,14 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
   if (job.rank() == 0) {
     print_results(results);
     std::fflush(stdout);
-    if (!options.json.empty()) write_results(results, machine, job, options);
+    const nlohmann::json run = json_of(results, machine, job, options);
+    if (!options.json.empty()) write(run, options.json);
+    if (!options.baseline.empty()) {
+      slower = !Baseline(options.baseline).compare(run, options.tolerance);
+    }
   }
   job.barrier();
+  if (slower) return 1;
   for (const Result& result : results) {
     if (!result.times.correct) return 1;
   }
@@ -46,6 +61,7 @@ void check_options(const BenchOptions& options) {
   parse_dtype(options.dtype);
   parse_op(options.op);
   for (const std::string& size : options.sizes) parse_bytes(size);
+  if (!options.baseline.empty()) Baseline(options.baseline);  // throws
   for (const std::string& op : options.ops) {
     if (op != "step" && op != "ready") check_collective(op);
     if (op == "step" && options.manifests.empty()) {
@@ -131,6 +147,16 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->add_flag("--joined", options->joined,
                   "this process is a rank already (started by mpirun, srun, ...)");
   bench->add_option("--json", options->json, "also write the results to this file");
+  bench
+      ->add_option(
+          "--check", options->baseline,
+          "what --json wrote in an earlier run: say what has become slower, or counts more page faults "
+          "or allocations; then the exit code is 1")
+      ->check(CLI::ExistingFile);
+  bench
+      ->add_option("--tolerance", options->tolerance,
+                   "of --check: a median may grow by this part, default 0.1")
+      ->check(CLI::Range(0.0, 10.0));
   add_bench_faults(*bench, exit_code);
   bench->callback([options, bench, &words, exit_code] {
     if (bench->got_subcommand("faults")) return;

@@ -120,7 +120,7 @@ Result ready_call(Job& job, uint64_t iterations, const Result& decrement) {
   Result result = row("ready", kCalls, measure(job, subject, iterations, 3));
   tiny.close_step();
   const double each_ns = result.times.median_us * 1e3 / kCalls;
-  result.details = fixed(each_ns) + " ns a call, " +
+  result.remarks = fixed(each_ns) + " ns a call, " +
                    fixed(result.times.median_us / decrement.times.median_us) +
                    " uncontended atomic decrements";
   return result;
@@ -148,7 +148,7 @@ std::vector<Result> bench_ready(Job& job, const BenchOptions& options) {
           row(creates ? "create" : "step_tiny", count, measure(job, subject, std::min(iterations, most), 1));
       const double each_ns = result.times.median_us * 1e3 / static_cast<double>(count);
       if (first_ns == 0) first_ns = each_ns;
-      result.details = fixed(each_ns) + " ns a parameter, " + fixed(each_ns / first_ns) + " of " +
+      result.remarks = fixed(each_ns) + " ns a parameter, " + fixed(each_ns / first_ns) + " of " +
                        std::to_string(kCounts[0]) + "'s";
       results.push_back(result);
     }

@@ -178,10 +178,11 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
                         [&](uint64_t round) { return !exact || step.holds_mean(round); }};
   Result result;
   result.work = "step " + manifest.name;
-  result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +
-                   std::to_string(step.bucket_count()) + " buckets, " +
-                   (options.view_mode ? "view" : "copy") + " mode" +
-                   (options.replan.empty() ? "" : ", re-planned by " + options.replan);
+  result.details =
+      std::to_string(manifest.params.size()) + " f32 gradients in " + std::to_string(step.bucket_count()) +
+      " buckets, " + (options.view_mode ? "view" : "copy") + " mode" +
+      (options.replan.empty() ? "" : ", re-planned by " + options.replan) +
+      (options.replay > 0 ? ", replayed" : "") + (options.hook.empty() ? "" : ", hook " + options.hook);
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;
   const double ranks = job.size();
@@ -191,15 +192,15 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
     const double backward_us = std::chrono::duration<double, std::micro>(step.when(backward->ns)).count();
     result.exposed_us = std::max(0.0, result.times.median_us - backward_us);
     std::ostringstream times;
-    times << std::fixed << std::setprecision(1) << ", " << result.exposed_us / 1e3
-          << " ms behind a backward of " << backward_us / 1e3 << " ms";
-    result.details += times.str();
+    times << std::fixed << std::setprecision(1) << result.exposed_us / 1e3 << " ms behind a backward of "
+          << backward_us / 1e3 << " ms";
+    result.remarks = times.str();
   }
   if (!options.hook.empty() && job.size() > 1) {
     std::ostringstream sent;
-    sent << ", hook " << options.hook << ": " << std::setprecision(3) << step.ratio() << " times less sent"
+    sent << (result.remarks.empty() ? "" : ", ") << std::setprecision(3) << step.ratio() << " times less sent"
          << (exact ? "" : ", results unchecked");
-    result.details += sent.str();
+    result.remarks += sent.str();
   }
   return result;
 }

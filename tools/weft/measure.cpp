@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+
+#include "counters.h"
 
 namespace {
 
@@ -26,23 +29,44 @@ std::vector<uint64_t> slowest(Job& job, const std::vector<uint64_t>& mine) {
   return worst;
 }
 
+// Which sorted values hold the median of what they are a sample of, with 99 %: by the binomial distribution,
+// as a normal one.
+std::pair<size_t, size_t> around_median(size_t count) {
+  const double half = 0.5 * static_cast<double>(count),
+               wide = 2.576 * 0.5 * std::sqrt(static_cast<double>(count));
+  const auto low = static_cast<size_t>(std::max(0.0, std::floor(half - wide)));
+  const auto high = static_cast<size_t>(std::ceil(half + wide));
+  return {low, std::min(high, count - 1)};
+}
+
+// A call's share of a count, on the rank that has most.
+double most(Job& job, uint64_t count, uint64_t calls) {
+  const std::vector<uint64_t> all = job.all_gather({count});
+  return static_cast<double>(*std::max_element(all.begin(), all.end())) / static_cast<double>(calls);
+}
+
 }  // namespace
 
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup) {
   std::vector<uint64_t> run_ns(iterations), wall_ns(iterations);
+  uint64_t page_faults = 0, allocations = 0;
   bool correct = true;
   for (uint64_t round = 0; round < warmup + iterations; ++round) {
     const uint64_t t0 = now_ns();
     subject.rewrite(round);
     const uint64_t t1 = now_ns();
+    const Counts before = count_now();  // before the barrier: nothing comes between it and the operation
     job.barrier();
     const uint64_t t2 = now_ns();
     subject.run();
     const uint64_t t3 = now_ns();
+    const Counts after = count_now();
     if (round == 0 || round + 1 == warmup + iterations) correct = subject.check(round) && correct;
     if (round < warmup) continue;
     run_ns[round - warmup] = t3 - t2;
     wall_ns[round - warmup] = t3 - t2 + t1 - t0;
+    page_faults += after.page_faults - before.page_faults;
+    allocations += after.allocations - before.allocations;
   }
   Times times;
   times.correct = job.all(correct);
@@ -50,7 +74,12 @@ Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t wa
   const std::vector<uint64_t> run = slowest(job, run_ns), wall = slowest(job, wall_ns);
   times.least_us = quantile_us(run, 0);
   times.median_us = quantile_us(run, 0.5);
+  const auto [low, high] = around_median(run.size());
+  times.median_low_us = static_cast<double>(run[low]) * 1e-3;
+  times.median_high_us = static_cast<double>(run[high]) * 1e-3;
   times.p99_us = quantile_us(run, 0.99);
   times.wall_median_us = quantile_us(wall, 0.5);
+  times.page_faults = most(job, page_faults, iterations);
+  times.allocations = most(job, allocations, iterations);
   return times;
 }

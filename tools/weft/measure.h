@@ -27,6 +27,8 @@ struct BenchOptions {
   bool pin = true;
   bool joined = false;  // this process is a rank already
   std::string json;
+  std::string baseline;    // of an earlier run's --json: what became slower
+  double tolerance = 0.1;  // of its medians
 };
 
 // What is called for every iteration, on every rank. `round` counts from 0.
@@ -38,11 +40,13 @@ struct Subject {
 
 struct Times {
   uint64_t iterations = 0;
-  double median_us = 0;  // of the slowest rank's times
+  double median_us = 0;                          // of the slowest rank's times
+  double median_low_us = 0, median_high_us = 0;  // the median lies between them with 99 %
   double p99_us = 0;
   double least_us = 0;
   double wall_median_us = 0;  // rewrite and operation together: arena buffers move cost into the rewrite
-  bool correct = false;       // on every rank, in the first and the last iteration
+  double page_faults = 0, allocations = 0;  // a call and the barrier before it, on the rank that has most
+  bool correct = false;                     // on every rank, in the first and the last iteration
 };
 
 // Collective over the job.
@@ -51,7 +55,8 @@ Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t wa
 // One line of the report.
 struct Result {
   std::string work;     // "all_reduce", or "step" and the manifest's name
-  std::string details;  // "sum f32 arena"
+  std::string details;  // "sum f32 arena": what was done
+  std::string remarks;  // what else was found
   uint64_t bytes = 0;
   uint64_t count = 0;
   double bus_factor = 0;  // busbw over algbw; 0: bandwidths mean nothing
@@ -67,7 +72,7 @@ std::vector<Result> bench_collective(Job& job, const BenchOptions& options, cons
 std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
 
-// On rank 0: the table on standard output, and the JSON file.
+// On rank 0: the table on standard output, and the same for programs.
 void print_results(const std::vector<Result>& results);
-void write_results(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
-                   const BenchOptions& options);
+nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
+                       const BenchOptions& options);

@@ -1,9 +1,7 @@
 // What the benchmarks found, for people and for programs.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "measure.h"
 #include "names.h"
@@ -24,31 +22,37 @@ void print_results(const std::vector<Result>& results) {
     const Times& t = result.times;
     const bool wide = result.bus_factor > 0;
     const double bandwidth = algorithm_bandwidth(result);
-    std::printf("%-16s %9s %11.2f %11.2f %11.2f %12.2f %8.2f %8.2f  %-12s %s%s\n", result.work.c_str(),
+    std::printf("%-16s %9s %11.2f %11.2f %11.2f %12.2f %8.2f %8.2f  %-12s %s%s%s%s\n", result.work.c_str(),
                 bytes_text(result.bytes).c_str(), t.median_us, t.p99_us, t.least_us, t.wall_median_us,
                 wide ? bandwidth : 0, wide ? bandwidth * result.bus_factor : 0, result.algorithm.c_str(),
-                result.details.c_str(), t.correct ? "" : "  WRONG RESULT");
+                result.details.c_str(), result.remarks.empty() ? "" : ", ", result.remarks.c_str(),
+                t.correct ? "" : "  WRONG RESULT");
   }
   std::printf(
       "Times are the slowest rank's; +rewrite is the operation and writing its input; algbw and busbw in "
       "GB/s.\n");
 }
 
-void write_results(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
-                   const BenchOptions& options) {
+nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
+                       const BenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const Result& result : results) {
     list.push_back(
         {{"work", result.work},
          {"details", result.details},
+         {"remarks", result.remarks},
          {"bytes", result.bytes},
          {"count", result.count},
          {"ranks", job.size()},
          {"iterations", result.times.iterations},
          {"median_us", result.times.median_us},
+         {"median_low_us", result.times.median_low_us},
+         {"median_high_us", result.times.median_high_us},
          {"p99_us", result.times.p99_us},
          {"min_us", result.times.least_us},
          {"wall_median_us", result.times.wall_median_us},
+         {"page_faults", result.times.page_faults},
+         {"allocations", result.times.allocations},
          {"exposed_us", result.exposed_us < 0 ? nlohmann::json() : nlohmann::json(result.exposed_us)},
          {"algbw_gb_s", algorithm_bandwidth(result)},
          {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
@@ -56,16 +60,13 @@ void write_results(const std::vector<Result>& results, const nlohmann::json& mac
          {"correct", result.times.correct}});
   }
   const weft_comm_info info = job.info();
-  const nlohmann::json whole = {{"machine", machine},
-                                {"backend", info.backend},
-                                {"bytes_shared", info.bytes_shared},
-                                {"bytes_direct", info.bytes_direct},
-                                {"bytes_sent", info.bytes_sent},
-                                {"transports", info.transports},
-                                {"memory", options.arena ? "arena" : "private"},
-                                {"pinned", options.pin},
-                                {"results", list}};
-  std::ofstream file(options.json);
-  file << whole.dump(1) << '\n';
-  if (!file.flush()) throw std::runtime_error("cannot write " + options.json);
+  return {{"machine", machine},
+          {"backend", info.backend},
+          {"bytes_shared", info.bytes_shared},
+          {"bytes_direct", info.bytes_direct},
+          {"bytes_sent", info.bytes_sent},
+          {"transports", info.transports},
+          {"memory", options.arena ? "arena" : "private"},
+          {"pinned", options.pin},
+          {"results", list}};
 }

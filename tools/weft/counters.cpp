@@ -1,0 +1,52 @@
+// operator new counts. The benchmarks' program replaces it for every library that it is linked to, libweft.so
+// among them.
+#include "counters.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<uint64_t> allocations{0};
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* const memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
+                           ? std::malloc(size == 0 ? 1 : size)
+                           : std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+// The other forms call these.
+void* operator new(std::size_t size) {
+  return allocate(size, 1);
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+Counts count_now() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return {static_cast<uint64_t>(usage.ru_minflt + usage.ru_majflt),
+          allocations.load(std::memory_order_relaxed)};
+}
