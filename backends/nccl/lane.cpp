@@ -99,11 +99,7 @@ Status Lane::look_at_stream() {
 }
 
 Status Lane::begin_meeting() {
-  if (communicator_->size() == 1) {
-    turn_ = communicator_->next_turn();
-    state_ = args_.coll == Coll::kBarrier ? State::kOver : State::kTurn;
-    return {};
-  }
+  if (communicator_->size() == 1) return begin_numbering();
   CollectiveArgs meeting;
   meeting.dtype = args_.dtype;
   state_ = State::kMeeting;
@@ -119,6 +115,10 @@ Status Lane::begin_numbering() {
     return {};
   }
   if (communicator_->rank() == 0) turn_ = communicator_->next_turn();
+  if (communicator_->size() == 1) {
+    state_ = State::kTurn;
+    return {};
+  }
   CollectiveArgs number;
   number.coll = Coll::kBroadcast;
   number.dtype = Dtype::kU64;

@@ -83,6 +83,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
             wrong += got[i] != static_cast<float>(n * (i % 1000 + size_t(round)) + n * (n - 1) / 2);
           }
           notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+          notes.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_OK, "barrier");
         }
       });
       CHECK(error == "");
