@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "device.h"
 #include "loopback/loopback.h"
 #include "shm/backend.h"
 #include "support/catch.h"
@@ -71,6 +72,11 @@ const Backend& composed_backend() {
   return module_backend("shm+ucx", &missing);
 }
 
+const Backend& nccl_backend() {
+  static Backend missing{};
+  return module_backend("nccl", &missing);
+}
+
 std::vector<int> hosts_of_two(int size) {
   std::vector<int> hosts;
   for (int r = 0; r < size; r++) hosts.push_back(r / 2);
@@ -105,6 +111,19 @@ constexpr BackendRow kRows[] = {
     {"shm+ucx, one host", composed_backend, run_processes, true, false, one_host, true},
     {"mpi, launched", mpi_backend, run_launched, true},
     {"shm+mpi, launched, hosts of two", composed_mpi_backend, run_launched, true, false, hosts_of_two, true},
+    {.name = "shm, CUDA", .backend = shm::backend, .run = run_threads, .devices = true},
+    {.name = "nccl over loopback, CUDA",
+     .backend = nccl_backend,
+     .run = run_threads,
+     .adds_partial_sums = true,
+     .over = loopback::backend,
+     .devices = true},
+    {.name = "nccl over shm, CUDA",
+     .backend = nccl_backend,
+     .run = run_threads,
+     .adds_partial_sums = true,
+     .over = shm::backend,
+     .devices = true},
     {"unix, threads", own_backend, run_threads},
     {"unix, processes", own_backend, run_processes, true},
     {"shm+unix, hosts of two", composed_own_backend, run_processes, true, false, hosts_of_two, true},
@@ -129,6 +148,11 @@ std::vector<BackendRow> backend_rows() {
   for (const BackendRow& row : kRows) {
     if (only != nullptr && std::string_view(row.name).find(only) == std::string_view::npos) continue;
     std::string detail;
+    if (row.devices && fake_devices(&detail) == nullptr) {
+      WARN(row.name << " is left out: " << detail);
+      continue;
+    }
+    if (row.over != nullptr) use_fake_nccl();
     const Backend& backend = row.backend();
     const BackendEntry* const entry = registry().find(backend.name);
     const Status status = entry != nullptr ? registry().probe(*entry, &detail) : backend.probe(&detail);
@@ -159,7 +183,14 @@ void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions 
   options.backend = &row.backend();
   options.comm.backend = options.backend->name;
   if (row.hosts != nullptr) options.hosts = row.hosts(size);
+  if (row.over != nullptr) options.host_backend = &row.over();
+  std::string why;
+  if (row.devices) {
+    options.accelerator = fake_devices(&why);
+    options.use_device = use_device;
+  }
   check(row.run(size, body, options));
+  if (row.devices) CHECK(device_problems() == "");
 }
 
 }  // namespace weft::test

@@ -18,7 +18,9 @@ struct BackendRow {
   bool simulated = false;  // one rank at a time: bodies start no threads
   // The number of each rank's simulated host; null: all are where they are.
   std::vector<int> (*hosts)(int size) = nullptr;
-  bool adds_partial_sums = false;  // sums have the reference's bits where they are exact alone
+  bool adds_partial_sums = false;      // sums have the reference's bits where they are exact alone
+  const Backend& (*over)() = nullptr;  // what a backend on devices lies over
+  bool devices = false;                // cases' buffers lie on devices, where that is supported
 };
 
 // All backends, with the modules of the build folder, or of the one that WEFT_TEST_MODULES names.

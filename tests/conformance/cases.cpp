@@ -8,6 +8,9 @@
 #include "blocks.h"
 #include "coll/variable.h"
 #include "core/arena.h"
+#include "core/capability.h"
+#include "core/context.h"
+#include "device.h"
 #include "support/kernels_reference.h"
 
 namespace weft::test {
@@ -134,6 +137,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   std::byte* data() { return memory_; }
+  HostBuffer whole() { return {memory_, size_ + kGuard}; }
   bool guard_intact() const {
     return std::all_of(memory_ + size_, memory_ + size_ + kGuard,
                        [](std::byte b) { return b == kUntouched; });
@@ -263,7 +267,9 @@ Status attempt(const Case& c, Rank& self) {
   // In place, src may lie within the buffer.
   const size_t at = args.src == nullptr ? 0 : static_cast<size_t>(args.src - from.data());
   if (!source.empty()) std::memcpy(from.data() + at, source.data(), source.size());
-  Status status = self.run(args);
+  const bool on_device = self.comm->context().accelerator() != nullptr &&
+                         check_capability({c.coll, c.dtype, c.op, kCudaDevices}).ok();
+  Status status = on_device ? run_on_device(self, args, {from.whole(), to.whole()}) : self.run(args);
   if (status.ok() && args.dst != nullptr) compare(c, self, args.dst, expected);
   self.expect(from.guard_intact() && to.guard_intact(), c.text() + ": wrote beyond a buffer");
   const bool kept = shared || source.empty() || std::memcmp(from.data(), source.data(), source.size()) == 0;

@@ -59,7 +59,10 @@ void run_all(int size, const std::vector<Case>& cases, Random& random) {
   for (const BackendRow& row : backend_rows()) {
     if (row.adds_partial_sums && exact_cases.empty()) exact_cases = exact(cases, size, random);
     run_on(row, size, [&](Rank& self) {
+      size_t at = 0;
       for (const Case& c : row.adds_partial_sums ? exact_cases : cases) {
+        // A fake device hands every copy to a thread.
+        if (row.devices && at++ % 5 != 0) continue;
         execute(c, self);
         if (!self.failures.empty()) return;
       }

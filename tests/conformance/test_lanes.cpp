@@ -4,6 +4,7 @@
 #include "backends.h"
 #include "base/text.h"
 #include "calls.h"
+#include "device.h"
 #include "support/catch.h"
 
 using namespace weft;
@@ -31,6 +32,43 @@ TEST_CASE("lanes are independent: each rank may start them in its own order") {
       self.expect(self.run(all_reduce(user)), "the user's lane meanwhile");
       self.expect(outstanding.wait(), "lanes");
       for (size_t i = 0; i < data.size(); i++) {
+        const std::vector<int32_t> sum(data[i].size(), static_cast<int32_t>(3 * i + 3));
+        self.expect(data[i] == sum, cat("sum ", i));
+      }
+      for (auto& lane : lanes) self.comm->close_lane(lane);
+    });
+  }
+}
+
+TEST_CASE("lanes of operations on devices are independent as well") {
+  for (const BackendRow& row : backend_rows()) {
+    if (!row.devices) continue;
+    run_on(row, 3, [](Rank& self) {
+      constexpr size_t kLanes = 3;
+      constexpr size_t kOperations = 6;
+      std::vector<std::shared_ptr<Lane>> lanes(kLanes);
+      for (auto& lane : lanes) self.expect(self.comm->open_lane(&lane), "open");
+      std::vector<std::vector<int32_t>> data;
+      std::vector<std::unique_ptr<DeviceOperation>> operations;
+      for (size_t i = 0; i < kLanes * kOperations; i++) {
+        std::vector<int32_t>& mine =
+            data.emplace_back(i % 3 == 0 ? 1 + i : 700 * i, static_cast<int32_t>(i) + self.rank);
+        operations.push_back(std::make_unique<DeviceOperation>(
+            self, all_reduce(mine),
+            std::array<HostBuffer, 2>{HostBuffer{raw(mine), mine.size() * sizeof mine[0]}, {}}));
+      }
+      Outstanding outstanding(self);
+      for (size_t k = 0; k < kOperations; k++) {
+        for (size_t l = 0; l < kLanes; l++) {
+          const size_t lane = (l + static_cast<size_t>(self.rank)) % kLanes;
+          DeviceOperation& operation = *operations[lane * kOperations + k];
+          self.expect(operation.prepare(*lanes[lane]), "prepare");
+          outstanding.submit(*lanes[lane], operation.args());
+        }
+      }
+      self.expect(outstanding.wait(), "lanes");
+      for (size_t i = 0; i < data.size(); i++) {
+        operations[i]->fetch();
         const std::vector<int32_t> sum(data[i].size(), static_cast<int32_t>(3 * i + 3));
         self.expect(data[i] == sum, cat("sum ", i));
       }

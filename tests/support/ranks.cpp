@@ -25,6 +25,8 @@ std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOp
   context_options.mode = options.mode;
   context_options.host = &host_ops();
   context_options.clock = options.clock;
+  context_options.accelerator = options.accelerator;
+  if (options.use_device != nullptr) options.use_device(self.rank);
   std::shared_ptr<Context> context;
   self.expect(Context::create(context_options, &context), "context");
   if (!context) return self.failures;
@@ -85,8 +87,11 @@ std::vector<std::string> run_threads(int size, const RankBody& body, const Ranks
       found[static_cast<size_t>(r)] = run_rank(
           self, body, options,
           [&](const std::shared_ptr<Context>& context, const Backend& backend, std::shared_ptr<Comm>* comm) {
-            return form(group, r, context, collectives_of(backend, options.comm.algorithms), options.comm,
-                        comm, options.hosts);
+            const Backend& host =
+                options.host_backend != nullptr ? *options.host_backend : loopback::backend();
+            MakeCollectives make = collectives_of(backend, options.comm.algorithms, &host);
+            if (options.accelerator != nullptr && !backend.on_device) make = staged_over(std::move(make));
+            return form(group, r, context, make, options.comm, comm, options.hosts);
           });
     });
   }

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
+#include "coll/staged.h"
 
 namespace weft::test {
 
@@ -102,7 +103,16 @@ std::unique_ptr<FdChannel> ThreadGroup::fds(int rank) {
   return std::make_unique<ThreadFds>(*this, rank);
 }
 
-MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms) {
+MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms, const Backend* host) {
+  if (backend.on_device) {
+    return [&backend, make_host = staged_over(collectives_of(*host, algorithms))](
+               BackendArgs args, std::unique_ptr<Collectives>* collectives) -> Status {
+      std::unique_ptr<Collectives> below;
+      WEFT_TRY(make_host(args, &below));
+      args.host_collectives = &below;
+      return backend.make_collectives(args, collectives);
+    };
+  }
   return
       [&backend, algorithms](const BackendArgs& args, std::unique_ptr<Collectives>* collectives) -> Status {
         if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
@@ -119,6 +129,15 @@ MakeCollectives collectives_of(const Backend& backend, const std::string& algori
       };
 }
 
+MakeCollectives staged_over(MakeCollectives make) {
+  return
+      [make = std::move(make)](const BackendArgs& args, std::unique_ptr<Collectives>* collectives) -> Status {
+        WEFT_TRY(make(args, collectives));
+        *collectives = staged(std::move(*collectives), args.exchange.rank(), args.exchange.size());
+        return {};
+      };
+}
+
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
             const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm,
             std::vector<int> hosts) {
@@ -130,6 +149,7 @@ Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& contex
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = Deadline::after(context->clock(), options.init_timeout_ms, options.init_timeout_ms);
   args.fds = &fds;
+  args.accelerator = context->options().accelerator;
   std::unique_ptr<Collectives> collectives;
   WEFT_TRY(make(args, &collectives));
   *comm = Comm::create(context, rank, group.size(), options, group.connect(rank), std::move(collectives));

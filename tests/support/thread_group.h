@@ -44,8 +44,11 @@ class ThreadGroup {
 
 // How a rank gets its collectives: from a backend (collectives_of), or as the test likes.
 using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr<Collectives>*)>;
-// algorithms: as WEFT_ALGORITHMS, for backends that move messages.
-MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "");
+// algorithms: as WEFT_ALGORITHMS, for backends that move messages. host: what backends on devices lie over.
+MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "",
+                               const Backend* host = nullptr);
+// The same, with device buffers by way of host memory.
+MakeCollectives staged_over(MakeCollectives make);
 
 // Form a rank's communicator. Collective over the group's ranks. hosts: the number of each rank's simulated
 // host, 0 if it has none.
