@@ -39,6 +39,7 @@ class NcclCollectives final : public Collectives {
     return {};
   }
   bool executes(Coll coll) const override { return below_->executes(coll); }
+  bool executes_on_device(Coll coll) const override { return below_->executes_on_device(coll); }
   bool progress() override { return below_->progress(); }
   bool settled() override { return below_->settled(); }
   bool outlives_sender() const override { return below_->outlives_sender(); }

@@ -79,6 +79,23 @@ bool has_blocks(Coll coll) {
   return coll >= Coll::kAllGatherV && coll <= Coll::kAllToAllV;
 }
 
+Coll even(Coll coll) {
+  switch (coll) {
+    case Coll::kAllGatherV:
+      return Coll::kAllGather;
+    case Coll::kReduceScatterV:
+      return Coll::kReduceScatter;
+    case Coll::kGatherV:
+      return Coll::kGather;
+    case Coll::kScatterV:
+      return Coll::kScatter;
+    case Coll::kAllToAllV:
+      return Coll::kAllToAll;
+    default:
+      return coll;
+  }
+}
+
 Status check_reduction(ReduceOp op, Dtype dtype) {
   if (!computes(dtype)) {
     return Status::error(Code::kUnsupported,

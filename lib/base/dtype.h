@@ -89,6 +89,7 @@ const char* name(Coll coll);
 bool is_reduction(Coll coll);  // has an op
 bool has_root(Coll coll);
 bool has_blocks(Coll coll);  // of different sizes (CollectiveArgs::blocks)
+Coll even(Coll coll);        // the same with blocks of one size; itself where it has none
 
 // Ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations integers;
 // floats of a byte are not reduced.

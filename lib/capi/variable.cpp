@@ -60,9 +60,16 @@ Status check_apart(const Call& call, const Given& given) {
 Status submit_blocks(Call* call, const BlockList& from, const BlockList& to, const void* src, void* dst) {
   call->args.src = bytes(src);
   call->args.dst = bytes(dst);
+  const Collectives& collectives = call->comm->rep->collectives();
+  const bool on_device = call->stream.kind != WEFT_DEVICE_HOST;
+  if (on_device && !collectives.executes_on_device(call->args.coll)) {
+    return Status::error(
+        Code::kUnsupported,
+        cat(name(call->args.coll), " of device memory is not supported by ", collectives.name()));
+  }
   call->kept =
-      std::make_shared<coll::VariableCall>(call->comm->rep->collectives(), static_cast<int>(call->rank),
-                                           static_cast<int>(call->size), from, to, &call->args);
+      std::make_shared<coll::VariableCall>(collectives, static_cast<int>(call->rank),
+                                           static_cast<int>(call->size), from, to, &call->args, on_device);
   return submit(call);
 }
 

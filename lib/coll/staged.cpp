@@ -16,10 +16,14 @@ class Staged final : public Collectives {
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     std::unique_ptr<CollectiveLane> inner;
     WEFT_TRY(inner_->open_lane(key, &inner));
-    *lane = std::make_unique<coll::StagedLane>(std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
+    auto made =
+        std::make_unique<coll::StagedLane>(std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
+    if (inner_->executes(Coll::kAllToAllV)) made->send_blocks_as_they_are();
+    *lane = std::move(made);
     return {};
   }
   bool executes(Coll coll) const override { return inner_->executes(coll); }
+  bool executes_on_device(Coll coll) const override { return has_blocks(coll) || inner_->executes(coll); }
   bool progress() override { return inner_->progress(); }
   bool settled() override { return inner_->settled(); }
   bool outlives_sender() const override { return inner_->outlives_sender(); }

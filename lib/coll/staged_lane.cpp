@@ -1,6 +1,7 @@
 #include "coll/staged_lane.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/round_up.h"
@@ -10,13 +11,13 @@ namespace weft::coll {
 
 StagedShape staged_shape(const CollectiveArgs& args, int rank, int size) {
   const bool root = rank == args.peer;
-  switch (args.coll) {
+  switch (even(args.coll)) {
     case Coll::kAllReduce:
       return {1, 1, 1, true};
     case Coll::kReduce:
       return {1, root ? 1 : 0, 1, true};
     case Coll::kBroadcast:
-      return {root ? 1 : 0, root ? 0 : 1, 1, true};
+      return {root ? 1 : 0, root && args.dst == args.src ? 0 : 1, 1, true};
     case Coll::kAllGather:
       return {1, size, size + 1};
     case Coll::kReduceScatter:
@@ -34,6 +35,13 @@ StagedShape staged_shape(const CollectiveArgs& args, int rank, int size) {
     default:
       return {};  // barrier
   }
+}
+
+uint64_t staged_count(const CollectiveArgs& args, int size) {
+  // Ranks of all_to_all_v do not know each other's: whoever compared them has found the longest.
+  if (args.blocks == nullptr || args.coll == Coll::kAllToAllV) return args.count;
+  const uint64_t* const counts = args.blocks->from.counts;
+  return *std::max_element(counts, counts + size);
 }
 
 uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_bytes) {
@@ -75,6 +83,12 @@ Staging::~Staging() {
 
 StagedLane::~StagedLane() = default;
 
+void StagedLane::send_blocks_as_they_are() {
+  const auto n = static_cast<size_t>(size_);
+  cut_.resize(3 * n);
+  cut_blocks_ = {{cut_.data(), cut_.data() + 2 * n}, {cut_.data() + n, cut_.data() + 2 * n}};
+}
+
 Status StagedLane::prepare(const DeviceCall& call) {
   {
     const std::lock_guard lock(mutex_);
@@ -106,7 +120,8 @@ void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
   status_ = Status();
   shape_ = staged_shape(args, rank_, size_);
   chunk_ = staged_chunk(shape_, dtype_size(args.dtype), slot_bytes_);
-  chunks_ = std::max<uint64_t>((args.count + chunk_ - 1) / chunk_, 1);
+  count_ = staged_count(args, size_);
+  chunks_ = std::max<uint64_t>((count_ + chunk_ - 1) / chunk_, 1);
   filled_ = travelled_ = drained_ = 0;
   arrived_ = travels_ = false;
 }
@@ -161,6 +176,7 @@ bool StagedLane::travel() {
     part.device = nullptr;
     part.whole = &whole_;
     part.count = elements(travelled_);
+    if (args_.blocks != nullptr) cut_blocks(travelled_, &part);
     std::byte* const memory = staging_->slot(travelled_).memory;
     // A rank that has no src or dst gives none.
     part.src = shape_.in > 0 || args_.coll == Coll::kBroadcast ? memory : nullptr;
@@ -186,8 +202,38 @@ bool StagedLane::drain() {
   return true;
 }
 
-uint64_t StagedLane::elements(uint64_t chunk) const {
-  return std::min(chunk_, args_.count - chunk * chunk_);
+uint64_t StagedLane::clipped(uint64_t chunk, uint64_t count) const {
+  return std::min(chunk_, count - std::min(count, chunk * chunk_));
+}
+
+StagedLane::Extent StagedLane::extent(uint64_t chunk, uint64_t block, bool in) const {
+  const uint64_t done = chunk * chunk_;
+  if (args_.blocks == nullptr) return {block * count_ + done, clipped(chunk, count_)};
+  const BlockList& list = in ? args_.blocks->from : args_.blocks->to;
+  // A buffer of one block alone has this rank's, at its beginning.
+  const bool all = (in ? shape_.in : shape_.out) == size_;
+  const int rank = all ? static_cast<int>(block) : rank_;
+  return {(all ? list.offset(rank) : 0) + done, clipped(chunk, list.count(rank))};
+}
+
+// The chunk as the collective that inner_ executes: one of equal blocks, of which the shorter ones are padded
+// with what is in the slot, or one of just these.
+void StagedLane::cut_blocks(uint64_t chunk, CollectiveArgs* part) {
+  part->tag = 0;
+  if (cut_.empty()) {
+    part->coll = even(args_.coll);
+    part->blocks = nullptr;
+    return;
+  }
+  const auto n = static_cast<size_t>(size_);
+  for (size_t r = 0; r < n; r++) {
+    cut_[r] = clipped(chunk, args_.blocks->from.counts[r]);
+    cut_[n + r] = clipped(chunk, args_.blocks->to.counts[r]);
+    cut_[2 * n + r] = r * elements(chunk);
+  }
+  part->blocks = &cut_blocks_;
+  part->count =
+      args_.coll == Coll::kAllToAllV ? 0 : std::accumulate(cut_.begin(), cut_.begin() + size_, uint64_t{0});
 }
 
 std::byte* StagedLane::out_area(uint64_t chunk) {
@@ -205,9 +251,11 @@ void StagedLane::copy_blocks(uint64_t chunk, bool in) {
   const auto blocks = static_cast<uint64_t>(in ? shape_.in : shape_.out);
   std::byte* const staged = in ? staging_->slot(chunk).memory : out_area(chunk);
   for (uint64_t block = 0; block < blocks && status_.ok(); block++) {
-    const uint64_t at = (block * args_.count + chunk * chunk_) * element;
-    std::byte* const part = staged + block * size;
-    fail(in ? staging_->copy_in(part, args_.src + at, size) : staging_->copy_out(args_.dst + at, part, size));
+    const Extent part = extent(chunk, block, in);
+    if (part.count == 0) continue;
+    const uint64_t at = part.begin * element, bytes = part.count * element;
+    std::byte* const to = staged + block * size;
+    fail(in ? staging_->copy_in(to, args_.src + at, bytes) : staging_->copy_out(args_.dst + at, to, bytes));
   }
 }
 

@@ -13,7 +13,7 @@
 namespace weft::coll {
 
 // What a chunk of each of a collective's blocks is copied to and from. Blocks of a buffer lie one behind the
-// other, `count` elements each, as all_gather's dst does.
+// other, `count` elements each, as all_gather's dst does, or where the call's lists say.
 struct StagedShape {
   int in = 0;             // blocks of src on this rank
   int out = 0;            // blocks of dst
@@ -21,6 +21,8 @@ struct StagedShape {
   bool in_place = false;  // src and dst share them
 };
 StagedShape staged_shape(const CollectiveArgs& args, int rank, int size);
+// Elements of the longest block, equal on all ranks.
+uint64_t staged_count(const CollectiveArgs& args, int size);
 // Elements of a block in a chunk: a function of what all ranks know.
 uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_bytes);
 
@@ -75,6 +77,8 @@ class StagedLane final : public CollectiveLane {
         size_(size),
         slot_bytes_(slot_bytes) {}
   ~StagedLane() override;
+  // Before the first operation: inner executes blocks of different sizes. Otherwise they are padded.
+  void send_blocks_as_they_are();
 
   Status prepare(const DeviceCall& call) override;
   void start(const CollectiveArgs& args, uint64_t slot) override;
@@ -97,7 +101,15 @@ class StagedLane final : public CollectiveLane {
   bool drain();
   bool look(DeviceEvent event);
   void copy_blocks(uint64_t chunk, bool in);
-  uint64_t elements(uint64_t chunk) const;
+  void cut_blocks(uint64_t chunk, CollectiveArgs* part);
+  // Elements of a block's part in the chunk, and where that begins in src or dst.
+  struct Extent {
+    uint64_t begin = 0;
+    uint64_t count = 0;
+  };
+  Extent extent(uint64_t chunk, uint64_t block, bool in) const;
+  uint64_t clipped(uint64_t chunk, uint64_t count) const;
+  uint64_t elements(uint64_t chunk) const { return clipped(chunk, count_); }
   std::byte* out_area(uint64_t chunk);
   void fail(const Status& status);
 
@@ -109,6 +121,9 @@ class StagedLane final : public CollectiveLane {
   std::mutex mutex_;
   std::map<int, std::unique_ptr<Staging>> stagings_;  // by device; guarded by mutex_; entries stay
   uint64_t inner_slot_ = 0;                           // operations of inner_
+  // Of the travelling chunk's blocks: counts of both lists, and offsets; empty: blocks are padded.
+  std::vector<uint64_t> cut_;
+  Blocks cut_blocks_;
 
   // The running operation, if its buffers lie on a device. Chunks drained_ <= travelled_ <= filled_.
   Staging* staging_ = nullptr;
@@ -116,7 +131,8 @@ class StagedLane final : public CollectiveLane {
   WholeCall whole_;
   StagedShape shape_;
   Status status_;
-  uint64_t chunk_ = 0;    // elements of a block
+  uint64_t count_ = 0;    // elements of the longest block
+  uint64_t chunk_ = 0;    // of each block in a chunk
   uint64_t chunks_ = 0;   // at least 1
   bool arrived_ = false;  // the program's stream
   uint64_t filled_ = 0;   // copies into pinned memory were started

@@ -18,14 +18,16 @@ uint64_t digest(const BlockList& list, int size) {
 }  // namespace
 
 VariableCall::VariableCall(const Collectives& collectives, int rank, int size, const BlockList& from,
-                           const BlockList& to, CollectiveArgs* args) {
+                           const BlockList& to, CollectiveArgs* args, bool on_device) {
   blocks_.from = keep(from_, from, size);
   blocks_.to = keep(to_, to, size);
   args->blocks = &blocks_;
   const bool agreed = args->coll != Coll::kAllToAllV;
   args->count = agreed ? std::accumulate(from_.begin(), from_.begin() + size, uint64_t{0}) : 0;
   args->tag = agreed ? digest(blocks_.from, size) : 0;
-  const bool executes = collectives.executes(args->coll);
+  bool executes = on_device ? collectives.executes_on_device(args->coll) : collectives.executes(args->coll);
+  // The program of long blocks works on device memory, too, and pads nothing.
+  if (on_device && skewed(*args, size)) executes = false;
   if (!executes || !agreed) program_ = variable_program(*args, rank, size, executes);
   args->program = program_.get();
 }

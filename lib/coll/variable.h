@@ -17,9 +17,9 @@ class VariableCall {
  public:
   // `from` and `to` as in Blocks; offsets that are null: blocks lie one after the other. Fills args' blocks,
   // count, tag and program, and leaves the rest, which is complete. Counts were checked: their sums are small
-  // enough.
+  // enough. on_device: the call will have a device when it runs.
   VariableCall(const Collectives& collectives, int rank, int size, const BlockList& from, const BlockList& to,
-               CollectiveArgs* args);
+               CollectiveArgs* args, bool on_device = false);
 
  private:
   BlockList keep(std::vector<uint64_t>& arrays, const BlockList& list, int size) const;

@@ -42,7 +42,9 @@ class VariableProgram : public Program {
   }
   // The collective that the stage is.
   void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst) const {
+    const DeviceCall* const device = stage->device;
     *stage = args_;
+    stage->device = device;
     stage->coll = coll;
     stage->blocks = nullptr;
     stage->tag = 0;
@@ -58,7 +60,7 @@ class VariableProgram : public Program {
   std::unique_ptr<std::byte, FreeBytes> scratch_;
 };
 
-// all_gather_v of long blocks: a broadcast of each, straight into place.
+// all_gather_v of long blocks: a broadcast of each, straight into place. On a device as well.
 class Broadcasts final : public VariableProgram {
  public:
   using VariableProgram::VariableProgram;
@@ -67,7 +69,7 @@ class Broadcasts final : public VariableProgram {
   Status next(CollectiveArgs* stage, Next* what) override {
     const uint64_t own = blocks().to.count(rank_) * element_;
     std::byte* const place = args_.dst + blocks().to.offset(rank_) * element_;
-    if (copied_ < own && place != args_.src) {
+    if (stage->device == nullptr && copied_ < own && place != args_.src) {
       const uint64_t bytes = std::min(kPieceBytes, own - copied_);
       std::memcpy(place + copied_, args_.src + copied_, bytes);
       copied_ += bytes;
@@ -77,7 +79,9 @@ class Broadcasts final : public VariableProgram {
     while (next_ < size_ && blocks().to.count(next_) == 0) next_++;
     if (next_ == size_) return {};
     std::byte* const at = args_.dst + blocks().to.offset(next_) * element_;
-    set(stage, Coll::kBroadcast, blocks().to.count(next_), at, at);
+    // The root's own block is in place by now; a device's comes with the broadcast.
+    const bool from_src = stage->device != nullptr && next_ == rank_;
+    set(stage, Coll::kBroadcast, blocks().to.count(next_), from_src ? args_.src : at, at);
     stage->peer = next_++;
     *what = Next::kRun;
     return {};
@@ -108,27 +112,13 @@ class Pieces final : public VariableProgram {
       return {};
     }
     pack();
-    set(stage, plain(), count_, in_, out_);
+    set(stage, even(args_.coll), count_, in_, out_);
     runs_ = met_ = true;
     *what = Next::kRun;
     return {};
   }
 
  private:
-  Coll plain() const {
-    switch (args_.coll) {
-      case Coll::kAllGatherV:
-        return Coll::kAllGather;
-      case Coll::kReduceScatterV:
-        return Coll::kReduceScatter;
-      case Coll::kGatherV:
-        return Coll::kGather;
-      case Coll::kScatterV:
-        return Coll::kScatter;
-      default:
-        return Coll::kAllToAll;
-    }
-  }
   // Whether this rank gives, and takes, a block of each rank; else one.
   bool gives_all() const {
     if (args_.coll == Coll::kScatterV) return is_root();
@@ -220,7 +210,9 @@ class Agreed final : public VariableProgram {
         uint64_t longest = 0;
         WEFT_TRY(compare(&longest));
         if (executes_) {
-          *stage = args_;
+          // Of a device's blocks the longest is told (lib/coll/staged): the count of the call is 0.
+          set(stage, args_.coll, stage->device != nullptr ? longest : 0, args_.src, args_.dst);
+          stage->blocks = args_.blocks;
           *what = Next::kRun;
           return {};
         }
@@ -259,6 +251,7 @@ class Agreed final : public VariableProgram {
     std::copy_n(blocks().to.counts, n, std::copy_n(blocks().from.counts, n, mine));
     set(stage, Coll::kAllGather, 2 * n, reinterpret_cast<const std::byte*>(mine), scratch_.get());
     stage->dtype = Dtype::kU64;
+    stage->device = nullptr;
     return {};
   }
 
@@ -267,7 +260,7 @@ class Agreed final : public VariableProgram {
     for (int from = 0; from < size_; from++) {
       for (int to = 0; to < size_; to++) {
         const uint64_t sent = sends(from, to), taken = takes(from, to);
-        if (from != to) *longest = std::max(*longest, sent);
+        if (from != to || executes_) *longest = std::max(*longest, sent);
         if (sent == taken) continue;
         return Status::error(Code::kMismatch,
                              cat("in all_to_all_v ", weft::name(args_.dtype), " rank ", from, " sends ", sent,
@@ -285,17 +278,28 @@ class Agreed final : public VariableProgram {
   std::unique_ptr<Pieces> pieces_;
 };
 
+uint64_t longest_of(const CollectiveArgs& args, int size) {
+  const uint64_t* const counts = args.blocks->from.counts;
+  return *std::max_element(counts, counts + size);
+}
+uint64_t padded_bytes(const CollectiveArgs& args, int size) {
+  return longest_of(args, size) * static_cast<uint64_t>(size) * dtype_size(args.dtype);
+}
+
 }  // namespace
+
+bool skewed(const CollectiveArgs& args, int size) {
+  if (args.coll != Coll::kAllGatherV) return false;
+  const uint64_t padded = padded_bytes(args, size);
+  return padded > kPaddedBytes && padded / 2 > args.count * dtype_size(args.dtype);
+}
 
 std::unique_ptr<Program> variable_program(const CollectiveArgs& args, int rank, int size, bool executes) {
   if (args.coll == Coll::kAllToAllV) return std::make_unique<Agreed>(args, rank, size, executes);
-  const uint64_t* const counts = args.blocks->from.counts;
-  const uint64_t longest = *std::max_element(counts, counts + size);
-  const uint64_t padded = longest * static_cast<uint64_t>(size) * dtype_size(args.dtype);
-  if (args.coll == Coll::kAllGatherV && padded > kPaddedBytes) {
+  if (args.coll == Coll::kAllGatherV && padded_bytes(args, size) > kPaddedBytes) {
     return std::make_unique<Broadcasts>(args, rank, size);
   }
-  return std::make_unique<Pieces>(args, rank, size, longest);
+  return std::make_unique<Pieces>(args, rank, size, longest_of(args, size));
 }
 
 }  // namespace weft::coll

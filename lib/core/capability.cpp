@@ -20,8 +20,8 @@ constexpr Row kRows[] = {
 }  // namespace
 
 Status check_capability(const Capability& wanted) {
-  // Programs (core/program.h) work on host memory.
-  if (wanted.device_kind != 0 && (has_blocks(wanted.coll) || wanted.coll == Coll::kSparseAllReduce)) {
+  // What a sparse sum is made of lies in host memory.
+  if (wanted.device_kind != 0 && wanted.coll == Coll::kSparseAllReduce) {
     return Status::error(Code::kUnsupported, cat(name(wanted.coll), " of device memory is not supported"));
   }
   if (!is_reduction(wanted.coll)) return {};

@@ -172,6 +172,8 @@ class Collectives {
   virtual bool progress() { return false; }
   // Whether its lanes execute the collective themselves. Others are made of what they do (core/program.h).
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
+  // The same for buffers on a device.
+  virtual bool executes_on_device(Coll coll) const { return executes(coll); }
   virtual bool settled() { return true; }
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }

@@ -17,6 +17,7 @@ void ProgramLane::start(const CollectiveArgs& args, uint64_t slot) {
     return below_->start(told, below_slot_++);
   }
   dtype_ = args.dtype;
+  device_ = args.device;
   staged_ = over_ = false;
   result_ = Status();
 }
@@ -36,6 +37,7 @@ Poll ProgramLane::poll() {
 Poll ProgramLane::advance() {
   CollectiveArgs stage;
   stage.dtype = dtype_;
+  stage.device = device_;
   Program::Next next = Program::Next::kOver;
   Status status = program_->next(&stage, &next);
   if (!status.ok()) {

@@ -19,7 +19,8 @@ class Program {
     kOver,
   };
   // What follows, now that the stage before it has succeeded. A bounded amount of work (about a megabyte).
-  // The same stages on all ranks. *stage is a barrier with the call's dtype.
+  // The same stages on all ranks. *stage is a barrier with the call's dtype and device: a stage on memory of
+  // the program's own has none.
   virtual Status next(CollectiveArgs* stage, Next* what) = 0;
   // Static; null: that of its last stage.
   virtual const char* name() const = 0;
@@ -49,6 +50,7 @@ class ProgramLane final : public CollectiveLane {
   uint64_t below_slot_ = 0;  // a program takes several
   WholeCall whole_;
   Dtype dtype_ = Dtype::kU8;
+  const DeviceCall* device_ = nullptr;
   Program* program_ = nullptr;  // of the running operation; null: it is the lane's below
   bool staged_ = false;         // a stage runs
   bool over_ = false;
