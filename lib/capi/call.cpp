@@ -74,6 +74,14 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
   return {};
 }
 
+Status prepare_on_device(const Call& call, DeviceCall* device) {
+  Comm& comm = *call.comm->rep;
+  std::shared_ptr<Lane> lane;
+  WEFT_TRY(comm.lane_for(call.args, &lane));
+  *device = {WEFT_DEVICE_CUDA, call.stream.device, comm.context().accelerator(), call.stream.handle};
+  return lane->prepare(*device);
+}
+
 namespace {
 
 // As submit, for buffers on a device, in the order of its stream.
@@ -81,11 +89,11 @@ Status submit_on_device(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
   Context& context = comm->context();
   if (comm->failed()) return comm->failure();
+  const StreamArgs& stream = call->stream;
+  DeviceCall device;
+  WEFT_TRY(prepare_on_device(*call, &device));
   std::shared_ptr<Lane> lane;
   WEFT_TRY(comm->lane_for(call->args, &lane));
-  const StreamArgs& stream = call->stream;
-  DeviceCall device = {WEFT_DEVICE_CUDA, stream.device, context.accelerator(), stream.handle};
-  WEFT_TRY(lane->prepare(device));
   // Before the stream waits for it: nothing may go wrong between that and the lane.
   std::unique_ptr<weft_request> made;
   if (call->request != nullptr) made = std::make_unique<weft_request>(comm->shared_context());
@@ -107,6 +115,7 @@ Status submit_on_device(Call* call) {
   request->device = device;
   request->args = call->args;
   request->args.device = &request->device;
+  request->kept = std::move(call->kept);
   request->deadline = comm->op_deadline(call->timeout_ms);
   *call->request = request;
   lane->submit(request);

@@ -41,6 +41,9 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
 // Run it, or queue it.
 Status submit(Call* call);
 
+// What a call on a device's stream needs, before it is queued and ordered with the stream; may take long.
+Status prepare_on_device(const Call& call, DeviceCall* device);
+
 inline const std::byte* bytes(const void* pointer) {
   return static_cast<const std::byte*>(pointer);
 }

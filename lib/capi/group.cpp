@@ -17,12 +17,13 @@ void GroupEnd::completed(const Status& status) {
 Status Group::add(Call* call) {
   if (!owned()) return Status::error(Code::kState, "another thread has opened a group on the communicator");
   const std::shared_ptr<Comm>& comm = comm_.rep;
-  if (call->stream.kind != WEFT_DEVICE_HOST) {
-    return Status::error(Code::kUnsupported, "a group takes no calls on a device's stream");
-  }
   if (comm->failed()) return comm->failure();
   auto request = std::make_unique<weft_request>(comm->shared_context());
   request->args = call->args;
+  if (call->stream.kind != WEFT_DEVICE_HOST) {
+    WEFT_TRY(prepare_on_device(*call, &request->device));
+    request->args.device = &request->device;
+  }
   request->kept = std::move(call->kept);
   queued_.push_back({request.get(), call->timeout_ms});
   if (call->request != nullptr) {
@@ -33,17 +34,35 @@ Status Group::add(Call* call) {
   return {};
 }
 
+// None of a group's calls comes behind another's in their streams: what each of them waits for is noted
+// before the first lets its stream wait.
+void Group::order_with_streams(std::vector<Queued>* queued) {
+  StreamGate& gate = comm_.rep->context().gate();
+  for (Queued& q : *queued) {
+    if (q.request->args.device == nullptr) continue;
+    DeviceCall& device = q.request->device;
+    q.refused = gate.enter(device.device, device.stream, &device);
+  }
+  for (Queued& q : *queued) {
+    if (q.request->args.device == nullptr || !q.refused.ok()) continue;
+    q.refused = gate.hold(q.request->device);
+  }
+}
+
 void Group::launch(const std::shared_ptr<GroupEnd>& end) {
   const std::shared_ptr<Comm> comm = comm_.rep;
-  for (const Queued& queued : std::exchange(queued_, {})) {
+  std::vector<Queued> all = std::exchange(queued_, {});
+  order_with_streams(&all);
+  for (Queued& queued : all) {
     weft_request* const request = queued.request;
     request->group_end = end;
     request->deadline = comm->op_deadline(queued.timeout_ms);
     std::shared_ptr<Lane> lane;
-    if (Status status = comm->lane_for(request->args, &lane); !status.ok()) {
-      request->complete(std::move(status));
-    } else {
+    if (queued.refused.ok()) queued.refused = comm->lane_for(request->args, &lane);
+    if (queued.refused.ok()) {
       lane->submit(request);
+    } else {
+      request->complete(std::move(queued.refused));
     }
   }
   comm->context().engine().notify();

@@ -33,15 +33,19 @@ class Group {
 
   bool owned() const { return owner_ == std::this_thread::get_id(); }
   Status add(Call* call);
-  // Hand everything to the lanes, in order. A null end: the communicator is closed, and nobody waits.
+  // Hand everything to the lanes, in order; calls on streams of devices wait for those, and those for them. A
+  // null end: the communicator is closed, and nobody waits.
   void launch(const std::shared_ptr<GroupEnd>& end);
   size_t size() const { return queued_.size(); }
 
  private:
   struct Queued {
-    weft_request* request;
-    int64_t timeout_ms;
+    weft_request* request = nullptr;
+    int64_t timeout_ms = 0;
+    Status refused = {};  // by the device
   };
+  void order_with_streams(std::vector<Queued>* queued);
+
   weft_comm& comm_;
   const std::thread::id owner_;
   std::vector<Queued> queued_;

@@ -35,9 +35,8 @@ class FakeCuda {
     fake_cuda_setup(devices, seed, delay_us);
   }
   ~FakeCuda() {
-    CHECK(std::string(fake_cuda_problems()).empty());
-    CHECK(std::string(fake_cuda_live()).empty());
-    INFO(std::string(fake_cuda_problems()) + std::string(fake_cuda_live()));
+    CHECK(std::string(fake_cuda_problems()) == "");
+    CHECK(std::string(fake_cuda_live()) == "");
     CHECK(unsetenv("WEFT_CUDA_RUNTIME") == 0);
   }
   FakeCuda(const FakeCuda&) = delete;
