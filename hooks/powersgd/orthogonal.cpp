@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/bucket.h"
+#include "core/device.h"
 
 namespace weft::hook_powersgd {
 namespace {
@@ -11,14 +12,17 @@ namespace {
 // Of a column's norm, what is left of it beside the columns before it: below that it is rounding errors.
 constexpr double kDependent = 1e-5;
 
+// The sum of partial ones, as a GPU's threads add (kernels/cuda/orthonormal.h).
 double dot(const float* a, const float* b, uint64_t count) {
-  double sums[4] = {};
-  uint64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    for (uint64_t k = 0; k < 4; k++) sums[k] += double{a[i + k]} * double{b[i + k]};
+  double sums[kDotPartial] = {};
+  for (uint64_t begin = 0; begin < count; begin += kDotPartial) {
+    const uint64_t some = std::min<uint64_t>(kDotPartial, count - begin);
+    for (uint64_t k = 0; k < some; k++) sums[k] += double{a[begin + k]} * double{b[begin + k]};
   }
-  for (; i < count; i++) sums[0] += double{a[i]} * double{b[i]};
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (uint64_t half = kDotPartial / 2; half > 0; half /= 2) {
+    for (uint64_t k = 0; k < half; k++) sums[k] += sums[k + half];
+  }
+  return sums[0];
 }
 
 void scale(float* column, uint64_t rows, double factor) {

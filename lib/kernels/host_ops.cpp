@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/float_environment.h"
+#include "kernels/select.h"
 #include "kernels/targets.h"
 
 // Compile this file once for each instruction set.
@@ -94,7 +95,8 @@ struct Name {
   }
 };
 constexpr Name kName;
-constexpr DeviceOps kOps{kName.text, fold, copy, accumulate, quantize, dequantize, low_rank, squares};
+constexpr DeviceOps kOps{kName.text, fold,     copy,    accumulate,    quantize,
+                         dequantize, low_rank, squares, select_largest};
 
 }  // namespace
 

@@ -1,5 +1,7 @@
-// Sums of squares, in f64, for every instruction set: for norms of gradients. Called through host_ops.cpp. A
-// sum is that of 8 partial ones, whatever the width of vectors.
+// Sums of squares, in f64, for every instruction set: for norms of gradients. Called through host_ops.cpp.
+// Stretches of values and partial sums of each are those of a GPU's threads (kernels/cuda/squares.h),
+// whatever the width of vectors.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -18,7 +20,16 @@ namespace weft {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kPartial = 8;
+constexpr size_t kPartial = kSquaresPartial;
+
+// The sum of all: halves onto halves.
+template <size_t kCount>
+double total(std::array<double, kCount>& partial) {
+  for (size_t half = kCount / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; i++) partial[i] += partial[i + half];
+  }
+  return partial[0];
+}
 
 // Elements as f64.
 template <class E, class D>
@@ -31,29 +42,40 @@ HWY_INLINE hn::Vec<D> load_wide(D d, const std::byte* from) {
 }
 
 template <class E>
-double sum_of_squares(const SquaresArgs& args) {
+double sum_of_stretch(const std::byte* src, uint64_t count) {
   constexpr uint64_t kSize = sizeof(typename E::Stored);
   const hn::CappedTag<double, kPartial> d;
   constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<double, kPartial>());
   constexpr size_t kVectors = kPartial / kLanes;
   decltype(hn::Zero(d)) sums[kVectors];
   for (auto& sum : sums) sum = hn::Zero(d);
-  const uint64_t whole = args.count / kPartial * kPartial;
+  const uint64_t whole = count / kPartial * kPartial;
   for (uint64_t i = 0; i < whole; i += kPartial) {
     for (size_t v = 0; v < kVectors; v++) {
-      const auto values = load_wide<E>(d, args.src + (i + v * kLanes) * kSize);
+      const auto values = load_wide<E>(d, src + (i + v * kLanes) * kSize);
       sums[v] = hn::Add(sums[v], hn::Mul(values, values));
     }
   }
   std::array<double, kPartial> partial{};
   for (size_t v = 0; v < kVectors; v++) hn::StoreU(sums[v], d, partial.data() + v * kLanes);
   const hn::CappedTag<double, 1> one;
-  for (uint64_t i = whole; i < args.count; i++) {
-    const double value = hn::GetLane(load_wide<E>(one, args.src + i * kSize));
+  for (uint64_t i = whole; i < count; i++) {
+    const double value = hn::GetLane(load_wide<E>(one, src + i * kSize));
     partial[i - whole] += value * value;
   }
-  return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
-         ((partial[1] + partial[5]) + (partial[3] + partial[7]));
+  return total(partial);
+}
+
+template <class E>
+double sum_of_squares(const SquaresArgs& args) {
+  if (args.count <= kSquaresStretch) return sum_of_stretch<E>(args.src, args.count);
+  std::array<double, kSquaresTotals> totals{};
+  uint64_t stretch = 0;
+  for (uint64_t begin = 0; begin < args.count; begin += kSquaresStretch, stretch++) {
+    totals[stretch % kSquaresTotals] += sum_of_stretch<E>(args.src + begin * sizeof(typename E::Stored),
+                                                          std::min(kSquaresStretch, args.count - begin));
+  }
+  return total(totals);
 }
 
 }  // namespace
