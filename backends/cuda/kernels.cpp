@@ -9,6 +9,18 @@
 extern "C" const unsigned char weft_cuda_kernels[];
 
 namespace weft::cuda {
+namespace {
+
+uint64_t shares(uint64_t count, uint64_t share) {
+  return (count + share - 1) / share;
+}
+
+Status check_block(uint32_t block) {
+  if (block > 0 && block % 16 == 0) return {};
+  return Status::error(Code::kArg, cat("blocks of ", block, " values: a multiple of 16 is needed"));
+}
+
+}  // namespace
 
 Kernels::~Kernels() {
   if (code_ != nullptr) (void)library_.call.library_unload(code_);
@@ -22,6 +34,9 @@ Status Kernels::check(const char* what, CUresult result) const {
 }
 
 Status Kernels::load() {
+  constexpr const char* kNames[kCount] = {
+      "weft_copy_pieces", "weft_accumulate_pieces", "weft_fold",     "weft_quantize",       "weft_dequantize",
+      "weft_squares",     "weft_squares_total",     "weft_low_rank", "weft_orthonormalize", "weft_select"};
   const std::lock_guard lock(mutex_);
   if (loaded_) return {};
   const Functions& call = library_.call;
@@ -29,42 +44,88 @@ Status Kernels::load() {
     WEFT_TRY(check("loading kernels",
                    call.library_load(&code_, weft_cuda_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0)));
   }
-  WEFT_TRY(check("kernel weft_copy_pieces", call.library_kernel(&copy_pieces_, code_, "weft_copy_pieces")));
-  WEFT_TRY(check("kernel weft_fold", call.library_kernel(&fold_, code_, "weft_fold")));
+  for (size_t i = 0; i < kCount; i++)
+    WEFT_TRY(check(kNames[i], call.library_kernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
   loaded_ = true;
   return {};
 }
 
 template <class Args>
-Status Kernels::launch(CUkernel kernel, DeviceStream stream, uint64_t blocks, Args args) {
+Status Kernels::launch(Name kernel, DeviceStream stream, uint64_t blocks, Args args) {
+  if (blocks == 0) return {};
   if (blocks > static_cast<uint64_t>(std::numeric_limits<int32_t>::max()))
     return Status::error(Code::kArg, cat("a launch of ", blocks, " blocks"));
+  WEFT_TRY(load());
   void* parameters[] = {&args};
   // A CUkernel may be given where a CUfunction is asked for, since CUDA 12.
-  return check("a launch", library_.call.launch(reinterpret_cast<CUfunction>(kernel),
+  return check("a launch", library_.call.launch(reinterpret_cast<CUfunction>(kernels_[kernel]),
                                                 static_cast<unsigned>(blocks), 1, 1, kKernelThreads, 1, 1, 0,
                                                 static_cast<CUstream>(stream), parameters, nullptr));
 }
 
 Status Kernels::copy_pieces(DeviceStream stream, const CopyPiecesArgs& args) {
-  WEFT_TRY(load());
   const auto src = static_cast<Dtype>(args.src_dtype);
   const auto dst = static_cast<Dtype>(args.dst_dtype);
   if (!valid(src) || !valid(dst) || (src != dst && !(is_float(src) && is_float(dst))))
     return Status::error(Code::kArg, cat("a copy from ", name(src), " to ", name(dst)));
-  if (args.piece_count == 0) return {};
-  return launch(copy_pieces_, stream, args.piece_count, args);
+  return launch(kCopyPieces, stream, args.piece_count, args);
+}
+
+Status Kernels::accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& args) {
+  const auto src = static_cast<Dtype>(args.src_dtype);
+  const auto dst = static_cast<Dtype>(args.dst_dtype);
+  const auto narrow = [](Dtype dtype) { return is_float(dtype) && dtype != Dtype::kF64; };
+  if (!valid(src) || !valid(dst) || (src != dst && !(narrow(src) && narrow(dst))))
+    return Status::error(Code::kArg, cat("adding ", name(src), " to ", name(dst)));
+  return launch(kAccumulatePieces, stream, args.piece_count, args);
 }
 
 Status Kernels::fold(DeviceStream stream, const FoldKernelArgs& args) {
-  WEFT_TRY(load());
   if (args.input_count < 1 || args.input_count > FoldKernelArgs::kMost || args.output_count < 1 ||
       args.output_count > FoldKernelArgs::kMost) {
     return Status::error(Code::kArg, cat("a fold of ", args.input_count, " into ", args.output_count));
   }
   WEFT_TRY(check_reduction(static_cast<ReduceOp>(args.op), static_cast<Dtype>(args.dtype)));
-  if (args.count == 0) return {};
-  return launch(fold_, stream, (args.count + kFoldElementsPerBlock - 1) / kFoldElementsPerBlock, args);
+  return launch(kFold, stream, shares(args.count, kFoldElementsPerBlock), args);
+}
+
+Status Kernels::quantize(DeviceStream stream, const QuantizeArgs& args) {
+  WEFT_TRY(check_block(args.block));
+  return launch(kQuantize, stream, shares(shares(args.count, args.block), kKernelGroups), args);
+}
+
+Status Kernels::dequantize(DeviceStream stream, const DequantizeArgs& args) {
+  WEFT_TRY(check_block(args.block));
+  return launch(kDequantize, stream, shares(shares(args.count, args.block), kKernelGroups), args);
+}
+
+Status Kernels::squares(DeviceStream stream, const SquaresKernelArgs& args) {
+  if (!is_float(static_cast<Dtype>(args.dtype)))
+    return Status::error(Code::kArg, cat("squares of ", name(static_cast<Dtype>(args.dtype))));
+  WEFT_TRY(launch(kSquares, stream, shares(shares(args.count, kSquaresStretch), kKernelGroups), args));
+  return launch(kSquaresTotal, stream, 1, args);
+}
+
+Status Kernels::low_rank(DeviceStream stream, const LowRankArgs& args) {
+  if (args.rows == 0 || args.columns == 0 || args.rank == 0)
+    return Status::error(Code::kArg, "an empty matrix");
+  return launch(kLowRank, stream, low_rank_blocks(args), args);
+}
+
+Status Kernels::orthonormalize(DeviceStream stream, const OrthonormalArgs& args) {
+  return launch(kOrthonormalize, stream, args.batch, args);
+}
+
+Status Kernels::select(DeviceStream stream, const SelectArgs& args) {
+  if (args.count >= kNoPlace || args.take > args.count || args.take > args.room) {
+    return Status::error(Code::kArg, cat("a selection of ", args.take, " of ", args.count,
+                                         " values, with room for ", args.room));
+  }
+  for (int i = 0; i < kSelectPasses; i++) {
+    const auto pass = static_cast<SelectPass>(i);
+    WEFT_TRY(launch(kSelect, stream, select_blocks(args, pass), SelectLaunch{args, pass}));
+  }
+  return {};
 }
 
 }  // namespace weft::cuda

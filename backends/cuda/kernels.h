@@ -2,6 +2,7 @@
 // the driver with the first launch. Threads: any thread.
 #pragma once
 
+#include <array>
 #include <mutex>
 
 #include "core/accelerator.h"
@@ -21,20 +22,39 @@ class Kernels {
   // The stream's device is the current one. The kernels' arguments are checked: addresses are the caller's
   // matter.
   Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
+  Status accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status fold(DeviceStream stream, const FoldKernelArgs& args);
+  Status quantize(DeviceStream stream, const QuantizeArgs& args);
+  Status dequantize(DeviceStream stream, const DequantizeArgs& args);
+  Status squares(DeviceStream stream, const SquaresKernelArgs& args);
+  Status low_rank(DeviceStream stream, const LowRankArgs& args);
+  Status orthonormalize(DeviceStream stream, const OrthonormalArgs& args);
+  Status select(DeviceStream stream, const SelectArgs& args);
 
  private:
+  enum Name {
+    kCopyPieces,
+    kAccumulatePieces,
+    kFold,
+    kQuantize,
+    kDequantize,
+    kSquares,
+    kSquaresTotal,
+    kLowRank,
+    kOrthonormalize,
+    kSelect,
+    kCount
+  };
   Status load();
   template <class Args>
-  Status launch(CUkernel kernel, DeviceStream stream, uint64_t blocks, Args args);
+  Status launch(Name kernel, DeviceStream stream, uint64_t blocks, Args args);
   Status check(const char* what, CUresult result) const;
 
   const Library& library_;
   std::mutex mutex_;     // held while the driver is given the kernels
   bool loaded_ = false;  // guarded by mutex_, as all below
   CUlibrary code_ = nullptr;
-  CUkernel copy_pieces_ = nullptr;
-  CUkernel fold_ = nullptr;
+  std::array<CUkernel, kCount> kernels_{};
 };
 
 }  // namespace weft::cuda

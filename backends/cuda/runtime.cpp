@@ -219,9 +219,51 @@ Status Runtime::copy_pieces(int device, DeviceStream stream, const CopyPiecesArg
   return kernels_.copy_pieces(stream, args);
 }
 
+Status Runtime::accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.accumulate_pieces(stream, args);
+}
+
 Status Runtime::fold(int device, DeviceStream stream, const FoldKernelArgs& args) {
   const Scope scope(library_.call, device);
   return kernels_.fold(stream, args);
+}
+
+Status Runtime::quantize(int device, DeviceStream stream, const QuantizeArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.quantize(stream, args);
+}
+
+Status Runtime::dequantize(int device, DeviceStream stream, const DequantizeArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.dequantize(stream, args);
+}
+
+Status Runtime::squares(int device, DeviceStream stream, const SquaresKernelArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.squares(stream, args);
+}
+
+Status Runtime::low_rank(int device, DeviceStream stream, const LowRankArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.low_rank(stream, args);
+}
+
+Status Runtime::low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) {
+  const bool factor = args.product == LowRank::kLeft || args.product == LowRank::kRight;
+  const Scope scope(library_.call, device);
+  if (!factor || !blas_.probe().ok()) return kernels_.low_rank(stream, args);
+  return blas_.multiply(device, stream, args);
+}
+
+Status Runtime::orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.orthonormalize(stream, args);
+}
+
+Status Runtime::select(int device, DeviceStream stream, const SelectArgs& args) {
+  const Scope scope(library_.call, device);
+  return kernels_.select(stream, args);
 }
 
 }  // namespace weft::cuda

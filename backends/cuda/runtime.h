@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "blas.h"
 #include "core/accelerator.h"
 #include "kernels.h"
 #include "library.h"
@@ -40,7 +41,15 @@ class Runtime final : public Accelerator {
   Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) override;
   Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) override;
   Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
+  Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
   Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) override;
+  Status quantize(int device, DeviceStream stream, const QuantizeArgs& args) override;
+  Status dequantize(int device, DeviceStream stream, const DequantizeArgs& args) override;
+  Status squares(int device, DeviceStream stream, const SquaresKernelArgs& args) override;
+  Status low_rank(int device, DeviceStream stream, const LowRankArgs& args) override;
+  Status low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) override;
+  Status orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) override;
+  Status select(int device, DeviceStream stream, const SelectArgs& args) override;
 
  private:
   class Scope;
@@ -53,6 +62,7 @@ class Runtime final : public Accelerator {
   std::atomic<bool> loaded_{false};
   Library library_;  // constant once loaded_
   Kernels kernels_{library_};
+  Blas blas_{library_};
 };
 
 }  // namespace weft::cuda

@@ -78,7 +78,17 @@ class Accelerator {
   virtual Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) = 0;
   // On the stream: kernels (lib/kernels/cuda), equal bit by bit to the host's.
   virtual Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
+  virtual Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) = 0;
+  virtual Status quantize(int device, DeviceStream stream, const QuantizeArgs& args) = 0;
+  virtual Status dequantize(int device, DeviceStream stream, const DequantizeArgs& args) = 0;
+  virtual Status squares(int device, DeviceStream stream, const SquaresKernelArgs& args) = 0;
+  virtual Status low_rank(int device, DeviceStream stream, const LowRankArgs& args) = 0;
+  // As low_rank, by the library that the device's maker has for it, where that is installed: quicker, with
+  // sums in an order of its own. The first one on a device takes long.
+  virtual Status low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) = 0;
+  virtual Status orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) = 0;
+  virtual Status select(int device, DeviceStream stream, const SelectArgs& args) = 0;
 };
 
 // What a device's module exports, under this name.
@@ -87,7 +97,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 2;
+inline constexpr uint32_t kAcceleratorModuleAbi = 3;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

@@ -1,8 +1,5 @@
 // The CUDA module's kernels, compared bit by bit with their host twins: on the fake CUDA here, and on a real
 // GPU as tests/gpu (WEFT_TEST_REAL_CUDA).
-#include <cuda_runtime_api.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -11,91 +8,15 @@
 
 #include "base/dtype.h"
 #include "base/text.h"
+#include "device_rig.h"
 #include "kernels/host_ops.h"
-#include "runtime.h"
-#include "support/catch.h"
 #include "support/kernels_reference.h"
-#ifndef WEFT_TEST_REAL_CUDA
-#include "support/fake_cuda/fake_cuda.h"
-#endif
 
 using namespace weft;
+using weft::test::Device;
+using weft::test::Memory;
 
 namespace {
-
-// The accelerator and a stream, and what was done wrong meanwhile.
-class Device {
- public:
-#ifdef WEFT_TEST_REAL_CUDA
-  Device() : runtime_("") { open(); }
-  ~Device() { cudaStreamDestroy(stream_); }
-#else
-  explicit Device(uint64_t seed = 1) : runtime_(fake_path()) {
-    fake_cuda_setup(1, seed, 20);
-    open();
-  }
-  ~Device() {
-    cudaStreamDestroy(stream_);
-    CHECK(std::string(fake_cuda_problems()).empty());
-    CHECK(std::string(fake_cuda_live()).empty());
-  }
-  static std::string fake_path() {
-    Dl_info info{};
-    dladdr(reinterpret_cast<const void*>(&fake_cuda_setup), &info);
-    return info.dli_fname;
-  }
-#endif
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-  cuda::Runtime& runtime() { return runtime_; }
-  cudaStream_t stream() const { return stream_; }
-  void synchronize() { REQUIRE(cudaStreamSynchronize(stream_) == cudaSuccess); }
-
- private:
-  void open() {
-    std::string detail;
-    const Status probed = runtime_.probe(&detail);
-    INFO(probed.text());
-    REQUIRE(probed.ok());
-    REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
-  }
-  cuda::Runtime runtime_;
-  cudaStream_t stream_ = nullptr;
-};
-
-// Bytes in device memory, `offset` behind an aligned address, with guards on both sides.
-class Memory {
- public:
-  static constexpr size_t kGuard = 64;
-  Memory(size_t size, size_t offset) : size_(size), begin_(kGuard + offset) {
-    REQUIRE(cudaMalloc(&block_, begin_ + size + kGuard) == cudaSuccess);
-    put(std::vector<std::byte>(begin_ + size + kGuard, std::byte{0xA5}), 0);
-  }
-  ~Memory() { cudaFree(block_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  std::byte* get() const { return static_cast<std::byte*>(block_) + begin_; }
-  void write(const std::vector<std::byte>& bytes) { put(bytes, begin_); }
-  std::vector<std::byte> read() {
-    std::vector<std::byte> all(begin_ + size_ + kGuard);
-    REQUIRE(cudaMemcpy(all.data(), block_, all.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
-    const auto begin = all.begin() + static_cast<ptrdiff_t>(begin_);
-    const auto end = begin + static_cast<ptrdiff_t>(size_);
-    const auto marked = [](std::byte b) { return b == std::byte{0xA5}; };
-    CHECK(std::all_of(all.begin(), begin, marked));
-    CHECK(std::all_of(end, all.end(), marked));
-    return {begin, end};
-  }
-
- private:
-  void put(const std::vector<std::byte>& bytes, size_t at) {
-    REQUIRE(cudaMemcpy(static_cast<std::byte*>(block_) + at, bytes.data(), bytes.size(),
-                       cudaMemcpyHostToDevice) == cudaSuccess);
-  }
-  const size_t size_;
-  const size_t begin_;
-  void* block_ = nullptr;
-};
 
 // Any bits at all, and often special numbers: NaNs, Inf, zeros, denormals, halves between two others.
 std::vector<std::byte> wild(Dtype dtype, uint64_t count, uint32_t seed) {
@@ -155,6 +76,25 @@ void check_flatten(Device& device, Dtype src_dtype, Dtype dst_dtype, double scal
   device.runtime().free_pinned(table);
 }
 
+void check_accumulate(Device& device, Dtype src_dtype, Dtype dst_dtype, double scale, uint64_t count) {
+  const std::vector<std::byte> given = wild(src_dtype, count, 5), before = wild(dst_dtype, count, 6);
+  std::vector<std::byte> expected = before;
+  host_ops().accumulate({given.data(), expected.data(), count, src_dtype, dst_dtype, scale});
+  Memory src(given.size(), 0), dst(before.size(), 0), table(sizeof(CopyPiece), 0);
+  src.write(given);
+  dst.write(before);
+  const CopyPiece piece{src.get(), dst.get(), count};
+  std::vector<std::byte> bytes(sizeof piece);
+  std::memcpy(bytes.data(), &piece, sizeof piece);
+  table.write(bytes);
+  const CopyPiecesArgs args{reinterpret_cast<const CopyPiece*>(table.get()), 1,
+                            static_cast<uint8_t>(src_dtype), static_cast<uint8_t>(dst_dtype), scale};
+  INFO(cat(name(src_dtype), " added to ", name(dst_dtype), " scaled by ", scale));
+  REQUIRE(device.runtime().accumulate_pieces(0, device.stream(), args).ok());
+  device.synchronize();
+  CHECK(dst.read() == expected);
+}
+
 void check_fold(Device& device, Dtype dtype, ReduceOp op, int inputs, uint64_t count, double pre,
                 double post) {
   const uint64_t size = count * dtype_size(dtype);
@@ -205,6 +145,19 @@ TEST_CASE("one launch flattens any number of tensors, scaled and cast as on the 
   for (const Dtype dtype : kAll) check_flatten(device, dtype, dtype, 1.0, 1);
 }
 
+TEST_CASE("what is added to a buffer is scaled and rounded as on the host") {
+  Device device;
+  for (const Dtype src : kFloats) {
+    for (const Dtype dst : kFloats) {
+      if (src != dst && (src == Dtype::kF64 || dst == Dtype::kF64)) continue;
+      for (const double scale : {1.0, 1.0 / 3}) check_accumulate(device, src, dst, scale, 1000);
+    }
+  }
+  for (const Dtype dtype : kAll) {
+    if (!is_float(dtype)) check_accumulate(device, dtype, dtype, 1.0, 777);
+  }
+}
+
 TEST_CASE("folds are the host's, bit by bit") {
   Device device;
   for (const Dtype dtype : kAll) {
@@ -234,4 +187,18 @@ TEST_CASE("launches that make no sense are refused") {
   fold.input_count = 1;
   fold.op = static_cast<uint8_t>(ReduceOp::kBand);
   CHECK(device.runtime().fold(0, device.stream(), fold).code() == Code::kUnsupported);
+  copy = {nullptr, 1, static_cast<uint8_t>(Dtype::kF64), static_cast<uint8_t>(Dtype::kF32), 1.0};
+  CHECK(device.runtime().accumulate_pieces(0, device.stream(), copy).code() == Code::kArg);
+  QuantizeArgs codes;
+  codes.block = 24;
+  CHECK(device.runtime().quantize(0, device.stream(), codes).code() == Code::kArg);
+  SquaresKernelArgs squares{};
+  squares.dtype = static_cast<uint8_t>(Dtype::kI32);
+  CHECK(device.runtime().squares(0, device.stream(), squares).code() == Code::kArg);
+  CHECK(device.runtime().low_rank(0, device.stream(), LowRankArgs()).code() == Code::kArg);
+  SelectArgs select;
+  select.count = 5;
+  select.take = 2;
+  select.room = 1;
+  CHECK(device.runtime().select(0, device.stream(), select).code() == Code::kArg);
 }

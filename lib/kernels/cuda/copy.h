@@ -1,4 +1,5 @@
-// The body of weft_copy_pieces, of which lib/kernels/convert.cpp is the host's twin.
+// The bodies of weft_copy_pieces and weft_accumulate_pieces, of which lib/kernels/convert.cpp is the host's
+// twin.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -106,6 +107,62 @@ WEFT_KERNEL_CODE void copy_pieces(const Place& place, const CopyPiecesArgs& args
       return copy_from<F32>(place, args, piece);
     default:
       return copy_from<F64>(place, args, piece);
+  }
+}
+
+template <class From, class To>
+WEFT_KERNEL_CODE void add_piece(const Place& place, const CopyPiece& piece, double given) {
+  using Math = typename To::Math;
+  const auto* const src = reinterpret_cast<const typename From::Stored*>(piece.src);
+  auto* const dst = reinterpret_cast<typename To::Stored*>(piece.dst);
+  const auto scale = static_cast<Math>(given);
+  for (uint64_t i = place.thread; i < piece.count; i += place.threads)
+    dst[i] = To::pack(To::load(dst[i]) + static_cast<Math>(From::load(src[i])) * scale);
+}
+
+template <class T>
+WEFT_KERNEL_CODE void add_integers(const Place& place, const CopyPiece& piece) {
+  const auto* const src = reinterpret_cast<const T*>(piece.src);
+  auto* const dst = reinterpret_cast<T*>(piece.dst);
+  for (uint64_t i = place.thread; i < piece.count; i += place.threads)
+    dst[i] = static_cast<T>(dst[i] + src[i]);
+}
+
+template <class From>
+WEFT_KERNEL_CODE void add_from(const Place& place, const CopyPiecesArgs& args, const CopyPiece& piece) {
+  switch (args.dst_dtype) {
+    case kF16:
+      return add_piece<From, F16>(place, piece, args.scale);
+    case kBf16:
+      return add_piece<From, Bf16>(place, piece, args.scale);
+    default:
+      return add_piece<From, F32>(place, piece, args.scale);
+  }
+}
+
+WEFT_KERNEL_CODE void accumulate_pieces(const Place& place, const CopyPiecesArgs& args) {
+  const CopyPiece piece = args.pieces[place.block];
+  switch (args.src_dtype) {
+    case kU8:
+    case kI8:
+      return add_integers<uint8_t>(place, piece);
+    case kU16:
+    case kI16:
+      return add_integers<uint16_t>(place, piece);
+    case kU32:
+    case kI32:
+      return add_integers<uint32_t>(place, piece);
+    case kU64:
+    case kI64:
+      return add_integers<uint64_t>(place, piece);
+    case kF16:
+      return add_from<F16>(place, args, piece);
+    case kBf16:
+      return add_from<Bf16>(place, args, piece);
+    case kF32:
+      return add_from<F32>(place, args, piece);
+    default:
+      return add_piece<F64, F64>(place, piece, args.scale);
   }
 }
 

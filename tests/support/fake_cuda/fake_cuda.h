@@ -19,6 +19,6 @@ const char* fake_cuda_live();
 uint64_t fake_cuda_operations();
 // What the next call of this name returns in place of doing anything ("cudaMemcpyAsync"); 0: takes it back.
 void fake_cuda_fail(const char* call, int error);
-// What the calls about versions say; 0: the usual.
+// What the calls about versions say; 0: the usual; -1: that there is none.
 void fake_cuda_versions(int runtime, int driver);
 }

@@ -116,8 +116,9 @@ void fake_cuda_fail(const char* call, int error) {
 void fake_cuda_versions(int runtime, int driver) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  s.runtime_version = runtime != 0 ? runtime : 13'000;
-  s.driver_version = driver != 0 ? driver : 13'000;
+  const auto version = [](int given) { return given > 0 ? given : given == 0 ? 13'000 : 0; };
+  s.runtime_version = version(runtime);
+  s.driver_version = version(driver);
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -188,8 +189,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   const std::lock_guard lock(state().mutex);
   *status = cudaStreamCaptureStatusNone;
-  return find_stream(handle, "cudaStreamIsCapturing") != nullptr ? cudaSuccess
-                                                                 : note(cudaErrorInvalidResourceHandle);
+  const auto stream = find_stream(handle, "cudaStreamIsCapturing");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  if (stream->capturing) *status = cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+// A capture is something to be refused: there are no graphs.
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode /*mode*/) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamBeginCapture");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  stream->capturing = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamEndCapture");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  stream->capturing = false;
+  *graph = nullptr;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
   const std::lock_guard lock(state().mutex);

@@ -45,6 +45,7 @@ struct Operation {
 struct Stream {
   int device = 0;
   bool blocking = true;  // ordered with the legacy default stream
+  bool capturing = false;
   std::deque<Operation> queue;
   uint64_t enqueued = 0;
   uint64_t completed = 0;

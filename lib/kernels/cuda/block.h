@@ -1,0 +1,59 @@
+// The threads of a block whose kernels share memory: they go through phases, and what one writes in a phase
+// the others read in the next one. On the host (tests/support/fake_cuda) a phase is a loop over the threads,
+// so a body keeps in variables only what is equal in all of them, and the rest in shared memory.
+#pragma once
+
+#include "kernels/cuda/elements.h"
+
+namespace weft::cuda {
+
+struct Block {
+  uint64_t index;
+  uint32_t threads;  // kKernelThreads
+
+#ifdef __CUDACC__
+  template <class Phase>
+  WEFT_KERNEL_CODE void each(Phase&& phase) const {
+    phase(threadIdx.x);
+    __syncthreads();
+  }
+  // What is in shared memory, for all threads: it may be overwritten in the next phase.
+  template <class T>
+  WEFT_KERNEL_CODE T read(const T& shared) const {
+    const T value = shared;
+    __syncthreads();
+    return value;
+  }
+#else
+  template <class Phase>
+  void each(Phase&& phase) const {
+    for (uint32_t thread = 0; thread < threads; thread++) phase(thread);
+  }
+  template <class T>
+  T read(const T& shared) const {
+    return shared;
+  }
+#endif
+};
+
+// The sum of each `width` values behind each other (a power of two), halves onto halves, in the first of
+// them.
+template <class T>
+WEFT_KERNEL_CODE void add_halves(const Block& block, T* shared, uint32_t width) {
+  for (uint32_t half = width / 2; half > 0; half /= 2) {
+    block.each([&](uint32_t t) {
+      if (t % width < half) shared[t] += shared[t + half];
+    });
+  }
+}
+
+// Several threads of several blocks may add.
+WEFT_KERNEL_CODE void count_one(uint32_t* counter) {
+#ifdef __CUDACC__
+  atomicAdd(counter, 1u);
+#else
+  (*counter)++;
+#endif
+}
+
+}  // namespace weft::cuda

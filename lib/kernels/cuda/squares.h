@@ -1,0 +1,77 @@
+// The bodies of weft_squares and weft_squares_total, of which lib/kernels/squares.cpp is the host's twin: a
+// sum a stretch, 32 threads each, and then their sum, by one block.
+#pragma once
+
+#include "kernels/cuda/block.h"
+
+namespace weft::cuda {
+
+struct SquaresShared {
+  double sums[kKernelThreads];
+  uint32_t odd[kKernelThreads];
+};
+static_assert(kSquaresPartial == kKernelLanes && kSquaresTotals == kKernelThreads, "a thread a partial sum");
+
+template <class E>
+WEFT_KERNEL_CODE void add_squares(const SquaresKernelArgs& args, uint64_t begin, uint64_t end, double* sum,
+                                  uint32_t* odd) {
+  const auto* const values = reinterpret_cast<const typename E::Stored*>(args.src);
+  for (uint64_t i = begin; i < end; i += kSquaresPartial) {
+    const auto value = static_cast<double>(E::load(values[i]));
+    *sum = *sum + value * value;
+    if (!(value - value == 0)) (*odd)++;
+  }
+}
+
+WEFT_KERNEL_CODE void squares(const Block& block, SquaresShared& shared, const SquaresKernelArgs& args) {
+  block.each([&](uint32_t t) {
+    const uint64_t stretch = block.index * kKernelGroups + t / kSquaresPartial;
+    const uint64_t begin = stretch * kSquaresStretch + t % kSquaresPartial;
+    uint64_t end = (stretch + 1) * kSquaresStretch;
+    if (end > args.count) end = args.count;
+    double* const sum = &shared.sums[t];
+    uint32_t* const odd = &shared.odd[t];
+    *sum = 0;
+    *odd = 0;
+    switch (args.dtype) {
+      case kF16:
+        return add_squares<F16>(args, begin, end, sum, odd);
+      case kBf16:
+        return add_squares<Bf16>(args, begin, end, sum, odd);
+      case kF32:
+        return add_squares<F32>(args, begin, end, sum, odd);
+      default:
+        return add_squares<F64>(args, begin, end, sum, odd);
+    }
+  });
+  add_halves(block, shared.sums, kSquaresPartial);
+  add_halves(block, shared.odd, kSquaresPartial);
+  block.each([&](uint32_t t) {
+    const uint64_t stretch = block.index * kKernelGroups + t / kSquaresPartial;
+    if (t % kSquaresPartial != 0 || stretch * kSquaresStretch >= args.count) return;
+    args.parts[stretch].sum = shared.sums[t];
+    args.parts[stretch].odd = shared.odd[t];
+  });
+}
+
+WEFT_KERNEL_CODE void squares_total(const Block& block, SquaresShared& shared,
+                                    const SquaresKernelArgs& args) {
+  const uint64_t stretches = (args.count + kSquaresStretch - 1) / kSquaresStretch;
+  block.each([&](uint32_t t) {
+    shared.sums[t] = 0;
+    shared.odd[t] = 0;
+    for (uint64_t s = t; s < stretches; s += kSquaresTotals) {
+      shared.sums[t] = shared.sums[t] + args.parts[s].sum;
+      shared.odd[t] += args.parts[s].odd != 0 ? 1 : 0;
+    }
+  });
+  add_halves(block, shared.sums, kSquaresTotals);
+  add_halves(block, shared.odd, kSquaresTotals);
+  block.each([&](uint32_t t) {
+    if (t != 0) return;
+    args.result->sum = shared.sums[0];
+    args.result->finite = shared.odd[0] == 0;
+  });
+}
+
+}  // namespace weft::cuda
