@@ -25,7 +25,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity test-mutants bench bench-peers lint install clean help
+.PHONY: setup build demo test test-parity test-mutants bench gpu bench-peers lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests mu
 
 bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))
+
+gpu: $(BUILD)/build.ninja ## test and measure the CUDA kernels on a GPU; without one says so
+	@tests/gpu/run.sh $(BUILD)
 
 bench-peers: build ## the same loops through Open MPI and PyTorch, side by side
 	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
