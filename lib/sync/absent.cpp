@@ -16,7 +16,7 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
     const StepWord step = s.readiness->step();
     const bool possible = has_bucket(param) && step.open() && (step.local() || s.mapped || start_.fixed) &&
                           (!s.comm->failed() || s.retain);
-    if (!possible || used(param, step.stamp()) || !s.readiness->claim(param, step.stamp())) {
+    if (!possible || !s.readiness->leave_out(param, step.stamp())) {
       return note(absent_refused(param, step));
     }
     if (step.local()) continue;
@@ -39,7 +39,7 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
                           "WEFT_BEGIN_FIXED if the same parameters are absent on all ranks"));
   }
   const bool twice = state_->presence->absent(param, step.stamp());
-  if (!twice && used(param, step.stamp())) {
+  if (!twice && used(param, step.stamp()) && !state_->readiness->claimed(param, step.stamp())) {
     return Status::error(
         Code::kState, cat(name, " is ready already, though not for the last time", uses_text(param, step)));
   }

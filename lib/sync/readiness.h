@@ -1,6 +1,6 @@
 // Which gradients are ready in the current step: the part of a reducer that any thread may touch at any time.
-// Lock-free: one exchange and one decrement for each gradient. The step's number is its stamp, so that
-// nothing but the buckets' counts is reset between steps.
+// Lock-free: one exchange for each call of ready, and one decrement for each gradient that travels. The
+// step's number is its stamp, so that nothing but the buckets' counts is reset between steps.
 #pragma once
 
 #include <atomic>
@@ -30,11 +30,20 @@ class StepWord {
   uint64_t word_ = 0;
 };
 
+// What a call of ready is for its parameter.
+enum class Use : uint8_t {
+  kEarlier,  // it is used again in this step
+  kLast,     // it is complete, and the caller's: of several callers one gets it
+  kRefused,  // it was complete before, or absent; or the call was so slow that a later step has come
+};
+
 class Readiness {
  public:
+  static constexpr uint32_t kMaxUses = (1u << 30) - 1;  // in one step, as far as is counted
+
   explicit Readiness(const Plan& plan)
       : plan_(plan),
-        stamps_(std::make_unique<std::atomic<uint32_t>[]>(plan.bucket_of.size())),
+        words_(std::make_unique<std::atomic<uint64_t>[]>(plan.bucket_of.size())),
         pending_(std::make_unique<Pending[]>(plan.buckets.size())) {}
 
   // ---- one thread at a time: the program's begin and finish
@@ -42,7 +51,7 @@ class Readiness {
   // `full`: none is awaited, all are in their buckets already.
   void open(uint32_t stamp, bool local, bool full = false, bool noting = false) {
     for (size_t i = 0; full && i < plan_.bucket_of.size(); i++)
-      stamps_[i].store(stamp, std::memory_order_relaxed);
+      words_[i].store(fresh(stamp) | kClaimed | kCopied, std::memory_order_relaxed);
     if (!local) {
       for (size_t b = 0; b < plan_.buckets.size(); b++) {
         const size_t awaited = full ? 0 : plan_.buckets[b].params.size();
@@ -55,19 +64,20 @@ class Readiness {
     const StepWord now = step();
     step_.store(StepWord::make(now.stamp(), false, now.local()).word());
   }
-  // Parameters that nobody has claimed in this step, ascending.
+  // Parameters that nobody has claimed in this step, ascending; none before the first one.
   std::vector<uint32_t> missing() const {
     std::vector<uint32_t> out;
     const uint32_t stamp = step().stamp();
-    for (uint32_t i = 0; i < plan_.bucket_of.size(); i++) {
+    for (uint32_t i = 0; stamp != 0 && i < plan_.bucket_of.size(); i++) {
       if (plan_.bucket_of[i] == kNoBucket) continue;
-      if (stamps_[i].load(std::memory_order_acquire) != stamp) out.push_back(i);
+      if (!claimed(i, stamp)) out.push_back(i);
     }
     return out;
   }
-
-  bool claimed(uint64_t param, uint32_t stamp) const {
-    return stamps_[param].load(std::memory_order_acquire) == stamp;
+  // Of the local step that was closed: somebody is still copying the gradient into its bucket.
+  bool copying(uint64_t param) const {
+    const uint64_t word = words_[param].load();
+    return stamp_of(word) == step().stamp() && (word & (kClaimed | kCopied)) == kClaimed;
   }
   // All gradients are in their buckets.
   bool full() const {
@@ -88,42 +98,86 @@ class Readiness {
 
   // ---- any thread
   StepWord step() const { return StepWord(step_.load(std::memory_order_acquire)); }
-  // False if the parameter was claimed in this step before: of several callers one gets it. Also for a call
-  // that was so slow that the next step has claimed it.
-  bool claim(uint64_t param, uint32_t stamp) {
-    uint32_t last = stamps_[param].load(std::memory_order_relaxed);
+  bool claimed(uint64_t param, uint32_t stamp) const {
+    const uint64_t word = words_[param].load(std::memory_order_acquire);
+    return stamp_of(word) == stamp && (word & kClaimed) != 0;
+  }
+  // How often it was used in this step.
+  uint32_t uses(uint64_t param, uint32_t stamp) const {
+    const uint64_t word = words_[param].load(std::memory_order_acquire);
+    return stamp_of(word) == stamp ? uses_of(word) : 0;
+  }
+  // One more use of so many in a step. It is counted and, the last time, claimed at once.
+  Use use(uint64_t param, uint32_t stamp, uint32_t needed = 1) {
+    uint64_t last = words_[param].load(std::memory_order_relaxed), next = 0;
     do {
-      if (static_cast<int32_t>(last - stamp) >= 0 && last != 0) return false;
-    } while (!stamps_[param].compare_exchange_weak(last, stamp, std::memory_order_acq_rel));
+      if (needed == 0 || taken(last, stamp)) return Use::kRefused;
+      next = stamp_of(last) == stamp ? last : fresh(stamp);
+      if (uses_of(next) < kMaxUses) next += kUse;
+      if (uses_of(next) >= needed) next |= kClaimed;
+    } while (!words_[param].compare_exchange_weak(last, next));
+    return (next & kClaimed) != 0 ? Use::kLast : Use::kEarlier;
+  }
+  // However often it was used: it is complete.
+  bool claim(uint64_t param, uint32_t stamp) {
+    uint64_t last = words_[param].load(std::memory_order_relaxed), next = 0;
+    do {
+      if (taken(last, stamp)) return false;
+      next = (stamp_of(last) == stamp ? last : fresh(stamp)) | kClaimed;
+    } while (!words_[param].compare_exchange_weak(last, next));
     return true;
   }
-  // Around the copy of a gradient in a local step, which nobody counts: false if that step has ended
-  // meanwhile. Pairs with close() and quiet(): either this sees the step closed, or they see the copy.
-  bool enter(StepWord step) {
-    copying_.fetch_add(1);
+  // It takes no part in the step: false if it was used.
+  bool leave_out(uint64_t param, uint32_t stamp) {
+    uint64_t last = words_[param].load(std::memory_order_relaxed);
+    do {
+      if (taken(last, stamp) || (stamp_of(last) == stamp && uses_of(last) > 0)) return false;
+    } while (!words_[param].compare_exchange_weak(last, fresh(stamp) | kClaimed | kCopied));
+    return true;
+  }
+  // Around the copy of a claimed gradient in a local step, which nobody counts: false if that step has ended
+  // meanwhile. Pairs with close() and copying(): either this sees the step closed, or they see the claim.
+  bool enter(uint64_t param, StepWord step) {
     if (step_.load() == step.word()) return true;
-    leave();
+    uint64_t word = words_[param].load(std::memory_order_relaxed);
+    if (stamp_of(word) == step.stamp()) words_[param].compare_exchange_strong(word, word | kCopied);
     return false;
   }
-  void leave() { copying_.fetch_sub(1); }
-  bool quiet() const { return copying_.load() == 0; }
+  // Nobody else writes a claimed word before the step is over, and that waits for this.
+  void leave(uint64_t param) {
+    const uint64_t word = words_[param].load(std::memory_order_relaxed);
+    words_[param].store(word | kCopied, std::memory_order_release);
+  }
   // The claimed gradient is in its bucket. True for the bucket's last.
   bool arrive(uint32_t bucket) { return pending_[bucket].count.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool full(uint32_t bucket) const { return pending_[bucket].count.load(std::memory_order_acquire) == 0; }
 
   uint64_t memory_bytes() const {
-    return plan_.bucket_of.size() * sizeof(uint32_t) + plan_.buckets.size() * sizeof(Pending);
+    return plan_.bucket_of.size() * sizeof(uint64_t) + plan_.buckets.size() * sizeof(Pending);
   }
 
  private:
   struct alignas(64) Pending {
     std::atomic<uint32_t> count{0};
   };
+  // A parameter's word: the stamp of the last step that has touched it, how often that has used it, and
+  static constexpr uint64_t kClaimed = 1;  // no further use is taken
+  static constexpr uint64_t kCopied = 2;   // nobody is copying it; of local steps and absent parameters alone
+  static constexpr uint64_t kUse = 4;
+  static uint64_t fresh(uint32_t stamp) { return uint64_t{stamp} << 32; }
+  static uint32_t stamp_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+  static uint32_t uses_of(uint64_t word) { return static_cast<uint32_t>(word) / kUse; }
+  // By this step or a later one. Stamps wrap around; 0 is no step's.
+  static bool taken(uint64_t word, uint32_t stamp) {
+    const uint32_t last = stamp_of(word);
+    if (last == stamp) return (word & kClaimed) != 0;
+    return last != 0 && static_cast<int32_t>(last - stamp) > 0;
+  }
+
   const Plan& plan_;
   std::atomic<uint64_t> step_{0};
-  std::atomic<uint32_t> copying_{0};                 // calls of ready that copy in a local step
-  std::unique_ptr<std::atomic<uint32_t>[]> stamps_;  // per parameter: the step that claimed it last
-  std::unique_ptr<Pending[]> pending_;               // per bucket: gradients that have not arrived
+  std::unique_ptr<std::atomic<uint64_t>[]> words_;  // per parameter
+  std::unique_ptr<Pending[]> pending_;              // per bucket: gradients that have not arrived
 };
 
 }  // namespace weft

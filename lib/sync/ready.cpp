@@ -33,44 +33,39 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
     if (!comes.ok())
       return note(comes.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
   }
-  if (s.uses) [[unlikely]] {
-    // While uses are learned each may be the last, and nothing travels.
-    if (s.uses->learning()) remember(param, gradient);
-    const Uses::Count count = s.uses->count(param, step.stamp());
-    if (count == Uses::Count::kTooMany) return note(too_often(param, step));
-    if (count == Uses::Count::kEarlier) {
-      return {};
-    }
-  }
+  // While uses are learned each may be the last, and nothing travels.
+  const bool learning = s.uses && s.uses->learning();
+  if (learning && !s.readiness->claimed(param, step.stamp())) [[unlikely]]
+    remember(param, gradient);
+  // First, so that of two calls one is refused before it touches a bucket that may be travelling.
+  const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
+  if (use == Use::kRefused) [[unlikely]]
+    return note(ready_refused(param, step));
+  if (use == Use::kEarlier) return {};
   return take(param, gradient, step);
 }
 
-// The gradient is complete.
+// The gradient is complete, and claimed.
 Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
-  if (step.local() && !s.readiness->enter(step)) [[unlikely]]
-    return note(ready_refused(param, s.readiness->step()));
-  // First, so that of two calls one is refused before it touches a bucket that may be travelling.
-  const bool claimed = s.readiness->claim(param, step.stamp());
-  if (claimed && place.sparse) [[unlikely]] {
+  if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
+    return note(ready_refused(param, StepWord()));
+  if (place.sparse) [[unlikely]] {
     take_entries(param, entries);
-  } else if (claimed && place.on_device) [[unlikely]] {
+  } else if (place.on_device) [[unlikely]] {
     take_on_device(param, gradient, step);
-  } else if (claimed && !s.copy && gradient != nullptr && gradient != place.memory) [[unlikely]] {
+  } else if (s.copy || (gradient != nullptr && gradient != place.memory)) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
                           place.dtype, s.presence->accumulated(param));
-  } else if (claimed && s.copy) {
-    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, s.presence->accumulated(param));
-    s.gradients[param] = static_cast<std::byte*>(gradient);
+    if (s.copy) s.gradients[param] = static_cast<std::byte*>(gradient);
   }
-  if (claimed && step.noting()) [[unlikely]]
+  if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
-  if (claimed && step.local()) s.presence->note_accumulated(param);
-  if (step.local()) s.readiness->leave();
-  if (!claimed) [[unlikely]]
-    return note(ready_refused(param, step));
+  if (step.local()) {
+    s.presence->note_accumulated(param);
+    s.readiness->leave(param);
+  }
   if (s.comm->context().trace() != nullptr) [[unlikely]]
     trace_ready(param);
   if (!step.local()) arrive(place.bucket);
@@ -109,9 +104,12 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
     return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
   }
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
-  if (state_->presence->absent(param, step.stamp())) {
+  const Uses* const uses = state_->uses.get();
+  const bool never = uses != nullptr && uses->needed(param) == 0;  // absent from every step, as was learned
+  if (state_->presence->absent(param, step.stamp()) && !never) {
     return Status::error(Code::kState, cat(name, " became ready, but is absent from this step"));
   }
+  if (uses != nullptr) return too_often(param, step);
   return Status::error(
       Code::kState,
       cat(name,

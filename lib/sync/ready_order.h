@@ -6,9 +6,9 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -24,20 +24,26 @@ class ReadyOrder {
   void begin() {
     std::fill(position_.begin(), position_.end(), kNever);
     std::fill(times_.begin(), times_.end(), kNeverReady);
-    next_.store(0, std::memory_order_relaxed);
+    next_ = 0;
   }
+  // No atomic operation: two threads may take the same number, or one that was taken. The times tell them
+  // apart; numbers do where time stands still. (Builtins: without optimisation a store of std::atomic is an
+  // exchange.)
   void note(uint64_t param, uint64_t since_begin_ns) {
-    position_[param] = next_.fetch_add(1, std::memory_order_relaxed);
+    const uint32_t number = __atomic_load_n(&next_, __ATOMIC_RELAXED);
+    __atomic_store_n(&next_, number + 1, __ATOMIC_RELAXED);
+    position_[param] = number;
     times_[param] = since_begin_ns;
   }
 
-  bool noted() const { return next_.load(std::memory_order_relaxed) > 0; }
+  bool noted() const { return __atomic_load_n(&next_, __ATOMIC_RELAXED) > 0; }
   // All parameters; those that never became ready come last.
   std::vector<uint32_t> params() const {
     std::vector<uint32_t> out(position_.size());
     std::iota(out.begin(), out.end(), 0u);
-    std::stable_sort(out.begin(), out.end(),
-                     [&](uint32_t a, uint32_t b) { return position_[a] < position_[b]; });
+    std::stable_sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) {
+      return std::pair(times_[a], position_[a]) < std::pair(times_[b], position_[b]);
+    });
     return out;
   }
   const ReadyTimes& times() const { return times_; }
@@ -49,7 +55,7 @@ class ReadyOrder {
   static constexpr uint32_t kNever = UINT32_MAX;
   std::vector<uint32_t> position_;  // element i: whoever claimed i
   ReadyTimes times_;                // element i: the same
-  std::atomic<uint32_t> next_{0};
+  uint32_t next_ = 0;               // at least 1 once something is noted
 };
 
 }  // namespace weft

@@ -24,13 +24,11 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
     return named(Status::error(Code::kUnsupported, "sparse gradients are in host memory in this version"));
   }
   WEFT_TRY(named(gradient->check(entries)));
-  if (s.uses) {
-    const Uses::Count count = s.uses->count(param, step.stamp());
-    if (count == Uses::Count::kTooMany) return note(too_often(param, step));
-    if (count == Uses::Count::kEarlier) {
-      // While uses are learned each may be the last.
-      return s.uses->learning() ? named(gradient->put(entries, false)) : Status();
-    }
+  const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
+  if (use == Use::kRefused) return note(ready_refused(param, step));
+  if (use == Use::kEarlier) {
+    // While uses are learned each may be the last.
+    return s.uses->learning() ? named(gradient->put(entries, false)) : Status();
   }
   return take(param, nullptr, step, &entries);
 }

@@ -217,7 +217,9 @@ Status Reducer::finish_local() {
   state_->readiness->close();
   // Another thread may be copying a gradient right now.
   Clock& clock = state_->comm->context().clock();
-  for (uint32_t round = 0; !state_->readiness->quiet(); round++) clock.relax(round);
+  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
+    for (uint32_t round = 0; state_->readiness->copying(i); round++) clock.relax(round);
+  }
   const std::lock_guard lock(mutex_);
   stats_.local_steps++;
   if (!state_->comm->failed()) return {};

@@ -115,7 +115,7 @@ class Reducer {
   Status too_often(uint64_t param, StepWord step) const;
   Status take_learned(StepWord step);
   Status leave_out_unused();
-  std::string uses_text(uint64_t param, StepWord step) const;
+  std::string uses_text(uint64_t param, StepWord step, uint32_t more = 0) const;
   bool used(uint64_t param, uint32_t stamp) const;
   void remember(uint64_t param, void* gradient);
   Status absent_refused(uint64_t param, StepWord step) const;

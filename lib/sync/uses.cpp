@@ -9,21 +9,21 @@ namespace weft {
 
 Status Reducer::too_often(uint64_t param, StepWord step) const {
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
-  return Status::error(Code::kState, cat(name, " became ready too often", uses_text(param, step)));
+  return Status::error(Code::kState, cat(name, " became ready too often", uses_text(param, step, 1)));
 }
 
-// What is expected of a parameter that did not come as often.
-std::string Reducer::uses_text(uint64_t param, StepWord step) const {
+// What is expected of a parameter that did not come as often. more: uses that were refused.
+std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) const {
   const Uses* const uses = state_->uses.get();
   if (uses == nullptr || (!uses->learns() && uses->needed(param) == 1)) return {};
-  return cat(" ('", state_->manifest.params[param].name, "' ", uses->counted(param, step.stamp()), " times; ",
-             uses->needed(param), " ",
+  return cat(" ('", state_->manifest.params[param].name, "' ",
+             state_->readiness->uses(param, step.stamp()) + more, " times; ", uses->needed(param), " ",
              uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
 }
 
 // Whether it has become ready, for the last time or not, where that is counted.
 bool Reducer::used(uint64_t param, uint32_t stamp) const {
-  return state_->uses && state_->uses->counted(param, stamp) > 0;
+  return state_->uses && state_->readiness->uses(param, stamp) > 0;
 }
 
 // A use that may be the last one: where its gradient is, or, in view mode, a copy of one that is elsewhere.
@@ -44,12 +44,13 @@ Status Reducer::take_learned(StepWord step) {
   std::vector<uint32_t> unused;
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     const bool open = has_bucket(i) && !s.readiness->claimed(i, step.stamp());  // not absent
-    if (open && s.uses->counted(i, step.stamp()) == 0) unused.push_back(i);
+    if (open && s.readiness->uses(i, step.stamp()) == 0) unused.push_back(i);
   }
   if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
-    if (s.uses->counted(i, step.stamp()) > 0) {
+    if (s.readiness->uses(i, step.stamp()) > 0) {
+      if (!s.readiness->claim(i, step.stamp())) return note(ready_refused(i, step));
       const bool kept = s.copy || s.buckets->place(i).on_device;
       WEFT_TRY(take(i, kept ? s.gradients[i] : nullptr, step));
     } else if (!step.local()) {
@@ -57,7 +58,7 @@ Status Reducer::take_learned(StepWord step) {
       WEFT_TRY(absent(&param, 1));
     }
   }
-  s.uses->learn(step.stamp());
+  s.uses->learn(*s.readiness, step.stamp());
   return {};
 }
 

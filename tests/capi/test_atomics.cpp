@@ -38,14 +38,26 @@ bool is_atomic(const unsigned char* code) {
 // Of a step.
 struct Kind {
   const char* name;
-  int atomics;         // of one call of ready
-  uint64_t flags = 0;  // of begin
-  uint32_t uses = 1;   // of each parameter; the last call is watched
+  int atomics;             // of one call of ready
+  uint64_t flags = 0;      // of begin
+  uint32_t uses = 1;       // of each parameter; one call is watched
+  bool last = true;        // it is the last one
+  uint64_t reducer = 0;    // flags
+  bool elsewhere = false;  // view mode: the gradient is not in its view
 };
-constexpr Kind kKinds[] = {{.name = "plain", .atomics = 2},
-                           {.name = "recorded", .atomics = 3, .flags = WEFT_BEGIN_RECORD},
-                           {.name = "counted", .atomics = 3, .uses = 2},
-                           {.name = "local", .atomics = 3, .flags = WEFT_BEGIN_LOCAL}};
+constexpr Kind kKinds[] = {
+    {.name = "plain", .atomics = 2},
+    {.name = "recorded", .atomics = 2, .flags = WEFT_BEGIN_RECORD},
+    {.name = "counted", .atomics = 2, .uses = 2},
+    {.name = "counted, not the last", .atomics = 1, .uses = 2, .last = false},
+    {.name = "counted and recorded", .atomics = 2, .flags = WEFT_BEGIN_RECORD, .uses = 3},
+    {.name = "static", .atomics = 2, .uses = 2, .reducer = WEFT_REDUCER_STATIC},
+    {.name = "local", .atomics = 1, .flags = WEFT_BEGIN_LOCAL},
+    {.name = "local and counted", .atomics = 1, .flags = WEFT_BEGIN_LOCAL, .uses = 2},
+    {.name = "with absent ones", .atomics = 2, .reducer = WEFT_REDUCER_ABSENT},
+    {.name = "uneven", .atomics = 2, .reducer = WEFT_REDUCER_UNEVEN},
+    {.name = "retained, with norms", .atomics = 2, .reducer = WEFT_REDUCER_RETAIN | WEFT_REDUCER_NORMS},
+    {.name = "strays", .atomics = 2, .reducer = WEFT_REDUCER_COPY_STRAYS, .elsewhere = true}};
 
 // The child: a step of one rank, stopped before and after one call of ready, that of neither the first nor
 // the last gradient of the bucket. Exits with 0 if all went well.
@@ -61,12 +73,13 @@ constexpr Kind kKinds[] = {{.name = "plain", .atomics = 2},
       params[i].dtype = WEFT_DTYPE_F32;
       params[i].ndim = 1;
       params[i].shape = &shape;
-      params[i].uses = kind.uses;
+      params[i].uses = (kind.reducer & WEFT_REDUCER_STATIC) != 0 ? 1 : kind.uses;
     }
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
     options.params = params.data();
     options.param_count = kParams;
     options.mode = mode;
+    options.flags = kind.reducer;
     weft_reducer* reducer = nullptr;
     if (weft_reducer_create(r.comm, &options, &reducer, nullptr) != WEFT_OK) return;
     int32_t status = WEFT_OK;
@@ -75,15 +88,16 @@ constexpr Kind kKinds[] = {{.name = "plain", .atomics = 2},
       begin.flags = kind.flags;
       status |= weft_reducer_begin(reducer, &begin);
       for (uint64_t i = 0; i < kParams; i++) {
-        void* const gradient = mode == WEFT_GRADIENT_COPY ? gradients[i] : nullptr;
-        for (uint32_t use = 1; use < kind.uses; use++) {
+        const bool given = mode == WEFT_GRADIENT_COPY || kind.elsewhere;
+        void* const gradient = given ? gradients[i] : nullptr;
+        for (uint32_t use = 1; use <= kind.uses; use++) {
+          // In the third step everything is bound.
+          const bool watched = step == 2 && i == 4 && use == (kind.last ? kind.uses : 1);
+          if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
+          if (watched) raise(SIGSTOP);
           status |= weft_reducer_ready(reducer, i, gradient, nullptr);
+          if (watched) raise(SIGSTOP);
         }
-        const bool watched = step == 2 && i == 4;  // everything is bound by then
-        if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
-        if (watched) raise(SIGSTOP);
-        status |= weft_reducer_ready(reducer, i, gradient, nullptr);
-        if (watched) raise(SIGSTOP);
       }
       status |= weft_reducer_finish(reducer, nullptr);
     }
@@ -128,9 +142,10 @@ int count(pid_t pid, std::string* problem) {
 
 }  // namespace
 
-TEST_CASE("ready makes two atomic operations, and one more where a step records, counts or is local") {
+TEST_CASE("ready makes at most two atomic operations in every kind of step") {
   for (const Kind& kind : kKinds) {
     for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
+      if (kind.elsewhere && mode == WEFT_GRADIENT_COPY) continue;
       const pid_t pid = fork();
       REQUIRE(pid >= 0);
       if (pid == 0) child(mode, kind);
@@ -141,13 +156,16 @@ TEST_CASE("ready makes two atomic operations, and one more where a step records,
       if (atomics < 0 && problem.empty()) {
         WARN("a process may not watch another one here");
       } else {
-        CHECK(atomics == kind.atomics);
+        CHECK(atomics <= 2);
+#ifdef __OPTIMIZE__
+        CHECK(atomics == kind.atomics);  // otherwise a plain store is an exchange
+#endif
       }
     }
   }
 }
 #else
-TEST_CASE("ready makes two atomic operations, and one more where a step records, counts or is local") {
+TEST_CASE("ready makes at most two atomic operations in every kind of step") {
   WARN("counted on x86-64 alone");
 }
 #endif

@@ -20,11 +20,11 @@ from mutants import MUTANTS
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = {"unit": "tests/unit", "property": "tests/property", "capi": "tests/capi"}
 # Who is asked, the quick ones first.
-TESTS = ["unit_plan", "unit_schedule", "unit_values", "unit_prelude", "unit_reducer_uneven", "unit_reducer_uses",
-         "unit_reducer_commit", "unit_reducer_leftovers", "unit_reducer_norms", "unit_reducer_sharded",
-         "unit_reducer_sparse", "unit_reducer_sparse_errors", "unit_reducer_types", "unit_reducer_relayout",
-         "unit_reducer_report", "unit_reducer", "unit_reducer_errors", "unit_reducer_hooks", "capi_local_sgd",
-         "property_reducer"]
+TESTS = ["unit_plan", "unit_readiness", "unit_schedule", "unit_values", "unit_prelude", "unit_reducer_uneven",
+         "unit_reducer_uses", "unit_reducer_commit", "unit_reducer_leftovers", "unit_reducer_norms",
+         "unit_reducer_sharded", "unit_reducer_sparse", "unit_reducer_sparse_errors", "unit_reducer_types",
+         "unit_reducer_relayout", "unit_reducer_model", "unit_reducer_report", "unit_reducer",
+         "unit_reducer_errors", "unit_reducer_hooks", "capi_local_sgd", "property_reducer"]
 
 
 def parse_arguments():

@@ -5,7 +5,6 @@
 
 #include "support/catch.h"
 #include "sync/plan.h"
-#include "sync/readiness.h"
 
 using namespace weft;
 
@@ -115,25 +114,6 @@ TEST_CASE("an order of the caller's is kept and not reversed") {
   const Plan plan = make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1}, {Dtype::kF32, 1}}),
                               {.limits = {8}, .order = {2, 0, 1}});
   CHECK(members(plan) == Buckets{{2, 0}, {1}});
-}
-
-TEST_CASE("a step is settled when every gradient that was claimed has arrived") {
-  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {400}});
-  Readiness readiness(plan);
-  CHECK(readiness.settled());  // before the first step
-  for (const uint32_t stamp : {1u, 2u}) {
-    readiness.open(stamp, false);
-    CHECK(readiness.settled());
-    CHECK(readiness.claim(0, stamp));
-    CHECK(readiness.claim(3, stamp));
-    CHECK_FALSE(readiness.settled());
-    readiness.arrive(plan.bucket_of[3]);
-    readiness.close();
-    CHECK_FALSE(readiness.settled());
-    readiness.arrive(plan.bucket_of[0]);
-    CHECK(readiness.settled());
-    CHECK_FALSE(readiness.full());
-  }
 }
 
 TEST_CASE("by order of readiness buckets are launched as their last members come") {

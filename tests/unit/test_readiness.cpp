@@ -1,0 +1,174 @@
+// lib/sync/readiness and ready_order: the words that calls of ready exchange, alone and against a finish on
+// another thread.
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/catch.h"
+#include "sync/readiness.h"
+#include "sync/ready_order.h"
+
+using namespace weft;
+
+namespace {
+
+Plan plan_of(size_t params, uint64_t limit) {
+  Manifest m;
+  for (size_t i = 0; i < params; i++) {
+    Param p;
+    p.name = "p" + std::to_string(i);
+    p.shape = {100};
+    p.strides = {1};
+    p.count = 100;
+    m.params.push_back(p);
+  }
+  return make_plan(m, {.limits = {limit}});
+}
+
+StepWord local(uint32_t stamp) {
+  return StepWord::make(stamp, true, true);
+}
+
+}  // namespace
+
+TEST_CASE("a step is settled when every gradient that was claimed has arrived") {
+  const Plan plan = plan_of(4, 400);
+  Readiness readiness(plan);
+  CHECK(readiness.settled());  // before the first step
+  for (const uint32_t stamp : {1u, 2u}) {
+    readiness.open(stamp, false);
+    CHECK(readiness.settled());
+    CHECK(readiness.use(0, stamp) == Use::kLast);
+    CHECK(readiness.use(3, stamp) == Use::kLast);
+    CHECK_FALSE(readiness.settled());
+    readiness.arrive(plan.bucket_of[3]);
+    readiness.close();
+    CHECK_FALSE(readiness.settled());
+    readiness.arrive(plan.bucket_of[0]);
+    CHECK(readiness.settled());
+    CHECK_FALSE(readiness.full());
+  }
+}
+
+TEST_CASE("uses are counted in the word that the last of them claims") {
+  const Plan plan = plan_of(2, 400);
+  Readiness readiness(plan);
+  for (const uint32_t stamp : {1u, 2u}) {
+    readiness.open(stamp, false);
+    for (uint32_t use = 1; use < 3; use++) {
+      CHECK(readiness.use(0, stamp, 3) == Use::kEarlier);
+      CHECK(readiness.uses(0, stamp) == use);
+      CHECK_FALSE(readiness.claimed(0, stamp));
+      CHECK_FALSE(readiness.leave_out(0, stamp));  // it has been used
+    }
+    CHECK(readiness.use(0, stamp, 3) == Use::kLast);
+    CHECK(readiness.claimed(0, stamp));
+    CHECK(readiness.use(0, stamp, 3) == Use::kRefused);
+    CHECK(readiness.uses(0, stamp) == 3);
+    CHECK_FALSE(readiness.claim(0, stamp));
+    CHECK(readiness.leave_out(1, stamp));
+    CHECK(readiness.use(1, stamp) == Use::kRefused);
+    CHECK(readiness.use(1, stamp - 1) == Use::kRefused);  // a call that began a step ago
+    CHECK(readiness.missing().empty());
+    readiness.close();
+  }
+}
+
+TEST_CASE("a parameter that no step uses is refused, and one whose uses are learned is claimed at the end") {
+  const Plan plan = plan_of(2, 400);
+  Readiness readiness(plan);
+  readiness.open(1, true);
+  CHECK(readiness.use(0, 1, 0) == Use::kRefused);
+  CHECK(readiness.uses(0, 1) == 0);
+  for (int use = 0; use < 5; use++) CHECK(readiness.use(1, 1, UINT32_MAX) == Use::kEarlier);
+  CHECK(readiness.claim(1, 1));
+  CHECK(readiness.uses(1, 1) == 5);
+}
+
+TEST_CASE("a copy in a local step is waited for, and one that comes too late does not begin") {
+  const Plan plan = plan_of(2, 400);
+  Readiness readiness(plan);
+  readiness.open(1, true);
+  CHECK(readiness.use(0, 1) == Use::kLast);
+  CHECK(readiness.enter(0, local(1)));
+  readiness.close();
+  CHECK(readiness.copying(0));
+  readiness.leave(0);
+  CHECK_FALSE(readiness.copying(0));
+  // It saw the step open, and claims once it is closed.
+  CHECK(readiness.use(1, 1) == Use::kLast);
+  CHECK_FALSE(readiness.enter(1, local(1)));
+  CHECK_FALSE(readiness.copying(1));
+}
+
+TEST_CASE("a call that comes a step too late leaves the next step's claim alone") {
+  const Plan plan = plan_of(1, 400);
+  Readiness readiness(plan);
+  readiness.open(1, true);
+  readiness.close();
+  readiness.open(2, true);
+  CHECK(readiness.use(0, 1) == Use::kLast);  // nobody of step 2 was there before
+  CHECK(readiness.use(0, 2) == Use::kLast);
+  CHECK(readiness.enter(0, local(2)));
+  CHECK_FALSE(readiness.enter(0, local(1)));
+  readiness.close();
+  CHECK(readiness.copying(0));
+}
+
+TEST_CASE("nothing is copied after a local step's end") {
+  constexpr size_t kParams = 4;
+  constexpr uint32_t kSteps = 3000;
+  const Plan plan = plan_of(kParams, 400);
+  Readiness readiness(plan);
+  std::vector<uint64_t> copies(kParams);  // element i: whoever has claimed i
+  std::atomic<bool> over{false};
+  const auto work = [&] {
+    while (!over.load()) {
+      const StepWord step = readiness.step();
+      for (size_t i = 0; step.open() && i < kParams; i++) {
+        if (readiness.use(i, step.stamp()) != Use::kLast || !readiness.enter(i, step)) continue;
+        copies[i]++;
+        readiness.leave(i);
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; t++) threads.emplace_back(work);
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  bool bounded = true;
+  uint64_t most = 0;
+  for (uint32_t stamp = 1; stamp <= kSteps && bounded; stamp++) {
+    readiness.open(stamp, true);
+    if (stamp % 3 != 0) std::this_thread::yield();
+    readiness.close();
+    for (size_t i = 0; i < kParams; i++) {
+      while (readiness.copying(i) && bounded) {
+        std::this_thread::yield();
+        bounded = std::chrono::steady_clock::now() < late;
+      }
+    }
+    // A data race with a copy, if there still is one.
+    for (const uint64_t count : copies) most = std::max(most, count);
+    for (const uint64_t count : copies) bounded &= count <= stamp;
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  CHECK(bounded);
+  CHECK(most > 0);
+}
+
+TEST_CASE("the order of readiness is that of the times, and of the calls where time stands still") {
+  ReadyOrder order(5);
+  CHECK_FALSE(order.noted());
+  order.note(3, 70);
+  order.note(1, 20);
+  order.note(4, 20);
+  order.note(0, 20);
+  CHECK(order.noted());
+  CHECK(order.params() == std::vector<uint32_t>{1, 4, 0, 3, 2});
+  CHECK(order.times() == ReadyTimes{20, 20, kNeverReady, 70, 20});
+  order.begin();
+  CHECK_FALSE(order.noted());
+  CHECK(order.params() == std::vector<uint32_t>{0, 1, 2, 3, 4});
+}
