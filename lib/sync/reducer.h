@@ -130,6 +130,7 @@ class Reducer {
   Status open_replan();
   Status replan_by_itself();
   Status move_to(Plan plan, Deadline deadline);
+  void keep_plan(const Status& why);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
   Status await_prelude(int64_t timeout_ms);
@@ -168,7 +169,7 @@ class Reducer {
 
   // begin and finish
   uint32_t stamp_ = 0;
-  bool replanned_ = false;                 // at least once; equal on all ranks
+  bool replanned_ = false;                 // at least once, or tried to by itself; equal on all ranks
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
@@ -187,6 +188,7 @@ class Reducer {
   weft_reducer_stats stats_{};  // guarded by mutex_
   History history_;             // guarded by mutex_
   Status last_error_;           // guarded by mutex_
+  std::string plan_kept_;  // why the buckets stayed as they were (WEFT_REDUCER_REPLAN); guarded by mutex_
 };
 
 }  // namespace weft

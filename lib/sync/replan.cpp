@@ -20,6 +20,7 @@ struct PlanVote {
   static constexpr uint32_t kBrings = 4;   // ... with a plan of its own
   static constexpr uint32_t kKnows = 8;    // it has noted an order of readiness
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
+  static constexpr uint32_t kItself = 32;  // ... no: its begin has (WEFT_REDUCER_REPLAN)
   uint32_t flags = 0;
   uint32_t reserved = 0;
   uint64_t wish = 0;  // digest of what it asks for
@@ -35,7 +36,7 @@ struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
   bool by_model = false;                       // ... and by what a step costs then
-  bool if_known = false;                       // it is no error if nobody knows that
+  bool by_itself = false;                      // WEFT_REDUCER_REPLAN: what cannot be is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
   uint64_t digest() const;
@@ -160,18 +161,22 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   }
   if (!by_order) mine.flags |= PlanVote::kBrings;
   if (request != nullptr && request->by_model) mine.flags |= PlanVote::kModels;
+  if (request != nullptr && request->by_itself) mine.flags |= PlanVote::kItself;
   if (s.order->noted()) mine.flags |= PlanVote::kKnows;
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
   WEFT_TRY(given);
   int root = -1;
   const Status judged = judge_votes(votes, &root);
-  const bool if_known = request != nullptr && request->if_known;
-  if (if_known && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
+  const auto anyone = [&](uint32_t flag) {
+    return std::any_of(votes.begin(), votes.end(), [&](const PlanVote& vote) { return vote.has(flag); });
+  };
+  const bool by_itself = anyone(PlanVote::kItself);
+  if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
   WEFT_TRY(judged);
 
   std::unique_ptr<Survey> surveyed;
-  if (std::any_of(votes.begin(), votes.end(), [](const PlanVote& v) { return v.has(PlanVote::kModels); })) {
+  if (anyone(PlanVote::kModels)) {
     const Status measured =
         survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, &surveyed);
     // All ranks know alike that one of them has no memory for that.
@@ -201,9 +206,20 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
     return s.comm->failure();
   }
-  if (!(plan == s.plan)) WEFT_TRY(move_to(std::move(plan), deadline));
+  const std::shared_ptr<Comm> comm = s.comm;  // s goes
+  const Status moved = plan == s.plan ? Status() : move_to(std::move(plan), deadline);
+  if (!moved.ok() && (!by_itself || comm->failed())) return moved;
   replanned_ = true;
-  return {};
+  if (moved.ok()) return {};
+  keep_plan(moved);
+  return request == nullptr || request->by_itself ? Status() : moved;
+}
+
+// On all ranks alike: what one of them cannot have now it could not have at the next begin either.
+void Reducer::keep_plan(const Status& why) {
+  state_->comm->context().log().warn(cat("no re-plan, the buckets stay as they are: ", why.text()));
+  const std::lock_guard lock(mutex_);
+  plan_kept_ = why.text();
 }
 
 // WEFT_REDUCER_REPLAN: once a synchronised step has shown the order of readiness. All ranks have made as many
@@ -213,7 +229,7 @@ Status Reducer::replan_by_itself() {
   WEFT_TRY(open_replan());
   PlanRequest request;
   request.by_model = state_->models;
-  request.if_known = true;
+  request.by_itself = true;
   return take_plan(&request, {});
 }
 

@@ -173,6 +173,7 @@ std::string Reducer::report() const {
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
   const std::lock_guard lock(mutex_);
+  json["reducer"]["plan_kept"] = plan_kept_.empty() ? Json() : Json(plan_kept_);
   json["steps"]["same_pattern"] = history_.same_pattern();
   json["mean_ns"] = means_json(history_);
   json["percentiles_ns"] = percentiles_json(history_);

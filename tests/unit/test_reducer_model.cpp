@@ -153,3 +153,52 @@ TEST_CASE("where an arena has no room to measure in, buckets end at the limits a
       },
       options));
 }
+
+TEST_CASE("where a rank has no memory for other buckets all keep theirs: a begin goes on, a call fails") {
+  constexpr uint64_t kParams = 200;
+  std::vector<TestParam> params;
+  for (uint64_t i = 0; i < kParams; i++) params.push_back({cat("p", i), {1}});
+  const Model model(params);
+  std::vector<uint64_t> all(kParams);
+  std::iota(all.begin(), all.end(), uint64_t{0});
+  const weft_plan whole = {sizeof whole, 1, &kParams, all.data()};  // by limits each has a bucket of its own
+  const uint64_t limit = 0;
+  RanksOptions ranks;
+  ranks.backend = &shm::backend();
+  ranks.comm.arena_limit_bytes = 8 << 20;
+  for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
+    const auto body = [&](Rank& self) {
+      weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+      options.params = model.c().data();
+      options.param_count = kParams;
+      options.bucket_limits = &limit;
+      options.bucket_limit_count = 1;
+      options.plan = &whole;
+      options.flags = WEFT_REDUCER_REPLAN | uneven;
+      std::unique_ptr<Reducer> reducer;
+      self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");
+      if (!reducer) return;
+      std::byte* block = nullptr;
+      while (self.rank == 1 && self.comm->collectives().arena()->allocate(Arena::kAlignment, &block).ok()) {
+      }
+      Gradients gradients(model);
+      const auto step = [&](uint64_t seed) {
+        self.expect(step_of(*reducer, gradients, seed, self.rank), cat("step ", seed));
+        const Gradients expected = reference(model, {seed}, 2, 2);
+        self.expect(differs(model, gradients.memory(), expected.memory()).empty(), cat("result ", seed));
+        weft_reducer_stats stats{};
+        reducer->query(&stats);
+        self.expect(stats.plan_generation == 0 && reducer->bucket_count() == 1, "another plan");
+      };
+      step(0);
+      self.expect(has(reducer->report(), "\"plan_kept\": null"), "nothing was tried yet");
+      for (uint64_t seed = 1; seed < 3; seed++) step(seed);
+      self.expect(has(reducer->report(), "memory of the buckets"), reducer->report().substr(0, 900));
+      const Status asked = replan(*reducer, WEFT_PLANNER_LIMITS);
+      self.expect(asked.code() == Code::kNoMemory, asked.text());
+      if (self.rank == 0) self.expect(has(asked.text(), "rank 1 cannot"), asked.text());
+      step(3);
+    };
+    check(run_threads(2, body, ranks));
+  }
+}
