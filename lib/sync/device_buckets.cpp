@@ -167,11 +167,9 @@ DeviceBuckets::~DeviceBuckets() {
 
 Status DeviceBuckets::note(uint32_t bucket, uint64_t param, DeviceStream stream) {
   Bucket& b = *buckets_[bucket];
-  {
-    const std::lock_guard lock(b.mutex);
-    WEFT_TRY(note_locked(&b, stream));
-  }
-  gradients_[param].stream = stream;
+  const std::lock_guard lock(b.mutex);
+  WEFT_TRY(note_locked(&b, stream));
+  gradients_[param].stream = stream;  // of several uses the last one's
   return {};
 }
 
@@ -279,12 +277,13 @@ Status DeviceBuckets::add_into(uint32_t bucket, const CopyArgs& args) {
 Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs& args, bool add) {
   Bucket& b = *buckets_[bucket];
   Lane& lane = lanes_[b.lane];
-  const DeviceStream from = gradients_[param].stream;
   const std::lock_guard lock(lane.mutex);
   // Its event until here; the next step records it anew.
+  DeviceStream from = nullptr;
   DeviceEvent made = nullptr;
   {
     const std::lock_guard seen_lock(b.mutex);
+    from = gradients_[param].stream;
     for (size_t i = 0; i < b.noted; i++) {
       if (b.seen[i].stream == from) made = b.seen[i].made;
     }

@@ -80,9 +80,9 @@ class Twins {
   };
 
   Twins(Rank& rank, const std::vector<Tensor>& tensors, const Options& options)
-      : rank_(rank), tensors_(tensors), options_(options) {
+      : rank_(rank), tensors_(there(tensors)), options_(options) {
     for (int device = 0; device < 2; device++) {
-      for (int i = 0; i < 2; i++) streams_.push_back(std::make_unique<Stream>(device));
+      for (int i = 0; i < 2; i++) streams_.push_back(std::make_unique<Stream>(device % devices()));
     }
     for (const Tensor& tensor : tensors_) {
       host_.push_back(values_of(tensor, 0, rank.rank));
@@ -242,6 +242,18 @@ class Twins {
   }
 
  private:
+  static int devices() {
+    int count = 1;
+    cudaGetDeviceCount(&count);
+    return count;
+  }
+  // On the devices that there are.
+  static std::vector<Tensor> there(std::vector<Tensor> tensors) {
+    for (Tensor& tensor : tensors) {
+      if (tensor.device != kHost) tensor.device %= devices();
+    }
+    return tensors;
+  }
   std::string make(bool device, weft_reducer** reducer) {
     const std::vector<weft_param> list = params(device);
     weft_error error = WEFT_ERROR_INIT;
