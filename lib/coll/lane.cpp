@@ -6,25 +6,31 @@
 #include <new>
 #include <utility>
 
+#include "base/splitmix.h"
 #include "base/text.h"
 
 namespace weft::coll {
 namespace {
 
-// What one poll may read before it returns.
+// What one poll may read before it returns; less while messages travel, which need polls too.
 constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
+constexpr uint64_t kMeanwhileBytes = uint64_t{256} << 10;
 // Fruitless polls between two looks at what the others are doing.
 constexpr uint32_t kLookRounds = 32;
-// Schedules that a lane keeps: a reducer's buckets have few different shapes.
-constexpr size_t kPlans = 32;
+// Schedules that a lane keeps: those of a reducer's buckets take a small part of what the buckets take.
+constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
 // Send and receive lanes: their messages are told apart by who sends to whom.
 constexpr uint32_t kPairLane = UINT32_MAX;
 
-bool same_shape(const Shape& a, const Shape& b) {
-  return a.root == b.root && a.count == b.count && a.element == b.element && a.ordered == b.ordered;
-}
-
 }  // namespace
+
+size_t TransportLane::HashShape::operator()(const ShapeKey& key) const {
+  uint64_t h = static_cast<uint64_t>(key.coll) | static_cast<uint64_t>(key.ordered) << 8 | key.element << 16;
+  for (const uint64_t word : {static_cast<uint64_t>(key.root), key.count}) {
+    h = scramble((h ^ word) + kSplitMixStep);
+  }
+  return h;
+}
 
 void TransportLane::FreeBytes::operator()(std::byte* bytes) const {
   std::free(bytes);
@@ -56,32 +62,35 @@ Status TransportLane::choose_plan() {
   shape.ordered = args_.ordered;
   shape.blocks = args_.blocks;
   if (shape.blocks != nullptr) return build(shape);
-  for (const auto& plan : plans_) {
-    if (plan->coll != args_.coll || !same_shape(plan->shape, shape)) continue;
-    plan_ = plan.get();
-    return {};
-  }
-  return build(shape);
+  const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element, shape.ordered});
+  if (known == plans_.end()) return build(shape);
+  plan_ = &known->second;
+  return {};
 }
 
 Status TransportLane::build(const Shape& shape) {
   const Algorithm* algorithm = nullptr;
   WEFT_TRY(select(args_.coll, shape, context_.forced, &algorithm));
-  auto plan = std::make_unique<Plan>();
-  plan->coll = args_.coll;
-  plan->shape = shape;
-  plan->algorithm = algorithm->name;
-  algorithm->build(shape, plan->schedule);
-  if (key_.kind == LaneKey::Kind::kCollective) plan->schedule.add_handshake(shape.rank, shape.size);
-  WEFT_TRY(reserve(plan->schedule));
-  plan_ = plan.get();
+  Plan plan;
+  plan.shape = shape;
+  plan.algorithm = algorithm->name;
+  algorithm->build(shape, plan.schedule);
+  if (key_.kind == LaneKey::Kind::kCollective) plan.schedule.add_handshake(shape.rank, shape.size);
+  plan.schedule.shrink();
+  WEFT_TRY(reserve(plan.schedule));
   if (shape.blocks != nullptr) {
     once_ = std::move(plan);
-  } else if (plans_.size() < kPlans) {
-    plans_.push_back(std::move(plan));
+    plan_ = &once_;
   } else {
-    plans_[next_plan_++ % kPlans] = std::move(plan);
+    if (plan_bytes_ + plan.memory_bytes() > kPlanBytes) {
+      plans_.clear();
+      plan_bytes_ = 0;
+    }
+    plan_bytes_ += plan.memory_bytes();
+    const ShapeKey key{args_.coll, shape.root, shape.count, shape.element, shape.ordered};
+    plan_ = &plans_.emplace(key, std::move(plan)).first->second;
   }
+  note_memory();
   return {};
 }
 
@@ -90,6 +99,7 @@ Status TransportLane::reserve(const Schedule& schedule) {
     messages_.resize(schedule.most_transfers());
     pending_.reserve(messages_.size());
   }
+  fold_inputs_.reserve(static_cast<size_t>(context_.size));
   if (scratch_bytes_ >= schedule.scratch_bytes()) return {};
   scratch_.reset();
   scratch_bytes_ = 0;
@@ -100,6 +110,12 @@ Status TransportLane::reserve(const Schedule& schedule) {
   }
   scratch_bytes_ = schedule.scratch_bytes();
   return {};
+}
+
+void TransportLane::note_memory() {
+  memory_bytes_ = scratch_bytes_ + plan_bytes_ + once_.schedule.memory_bytes() +
+                  messages_.capacity() * sizeof(Message) + pending_.capacity() * sizeof(uint32_t) +
+                  fold_inputs_.capacity() * sizeof(std::byte*);
 }
 
 void TransportLane::post_round() {
@@ -134,13 +150,18 @@ Poll TransportLane::poll() {
     if (!running_) return Poll::kFinished;
     if (advanced) fruitless_ = 0;
     if (!pending_.empty()) {
+      const size_t meanwhile = plan_->schedule.meanwhile(round_);
+      if (work_index_ < meanwhile) {
+        work(meanwhile, kMeanwhileBytes);
+        return Poll::kAdvanced;
+      }
       if (advanced) return Poll::kAdvanced;
       if (++fruitless_ % kLookRounds != 0) return Poll::kWaiting;
       if (Status status = look_around(); !status.ok()) finish(std::move(status));
       return running_ ? Poll::kWaiting : Poll::kFinished;
     }
   }
-  if (!work()) return Poll::kAdvanced;
+  if (!work(plan_->schedule.works(round_).size(), kWorkBytes)) return Poll::kAdvanced;
   if (++round_ == plan_->schedule.rounds().size()) {
     finish({});
     return Poll::kFinished;
@@ -197,9 +218,8 @@ Status TransportLane::look_around() {
   return {};
 }
 
-bool TransportLane::work() {
-  const std::span<const Work> works = plan_->schedule.works(round_);
-  uint64_t budget = kWorkBytes;
+bool TransportLane::work(size_t most, uint64_t budget) {
+  const std::span<const Work> works = plan_->schedule.works(round_).first(most);
   while (work_index_ < works.size()) {
     if (budget == 0) return false;
     const Work& next = works[work_index_];

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "coll/schedule.h"
@@ -37,17 +38,19 @@ class TransportLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
-  uint64_t memory_bytes() const override { return scratch_bytes_.load(std::memory_order_relaxed); }
+  uint64_t memory_bytes() const override { return memory_bytes_.load(std::memory_order_relaxed); }
 
  private:
   Status choose_plan();
   Status build(const Shape& shape);
   Status reserve(const Schedule& schedule);
+  void note_memory();
   void post_round();
   bool reap();  // complete messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
   Status look_around();  // whether a rank that is waited for executes something else
-  bool work();           // a bounded amount; true when the round's work is done
+  // Some of the round's first `most` works, reading about `budget` bytes; true when they are done.
+  bool work(size_t most, uint64_t budget);
   void run(const Work& work, uint64_t begin, uint64_t count);
   void scales(WorkKind kind, double* prescale, double* postscale) const;
   void finish(Status status);
@@ -69,16 +72,27 @@ class TransportLane final : public CollectiveLane {
   uint64_t work_begin_ = 0;        // what is done of that work
   uint32_t fruitless_ = 0;         // polls since the last progress
 
-  // Kept between operations: the schedules of the last few shapes, and memory for the largest.
+  // Kept between operations: the schedules of all shapes that there were lately, and memory for the largest.
   struct Plan {
-    Coll coll = Coll::kBarrier;
     Shape shape;
     const char* algorithm = "";
     Schedule schedule;
+    uint64_t memory_bytes() const { return sizeof *this + schedule.memory_bytes(); }
   };
-  std::vector<std::unique_ptr<Plan>> plans_;
-  std::unique_ptr<Plan> once_;     // of blocks of different sizes, whose schedule serves one operation
-  size_t next_plan_ = 0;           // which to replace when there are enough
+  struct ShapeKey {
+    Coll coll;
+    int root;
+    uint64_t count;
+    uint64_t element;
+    bool ordered;
+    bool operator==(const ShapeKey&) const = default;
+  };
+  struct HashShape {
+    size_t operator()(const ShapeKey& key) const;
+  };
+  std::unordered_map<ShapeKey, Plan, HashShape> plans_;
+  uint64_t plan_bytes_ = 0;
+  Plan once_;                      // of blocks of different sizes, whose schedule serves one operation
   const Plan* plan_ = nullptr;     // of the running operation
   std::vector<Message> messages_;  // one a transfer of the round; never moves while messages are posted
   std::vector<const std::byte*> fold_inputs_;
@@ -86,7 +100,8 @@ class TransportLane final : public CollectiveLane {
     void operator()(std::byte* bytes) const;
   };
   std::unique_ptr<std::byte, FreeBytes> scratch_;  // aligned to 64 bytes
-  std::atomic<uint64_t> scratch_bytes_{0};         // written under the drive lock
+  uint64_t scratch_bytes_ = 0;
+  std::atomic<uint64_t> memory_bytes_{0};  // of all this; written under the drive lock
 };
 
 }  // namespace weft::coll

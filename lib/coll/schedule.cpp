@@ -43,7 +43,9 @@ void Schedule::end(Ref at, uint64_t count) {
 }
 
 void Schedule::end_round() {
-  rounds_.push_back({static_cast<uint32_t>(transfers_.size()), static_cast<uint32_t>(works_.size())});
+  const uint32_t begin = rounds_.empty() ? 0 : rounds_.back().works_end;
+  rounds_.push_back({static_cast<uint32_t>(transfers_.size()), std::max(begin, meanwhile_end_),
+                     static_cast<uint32_t>(works_.size())});
 }
 
 Ref Schedule::scratch(uint64_t bytes) {
@@ -80,10 +82,26 @@ std::span<const Work> Schedule::works(size_t round) const {
   return std::span(works_).subspan(begin, rounds_[round].works_end - begin);
 }
 
+size_t Schedule::meanwhile(size_t round) const {
+  return rounds_[round].meanwhile_end - (round == 0 ? 0 : rounds_[round - 1].works_end);
+}
+
 size_t Schedule::most_transfers() const {
   size_t most = 0;
   for (size_t r = 0; r < rounds_.size(); r++) most = std::max(most, transfers(r).size());
   return most;
+}
+
+uint64_t Schedule::memory_bytes() const {
+  return transfers_.capacity() * sizeof(Transfer) + works_.capacity() * sizeof(Work) +
+         inputs_.capacity() * sizeof(Ref) + rounds_.capacity() * sizeof(Round);
+}
+
+void Schedule::shrink() {
+  transfers_.shrink_to_fit();
+  works_.shrink_to_fit();
+  inputs_.shrink_to_fit();
+  rounds_.shrink_to_fit();
 }
 
 }  // namespace weft::coll

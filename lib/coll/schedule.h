@@ -1,6 +1,6 @@
-// What one operation does on one rank: rounds of messages posted together, each followed by local work that
-// starts when all messages of its round are complete. Built by an algorithm, executed by a lane (lane.h). It
-// names memory by space and offset, so one schedule serves many operations of the same shape.
+// What one operation does on one rank: rounds of messages posted together, local work beside them, and local
+// work that starts when all messages of its round are complete. Built by an algorithm, executed by a lane
+// (lane.h). It names memory by space and offset, so one schedule serves many operations of the same shape.
 // Threads: a value; one thread at a time.
 #pragma once
 
@@ -10,13 +10,16 @@
 
 namespace weft::coll {
 
-enum class Space : uint8_t { kSource, kTarget, kScratch };
+enum class Space : uint64_t { kSource, kTarget, kScratch };
 
-// A place in the operation's memory, in bytes.
+// A place in the operation's memory, in bytes. Small, as a long operation's schedule has thousands.
 struct Ref {
-  Space space = Space::kSource;
-  uint64_t offset = 0;
+  Ref() : Ref(Space::kSource, 0) {}
+  Ref(Space of, uint64_t at) : space(of), offset(at) {}
+  Space space : 2;
+  uint64_t offset : 62;
 };
+static_assert(sizeof(Ref) == 8);
 inline Ref source(uint64_t offset = 0) {
   return {Space::kSource, offset};
 }
@@ -25,12 +28,13 @@ inline Ref target(uint64_t offset = 0) {
 }
 
 struct Transfer {
-  bool is_send = false;
-  int peer = 0;
+  bool is_send : 1 = false;
+  int peer : 31 = 0;
   uint32_t step = 0;  // the same on both sides; at most one message a pair, direction and step
   Ref memory;
   uint64_t bytes = 0;
 };
+static_assert(sizeof(Transfer) == 24);
 
 enum class WorkKind : uint8_t {
   kCopy,     // count is bytes; of elements everywhere else
@@ -48,9 +52,11 @@ struct Work {
   uint64_t count = 0;
 };
 
-// Where a round's transfers and works end; they begin where the round before it ends.
+// Where a round's transfers and works end; they begin where the round before it ends. Works up to
+// meanwhile_end need none of its messages.
 struct Round {
   uint32_t transfers_end = 0;
+  uint32_t meanwhile_end = 0;
   uint32_t works_end = 0;
 };
 
@@ -69,6 +75,9 @@ class Schedule {
   void begin(Ref from, Ref to, uint64_t count);
   void combine(Ref low, Ref high, Ref to, uint64_t count);
   void end(Ref at, uint64_t count);
+  // The round's work so far neither reads what its messages bring nor writes what they take: it is done while
+  // they travel.
+  void meanwhile() { meanwhile_end_ = static_cast<uint32_t>(works_.size()); }
   void end_round();
   // Memory for the whole operation, aligned to 64 bytes.
   Ref scratch(uint64_t bytes);
@@ -79,11 +88,14 @@ class Schedule {
   std::span<const Round> rounds() const { return rounds_; }
   std::span<const Transfer> transfers(size_t round) const;
   std::span<const Work> works(size_t round) const;
+  size_t meanwhile(size_t round) const;  // how many of the first of them
   std::span<const Ref> inputs(const Work& work) const {
     return std::span(inputs_).subspan(work.first_input, work.input_count);
   }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
   size_t most_transfers() const;  // in one round
+  uint64_t memory_bytes() const;  // of the schedule itself
+  void shrink();                  // it is complete
 
   static constexpr uint32_t kHandshakeStep = UINT32_MAX;
 
@@ -94,6 +106,7 @@ class Schedule {
   std::vector<Work> works_;
   std::vector<Ref> inputs_;
   std::vector<Round> rounds_;
+  uint32_t meanwhile_end_ = 0;  // of the current round, as far as it has been said
   uint64_t scratch_bytes_ = 0;
 };
 

@@ -80,7 +80,7 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->scratch_bytes = state_->scratch->bytes() + (state_->staging ? state_->staging->bytes() : 0);
   stats->retained_bytes = state_->buckets->retained_bytes();
   stats->other_bytes = other_bytes_ + device_bytes() + (state_->sparse ? state_->sparse->memory_bytes() : 0) +
-                       state_->lane->memory_bytes();
+                       state_->lane_bytes();
   stats->hook_bytes = state_->hook_bytes;
   stats->mean_step_ns = history_.mean(&StepTimes::step_ns);
   stats->mean_compute_ns = history_.mean(&StepTimes::compute_ns);

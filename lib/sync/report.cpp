@@ -192,7 +192,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
                                {"retained", state_->buckets->retained_bytes()},
                                {"devices", device_bytes()},
                                {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0},
-                               {"messages", state_->lane->memory_bytes()}});
+                               {"messages", state_->lane_bytes()}});
   return parts;
 }
 

@@ -84,6 +84,7 @@ struct ReducerState {
   // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 
+  uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // What does not hang on the communicator and the plan.
   std::shared_ptr<ReducerState> heir() const {
     auto next = std::make_shared<ReducerState>();

@@ -49,6 +49,17 @@ class PackedBlocks {
   Blocks blocks_;
 };
 
+// Bytes of an operation's memory. In place: source and target may be one.
+struct Range {
+  Ref at;
+  uint64_t bytes = 0;
+  bool touches(const Range& other) const {
+    const bool scratch = at.space == Space::kScratch;
+    if (scratch != (other.at.space == Space::kScratch)) return false;
+    return at.offset < other.at.offset + other.bytes && other.at.offset < at.offset + bytes;
+  }
+};
+
 bool is_collective(const Algorithm& algorithm) {
   return algorithm.coll != Coll::kSend && algorithm.coll != Coll::kRecv;
 }
@@ -106,6 +117,52 @@ TEST_CASE("every message of every algorithm has one receiver that expects it") {
     if (!is_collective(*algorithm)) continue;
     for (const int size : {1, 2, 3, 4, 5, 8}) {
       for (const uint64_t count : {0u, 1u, 17u, 4096u, 300'000u}) check_symmetry(*algorithm, size, count);
+    }
+  }
+}
+
+TEST_CASE("work beside messages reads nothing that they bring and writes nothing that they take") {
+  int found = 0;
+  for (const AlgorithmRow row : algorithms()) {
+    const Algorithm* const algorithm = &row();
+    if (algorithm->coll != Coll::kAllReduce && algorithm->coll != Coll::kReduce) continue;
+    for (const int rank : {0, 1, 2}) {
+      Schedule schedule;
+      algorithm->build(shape_of(rank, 3, 300'000, 4), schedule);
+      for (size_t round = 0; round < schedule.rounds().size(); round++) {
+        for (size_t i = 0; i < schedule.meanwhile(round); i++, found++) {
+          const Work& work = schedule.works(round)[i];
+          const Range to{work.to, work.count * 4};
+          for (const Transfer& t : schedule.transfers(round)) {
+            const Range moved{t.memory, t.bytes};
+            INFO(algorithm->name << " rank " << rank << " round " << round);
+            CHECK(!moved.touches(to));
+            for (const Ref& input : schedule.inputs(work)) {
+              CHECK((t.is_send || !moved.touches({input, work.count * 4})));
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(found > 0);
+}
+
+TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below a hundredth of it") {
+  for (const Coll coll : {Coll::kAllReduce, Coll::kReduce, Coll::kReduceScatter}) {
+    for (const int size : {2, 4, 8}) {
+      for (const uint64_t mebibytes : {16u, 64u, 256u}) {
+        const uint64_t bytes = mebibytes << 20;
+        const uint64_t parts = coll == Coll::kReduceScatter ? static_cast<uint64_t>(size) : 1;
+        const Shape shape = shape_of(1, size, bytes / 4 / parts, 4);
+        const Algorithm* algorithm = nullptr;
+        REQUIRE(select(coll, shape, {}, &algorithm).ok());
+        Schedule schedule;
+        algorithm->build(shape, schedule);
+        INFO(algorithm->name << " size " << size << " MiB " << mebibytes);
+        CHECK(schedule.scratch_bytes() <= uint64_t{1} << 20);
+        CHECK(schedule.memory_bytes() <= bytes / 128);
+      }
     }
   }
 }

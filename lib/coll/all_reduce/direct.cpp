@@ -8,9 +8,8 @@ namespace {
 
 void build(const Shape& shape, Schedule& schedule) {
   const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
-  const auto folded = [&](const Slice& own) { return target(own.begin * shape.element); };
-  const auto gather = [&](uint64_t c) {
-    const uint64_t chunk = chunk_elements(shape);
+  const auto folded = [&](uint64_t, const Slice& own) { return target(own.begin * shape.element); };
+  const auto gather = [&](uint64_t c, uint64_t chunk) {
     const auto step = static_cast<uint32_t>(2 * c + 1);
     const Slice own = chunk_of(slice_at(shape.rank), c, chunk);
     for (int distance = 1; distance < shape.size; distance++) {

@@ -6,15 +6,22 @@ namespace {
 
 void build(const Shape& shape, Schedule& schedule) {
   const bool is_root = shape.rank == shape.root;
-  const uint64_t chunk = chunk_elements(shape);
   const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
-  const Ref result = is_root ? target() : schedule.scratch(chunk * shape.element);
-  const auto folded = [&](const Slice& own) { return is_root ? target(own.begin * shape.element) : result; };
-  const auto collect = [&](uint64_t c) {
+  // Those that are sent, and those that are made meanwhile.
+  const uint64_t result_bytes =
+      std::min(exchange_elements(shape), slice_at(shape.rank).count) * shape.element;
+  Ref results[2];
+  if (!is_root) {
+    for (Ref& result : results) result = schedule.scratch(result_bytes);
+  }
+  const auto folded = [&](uint64_t c, const Slice& own) {
+    return is_root ? target(own.begin * shape.element) : results[c % 2];
+  };
+  const auto collect = [&](uint64_t c, uint64_t chunk) {
     const auto step = static_cast<uint32_t>(2 * c + 1);
     if (!is_root) {
       const Slice own = chunk_of(slice_at(shape.rank), c, chunk);
-      return schedule.send(shape.root, step, result, own.count * shape.element);
+      return schedule.send(shape.root, step, results[c % 2], own.count * shape.element);
     }
     for (int from = 0; from < shape.size; from++) {
       if (from == shape.root) continue;

@@ -9,8 +9,8 @@ void build(const Shape& shape, Schedule& schedule) {
     return Slice{static_cast<uint64_t>(rank) * shape.count, shape.count};
   };
   const uint64_t first = slice_at(shape.rank).begin;
-  const auto folded = [&](const Slice& own) { return target((own.begin - first) * shape.element); };
-  exchange_chunks(shape, schedule, slice_at, folded, [](uint64_t) {});
+  const auto folded = [&](uint64_t, const Slice& own) { return target((own.begin - first) * shape.element); };
+  exchange_chunks(shape, schedule, slice_at, folded, [](uint64_t, uint64_t) {});
 }
 
 }  // namespace

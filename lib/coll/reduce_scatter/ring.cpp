@@ -1,5 +1,5 @@
-// Blocks travel around a ring and grow by one rank's part at each: n - 1 rounds with one neighbour each way.
-// Block b begins at rank b + 1 and ends at rank b.
+// Blocks travel around a ring, chunk by chunk, and grow by one rank's part at each: n - 1 rounds with one
+// neighbour each way. Block b begins at rank b + 1 and ends at rank b.
 #include "coll/algorithm.h"
 
 namespace weft::coll::reduce_scatter {
@@ -7,25 +7,30 @@ namespace {
 
 void build(const Shape& shape, Schedule& schedule) {
   const int n = shape.size;
-  const auto block = [&](int index) {
-    return source(static_cast<uint64_t>((index % n + n) % n) * shape.bytes());
-  };
+  const uint64_t chunk = std::min(shape.count, chunk_elements(shape));
   // What is received, and what is sent of it in the next round.
-  const Ref room = schedule.scratch(shape.bytes());
-  const Ref own = schedule.scratch(shape.bytes());
-  schedule.begin(block(shape.rank - 1), own, shape.count);
-  schedule.end_round();
-  for (int round = 1; round < n; round++) {
-    const auto step = static_cast<uint32_t>(round);
-    schedule.send((shape.rank + 1) % n, step, own, shape.bytes());
-    schedule.receive((shape.rank + n - 1) % n, step, room, shape.bytes());
-    schedule.begin(block(shape.rank - round - 1), own, shape.count);
-    schedule.combine(room, own, own, shape.count);
+  const Ref room = schedule.scratch(chunk * shape.element);
+  const Ref own = schedule.scratch(chunk * shape.element);
+  uint32_t step = 0;
+  for (uint64_t done = 0; done < shape.count; done += chunk) {
+    const uint64_t count = std::min(chunk, shape.count - done);
+    const auto part = [&](int index) {
+      const auto block = static_cast<uint64_t>((index % n + n) % n);
+      return source((block * shape.count + done) * shape.element);
+    };
+    schedule.begin(part(shape.rank - 1), own, count);
+    schedule.end_round();
+    for (int round = 1; round < n; round++, step++) {
+      schedule.send((shape.rank + 1) % n, step, own, count * shape.element);
+      schedule.receive((shape.rank + n - 1) % n, step, room, count * shape.element);
+      schedule.begin(part(shape.rank - round - 1), own, count);
+      schedule.combine(room, own, own, count);
+      schedule.end_round();
+    }
+    schedule.end(own, count);
+    schedule.copy(own, target(done * shape.element), count * shape.element);
     schedule.end_round();
   }
-  schedule.end(own, shape.count);
-  schedule.copy(own, target(), shape.bytes());
-  schedule.end_round();
 }
 
 }  // namespace

@@ -8,8 +8,8 @@ void build(const Shape& shape, Schedule& schedule) {
   const BlockList& from = shape.blocks->from;
   const auto slice_at = [&](int rank) { return Slice{from.offset(rank), from.count(rank)}; };
   const uint64_t first = slice_at(shape.rank).begin;
-  const auto folded = [&](const Slice& own) { return target((own.begin - first) * shape.element); };
-  exchange_chunks(shape, schedule, slice_at, folded, [](uint64_t) {});
+  const auto folded = [&](uint64_t, const Slice& own) { return target((own.begin - first) * shape.element); };
+  exchange_chunks(shape, schedule, slice_at, folded, [](uint64_t, uint64_t) {});
 }
 
 }  // namespace
