@@ -13,8 +13,8 @@ namespace {
 
 // Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
 constexpr size_t kMostArrived = 65536;
-// Memory for an unexpected message that is kept for the next one.
-constexpr size_t kMostIdle = 8 * 1024;
+// Memory of unexpected messages that is kept for the next ones, of all ranks.
+constexpr uint64_t kMostIdleBytes = uint64_t{4} << 20;
 
 }  // namespace
 
@@ -31,7 +31,8 @@ void FramedTransport::receive(int rank, const MessageTag& tag, std::byte* data, 
   if (it == peer.arrived.end()) return;
   if (it->header.offered == 0) peer.arrived_bytes -= cost(it->header.size);
   take(receive, it->header, it->data);
-  if (it->data.capacity() > kMostIdle) std::vector<std::byte>().swap(it->data);
+  if (idle_bytes_ + it->data.capacity() > kMostIdleBytes) std::vector<std::byte>().swap(it->data);
+  idle_bytes_ += it->data.capacity();
   unused_arrived_.splice(unused_arrived_.end(), peer.arrived, it);
 }
 
@@ -132,7 +133,12 @@ bool FramedTransport::keep(Peer& peer, const Header& header, ByteView data) {
     return false;
   }
   if (unused_arrived_.empty()) unused_arrived_.emplace_back();
-  peer.arrived.splice(peer.arrived.end(), unused_arrived_, unused_arrived_.begin());
+  auto room = std::find_if(unused_arrived_.begin(), unused_arrived_.end(), [&](const Arrived& unused) {
+    return !eager || unused.data.capacity() >= header.size;
+  });
+  if (room == unused_arrived_.end()) room = unused_arrived_.begin();
+  idle_bytes_ -= room->data.capacity();
+  peer.arrived.splice(peer.arrived.end(), unused_arrived_, room);
   Arrived& arrived = peer.arrived.back();
   arrived.header = header;
   arrived.data.clear();

@@ -105,6 +105,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   std::vector<Peer> peers_;
   std::list<Posted> unused_;  // kept for their memory
   std::list<Arrived> unused_arrived_;
+  uint64_t idle_bytes_ = 0;        // of the data of these
   std::list<Flight<Note>> notes_;  // some of them under way
   uint64_t last_name_ = 0;
   uint32_t streams_ = 0;   // sends that are going and not all handed to the link

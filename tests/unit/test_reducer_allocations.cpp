@@ -1,41 +1,8 @@
 // A step in steady state allocates nothing, and what a reducer holds is what it says. Its own program,
 // because it replaces operator new.
-#include <malloc.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "counting_new.h"
 #include "shm/backend.h"
 #include "sparse_rig.h"
-
-namespace {
-
-thread_local bool counting = false;
-std::atomic<uint64_t> allocations{0};
-std::atomic<int64_t> live_bytes{0};
-
-void release(void* memory) {
-  if (memory != nullptr) live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(size_t size) {
-  if (counting) allocations++;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) {
-    live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  release(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  release(memory);
-}
 
 using namespace weft;
 using namespace weft::test;
