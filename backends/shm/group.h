@@ -94,6 +94,7 @@ class Group {
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
+  uint64_t moved_bytes() const { return shared_bytes() + direct_bytes(); }
   uint64_t shared_bytes() const { return shared_.load(std::memory_order_relaxed); }
   uint64_t direct_bytes() const { return direct_.load(std::memory_order_relaxed); }
 

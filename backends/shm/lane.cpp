@@ -61,8 +61,11 @@ void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
   inline_ = op_.input_bytes() <= kInlineBytes;
   algorithm_ = inline_ ? "inline" : "one-shot";
   state_ = State::kArriving;
+  moved_ = inline_ && op_.gives && op_.size > 1 ? op_.input_bytes() : 0;
   if (op_.size == 1) return finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), NoPeers{}));
+  const uint64_t before = group_->moved_bytes();
   post(Descriptor::of(args));
+  moved_ += group_->moved_bytes() - before;
 }
 
 void GroupLane::post(const Descriptor& descriptor) {
@@ -108,7 +111,15 @@ Claims GroupLane::claims() {
   return claims;
 }
 
+// The group's other lanes move nothing meanwhile.
 Poll GroupLane::poll() {
+  const uint64_t before = group_->moved_bytes();
+  const Poll polled = advance();
+  moved_ += group_->moved_bytes() - before;
+  return polled;
+}
+
+Poll GroupLane::advance() {
   if (state_ == State::kDone) return Poll::kFinished;
   uint64_t work = 0;
   bool advanced = false;

@@ -26,11 +26,13 @@ class GroupLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   const char* algorithm() const override { return algorithm_; }
+  std::optional<uint64_t> moved_bytes() const override { return moved_; }
 
  private:
   enum class State { kDone, kArriving, kHalves, kRounds };
   enum Step { kProduced, kReduced, kConsumed };
 
+  Poll advance();
   void post(const Descriptor& descriptor);
   Claims claims();
   bool arrivals();  // everybody has arrived (or the operation has failed)
@@ -71,6 +73,7 @@ class GroupLane final : public CollectiveLane {
   Operation op_;
   Status result_;
   const char* algorithm_ = "";
+  uint64_t moved_ = 0;
   Descriptor descriptor_;             // of the running operation
   uint64_t hash_ = 0;                 // of descriptor_
   std::array<bool, 2> written_ = {};  // descriptor_ lies in the post already

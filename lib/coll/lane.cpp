@@ -46,6 +46,7 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   result_ = Status();
   running_ = true;
   fruitless_ = 0;
+  sent_bytes_ = 0;
   round_ = 0;
   if (Status status = choose_plan(); !status.ok()) return finish(std::move(status));
   post_round();
@@ -130,6 +131,7 @@ void TransportLane::post_round() {
       const MessageTag tag{slot_, wire_lane_, t.step};
       pending_.push_back(i);
       if (t.is_send) {
+        sent_bytes_ += t.bytes;
         context_.transport.send(context_.name(t.peer), tag, descriptor_,
                                 t.bytes == 0 ? nullptr : at(t.memory), t.bytes, &message);
       } else {

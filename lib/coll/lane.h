@@ -38,6 +38,7 @@ class TransportLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
+  std::optional<uint64_t> moved_bytes() const override { return sent_bytes_; }
   uint64_t memory_bytes() const override { return memory_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -70,6 +71,7 @@ class TransportLane final : public CollectiveLane {
   std::vector<uint32_t> pending_;  // transfers of the round whose messages are not complete
   size_t work_index_ = 0;          // into the round's works
   uint64_t work_begin_ = 0;        // what is done of that work
+  uint64_t sent_bytes_ = 0;        // the data of its messages
   uint32_t fruitless_ = 0;         // polls since the last progress
 
   // Kept between operations: the schedules of all shapes that there were lately, and memory for the largest.

@@ -124,6 +124,7 @@ void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
   chunks_ = std::max<uint64_t>((count_ + chunk_ - 1) / chunk_, 1);
   filled_ = travelled_ = drained_ = 0;
   arrived_ = travels_ = false;
+  moved_ = 0;
 }
 
 Poll StagedLane::poll() {
@@ -189,6 +190,7 @@ bool StagedLane::travel() {
   if (poll != Poll::kFinished) return poll == Poll::kAdvanced;
   travels_ = false;
   fail(inner_->result());
+  moved_ = plus(moved_, inner_->moved_bytes());
   if (!status_.ok()) return true;
   copy_blocks(travelled_, false);
   fail(staging_->draining(staging_->slot(travelled_)));

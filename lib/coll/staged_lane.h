@@ -90,6 +90,9 @@ class StagedLane final : public CollectiveLane {
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
   const char* algorithm() const override { return inner_->algorithm(); }
+  std::optional<uint64_t> moved_bytes() const override {
+    return staging_ == nullptr ? inner_->moved_bytes() : moved_;
+  }
   uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
 
  private:
@@ -138,7 +141,8 @@ class StagedLane final : public CollectiveLane {
   uint64_t filled_ = 0;   // copies into pinned memory were started
   uint64_t travelled_ = 0;
   uint64_t drained_ = 0;
-  bool travels_ = false;  // inner_ runs
+  bool travels_ = false;           // inner_ runs
+  std::optional<uint64_t> moved_;  // by inner_ so far
 };
 
 }  // namespace weft::coll

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -148,9 +149,17 @@ class CollectiveLane {
   virtual std::vector<int> absent() const { return missing(); }
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
+  // What this rank has moved for the last operation, once it is complete: the data of its messages, or what
+  // it has put into memory that ranks share and taken out of that of others. None where it is not counted.
+  virtual std::optional<uint64_t> moved_bytes() const { return {}; }
   // What it has taken for its operations so far and keeps: of this lane alone. Any thread.
   virtual uint64_t memory_bytes() const { return 0; }
 };
+
+// Of operations that are made of others.
+inline std::optional<uint64_t> plus(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+  return a && b ? std::optional(*a + *b) : std::nullopt;
+}
 
 struct CollectiveCounters {
   uint64_t bytes_shared = 0;

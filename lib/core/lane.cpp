@@ -97,6 +97,7 @@ void Lane::finish(Status status) {
   }
   flight_.finished(request->slot, impl_->algorithm(), status.ok());
   if (status.ok()) {
+    request->moved_bytes = impl_->moved_bytes();
     comm_.count_operation(impl_->algorithm());
   } else {
     comm_.fail(status);

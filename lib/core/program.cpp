@@ -19,6 +19,7 @@ void ProgramLane::start(const CollectiveArgs& args, uint64_t slot) {
   dtype_ = args.dtype;
   device_ = args.device;
   staged_ = over_ = false;
+  moved_ = 0;
   result_ = Status();
 }
 
@@ -30,6 +31,7 @@ Poll ProgramLane::poll() {
   if (polled != Poll::kFinished) return polled;
   staged_ = false;
   result_ = below_->result();
+  moved_ = plus(moved_, below_->moved_bytes());
   over_ = !result_.ok();
   return over_ ? Poll::kFinished : Poll::kAdvanced;
 }

@@ -41,6 +41,9 @@ class ProgramLane final : public CollectiveLane {
   bool waits_for(int rank) const override { return below_->waits_for(rank); }
   std::vector<int> absent() const override { return below_->absent(); }
   const char* algorithm() const override;
+  std::optional<uint64_t> moved_bytes() const override {
+    return program_ != nullptr ? moved_ : below_->moved_bytes();
+  }
   uint64_t memory_bytes() const override { return below_->memory_bytes(); }
 
  private:
@@ -51,8 +54,9 @@ class ProgramLane final : public CollectiveLane {
   WholeCall whole_;
   Dtype dtype_ = Dtype::kU8;
   const DeviceCall* device_ = nullptr;
-  Program* program_ = nullptr;  // of the running operation; null: it is the lane's below
-  bool staged_ = false;         // a stage runs
+  Program* program_ = nullptr;     // of the running operation; null: it is the lane's below
+  std::optional<uint64_t> moved_;  // by the stages so far
+  bool staged_ = false;            // a stage runs
   bool over_ = false;
   Status result_;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 
 #include "base/clock.h"
 #include "core/collectives.h"
@@ -18,9 +19,10 @@ struct Request {
   CollectiveArgs args;
   Deadline deadline = Deadline::never();
   uint64_t slot = kNoSlot;
-  uint64_t start_ns = 0;    // when it started to run; 0 if nobody records
-  Status result;            // valid once done
-  Request* next = nullptr;  // in the lane's queue
+  uint64_t start_ns = 0;                     // when it started to run; 0 if nobody records
+  Status result;                             // valid once done
+  std::optional<uint64_t> moved_bytes = {};  // as CollectiveLane::moved_bytes; valid once done
+  Request* next = nullptr;                   // in the lane's queue
   void (*retire)(Request*) =
       nullptr;  // called by the lane when it is finished with the request; the last touch
 
@@ -34,6 +36,7 @@ struct Request {
   }
   void reset() {
     result = Status();
+    moved_bytes.reset();
     slot = kNoSlot;
     done_.store(false, std::memory_order_relaxed);
   }

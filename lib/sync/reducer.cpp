@@ -248,7 +248,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     bytes += s.plan.buckets[b].bytes();
     if (s.plan.buckets[b].sparse) {
       entries += reduced_bytes(b);
-      sent_entries += step_->times(b).sent_bytes;
+      sent_entries += step_->times(b).least_bytes;
     }
     done++;
   }

@@ -103,7 +103,7 @@ void Step::start(uint32_t stamp) {
   given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
   for (Running& r : running_) {
-    r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = 0;
+    r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
     r.stages = r.absent = 0;
     r.counted = UINT32_MAX;
     r.skipped = false;
@@ -307,6 +307,7 @@ Step::Times Step::times(uint32_t bucket) const {
           r.done_ns,
           r.transfer_ns,
           r.sent_bytes,
+          r.least_bytes,
           r.absent,
           r.skipped};
 }

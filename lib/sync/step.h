@@ -86,7 +86,8 @@ class Step final : public Task, public FlightSource {
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
     uint64_t transfer_ns = 0;  // its collectives ran so long, one after the other
-    uint64_t sent_bytes = 0;   // for them, as in sent_bytes()
+    uint64_t sent_bytes = 0;   // for them, as the backend counted
+    uint64_t least_bytes = 0;  // for them, as in sent_bytes()
     uint32_t absent = 0;       // parameters
     bool skipped = false;      // it did not travel
   };
@@ -145,6 +146,7 @@ class Step final : public Task, public FlightSource {
     uint64_t done_ns = 0;
     uint64_t transfer_ns = 0;
     uint64_t sent_bytes = 0;
+    uint64_t least_bytes = 0;
     uint64_t generation = 0;        // of the stage that is pending
     uint64_t stage_began_ns = 0;    // of a sparse gradient, if a trace runs
     uint32_t stages = 0;            // completed

@@ -146,7 +146,7 @@ bool Step::submit() {
       const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
       const uint64_t bytes = least_bytes(next.args, comm.size());
       if (slot.kind != Slot::Kind::kBuffers) sent_bytes_ += bytes;
-      if (slot.of_bucket()) running_[slot.bucket].sent_bytes += bytes;
+      if (slot.of_bucket()) running_[slot.bucket].least_bytes += bytes;
       submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
       (slot.own ? s_.hook_lane : s_.lane)->submit(&next);
     }
@@ -170,7 +170,11 @@ bool Step::collect() {
   collected_ns_ = clock_.now_ns();
   waits_.end(collected_ns_);
   if (slot.of_bucket() && took_place) {
-    running_[slot.bucket].transfer_ns += collected_ns_ - began_ns;
+    Running& running = running_[slot.bucket];
+    const Request& ended = request(collected_);
+    const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+    running.transfer_ns += collected_ns_ - began_ns;
+    running.sent_bytes += ended.moved_bytes.value_or(least_bytes(ended.args, comm.size()));
   }
   collected_++;
   if (!ok) {

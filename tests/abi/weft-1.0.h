@@ -1220,7 +1220,9 @@ typedef struct weft_bucket_info {
   uint64_t launch_ns;   /* its first stage started */
   uint64_t done_ns;     /* the result was in the gradients */
   uint64_t transfer_ns; /* how long its collectives ran, waiting for late ranks included */
-  uint64_t sent_bytes;  /* by this rank for them, as in weft_reducer_stats */
+  /* What this rank moved for them, as the backend counted it: the data of its messages, or what it put into
+   * memory that ranks share and took out of others'. */
+  uint64_t sent_bytes;
 } weft_bucket_info;
 
 WEFT_API weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count);

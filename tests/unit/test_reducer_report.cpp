@@ -1,7 +1,9 @@
 // What a reducer tells about its steps: times, percentiles, whom it waited for, and every byte that it holds.
 #include <nlohmann/json.hpp>
 
+#include "loopback/loopback.h"
 #include "reducer_rig.h"
+#include "shm/backend.h"
 #include "support/simulation.h"
 
 using namespace weft;
@@ -137,6 +139,42 @@ TEST_CASE("the report has what was chosen, the last step, the buckets and the la
     const std::string error = report["error"]["text"];
     self.expect(has(error, "became ready twice"), "the last error");
   }));
+}
+
+TEST_CASE("what buckets sent in a step is what the backend has counted") {
+  const Model model = layers();
+  for (const Backend* backend : {&loopback::backend(), &shm::backend()}) {
+    INFO(backend->name);
+    RanksOptions options;
+    options.backend = backend;
+    check(run_threads(
+        3,
+        [&](Rank& self) {
+          std::unique_ptr<Reducer> reducer;
+          self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {}}), "create");
+          if (!reducer) return;
+          Gradients gradients(model);
+          const auto counted = [&] {
+            const CollectiveCounters counters = self.comm->collectives().counters();
+            return counters.bytes_sent + counters.bytes_shared + counters.bytes_direct;
+          };
+          for (int step = 0; step < 2; step++) {
+            const uint64_t before = counted();
+            self.expect(reducer->begin(nullptr), "begin");
+            self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+            self.expect(reducer->finish({}), "finish");
+            uint64_t sent = 0;
+            for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
+              weft_bucket_info info{};
+              self.expect(reducer->bucket(b, &info, nullptr, 0), "bucket");
+              self.expect(info.sent_bytes > 0, "of each bucket");
+              sent += info.sent_bytes;
+            }
+            self.expect(sent == counted() - before, cat(sent, " bytes, counted ", counted() - before));
+          }
+        },
+        options));
+  }
 }
 
 TEST_CASE("the report has when each parameter became ready, of the last step that noted it") {

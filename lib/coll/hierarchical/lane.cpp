@@ -69,6 +69,7 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   roll_call_.begins();
   recipe_ = &recipe_of(args);
   result_ = {};
+  moved_ = 0;
   running_ = true;
   cut_ = inside_ = exchanged_ = back_ = 0;
   all_cut_ = back_running_ = false;
@@ -190,6 +191,7 @@ bool HierarchicalLane::poll_below(Below& below) {
   switch (below.lane->poll()) {
     case Poll::kFinished:
       below.running = false;
+      moved_ = plus(moved_, below.lane->moved_bytes());
       if (Status status = below.lane->result(); !status.ok()) finish(std::move(status));
       return true;
     case Poll::kAdvanced:

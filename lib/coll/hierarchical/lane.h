@@ -31,6 +31,7 @@ class HierarchicalLane final : public CollectiveLane {
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
   const char* algorithm() const override { return algorithm_; }
+  std::optional<uint64_t> moved_bytes() const override { return moved_; }
   uint64_t memory_bytes() const override {
     return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
            (across_.lane ? across_.lane->memory_bytes() : 0);
@@ -77,7 +78,8 @@ class HierarchicalLane final : public CollectiveLane {
   bool running_ = false;
   Status result_;
   const char* algorithm_ = "";
-  uint64_t cut_ = 0;  // elements that pieces were cut from
+  std::optional<uint64_t> moved_;  // by the lanes below
+  uint64_t cut_ = 0;               // elements that pieces were cut from
   bool all_cut_ = false;
   Piece pieces_[kInFlight];
   bool back_running_ = false;  // the local lane runs a piece's last stage, else its first
