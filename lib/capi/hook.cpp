@@ -32,8 +32,40 @@ std::shared_ptr<Log> log_of(const weft_context& context) {
 
 // One that runs has a moment to return (turn_deadline): between steps there is none.
 template <class Work>
-Status between_stages(weft_hook& hook, Work&& work) {
-  return with_turn(*hook.context, *hook.rep, Deadline::never(), work);
+Status between_stages(Context& context, Hook& hook, Work&& work) {
+  return with_turn(context, hook, Deadline::never(), work);
+}
+
+// What the params say, but for options.
+Status read_args(const weft_context& context, const weft_hook_params& params, HookArgs* args) {
+  if (params.inner != nullptr && params.inner->context != context.rep) {
+    return Status::error(Code::kArg, "the inner hook belongs to another context");
+  }
+  if (params.inner != nullptr) args->inner = params.inner->rep;
+  if (params.comm != nullptr) args->comm = params.comm->rep;
+  if (args->comm != nullptr && &args->comm->context() != context.rep.get()) {
+    return Status::error(Code::kArg, "the hook's communicator belongs to another context");
+  }
+  return {};
+}
+
+// The hook of that name, or, without one, the one that was saved; with what was saved.
+Status make_saved(Context& context, const char* name, HookArgs args, ByteView blob,
+                  std::shared_ptr<Hook>* made) {
+  HookBlob read;
+  WEFT_TRY(read_hook(blob, &read));
+  if (name != nullptr) {
+    WEFT_TRY(Registry::make_hook(name, std::move(args), made));
+  } else if (!args.options.empty() || args.inner != nullptr) {
+    return Status::error(Code::kArg, "options or an inner hook without a name: the saved hook has its own");
+  } else if (read.own_comm && args.comm == nullptr) {
+    return Status::error(Code::kArg, cat("hook '", read.name,
+                                         "' worked over a communicator of its own: give one "
+                                         "(weft_hook_params.comm, with saved)"));
+  } else {
+    WEFT_TRY(Registry::make_hook_again(read.name, args, made));
+  }
+  return between_stages(context, **made, [&] { return load_hook(**made, blob); });
 }
 
 }  // namespace
@@ -44,19 +76,17 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
   weft_hook_params read{};
   const Status status = guarded([&] {
     return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
-      WEFT_NOT_NULL(name);
       WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
       const std::string_view options = read.options == nullptr ? "" : read.options;
       if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
       HookArgs args{options, nullptr, context->rep->host(), log_of(*context)};
-      if (read.inner != nullptr && read.inner->context != context->rep) {
-        return Status::error(Code::kArg, "the inner hook belongs to another context");
+      WEFT_TRY(read_args(*context, read, &args));
+      if (read.saved != nullptr) {
+        const ByteView blob(static_cast<const std::byte*>(read.saved), read.saved_size);
+        return make_saved(*context->rep, name, std::move(args), blob, made);
       }
-      if (read.inner != nullptr) args.inner = read.inner->rep;
-      if (read.comm != nullptr) args.comm = read.comm->rep;
-      if (args.comm != nullptr && &args.comm->context() != context->rep.get()) {
-        return Status::error(Code::kArg, "the hook's communicator belongs to another context");
-      }
+      if (read.saved_size > 0) return Status::error(Code::kArg, "saved is NULL");
+      WEFT_NOT_NULL(name);
       return Registry::make_hook(name, std::move(args), made);
     });
   });
@@ -92,7 +122,7 @@ weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_e
     WEFT_NOT_NULL(size);
     WEFT_TRY(check_call(*hook->context));
     Bytes blob;
-    WEFT_TRY(between_stages(*hook, [&] { return save_hook(*hook->rep, &blob); }));
+    WEFT_TRY(between_stages(*hook->context, *hook->rep, [&] { return save_hook(*hook->rep, &blob); }));
     const uint64_t capacity = *size;
     *size = blob.size();
     if (buffer == nullptr) return {};
@@ -111,7 +141,7 @@ weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, w
     WEFT_NOT_NULL(buffer);
     WEFT_TRY(check_call(*hook->context));
     const ByteView blob(static_cast<const std::byte*>(buffer), size);
-    return between_stages(*hook, [&] { return load_hook(*hook->rep, blob); });
+    return between_stages(*hook->context, *hook->rep, [&] { return load_hook(*hook->rep, blob); });
   });
 }
 
@@ -121,11 +151,8 @@ weft_status weft_hook_create_saved(weft_context* context, const void* buffer, ui
     return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
       WEFT_NOT_NULL(buffer);
       const ByteView blob(static_cast<const std::byte*>(buffer), size);
-      HookBlob read;
-      WEFT_TRY(read_hook(blob, &read));
-      WEFT_TRY(
-          Registry::make_hook_again(read.name, {{}, nullptr, context->rep->host(), log_of(*context)}, made));
-      return load_hook(**made, blob);
+      return make_saved(*context->rep, nullptr, {{}, nullptr, context->rep->host(), log_of(*context)}, blob,
+                        made);
     });
   });
 }

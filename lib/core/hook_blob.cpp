@@ -12,7 +12,8 @@ namespace weft {
 namespace {
 
 constexpr std::string_view kMagic = "WEFTHOOK";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kOwnComm = 1;  // flags
 constexpr uint32_t kMaxName = 4096;
 using Sum = std::array<std::byte, 32>;  // BLAKE2b
 
@@ -29,7 +30,8 @@ Status save_hook(Hook& hook, Bytes* blob) {
   Bytes state;
   WEFT_TRY(hook.save(&state));
   ByteWriter writer;
-  writer.put_raw(std::as_bytes(std::span(kMagic))).put(kVersion).put_string(hook.name());
+  writer.put_raw(std::as_bytes(std::span(kMagic))).put(kVersion);
+  writer.put(hook.comm() != nullptr ? kOwnComm : 0u).put_string(hook.name());
   writer.put(static_cast<uint64_t>(state.size())).put_raw(state);
   const Sum sum = checksum(writer.bytes());
   writer.put_raw(sum);
@@ -49,10 +51,12 @@ Status read_hook(ByteView blob, HookBlob* out) {
   if (reader.ok() && version != kVersion) {
     return bad(cat("the saved state has version ", version, ", this library reads ", kVersion));
   }
+  const auto flags = reader.get<uint32_t>();
+  out->own_comm = (flags & kOwnComm) != 0;
   out->name = reader.get_string(kMaxName);
   const auto size = reader.get<uint64_t>();
   out->state = reader.get_raw(size);
-  const size_t summed = kMagic.size() + 2 * sizeof(uint32_t) + out->name.size() + sizeof size + size;
+  const size_t summed = kMagic.size() + 3 * sizeof(uint32_t) + out->name.size() + sizeof size + size;
   const ByteView sum = reader.get_raw(sizeof(Sum));
   if (!reader.ok()) return bad("the saved state of the hook is cut off");
   if (!reader.done()) return bad("there is something behind the saved state of the hook");
@@ -60,6 +64,7 @@ Status read_hook(ByteView blob, HookBlob* out) {
   if (!std::equal(sum.begin(), sum.end(), wanted.begin())) {
     return bad("the saved state of the hook was altered: its checksum is wrong");
   }
+  if ((flags & ~kOwnComm) != 0) return bad(cat("the saved state has unknown flags ", flags));
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Saved state of a hook as bytes that tell what they are: "WEFTHOOK", a version, the hook's full name, its
-// state, and a checksum of all that (docs/hooks.md). Called by lib/capi with the hook's turn.
+// Saved state of a hook as bytes that tell what they are: "WEFTHOOK", a version, flags, the hook's full name,
+// its state, and a checksum of all that (docs/hooks.md). Called by lib/capi with the hook's turn.
 #pragma once
 
 #include <string>
@@ -11,8 +11,9 @@
 namespace weft {
 
 struct HookBlob {
-  std::string name;  // Hook::name()
-  ByteView state;    // what Hook::save wrote; points into the blob
+  bool own_comm = false;  // it worked over a communicator of its own
+  std::string name;       // Hook::name()
+  ByteView state;         // what Hook::save wrote; points into the blob
 };
 
 Status save_hook(Hook& hook, Bytes* blob);

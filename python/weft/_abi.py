@@ -137,7 +137,7 @@ class HookTable(Sized):
 
 class HookParams(Sized):
     _fields_ = [("struct_size", c_size_t), ("options", c_char_p), ("inner", c_void_p), ("error", P(Error)),
-                ("comm", c_void_p)]
+                ("comm", c_void_p), ("saved", c_void_p), ("saved_size", c_uint64)]
 
 
 class Param(Sized):

@@ -15,19 +15,22 @@ class Hook(Handle):
     """A built-in communication hook: Hook(context, "fp16"). docs/hooks.md has the names and their options.
 
     inner is the hook that this one is around, for those that are; comm the communicator over which it works, by default
-    the reducer's. It and reducers keep what they use. Threads: one at a time.
+    the reducer's; saved what save() gave, with which it goes on: without a name it is the hook that was saved. It and
+    reducers keep what they use. Threads: one at a time.
     """
 
     _destructor = "hook_destroy"
 
-    def __init__(self, context: Context, name: str, inner: Optional[Hook] = None, comm: Optional[Comm] = None,
-                 **options: Union[str, int, float]) -> None:
+    def __init__(self, context: Context, name: Optional[str] = None, inner: Optional[Hook] = None,
+                 comm: Optional[Comm] = None, saved: Optional[bytes] = None, **options: Union[str, int, float]) -> None:
         error = _abi.Error()
         params = _abi.HookParams(options=" ".join(f"{key}={value}" for key, value in options.items()).encode(),
                                  inner=None if inner is None else inner._handle, error=ctypes.pointer(error),
-                                 comm=None if comm is None else comm._handle)
+                                 comm=None if comm is None else comm._handle,
+                                 saved=None if saved is None else ctypes.cast(saved, ctypes.c_void_p),
+                                 saved_size=0 if saved is None else len(saved))
         handle = ctypes.c_void_p()
-        code = lib.hook_create(context._handle, name.encode(), ctypes.byref(params), handle)
+        code = lib.hook_create(context._handle, None if name is None else name.encode(), ctypes.byref(params), handle)
         if code:
             raise_error(code, error)
         super().__init__(handle)

@@ -182,6 +182,8 @@ int main(void) {
   FIELD(weft_hook_params, inner);
   FIELD(weft_hook_params, error);
   FIELD(weft_hook_params, comm);
+  FIELD(weft_hook_params, saved);
+  FIELD(weft_hook_params, saved_size);
   STRUCT(weft_param);
   FIELD(weft_param, struct_size);
   FIELD(weft_param, name);

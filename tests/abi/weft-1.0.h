@@ -732,15 +732,20 @@ typedef struct weft_hook_params {
   weft_comm* comm;     /* over which it works, of the same context: some of the reducer's ranks, of which this
                           one is one; averages are over its size. A failure of either fails both. Reducers
                           with such a hook cannot be rebound. Default: the reducer's */
+  /* What weft_hook_save wrote: the hook goes on with it. With it name may be NULL: then the hook is the one
+   * that was saved, whose options and inner are not given. Default: it starts anew */
+  const void* saved;
+  uint64_t saved_size;
 } weft_hook_params;
-#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0, 0}
+#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0, 0, 0, 0}
 WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
 
 /* Make a built-in hook by name: allreduce, noop, fp16, bf16, int8, fp8, topk,
  * randomk, onebit, quantize, powersgd, batched_powersgd, post_local_sgd; docs/hooks.md says what each does.
  * params is a weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer
- * is created. Returns WEFT_ERR_ARG for unknown names, options or values. Ownership: the caller destroys
- * *hook; reducers keep what they use, hooks the one they are around. Threads: any thread. Since 1.0 */
+ * is created. Returns WEFT_ERR_ARG for unknown names, options or values; for what was saved, as
+ * weft_hook_load. Ownership: the caller destroys *hook; reducers keep what they use, hooks the one they are
+ * around. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, const void* params,
                                       weft_hook** hook);
 /* Make a hook from a function table; the table is copied. On failure user_data is not freed. Otherwise as
@@ -762,8 +767,9 @@ WEFT_API weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* siz
  * WEFT_ERR_MISMATCH for another hook's blob, WEFT_ERR_ARG for one that is cut, altered or none at all; then
  * nothing has changed. Threads: one thread at a time. Since 1.0 */
 WEFT_API weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, weft_error* error);
-/* Make the built-in hook that was saved, and load it: weft_hook_create and weft_hook_load in one. Otherwise
- * as those. Since 1.0 */
+/* Make the built-in hook that was saved, and load it: weft_hook_create and weft_hook_load in one. One that
+ * worked over a communicator of its own needs another: weft_hook_params.saved and comm. Otherwise as those.
+ * Since 1.0 */
 WEFT_API weft_status weft_hook_create_saved(weft_context* context, const void* buffer, uint64_t size,
                                             weft_hook** hook, weft_error* error);
 WEFT_API weft_status weft_hook_destroy(weft_hook** hook);

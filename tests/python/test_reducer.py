@@ -330,6 +330,9 @@ def test_local_sgd():
             periods = [averager.step() for _ in range(3)]
         expect_equal(periods, [0, 0, 3])
         expect_raises(weft.WeftError, "period of level 0 is 0", weft.Averager, comm, {"w": value}, 0)
+        blob = hook.save()
+        expect_raises(weft.WeftError, "a communicator of its own", weft.Hook, comm.context, saved=blob)
+        expect_equal(weft.Hook(comm.context, comm=part, saved=blob).save(), blob)
         part.close()
         return results, float(value[2, 1])
 
