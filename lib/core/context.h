@@ -20,6 +20,7 @@
 #include "core/engine.h"
 #include "core/flight.h"
 #include "core/fork_guard.h"
+#include "core/hook_guard.h"
 #include "core/stage_worker.h"
 #include "core/stream_gate.h"
 #include "core/trace_sink.h"
@@ -105,10 +106,12 @@ inline Deadline turn_deadline(Clock& clock, Deadline deadline) {
   return Deadline::at(now + std::min(kLongestNs, (std::max(deadline.ns(), now) - now) / 2));
 }
 
-// Call a hook, for the program: never beside a stage. kState: one has not returned in time.
+// Call a hook, for the program: never beside a stage. kState: one has not returned in time; what it throws is
+// an error (guard_hook).
 template <class Work>
 Status with_turn(Context& context, Hook& hook, Deadline deadline, Work&& work) {
-  if (context.engine().mode() == Engine::Mode::kCaller) return context.engine().locked(work);
+  const auto guarded = [&]() -> Status { return guard_hook(hook, "a call", work); };
+  if (context.engine().mode() == Engine::Mode::kCaller) return context.engine().locked(guarded);
   if (!hook.turn().take(context.clock(), turn_deadline(context.clock(), deadline))) {
     context.stages().turn_over();
     return Status::error(Code::kState, "a stage of hook '" + hook.name() + "' has not returned");
@@ -121,7 +124,7 @@ Status with_turn(Context& context, Hook& hook, Deadline deadline, Work&& work) {
       context.stages().turn_over();
     }
   } turn{context, hook};
-  return work();
+  return guarded();
 }
 
 }  // namespace weft

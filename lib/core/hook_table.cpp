@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "core/callbacks.h"
+#include "core/hook_guard.h"
 
 namespace weft {
 namespace {
@@ -33,7 +34,11 @@ class HookTable final : public Hook {
   }
   ~HookTable() override {
     const Callbacks::Mark mark;
-    if (table_.free_user_data != nullptr) table_.free_user_data(user_data_);
+    const auto free = [&] {
+      if (table_.free_user_data != nullptr) table_.free_user_data(user_data_);
+      return Status();
+    };
+    guard_hook(*this, "free_user_data", free).ok();  // nobody is left to hear of it
   }
   HookTable(const HookTable&) = delete;
   HookTable& operator=(const HookTable&) = delete;

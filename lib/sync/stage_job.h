@@ -7,11 +7,10 @@
 
 #include <atomic>
 #include <memory>
-#include <new>
 #include <vector>
 
-#include "base/text.h"
 #include "core/context.h"
+#include "core/hook_guard.h"
 #include "core/stage_worker.h"
 #include "sync/state.h"
 
@@ -44,13 +43,11 @@ class StageJob final : public StageWork {
     const bool traced = context.trace() != nullptr;
     if (traced) began_ns_ = context.clock().now_ns();
     const weft_bucket& view = s.views->bucket(bucket_);
-    status_ = s.comm->reach(FailPlace::kStage, bucket_, stage_.index);
-    if (status_.ok() && joins_) status_ = s.hook->join(view);
-    try {
-      if (status_.ok()) status_ = s.hook->stage(view, &stage_);
-    } catch (const std::bad_alloc&) {  // a built-in hook's state grows in its stages
-      status_ = Status::error(Code::kNoMemory, cat("no memory for a stage of hook '", s.hook->name(), "'"));
-    }
+    status_ = guard_hook(*s.hook, "a stage", [&]() -> Status {
+      WEFT_TRY(s.comm->reach(FailPlace::kStage, bucket_, stage_.index));
+      if (joins_) WEFT_TRY(s.hook->join(view));
+      return s.hook->stage(view, &stage_);
+    });
     if (traced) ended_ns_ = context.clock().now_ns();
   }
   Hook& hook() override { return *state_->hook; }

@@ -97,7 +97,7 @@ MUTANTS = [
            "return opening_.divisor / s_.comm->size() * s_.hook->comm()->size();", "return opening_.divisor;",
            "capi_local_sgd"),
     Mutant("a hook is not told of a step without data", "stage_job.h",
-           "if (status_.ok() && joins_) status_", "if (false) status_", "unit_reducer_hooks"),
+           "if (joins_) WEFT_TRY(", "if (false) WEFT_TRY(", "unit_reducer_hooks"),
     Mutant("the first average comes before the warm-up's rhythm", "averager.cpp",
            "(step - warmup_) % level->period", "step % level->period", "capi_local_sgd"),
     Mutant("the last rank alone can skip a step", "norms.cpp",

@@ -2,6 +2,7 @@
 // that does not return is an error and holds up nothing.
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "hooks_rig.h"
@@ -260,6 +261,74 @@ TEST_CASE("a stage without memory fails the step, not the process") {
     self.expect(status.code() == Code::kNoMemory, status.text());
     self.expect(has(status.text(), "no memory for a stage of hook 'greedy'"), status.text());
   }));
+}
+
+TEST_CASE("what a hook throws is its failure, whatever was called, and not the end of the process") {
+  struct Thrower {
+    std::string where;
+    void reach(const char* here) const {
+      if (where == here) throw std::runtime_error("the GPU is on fire");
+    }
+  };
+  const auto make = [](Thrower* thrower) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "thrower";
+    table.plan = [](void* data, const weft_bucket*, weft_hook_plan*, char*) {
+      static_cast<Thrower*>(data)->reach("plan");
+      return WEFT_OK;
+    };
+    table.stage = [](void* data, const weft_bucket*, weft_stage*, char*) {
+      static_cast<Thrower*>(data)->reach("stage");
+      return WEFT_OK;
+    };
+    table.join = [](void* data, const weft_bucket*, char*) {
+      static_cast<Thrower*>(data)->reach("join");
+      return WEFT_OK;
+    };
+    table.replan = [](void* data, uint64_t, char*) {
+      static_cast<Thrower*>(data)->reach("replan");
+      return WEFT_OK;
+    };
+    table.free_user_data = [](void*) { throw 5; };
+    std::shared_ptr<Hook> hook;
+    static_cast<void>(make_hook_table(table, thrower, &hook).ok());
+    return hook;
+  };
+  const Model model({{"a", {10}}, {"b", {20}}});
+  for (const char* const where : {"plan", "stage", "join", "replan"}) {
+    INFO(where);
+    check(run_threads(2, [&](Rank& self) {
+      // Rank 1's alone; rank 0 is told, long before its time is over.
+      Thrower thrower{self.rank == 1 ? where : ""};
+      std::unique_ptr<Reducer> reducer;
+      Status status =
+          make_reducer(self.comm, model, make(&thrower), &reducer, {.flags = WEFT_REDUCER_UNEVEN});
+      if (reducer) {
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = self.rank == 1 ? WEFT_BEGIN_NO_DATA : 0;
+        Gradients gradients(model);
+        gradients.fill(0, self.rank);
+        status = reducer->begin(&begin);
+        if (status.ok() && self.rank == 0) status = ready_all(*reducer, pointers(gradients), 0);
+        if (status.ok()) status = reducer->finish({});
+        // A rank that has all that it needs may learn it only now.
+        const uint64_t limit = 0;
+        weft_replan_options replan = WEFT_REPLAN_OPTIONS_INIT;
+        replan.bucket_limits = &limit;
+        replan.bucket_limit_count = 1;
+        if (status.ok()) status = reducer->replan(replan, {});
+      }
+      const std::string text = std::string("hook 'thrower' threw an exception in ") +
+                               (has("stage join", where) ? "a stage" : "a call") + ": the GPU is on fire";
+      self.expect(status.code() == Code::kHook, status.text());
+      self.expect(has(status.text(), text), status.text());
+      if (std::string(where) == "plan") {
+        thrower.where.clear();
+        self.expect(make_reducer(self.comm, model, make(&thrower), &reducer), "the communicator is usable");
+      }
+    }));
+  }
 }
 
 TEST_CASE("a rank whose hook is busy does not create a reducer, and the others are told why") {
