@@ -32,10 +32,13 @@ class Cast final : public Hook {
       : settings_(std::move(settings)), inner_(std::move(inner)), host_(host) {}
 
   std::string name() const override { return cat(settings_.name, "[", inner_->name(), "]"); }
+  // Sparse gradients pass by: they are not cast.
+  bool takes_sparse() const override { return inner_->takes_sparse(); }
   bool sends_sparse() const override { return inner_->sends_sparse(); }
   bool equal_results() const override { return inner_->equal_results(); }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    if (bucket.entries != nullptr) return inner_->plan(bucket, plan);
     const weft_bucket narrow = narrowed(bucket);
     weft_hook_plan inside{};
     inside.struct_size = sizeof inside;
@@ -69,6 +72,7 @@ class Cast final : public Hook {
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    if (bucket.entries != nullptr) return inner_->stage(bucket, stage);
     const Placed& placed = placed_[bucket.params[0].name];
     if (stage->index == 0) cast_down(bucket);
     weft_bucket narrow = narrowed(bucket);
@@ -84,7 +88,9 @@ class Cast final : public Hook {
   }
 
   Status replan(uint64_t buckets) override { return inner_->replan(buckets); }
-  Status join(const weft_bucket& bucket) override { return inner_->join(narrowed(bucket)); }
+  Status join(const weft_bucket& bucket) override {
+    return inner_->join(bucket.entries != nullptr ? bucket : narrowed(bucket));
+  }
   Status rebind(int rank, int size) override { return inner_->rebind(rank, size); }
   Status save(Bytes* state) override { return inner_->save(state); }
   Status load(ByteView state) override { return inner_->load(state); }

@@ -615,6 +615,17 @@ typedef struct weft_bucket_param {
   void* parameter;        /* weft_param.parameter */
 } weft_bucket_param;
 
+/* The entries of a sparse gradient as a hook with WEFT_HOOK_SPARSE sees them: rows, each with its values. A
+ * row is the number of what an entry's indices name, row-major over those dimensions. */
+typedef struct weft_bucket_entries {
+  size_t struct_size;
+  uint64_t row_count;    /* rows that the gradient has */
+  uint64_t row_elements; /* values of a row, of the bucket's dtype */
+  uint64_t count;        /* entries; 0 in plan */
+  int64_t* rows;         /* ascending, each once; NULL in plan */
+  void* values;          /* count times row_elements; NULL in plan */
+} weft_bucket_entries;
+
 /* A bucket as a hook sees it; everything is valid during the call only, buffer and scratch during the step.
  */
 typedef struct weft_bucket {
@@ -635,6 +646,8 @@ typedef struct weft_bucket {
   uint64_t param_count;
   uint64_t param_size; /* sizeof(weft_bucket_param) as the library knows it */
   const weft_bucket_param* params;
+  /* Of a sparse gradient, which has neither buffer nor count: its entries. NULL for all others */
+  weft_bucket_entries* entries;
 } weft_bucket;
 
 #define WEFT_SPACE_BUCKET 0  /* the bucket's buffer */
@@ -698,6 +711,14 @@ typedef struct weft_stage {
   uint64_t moved_count; /* the largest of these; 0: no collective took place */
 } weft_stage;
 
+/* The hook is shown sparse gradients too (weft_bucket.entries). Its plan declares for such a bucket one
+ * ALL_REDUCE, SUM or AVG, of the bucket's dtype, with nothing else set: entries of all ranks are added up by
+ * row; or none: every rank keeps its own. Stage 0 sees this rank's entries: it may change values, and leave
+ * entries out (move those that stay to the front and lower count). Stage 1 sees the sums, alike on all ranks:
+ * it may change values. These stages cannot complete later. Without the flag such gradients are averaged
+ * beside the hook. */
+#define WEFT_HOOK_SPARSE UINT64_C(1)
+
 /* A user's hook. plan and stage are required, the others may be NULL. Calls of one hook never overlap, also
  * where several reducers share it. stage and join run on a thread of Weft's own (weft-worker, one a context),
  * in caller mode inside Weft calls; operations go on meanwhile. The other calls run inside the program's.
@@ -721,6 +742,7 @@ typedef struct weft_hook_table {
   weft_status (*save)(void* user_data, void* buffer, uint64_t* size, char* message);
   weft_status (*load)(void* user_data, const void* buffer, uint64_t size, char* message);
   void (*free_user_data)(void* user_data); /* once, after the last call has returned; any thread */
+  uint64_t flags;                          /* WEFT_HOOK_SPARSE */
 } weft_hook_table;
 
 /* How a built-in hook is made. */

@@ -41,7 +41,9 @@ class Hook {
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
   // One averaged all-reduce of the bucket in place, and stages that do nothing: it may travel in parts.
   virtual bool plain() const { return false; }
-  // Whether sparse gradients, which travel without the hook, do so: noop keeps them, too.
+  // Whether plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
+  virtual bool takes_sparse() const { return false; }
+  // If not, whether they travel without the hook: noop keeps them.
   virtual bool sends_sparse() const { return true; }
   virtual StageKind stage_kind() const { return StageKind::kFinite; }
   // Whether every rank has the same results after it.

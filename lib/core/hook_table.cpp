@@ -45,6 +45,7 @@ class HookTable final : public Hook {
 
   std::string name() const override { return name_; }
   StageKind stage_kind() const override { return StageKind::kForeign; }
+  bool takes_sparse() const override { return (table_.flags & WEFT_HOOK_SPARSE) != 0; }
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     return call("plan", table_.plan, &bucket, plan);
   }
@@ -102,6 +103,9 @@ Status make_hook_table(const weft_hook_table& table, void* user_data, std::share
   if (table.name == nullptr || table.name[0] == 0) return Status::error(Code::kArg, "the hook has no name");
   if (strnlen(table.name, kMaxHookName + 1) > kMaxHookName) {
     return Status::error(Code::kArg, cat("the hook's name is longer than ", kMaxHookName, " bytes"));
+  }
+  if ((table.flags & ~WEFT_HOOK_SPARSE) != 0) {
+    return Status::error(Code::kArg, cat("hook '", table.name, "' has unknown flags ", table.flags));
   }
   for (const auto& [set, function] :
        {std::pair{table.plan != nullptr, "plan"}, {table.stage != nullptr, "stage"}}) {

@@ -147,7 +147,12 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(context, s->manifest, &s->reach));
   s->beside_devices = context.accelerator() != nullptr && context.accelerator()->loaded();
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
-  s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size());
+  const auto is_sparse = [](const Param& param) { return param.sparse(); };
+  if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
+    s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator, s->fixed);
+  }
+  s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size(),
+                                         s->hook->takes_sparse() ? s->sparse.get() : nullptr);
   s->worker =
       context.engine().mode() == Engine::Mode::kThread && s->hook->stage_kind() != StageKind::kNothing;
   if (s->worker) WEFT_TRY(context.stages().start());
@@ -202,10 +207,6 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     uses.resize(s->manifest.params.size(), 1);
     s->uses = std::make_shared<Uses>(std::move(uses), learns);
   }
-  const auto is_sparse = [](const Param& param) { return param.sparse(); };
-  if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
-    s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator, s->fixed);
-  }
   if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
   if (!s->ready_ns) {
     s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
@@ -215,7 +216,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     weft_bucket& view = s->views->bucket(b);
-    view.buffer = s->buckets->buffers()[b];
+    view.buffer = s->plan.buckets[b].sparse ? nullptr : s->buckets->buffers()[b];
     view.scratch = s->scratch->parts()[b];
     view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
   }

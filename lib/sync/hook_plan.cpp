@@ -1,6 +1,7 @@
 #include "sync/hook_plan.h"
 
 #include "base/text.h"
+#include "sync/sparse.h"
 
 namespace weft {
 namespace {
@@ -163,6 +164,33 @@ class Checker {
 };
 
 }  // namespace
+
+Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked) {
+  const auto bad = [](const std::string& what) { return Status::error(Code::kArg, what); };
+  if (plan.collective_count > 1) {
+    return bad(cat(plan.collective_count, " collectives; for a sparse gradient at most one"));
+  }
+  if (plan.scratch_bytes > kMaxScratch) return bad(cat(bytes_text(plan.scratch_bytes), " of scratch"));
+  if (plan.result_space != WEFT_SPACE_BUCKET || plan.result_offset_bytes != 0) {
+    return bad("the result of a sparse gradient stays where its entries are");
+  }
+  hooked->scratch_bytes = plan.scratch_bytes;
+  if (plan.collective_count == 0) return {};
+  const weft_hook_collective& c = plan.collectives[0];
+  const bool sums = c.op == WEFT_OP_SUM;
+  uint64_t rest = c.count | c.src_offset_bytes | c.dst_offset_bytes | c.flags;
+  for (const uint64_t reserved : c.reserved) rest |= reserved;
+  rest |= static_cast<uint64_t>(c.src_space | c.dst_space | c.root);
+  if (c.coll != WEFT_COLL_ALL_REDUCE || (!sums && c.op != WEFT_OP_AVG) || c.dtype != bucket.dtype ||
+      rest != 0) {
+    return bad(
+        "collective 0: for a sparse gradient it is an all_reduce, sum or avg, of the bucket's dtype, with "
+        "nothing else set");
+  }
+  hooked->collectives = SparseGradient::kCollectives;
+  hooked->sums = sums;
+  return {};
+}
 
 Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
                       std::vector<Slot>* slots) {

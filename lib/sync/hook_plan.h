@@ -14,5 +14,7 @@ namespace weft {
 // kUnsupported for what it may not declare; the text names the collective.
 Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
                       std::vector<Slot>* slots);
+// The same of a sparse gradient: what becomes of its entries.
+Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked);
 
 }  // namespace weft

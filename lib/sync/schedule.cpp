@@ -11,17 +11,28 @@ namespace weft {
 namespace {
 
 // What is known only in the step is set there.
-void plan_sparse(const Hook& hook, uint32_t bucket, Schedule* schedule, std::vector<Slot>* slots) {
+Status plan_sparse(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
   HookedBucket& hooked = schedule->buckets.emplace_back();
-  hooked.collectives = hook.sends_sparse() ? SparseGradient::kCollectives : 0;
+  hooked.asks = bucket.entries != nullptr;
+  if (hooked.asks) {
+    weft_hook_plan plan{};
+    plan.struct_size = sizeof plan;
+    WEFT_TRY(hook.plan(bucket, &plan));
+    const Status read = read_sparse_plan(bucket, plan, &hooked);
+    WEFT_TRY(read.with_prefix(read.ok() ? "" : cat("hook '", hook.name(), "': ")));
+  } else {
+    hooked.collectives = hook.sends_sparse() ? SparseGradient::kCollectives : 0;
+  }
   for (uint32_t k = 0; k < hooked.collectives; k++) {
     Slot& slot = slots->emplace_back();
     slot.kind = Slot::Kind::kSparse;
-    slot.bucket = bucket;
+    slot.bucket = bucket.index;
     slot.index = k;
     slot.optional = true;
     slot.args.coll = Coll::kAllGather;
+    slot.args.dtype = static_cast<Dtype>(bucket.dtype);
   }
+  return {};
 }
 
 Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
@@ -50,14 +61,15 @@ Slot counts_before(const Slot& dynamic) {
 
 }  // namespace
 
-HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int size) {
+HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int size,
+                     const SparseGradients* sparse) {
   size_t strides = 0;
   for (const Param& p : manifest.params) strides += p.dense ? 0 : p.shape.size();
   strides_.reserve(strides);  // so that nothing moves: the views point at them
   params_.reserve(manifest.params.size());
   buckets_.reserve(plan.buckets.size());
   size_t shown = plan.buckets.size();  // to hooks, up to the last that they see
-  while (shown > 0 && plan.buckets[shown - 1].sparse) shown--;
+  while (sparse == nullptr && shown > 0 && plan.buckets[shown - 1].sparse) shown--;
   for (const PlannedBucket& planned : plan.buckets) {
     weft_bucket bucket{};
     bucket.struct_size = sizeof bucket;
@@ -72,6 +84,7 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
     bucket.param_count = planned.params.size();
     bucket.param_size = sizeof(weft_bucket_param);
     bucket.params = params_.data() + params_.size();
+    if (planned.sparse && sparse != nullptr) bucket.entries = sparse->of(planned.params.front())->hide();
     buckets_.push_back(bucket);
     for (size_t i = 0; i < planned.params.size(); i++) {
       const Param& p = manifest.params[planned.params[i]];
@@ -114,12 +127,9 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   uint32_t most = 0;
   for (uint32_t b = 0; b < plan.buckets.size(); b++) {
     first.push_back(by_bucket.size());
-    if (plan.buckets[b].sparse) {
-      plan_sparse(hook, b, schedule, &by_bucket);
-    } else {
-      const Status planned = plan_bucket(hook, views->bucket(b), schedule, &by_bucket);
-      WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
-    }
+    const auto ask = plan.buckets[b].sparse ? plan_sparse : plan_bucket;
+    const Status planned = ask(hook, views->bucket(b), schedule, &by_bucket);
+    WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
     most = std::max(most, schedule->buckets[b].collectives);
   }
   const auto dynamic =
@@ -224,11 +234,18 @@ void Schedule::add_finish(uint64_t record_bytes) {
 
 void Schedule::write(ByteWriter* writer) const {
   // Slots and not buckets: their order is agreed on too.
-  const auto declared =
-      std::count_if(slots.begin(), slots.end(), [](const Slot& s) { return s.kind == Slot::Kind::kBucket; });
-  writer->put(static_cast<uint32_t>(declared));
+  const auto is_declared = [&](const Slot& s) {
+    const bool of_entries = s.kind == Slot::Kind::kSparse && s.index == 0 && buckets[s.bucket].asks;
+    return s.kind == Slot::Kind::kBucket || of_entries;
+  };
+  writer->put(static_cast<uint32_t>(std::count_if(slots.begin(), slots.end(), is_declared)));
   for (const Slot& slot : slots) {
-    if (slot.kind != Slot::Kind::kBucket) continue;
+    if (!is_declared(slot)) continue;
+    if (slot.kind == Slot::Kind::kSparse) {
+      writer->put(slot.bucket).put(slot.index).put(!buckets[slot.bucket].sums).put(false).put(true);
+      writer->put(Coll::kAllReduce).put(slot.args.dtype).put(ReduceOp::kSum).put(int32_t{0}).put(uint64_t{0});
+      continue;
+    }
     writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional).put(slot.dynamic);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);

@@ -24,10 +24,14 @@
 
 namespace weft {
 
+class SparseGradients;
+
 // The buckets as hooks see them, and what these point at. Not movable: the views point into it.
 class HookViews {
  public:
-  HookViews(const Manifest& manifest, const Plan& plan, int rank, int size);
+  // sparse: those that the hook is shown, too; null: none. It outlives this.
+  HookViews(const Manifest& manifest, const Plan& plan, int rank, int size,
+            const SparseGradients* sparse = nullptr);
   HookViews(const HookViews&) = delete;
   HookViews& operator=(const HookViews&) = delete;
 
@@ -77,6 +81,9 @@ struct HookedBucket {
   int32_t result_space = WEFT_SPACE_BUCKET;
   uint64_t result_offset = 0;
   uint64_t scratch_bytes = 0;
+  // Of a sparse gradient.
+  bool asks = false;  // the hook's stages come before and behind its way
+  bool sums = false;  // its sums are not divided
 };
 
 struct Schedule {

@@ -31,7 +31,7 @@ Status SparseGradient::complete(const DeviceOps& ops) {
 
 void SparseGradient::begin(const Terms& terms) {
   terms_ = terms;
-  own_ = terms.absent ? 0 : complete_;
+  own_ = {mine_.rows(), mine_.values(), terms.absent ? 0 : complete_};
   counts_.resize(static_cast<size_t>(terms.size));
   at_.resize(counts_.size());
   inputs_.resize(counts_.size());
@@ -67,10 +67,10 @@ Status SparseGradient::enter(uint32_t stage) {
 Status SparseGradient::check_unchanged() const {
   const uint64_t count = counts_[static_cast<size_t>(terms_.rank)];
   if (terms_.absent) return {};
-  if (own_ == count && std::equal(mine_.rows(), mine_.rows() + own_, fixed_rows_.as<int64_t>())) return {};
+  if (own_.count == count && std::equal(own_.rows, own_.rows + count, fixed_rows_.as<int64_t>())) return {};
   return Status::error(Code::kState,
                        cat("the indices are not those of the first step (", count, " different ones then, ",
-                           own_, " now), which WEFT_REDUCER_SPARSE_FIXED promises"));
+                           own_.count, " now), which WEFT_REDUCER_SPARSE_FIXED promises"));
 }
 
 // Of all ranks; what each draws from them is the same.
@@ -78,12 +78,12 @@ Status SparseGradient::take_counts() {
   WEFT_TRY(judge_counts(counts_, shape_.rows, &most_));
   way_ = choose();
   if (fixed_) {
-    WEFT_TRY(fixed_rows_.reserve(own_ * sizeof(int64_t)));
-    std::copy_n(mine_.rows(), own_, fixed_rows_.as<int64_t>());
+    WEFT_TRY(fixed_rows_.reserve(own_.count * sizeof(int64_t)));
+    std::copy_n(own_.rows, own_.count, fixed_rows_.as<int64_t>());
   }
   if (way_ != Way::kEntries) return {};
   WEFT_TRY(rows_.reserve(counts_.size() * most_ * sizeof(int64_t)));
-  std::fill(std::copy_n(mine_.rows(), own_, own_rows()), own_rows() + most_, 0);
+  std::fill(std::copy_n(own_.rows, own_.count, own_rows()), own_rows() + most_, 0);
   return {};
 }
 
@@ -126,7 +126,7 @@ Status SparseGradient::make_room_for_result() {
       rows = shape_.rows;
       break;
     case Way::kAlone:
-      rows = own_;
+      rows = own_.count;
       break;
     case Way::kEntries:
       rows = std::min(shape_.rows, std::accumulate(counts_.begin(), counts_.end(), uint64_t{0}));
@@ -153,11 +153,11 @@ uint64_t SparseGradient::piece() const {
 // This rank's values to their place among all ranks', and zeros up to the end of its block.
 bool SparseGradient::write_values(const DeviceOps& ops) {
   const uint64_t count = std::min(piece(), most_ - row_);
-  const uint64_t mine = std::min(count, std::max(own_, row_) - row_);
+  const uint64_t mine = std::min(count, std::max(own_.count, row_) - row_);
   std::byte* const block =
       values_.data() + (static_cast<uint64_t>(terms_.rank) * most_ + row_) * shape_.row_bytes;
   CopyArgs copy;
-  copy.src = mine_.values() + row_ * shape_.row_bytes;
+  copy.src = own_.values + row_ * shape_.row_bytes;
   copy.dst = block;
   copy.count = mine * shape_.row_elements;
   copy.src_dtype = copy.dst_dtype = shape_.dtype;
@@ -180,16 +180,16 @@ bool SparseGradient::write_whole(const DeviceOps& ops) {
   copy.count = shape_.row_elements;
   copy.src_dtype = copy.dst_dtype = shape_.dtype;
   copy.scale = terms_.factor;
-  for (uint64_t& at = at_.front(); at < own_ && static_cast<uint64_t>(mine_.rows()[at]) < row_; at++) {
-    copy.src = mine_.values() + at * shape_.row_bytes;
-    copy.dst = whole + static_cast<uint64_t>(mine_.rows()[at]) * shape_.row_bytes;
+  for (uint64_t& at = at_.front(); at < own_.count && static_cast<uint64_t>(own_.rows[at]) < row_; at++) {
+    copy.src = own_.values + at * shape_.row_bytes;
+    copy.dst = whole + static_cast<uint64_t>(own_.rows[at]) * shape_.row_bytes;
     ops.copy(copy);
   }
   return row_ == shape_.rows;
 }
 
 SparseGradient::List SparseGradient::list(size_t rank) const {
-  if (way_ == Way::kAlone) return {mine_.rows(), mine_.values(), own_};
+  if (way_ == Way::kAlone) return own_;
   return {rows_.as<int64_t>() + rank * most_, values_.data() + rank * most_ * shape_.row_bytes,
           counts_[rank]};
 }
@@ -241,7 +241,7 @@ void SparseGradient::fill(uint32_t collective, CollectiveArgs* args) {
   const auto rank = static_cast<uint64_t>(terms_.rank);
   switch (collective) {
     case 0:
-      args->src = reinterpret_cast<const std::byte*>(&own_);
+      args->src = reinterpret_cast<const std::byte*>(&own_.count);
       args->dst = reinterpret_cast<std::byte*>(counts_.data());
       args->dtype = Dtype::kU64;
       args->count = 1;
@@ -266,6 +266,45 @@ void SparseGradient::fill(uint32_t collective, CollectiveArgs* args) {
     args->src = values_.data() + rank * most_ * shape_.row_bytes;
     args->dst = values_.data();
   }
+}
+
+weft_bucket_entries* SparseGradient::hide() {
+  shown_ = {sizeof shown_, shape_.rows, shape_.row_elements, 0, nullptr, nullptr};
+  return &shown_;
+}
+
+Status SparseGradient::show_own(const DeviceOps& ops) {
+  WEFT_TRY(shown_rows_.reserve(own_.count * sizeof(int64_t)));
+  WEFT_TRY(shown_values_.reserve(own_.count * shape_.row_bytes));
+  std::copy_n(own_.rows, own_.count, shown_rows_.as<int64_t>());
+  CopyArgs copy;
+  copy.src = own_.values;
+  copy.dst = shown_values_.data();
+  copy.count = own_.count * shape_.row_elements;
+  copy.src_dtype = copy.dst_dtype = shape_.dtype;
+  copy.scale = terms_.factor;
+  if (copy.count > 0) ops.copy(copy);
+  terms_.factor = 1;
+  shown_.count = own_.count;
+  shown_.rows = shown_rows_.as<int64_t>();
+  shown_.values = shown_values_.data();
+  return {};
+}
+
+Status SparseGradient::take_shown() {
+  const uint64_t count = shown_.count;
+  if (count > own_.count) {
+    return Status::error(Code::kHook, cat("the hook left ", count, " entries of ", own_.count));
+  }
+  own_ = {shown_rows_.as<int64_t>(), shown_values_.data(), count};
+  if (are_rows(own_.rows, count, shape_.rows)) return {};
+  return Status::error(Code::kHook, "the hook left rows that do not ascend, or that the gradient has not");
+}
+
+void SparseGradient::show_result() {
+  shown_.count = result_count_;
+  shown_.rows = result_rows_.as<int64_t>();
+  shown_.values = result_values_.data();
 }
 
 void SparseGradient::result(weft_sparse* result) const {

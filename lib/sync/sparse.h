@@ -32,7 +32,11 @@ class SparseGradient {
         fixed_rows_(allocator, total),
         result_rows_(allocator, total),
         result_values_(allocator, total),
-        result_indices_(allocator, total) {}
+        result_indices_(allocator, total),
+        shown_rows_(allocator, total),
+        shown_values_(allocator, total) {
+    hide();
+  }
 
   Status check(const weft_sparse& entries) const { return shape_.check(entries); }
   // The entries of this step, instead of those of an earlier call: alone, or beside what was accumulated.
@@ -62,6 +66,17 @@ class SparseGradient {
   bool takes_place(uint32_t collective) const { return takes_place_[collective]; }
   void fill(uint32_t collective, CollectiveArgs* args);
 
+  // For hooks that see entries: what weft_bucket.entries points at, without any.
+  weft_bucket_entries* hide();
+  weft_bucket_entries* shown() { return &shown_; }
+  // After begin, on the thread of the hook's stage: a copy of this rank's entries, as they will travel, for
+  // what was handed over stays for a retry. kNoMemory.
+  Status show_own(const DeviceOps& ops);
+  // What the hook left of them travels. kHook for what is no list of entries.
+  Status take_shown();
+  // After the last stage: the result.
+  void show_result();
+
   void result(weft_sparse* result) const;
   std::byte* values() const { return result_values_.data(); }  // of the result, for Step
   uint64_t result_bytes() const {
@@ -74,9 +89,9 @@ class SparseGradient {
  private:
   enum class Way : uint8_t { kNothing, kEntries, kWhole, kAlone };
   struct List {
-    const int64_t* rows;
-    const std::byte* values;
-    uint64_t count;
+    const int64_t* rows = nullptr;
+    const std::byte* values = nullptr;
+    uint64_t count = 0;
   };
 
   Way choose() const;
@@ -106,7 +121,7 @@ class SparseGradient {
   Terms terms_;
   uint32_t stage_ = 0;
   bool takes_place_[kCollectives] = {};
-  uint64_t own_ = 0;              // entries of this rank
+  List own_;                      // what travels of this rank's
   std::vector<uint64_t> counts_;  // of all ranks
   uint64_t most_ = 0;             // the largest of them: a rank's block in rows_ and values_
   Way way_ = Way::kNothing;
@@ -122,6 +137,10 @@ class SparseGradient {
   Grown result_rows_;
   Grown result_values_;
   Grown result_indices_;  // where several dimensions are named
+
+  weft_bucket_entries shown_;
+  Grown shown_rows_;
+  Grown shown_values_;
 };
 
 // Those of a reducer.

@@ -45,6 +45,10 @@ class StageJob final : public StageWork {
     const weft_bucket& view = s.views->bucket(bucket_);
     status_ = guard_hook(*s.hook, "a stage", [&]() -> Status {
       WEFT_TRY(s.comm->reach(FailPlace::kStage, bucket_, stage_.index));
+      if (view.entries != nullptr && stage_.index == 0) {
+        const uint32_t param = s.plan.buckets[bucket_].params.front();
+        WEFT_TRY(s.sparse->of(param)->show_own(context.host()));
+      }
       if (joins_) WEFT_TRY(s.hook->join(view));
       return s.hook->stage(view, &stage_);
     });

@@ -106,7 +106,7 @@ void Step::start(uint32_t stamp) {
     r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
     r.stages = r.absent = 0;
     r.counted = UINT32_MAX;
-    r.skipped = false;
+    r.skipped = r.asked = false;
   }
 }
 
@@ -258,9 +258,11 @@ std::string Step::where() const {
     auto found = std::find_if(pending_.begin(), pending_.end(), runs);
     if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
-    if (s_.plan.buckets[b].sparse) return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
-    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", running_[b].stages,
-                            " of ", s_.plan.text(s_.manifest, b));
+    if (s_.plan.buckets[b].sparse && !running_[b].asked) {
+      return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
+    }
+    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", stage_of(b), " of ",
+                            s_.plan.text(s_.manifest, b));
     if (found != pending_.end()) return stage;
     return cat(stage,
                ", which waits for another stage or call of a hook in this context, which has not returned");

@@ -155,6 +155,7 @@ class Step final : public Task, public FlightSource {
     uint64_t moved = 0;             // the largest of them
     uint32_t absent = 0;            // parameters
     bool skipped = false;           // it does not travel
+    bool asked = false;             // a sparse gradient's: the hook's stage runs, not its own
   };
 
   // How far the gradients of the next bucket to be launched are, if they lie on a device.
@@ -196,6 +197,8 @@ class Step final : public Task, public FlightSource {
   double factor() const;
   bool in_place(uint32_t bucket) const;
   void run_stage(uint32_t bucket, bool joins = false);
+  void call_hook(uint32_t bucket, weft_stage stage, bool joins);
+  uint32_t stage_of(uint32_t bucket) const;
   bool run_here(StageJob& job);
   bool settle(uint32_t bucket);
   bool stages_ended();
@@ -215,7 +218,11 @@ class Step final : public Task, public FlightSource {
   }
   // Of a sparse bucket (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
-  void run_sparse_stage(uint32_t bucket);
+  void run_sparse_stage(uint32_t bucket, bool joins);
+  void enter_sparse_stage(uint32_t bucket);
+  void ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins);
+  void asked_about_sparse(uint32_t bucket);
+  void sparse_stage_done(uint32_t bucket);
   bool work_on_sparse(uint32_t bucket);
   bool scale_sparse(uint32_t bucket);
   void sparse_failed(uint32_t bucket, const Status& status);

@@ -1,4 +1,5 @@
-// Buckets of sparse gradients in a step: the hook is not asked, the stages are SparseGradient's.
+// Buckets of sparse gradients in a step: the stages are SparseGradient's. A hook that is shown entries has a
+// stage of its own before the first of these, and, if they travel, one behind the last.
 #include <algorithm>
 
 #include "base/text.h"
@@ -11,21 +12,52 @@ SparseGradient& Step::sparse(uint32_t bucket) const {
   return *s_.sparse->of(s_.plan.buckets[bucket].params.front());
 }
 
-// The stage's work is done piece by piece, as one that is pending.
-void Step::run_sparse_stage(uint32_t bucket) {
-  Running& running = running_[bucket];
-  SparseGradient& gradient = sparse(bucket);
-  running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
-  if (running.stages == 0) {
+void Step::run_sparse_stage(uint32_t bucket, bool joins) {
+  const HookedBucket& hooked = s_.schedule.buckets[bucket];
+  if (running_[bucket].stages == 0) {
     SparseGradient::Terms terms;
     terms.rank = s_.comm->rank();
     terms.size = s_.comm->size();
     terms.factor = opening_.factor;
-    terms.divisor = opening_.divisor;
+    terms.divisor = hooked.sums ? 1 : opening_.divisor;
     terms.absent = s_.presence->absent(s_.plan.buckets[bucket].params.front(), stamp_);
-    terms.sends = s_.schedule.buckets[bucket].collectives > 0;
-    gradient.begin(terms);
+    terms.sends = hooked.collectives > 0;
+    sparse(bucket).begin(terms);
+    if (hooked.asks) return ask_about_sparse(bucket, 0, joins);
   }
+  enter_sparse_stage(bucket);
+}
+
+void Step::ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins) {
+  running_[bucket].asked = true;
+  weft_stage asked{};
+  asked.struct_size = sizeof asked;
+  asked.index = stage;
+  call_hook(bucket, asked, joins);
+}
+
+// The hook's stage has returned, well.
+void Step::asked_about_sparse(uint32_t bucket) {
+  Running& running = running_[bucket];
+  const StageJob& job = *running.job;
+  Status taken = job.pends() ? Status::error(Code::kHook, cat("hook '", s_.hook->name(),
+                                                              "': a stage of a sparse gradient cannot "
+                                                              "complete later"))
+                             : Status();
+  const bool before = running.stages == 0;
+  if (taken.ok() && before) taken = sparse(bucket).take_shown();
+  if (!taken.ok()) return stage_failed(bucket, taken);
+  if (job.began_ns() != 0) trace(TraceKind::kStage, bucket, stage_of(bucket), job.began_ns(), job.ended_ns());
+  running.asked = false;
+  if (before) return enter_sparse_stage(bucket);
+  stage_done(bucket, 0, 0);
+}
+
+// The stage's work is done piece by piece, as one that is pending.
+void Step::enter_sparse_stage(uint32_t bucket) {
+  Running& running = running_[bucket];
+  SparseGradient& gradient = sparse(bucket);
+  running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
   if (const Status entered = gradient.enter(running.stages); !entered.ok()) {
     return sparse_failed(bucket, entered);
   }
@@ -40,6 +72,16 @@ bool Step::work_on_sparse(uint32_t bucket) {
   const bool more = running.stages < s_.schedule.buckets[bucket].collectives;
   running.count = more && gradient.takes_place(running.stages) ? 1 : 0;
   return true;
+}
+
+void Step::sparse_stage_done(uint32_t bucket) {
+  Running& running = running_[bucket];
+  const HookedBucket& hooked = s_.schedule.buckets[bucket];
+  if (!hooked.asks || running.stages == 0 || running.stages < hooked.collectives) {
+    return stage_done(bucket, running.stage_began_ns, 0);
+  }
+  sparse(bucket).show_result();
+  ask_about_sparse(bucket, 1, false);
 }
 
 // The result stays where it is, scaled by what norms say. True when that is done.

@@ -1,5 +1,7 @@
 // The stages of a step's hook: run between its collectives, in place or by the context's worker, and perhaps
 // completed later. Called from Step::poll.
+#include <algorithm>
+
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/step.h"
@@ -14,7 +16,7 @@ constexpr uint64_t kReturnNs = 1'000'000'000;
 }  // namespace
 
 void Step::run_stage(uint32_t bucket, bool joins) {
-  if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket);
+  if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket, joins);
   Running& running = running_[bucket];
   weft_stage stage{};
   stage.struct_size = sizeof stage;
@@ -23,6 +25,11 @@ void Step::run_stage(uint32_t bucket, bool joins) {
     stage.counts = running.job->counts.data();
     stage.moved_count = running.moved;
   }
+  call_hook(bucket, stage, joins);
+}
+
+void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
+  Running& running = running_[bucket];
   // Opened before the call: the completion may come before the call returns.
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
@@ -33,6 +40,12 @@ void Step::run_stage(uint32_t bucket, bool joins) {
     pending_.push_back(bucket);
     s_.comm->context().stages().post(running.job);
   }
+}
+
+// As the hook counts them.
+uint32_t Step::stage_of(uint32_t bucket) const {
+  const Running& running = running_[bucket];
+  return running.asked ? std::min(running.stages, 1u) : running.stages;
 }
 
 // In `caller` mode, and what computes nothing.
@@ -54,7 +67,7 @@ bool Step::settle(uint32_t bucket) {
   const StageJob& job = *running.job;
   if (job.out()) return false;
   Status status = job.status();
-  const bool later = job.pends();
+  const bool later = job.pends() && !running.asked;  // which may not
   if (later && !running.waiter.done()) return false;
   if (later) {
     status = running.waiter.result();
@@ -62,10 +75,12 @@ bool Step::settle(uint32_t bucket) {
     s_.hook->gate().close(running.generation);
   }
   running.count = job.stage().dynamic_count;
-  if (status.ok()) {
-    stage_done(bucket, job.began_ns(), later ? 0 : job.ended_ns());
-  } else {
+  if (!status.ok()) {
     stage_failed(bucket, status);
+  } else if (running.asked) {
+    asked_about_sparse(bucket);
+  } else {
+    stage_done(bucket, job.began_ns(), later ? 0 : job.ended_ns());
   }
   return true;
 }
@@ -74,11 +89,11 @@ bool Step::settle(uint32_t bucket) {
 bool Step::resume() {
   for (size_t i = 0; i < pending_.size(); i++) {
     const uint32_t b = pending_[i];
-    const bool sparse = s_.plan.buckets[b].sparse;
-    if (sparse && !work_on_sparse(b)) return true;
-    if (!sparse && !settle(b)) continue;
+    const bool adds = s_.plan.buckets[b].sparse && !running_[b].asked;
+    if (adds && !work_on_sparse(b)) return true;
+    if (!adds && !settle(b)) continue;
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
-    if (sparse) stage_done(b, running_[b].stage_began_ns, 0);
+    if (adds) sparse_stage_done(b);
     return true;
   }
   return false;
@@ -99,7 +114,7 @@ bool Step::stages_ended() {
   if (out && now < applied_deadline_ns_ && now - given_up_ns_ < kReturnNs) return false;
   if (out) left_text_ = where();
   for (const uint32_t b : pending_) {
-    if (s_.plan.buckets[b].sparse) continue;
+    if (s_.plan.buckets[b].sparse && !running_[b].asked) continue;
     const Running& running = running_[b];
     s_.hook->gate().close(running.generation);
     if (!running.waiter.done()) running.job->leave();
@@ -120,12 +135,11 @@ void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
 }
 
 void Step::stage_failed(uint32_t bucket, const Status& status) {
-  s_.comm->fail(
-      status
-          .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
-                           s_.plan.text(s_.manifest, bucket), ", stage ", running_[bucket].stages, ": "))
-          .with_ranks({s_.comm->rank()})
-          .with_step(begun_.number));
+  s_.comm->fail(status
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
+                                     s_.plan.text(s_.manifest, bucket), ", stage ", stage_of(bucket), ": "))
+                    .with_ranks({s_.comm->rank()})
+                    .with_step(begun_.number));
 }
 
 }  // namespace weft

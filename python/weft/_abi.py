@@ -93,12 +93,17 @@ class BucketParam(Sized):
                 ("count", c_uint64), ("parameter", c_void_p)]
 
 
+class BucketEntries(Sized):
+    _fields_ = [("struct_size", c_size_t), ("row_count", c_uint64), ("row_elements", c_uint64), ("count", c_uint64),
+                ("rows", P(c_int64)), ("values", c_void_p)]
+
+
 class Bucket(Sized):
     _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("bucket_count", c_uint32), ("is_last", c_uint8),
                 ("reserved", c_uint8 * 3), ("dtype", c_int32), ("count", c_uint64), ("step", c_uint64),
                 ("divisor", c_double), ("rank", c_int32), ("size", c_int32), ("buffer", c_void_p),
                 ("scratch", c_void_p), ("scratch_bytes", c_uint64), ("param_count", c_uint64),
-                ("param_size", c_uint64), ("params", P(BucketParam))]
+                ("param_size", c_uint64), ("params", P(BucketParam)), ("entries", P(BucketEntries))]
 
 
 class HookCollective(Structure):
@@ -132,7 +137,7 @@ class HookTable(Sized):
                 ("rebind", CFUNCTYPE(status, c_void_p, c_int32, c_int32, c_void_p)),
                 ("save", CFUNCTYPE(status, c_void_p, c_void_p, P(c_uint64), c_void_p)),
                 ("load", CFUNCTYPE(status, c_void_p, c_void_p, c_uint64, c_void_p)),
-                ("free_user_data", CFUNCTYPE(None, c_void_p))]
+                ("free_user_data", CFUNCTYPE(None, c_void_p)), ("flags", c_uint64)]
 
 
 class HookParams(Sized):

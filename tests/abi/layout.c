@@ -115,6 +115,13 @@ int main(void) {
   FIELD(weft_bucket_param, offset);
   FIELD(weft_bucket_param, count);
   FIELD(weft_bucket_param, parameter);
+  STRUCT(weft_bucket_entries);
+  FIELD(weft_bucket_entries, struct_size);
+  FIELD(weft_bucket_entries, row_count);
+  FIELD(weft_bucket_entries, row_elements);
+  FIELD(weft_bucket_entries, count);
+  FIELD(weft_bucket_entries, rows);
+  FIELD(weft_bucket_entries, values);
   STRUCT(weft_bucket);
   FIELD(weft_bucket, struct_size);
   FIELD(weft_bucket, index);
@@ -133,6 +140,7 @@ int main(void) {
   FIELD(weft_bucket, param_count);
   FIELD(weft_bucket, param_size);
   FIELD(weft_bucket, params);
+  FIELD(weft_bucket, entries);
   STRUCT(weft_hook_collective);
   FIELD(weft_hook_collective, coll);
   FIELD(weft_hook_collective, dtype);
@@ -176,6 +184,7 @@ int main(void) {
   FIELD(weft_hook_table, save);
   FIELD(weft_hook_table, load);
   FIELD(weft_hook_table, free_user_data);
+  FIELD(weft_hook_table, flags);
   STRUCT(weft_hook_params);
   FIELD(weft_hook_params, struct_size);
   FIELD(weft_hook_params, options);
