@@ -3,7 +3,8 @@
 #include <bit>
 #include <cstdlib>
 
-#include "hooks_rig.h"
+#include "hook_simulation.h"
+#include "powersgd_reference.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -13,91 +14,6 @@ namespace {
 MakeHook made(const std::string& name, const std::string& options = "") {
   return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
 }
-
-using Matrix = std::vector<std::vector<double>>;  // columns
-
-// Gram-Schmidt on columns.
-void orthonormalize(Matrix& columns) {
-  for (size_t k = 0; k < columns.size(); k++) {
-    for (size_t j = 0; j < k; j++) {
-      double along = 0;
-      for (size_t i = 0; i < columns[k].size(); i++) along += columns[j][i] * columns[k][i];
-      for (size_t i = 0; i < columns[k].size(); i++) columns[k][i] -= along * columns[j][i];
-    }
-    double norm = 0;
-    for (const double v : columns[k]) norm += v * v;
-    for (double& v : columns[k]) v /= std::sqrt(norm);
-  }
-}
-
-// One step of PowerSGD on every rank's matrix of n x m, with the errors of each rank and a common Q.
-struct Reference {
-  size_t n, m;
-  Matrix q, p;
-  std::vector<std::vector<double>> errors;
-
-  std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
-    const size_t ranks = gradients.size(), r = q.size();
-    errors.resize(ranks, std::vector<double>(n * m));
-    std::vector<std::vector<double>> x = gradients;
-    orthonormalize(q);
-    p.assign(r, std::vector<double>(n));
-    for (size_t w = 0; w < ranks; w++) {
-      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
-      for (size_t k = 0; k < r; k++) {
-        for (size_t i = 0; i < n * m; i++) p[k][i / m] += x[w][i] * q[k][i % m];
-      }
-    }
-    orthonormalize(p);
-    Matrix mean(r, std::vector<double>(m));
-    for (size_t w = 0; w < ranks; w++) {
-      Matrix mine(r, std::vector<double>(m));
-      for (size_t k = 0; k < r; k++) {
-        for (size_t i = 0; i < n * m; i++) mine[k][i % m] += x[w][i] * p[k][i / m];
-        for (size_t j = 0; j < m; j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
-      }
-      errors[w] = x[w];
-      for (size_t i = 0; i < n * m; i++) {
-        for (size_t k = 0; k < r; k++) errors[w][i] -= p[k][i / m] * mine[k][i % m];
-      }
-    }
-    std::vector<double> out(n * m);
-    for (size_t i = 0; i < n * m; i++) {
-      for (size_t k = 0; k < r; k++) out[i] += p[k][i / m] * mean[k][i % m];
-    }
-    q = mean;
-    return out;
-  }
-
-  // One factor a step, from the last step's other one made orthonormal: the form of the authors' later code.
-  // even: the step makes P.
-  std::vector<double> alternating_step(const std::vector<std::vector<double>>& gradients, bool even) {
-    const size_t ranks = gradients.size(), r = even ? q.size() : p.size();
-    errors.resize(ranks, std::vector<double>(n * m));
-    std::vector<std::vector<double>> x = gradients;
-    Matrix& in = even ? q : p;
-    orthonormalize(in);
-    const auto in_at = [&](size_t i) { return even ? i % m : i / m; };
-    const auto out_at = [&](size_t i) { return even ? i / m : i % m; };
-    Matrix mean(r, std::vector<double>(even ? n : m));
-    for (size_t w = 0; w < ranks; w++) {
-      Matrix mine(r, std::vector<double>(even ? n : m));
-      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
-      errors[w] = x[w];
-      for (size_t k = 0; k < r; k++) {
-        for (size_t i = 0; i < n * m; i++) mine[k][out_at(i)] += x[w][i] * in[k][in_at(i)];
-        for (size_t i = 0; i < n * m; i++) errors[w][i] -= mine[k][out_at(i)] * in[k][in_at(i)];
-        for (size_t j = 0; j < mean[k].size(); j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
-      }
-    }
-    std::vector<double> out(n * m);
-    for (size_t i = 0; i < n * m; i++) {
-      for (size_t k = 0; k < r; k++) out[i] += mean[k][out_at(i)] * in[k][in_at(i)];
-    }
-    (even ? p : q) = mean;
-    return out;
-  }
-};
 
 // Gradients of rank 2 and some noise, so that few factors say most.
 double low_rank(uint64_t step, int rank, size_t param, uint64_t element) {
@@ -121,7 +37,7 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
       training.steps = 6;
       training.value = low_rank;
       // Both start from the same Q, which the hook takes for what it had saved after its second step.
-      Reference reference{kRows, kColumns, {}, {}, {}};
+      PowerSgdReference reference{kRows, kColumns, {}, {}, {}};
       ByteWriter state;
       state.put(uint32_t{2}).put(uint64_t{2}).put(int32_t{-1}).put(int32_t{0}).put(uint32_t{1});
       state.put_string("q")
@@ -347,64 +263,9 @@ TEST_CASE("what powersgd cannot be is said") {
 
 namespace {
 
-// Ranks without a communicator, whose f32 averages are made here: for very many steps.
-class Simulation {
- public:
-  Simulation(const std::string& options, uint64_t rows, uint64_t columns)
-      : shape_{static_cast<int64_t>(rows), static_cast<int64_t>(columns)},
-        strides_{shape_[1], 1},
-        param_{sizeof param_, 0, "fc", WEFT_DTYPE_F32, 2, shape_, strides_, 0, rows * columns} {
-    for (int32_t r = 0; r < 2; r++) {
-      REQUIRE(built_in("powersgd", options, &hooks_[r]).ok());
-      weft_bucket& bucket = buckets_[r];
-      bucket.dtype = WEFT_DTYPE_F32;
-      bucket.count = rows * columns;
-      bucket.divisor = bucket.size = 2;
-      bucket.rank = r;
-      bucket.params = &param_;
-      bucket.param_count = 1;
-      plan_ = {};
-      REQUIRE(hooks_[r]->plan(bucket, &plan_).ok());
-      values_[r].resize(bucket.count);
-      scratch_[r].resize(plan_.scratch_bytes / sizeof(float) + 16);
-      bucket.buffer = values_[r].data();
-      bucket.scratch = scratch_[r].data();
-    }
-  }
-  std::vector<float>& values(int r) { return values_[r]; }
-  Hook& hook(int r) { return *hooks_[r]; }
-
-  void step() {
-    for (uint32_t k = 0; k <= plan_.collective_count; k++) {
-      weft_stage stages[2] = {};
-      for (int r = 0; r < 2; r++) {
-        stages[r].index = k;
-        REQUIRE(hooks_[r]->stage(buckets_[r], &stages[r]).ok());
-      }
-      if (k == plan_.collective_count || stages[0].dynamic_count == 0) continue;
-      const weft_hook_collective& c = plan_.collectives[k];
-      float* at[2];
-      for (int r = 0; r < 2; r++) {
-        auto* const base = c.src_space == WEFT_SPACE_BUCKET ? buckets_[r].buffer : buckets_[r].scratch;
-        at[r] = static_cast<float*>(base) + c.src_offset_bytes / sizeof(float);
-      }
-      for (uint64_t i = 0; i < c.count; i++) at[0][i] = at[1][i] = (at[0][i] + at[1][i]) / 2;
-    }
-    for (weft_bucket& bucket : buckets_) bucket.step++;
-  }
-
- private:
-  int64_t shape_[2], strides_[2];
-  weft_bucket_param param_;
-  std::shared_ptr<Hook> hooks_[2];
-  weft_bucket buckets_[2] = {};
-  weft_hook_plan plan_{};
-  std::vector<float> values_[2], scratch_[2];
-};
-
-// The norm of what rank 0 has not sent after so many steps: its saved state is that array, and q's.
+// The norm of what rank 0 has not sent after so many steps.
 double error_norm(const std::string& feedback, uint64_t steps) {
-  Simulation ranks("start=2 rank=2 min_rate=0.5 feedback=" + feedback, 16, 16);
+  Simulation ranks("powersgd", "start=2 rank=2 min_rate=0.5 feedback=" + feedback, {16, 16});
   for (uint64_t step = 0; step < steps; step++) {
     for (int r = 0; r < 2; r++) {
       for (uint64_t k = 0; k < 256; k++) {
@@ -413,16 +274,7 @@ double error_norm(const std::string& feedback, uint64_t steps) {
     }
     ranks.step();
   }
-  Bytes state;
-  REQUIRE(ranks.hook(0).save(&state).ok());
-  const bool alternates = has(feedback, "alternate");  // then there are "p" and "q"
-  const size_t behind = (alternates ? 2 : 1) * (4 + 1 + 8 + 4 + 2 + 8 + 32 * sizeof(float));
-  std::vector<float> error(256);
-  REQUIRE(state.size() > behind + 1024);
-  std::memcpy(error.data(), state.data() + state.size() - behind - 1024, 1024);
-  double norm = 0;
-  for (const float e : error) norm += double{e} * double{e};
-  return std::sqrt(norm);
+  return ranks.error_norm();
 }
 
 }  // namespace

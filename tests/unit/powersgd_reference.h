@@ -1,0 +1,95 @@
+// PowerSGD as published, in f64: what the tests of powersgd and batched_powersgd compare with.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace weft::test {
+
+using Matrix = std::vector<std::vector<double>>;  // columns
+
+// Gram-Schmidt on columns.
+inline void orthonormalize(Matrix& columns) {
+  for (size_t k = 0; k < columns.size(); k++) {
+    for (size_t j = 0; j < k; j++) {
+      double along = 0;
+      for (size_t i = 0; i < columns[k].size(); i++) along += columns[j][i] * columns[k][i];
+      for (size_t i = 0; i < columns[k].size(); i++) columns[k][i] -= along * columns[j][i];
+    }
+    double norm = 0;
+    for (const double v : columns[k]) norm += v * v;
+    for (double& v : columns[k]) v /= std::sqrt(norm);
+  }
+}
+
+// One step of PowerSGD on every rank's matrix of n x m, with the errors of each rank and a common Q.
+struct PowerSgdReference {
+  size_t n, m;
+  Matrix q, p;
+  std::vector<std::vector<double>> errors;
+
+  std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
+    const size_t ranks = gradients.size(), r = q.size();
+    errors.resize(ranks, std::vector<double>(n * m));
+    std::vector<std::vector<double>> x = gradients;
+    orthonormalize(q);
+    p.assign(r, std::vector<double>(n));
+    for (size_t w = 0; w < ranks; w++) {
+      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) p[k][i / m] += x[w][i] * q[k][i % m];
+      }
+    }
+    orthonormalize(p);
+    Matrix mean(r, std::vector<double>(m));
+    for (size_t w = 0; w < ranks; w++) {
+      Matrix mine(r, std::vector<double>(m));
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) mine[k][i % m] += x[w][i] * p[k][i / m];
+        for (size_t j = 0; j < m; j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
+      }
+      errors[w] = x[w];
+      for (size_t i = 0; i < n * m; i++) {
+        for (size_t k = 0; k < r; k++) errors[w][i] -= p[k][i / m] * mine[k][i % m];
+      }
+    }
+    std::vector<double> out(n * m);
+    for (size_t i = 0; i < n * m; i++) {
+      for (size_t k = 0; k < r; k++) out[i] += p[k][i / m] * mean[k][i % m];
+    }
+    q = mean;
+    return out;
+  }
+
+  // One factor a step, from the last step's other one made orthonormal: the form of the authors' later code.
+  // even: the step makes P.
+  std::vector<double> alternating_step(const std::vector<std::vector<double>>& gradients, bool even) {
+    const size_t ranks = gradients.size(), r = even ? q.size() : p.size();
+    errors.resize(ranks, std::vector<double>(n * m));
+    std::vector<std::vector<double>> x = gradients;
+    Matrix& in = even ? q : p;
+    orthonormalize(in);
+    const auto in_at = [&](size_t i) { return even ? i % m : i / m; };
+    const auto out_at = [&](size_t i) { return even ? i / m : i % m; };
+    Matrix mean(r, std::vector<double>(even ? n : m));
+    for (size_t w = 0; w < ranks; w++) {
+      Matrix mine(r, std::vector<double>(even ? n : m));
+      for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
+      errors[w] = x[w];
+      for (size_t k = 0; k < r; k++) {
+        for (size_t i = 0; i < n * m; i++) mine[k][out_at(i)] += x[w][i] * in[k][in_at(i)];
+        for (size_t i = 0; i < n * m; i++) errors[w][i] -= mine[k][out_at(i)] * in[k][in_at(i)];
+        for (size_t j = 0; j < mean[k].size(); j++) mean[k][j] += mine[k][j] / static_cast<double>(ranks);
+      }
+    }
+    std::vector<double> out(n * m);
+    for (size_t i = 0; i < n * m; i++) {
+      for (size_t k = 0; k < r; k++) out[i] += mean[k][out_at(i)] * in[k][in_at(i)];
+    }
+    (even ? p : q) = mean;
+    return out;
+  }
+};
+
+}  // namespace weft::test
