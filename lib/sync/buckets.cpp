@@ -9,6 +9,8 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kScratchAlignment = 64;  // as weft.h promises
+constexpr uint64_t kGuardBytes = 32;        // at least, behind scratch of a program's own hook
+constexpr std::byte kGuard{0xA5};
 
 Dtype held_as(const PlannedBucket& bucket, Buckets::Hold hold) {
   switch (hold) {
@@ -166,17 +168,30 @@ void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype
 }
 
 Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena, const DeviceReach& reach,
-                         std::unique_ptr<HookScratch>* out) {
+                         bool guarded, std::unique_ptr<HookScratch>* out) {
   std::unique_ptr<HookScratch> made(new HookScratch);
   std::vector<uint64_t> sizes;
   sizes.reserve(schedule.buckets.size());
-  for (const HookedBucket& b : schedule.buckets) sizes.push_back(b.scratch_bytes);
+  for (const HookedBucket& b : schedule.buckets) {
+    sizes.push_back(guarded ? round_up(b.scratch_bytes + kGuardBytes, kScratchAlignment) : b.scratch_bytes);
+  }
   WEFT_TRY(
       take(std::move(arena), sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->parts_));
   // A result may lie there.
   WEFT_TRY(made->slab_.pin(reach).with_prefix("scratch of the hook: "));
+  for (size_t b = 0; guarded && b < sizes.size(); b++) {
+    const uint64_t used = schedule.buckets[b].scratch_bytes;
+    made->guards_.emplace_back(made->parts_[b] + used, sizes[b] - used);
+    std::fill(made->guards_[b].begin(), made->guards_[b].end(), kGuard);
+  }
   *out = std::move(made);
   return {};
+}
+
+bool HookScratch::intact(uint32_t bucket) const {
+  if (guards_.empty()) return true;
+  const std::span<const std::byte> guard = guards_[bucket];
+  return std::all_of(guard.begin(), guard.end(), [](std::byte b) { return b == kGuard; });
 }
 
 uint64_t Buckets::memory_bytes() const {

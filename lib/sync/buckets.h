@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/accelerator.h"
@@ -128,13 +129,16 @@ void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype
 
 class HookScratch {
  public:
+  // guarded: behind each bucket's lies a pattern that a hook must leave alone.
   static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena, const DeviceReach& reach,
-                     std::unique_ptr<HookScratch>* scratch);
+                     bool guarded, std::unique_ptr<HookScratch>* scratch);
   HookScratch(const HookScratch&) = delete;
   HookScratch& operator=(const HookScratch&) = delete;
   void abandon() { slab_.left = true; }  // as Buckets'
 
   const std::vector<std::byte*>& parts() const { return parts_; }  // per bucket
+  // The hook has not written behind a bucket's scratch.
+  bool intact(uint32_t bucket) const;
   uint64_t bytes() const { return slab_.bytes; }
 
  private:
@@ -142,6 +146,7 @@ class HookScratch {
 
   Slab slab_;
   std::vector<std::byte*> parts_;
+  std::vector<std::span<std::byte>> guards_;  // per bucket; none if there are no guards
 };
 
 }  // namespace weft

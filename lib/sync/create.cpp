@@ -212,7 +212,8 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
   }
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
-  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, &s->scratch));
+  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, s->hook->stage_kind() == StageKind::kForeign,
+                             &s->scratch));
   s->schedule.bind(s->buckets->buffers(), s->scratch->parts());
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     weft_bucket& view = s->views->bucket(b);

@@ -74,6 +74,10 @@ bool Step::settle(uint32_t bucket) {
   } else {
     s_.hook->gate().close(running.generation);
   }
+  if (status.ok() && !s_.scratch->intact(bucket)) {
+    status = Status::error(Code::kHook, cat("hook '", s_.hook->name(), "' wrote behind its scratch of ",
+                                            s_.schedule.buckets[bucket].scratch_bytes, " bytes"));
+  }
   running.count = job.stage().dynamic_count;
   if (!status.ok()) {
     stage_failed(bucket, status);

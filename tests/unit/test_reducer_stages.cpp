@@ -331,6 +331,29 @@ TEST_CASE("what a hook throws is its failure, whatever was called, and not the e
   }
 }
 
+TEST_CASE("a hook that writes behind its scratch fails the step by name, on every rank") {
+  const Model model({{"a", {10}}, {"b", {20}}});
+  for (const uint64_t beyond : {0u, 1u, 20u}) {
+    check(run_threads(2, [&](Rank& self) {
+      User user;
+      user.in_stage = [&](const weft_bucket& bucket, const weft_stage& stage) {
+        const bool bad = self.rank == 1 && bucket.index == 1 && stage.index == 0;
+        std::memset(bucket.scratch, 1, bucket.scratch_bytes + (bad ? beyond : 0));
+        return WEFT_OK;
+      };
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, hook_of(&user), &reducer, {.limits = {0}}), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      gradients.fill(1, self.rank);
+      const Status status = one_step(*reducer, gradients);
+      const char* const text = "stage 0: hook 'mine' wrote behind its scratch of 64 bytes";
+      self.expect(beyond == 0 ? status.ok() : status.code() == Code::kHook && has(status.text(), text),
+                  status.text());
+    }));
+  }
+}
+
 TEST_CASE("a rank whose hook is busy does not create a reducer, and the others are told why") {
   const Model model({{"a", {10}}});
   RanksOptions options;
