@@ -248,7 +248,9 @@ int demo_main(const Options& options) {
         seconds, trainer.images_per_step() * static_cast<double>(trainer.losses().size()) / seconds,
         trainer.bucket_count(), trainer.step_ms(), trainer.exposed_ms(), trainer.overlapped_steps(),
         trainer.losses().size());
-    if (!options.hook.empty() && options.hook_sends() && job.size() > 1) {
+    if (!options.hook_sends()) {
+      std::printf("hook %s sent nothing\n", options.hook.c_str());
+    } else if (!options.hook.empty() && job.size() > 1) {
       std::printf("hook %s sent %.2f times less than gradients as they are\n", options.hook.c_str(),
                   trainer.ratio());
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "common/bucket.h"
 #include "common/options.h"
 #include "core/hook.h"
 
@@ -39,6 +40,7 @@ class Cast final : public Hook {
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     if (bucket.entries != nullptr) return inner_->plan(bucket, plan);
+    WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
     const weft_bucket narrow = narrowed(bucket);
     weft_hook_plan inside{};
     inside.struct_size = sizeof inside;
@@ -108,7 +110,6 @@ class Cast final : public Hook {
     uint32_t collectives = 0;
   };
 
-  static Dtype dtype_of(const weft_bucket& bucket) { return static_cast<Dtype>(bucket.dtype); }
   static std::byte* scratch(const weft_bucket& bucket) { return static_cast<std::byte*>(bucket.scratch); }
   static uint64_t narrow_bytes(const weft_bucket& bucket) {
     return (bucket.count * 2 + kAlignment - 1) / kAlignment * kAlignment;

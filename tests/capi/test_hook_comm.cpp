@@ -1,5 +1,5 @@
-// Hooks over a communicator of their own: saved and made again over another one, and what a reducer with one
-// cannot be.
+// Built-in hooks through the public header: those that are others; and hooks over a communicator of their
+// own: saved and made again over another one, and what a reducer with one cannot be.
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -118,6 +118,28 @@ weft_status make_again(weft_context* context, const char* name, const char* opti
 }
 
 }  // namespace
+
+TEST_CASE("no hook is allreduce, and a cast is the cast around allreduce, bit by bit") {
+  Report report;
+  run(3, &report, [&](Rank& r) {
+    weft_hook* plain = make_hook(r.context, "allreduce", nullptr, nullptr, &report);
+    report.expect(
+        train(r.comm, nullptr, r.rank, 0, 3, &report) == train(r.comm, plain, r.rank, 0, 3, &report),
+        "no hook differs");
+    for (const char* const name : {"fp16", "bf16"}) {
+      weft_hook* cast = make_hook(r.context, name, nullptr, nullptr, &report);
+      weft_hook_params params = WEFT_HOOK_PARAMS_INIT;
+      params.inner = plain;
+      weft_hook* around = nullptr;
+      report.expect(weft_hook_create(r.context, name, &params, &around) == WEFT_OK, name);
+      report.expect(
+          train(r.comm, cast, r.rank, 0, 3, &report) == train(r.comm, around, r.rank, 0, 3, &report), name);
+      weft_hook_destroy(&around);
+      weft_hook_destroy(&cast);
+    }
+    weft_hook_destroy(&plain);
+  });
+}
 
 TEST_CASE("a hook over a communicator of its own goes on from its blob and another such communicator") {
   constexpr const char* kHooks[][2] = {{"powersgd", "start=2 rank=2"},

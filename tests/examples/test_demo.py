@@ -143,11 +143,14 @@ HOOKS = {  # options, the least ratio, the least accuracy after a short run
     "allreduce": ("", 1, 0.5), "fp16": ("", 1.9, 0.5), "bf16": ("", 1.9, 0.5), "int8": ("", 3.5, 0.5), "fp8": ("", 3.5, 0.5),
     "topk": ("ratio=0.05", 5, 0.3), "randomk": ("ratio=0.05", 5, 0.3), "onebit": ("", 15, 0.3),
     "powersgd": ("rank=2", 2, 0.5), "batched_powersgd": ("rank=2", 2, 0.3),
-    "post_local_sgd": ("", 2, 0.5)}
+    "quantize": ("", 3.5, 0.5), "post_local_sgd": ("", 2, 0.5)}
 
 
 def test_hooks():
     """every hook trains, keeps replicas identical, and says its ratio"""
+    unknown = demo(2, "--hook", "nothing", images=1000)[2].stderr
+    every = set(re.search(r"there are (.+)", unknown).group(1).rstrip(".").split(", "))
+    expect_equal(every - {"noop"}, set(HOOKS), "a run for every name", unknown)
     for name, (options, least_ratio, least_accuracy) in HOOKS.items():
         code, fields, result = demo(2, "--no-check", "--hook", f"{name} {options}".strip())
         expect_equal(code, 0, name, result.stdout, result.stderr)
@@ -162,6 +165,7 @@ def test_hook_noop():
     code, fields, result = demo(2, "--hook", "noop", images=1000)
     expect_equal(code, 0, result.stdout, result.stderr)
     expect_equal(fields[4:6], ("separate", "not-exact"), result.stdout)
+    expect("hook noop sent nothing" in result.stdout, "it says so", result.stdout)
     code, _, result = demo(2, "--hook", "powersgd rank=0", images=1000)
     expect(code == 1 and "option rank is '0'" in result.stderr, "it says what is wrong", result.stderr)
 

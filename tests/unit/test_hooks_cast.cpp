@@ -122,6 +122,28 @@ TEST_CASE("what is wrong with a hook's name or options is said") {
   CHECK(hook->name() == "fp16(order=scale_first)[bf16(order=ddp)[allreduce]]");
 }
 
+TEST_CASE("hooks that compute refuse gradients that are no floats, by name") {
+  weft_bucket_param param{};
+  param.name = "counts";
+  param.count = 10;
+  weft_bucket bucket{};
+  bucket.dtype = WEFT_DTYPE_I32;
+  bucket.count = 10;
+  bucket.size = 2;
+  bucket.params = &param;
+  bucket.param_count = 1;
+  for (const char* const name : {"fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk", "randomk",
+                                 "powersgd", "batched_powersgd"}) {
+    std::shared_ptr<Hook> hook;
+    REQUIRE(built_in(name, "", &hook).ok());
+    weft_hook_plan plan{};
+    const Status status = hook->plan(bucket, &plan);
+    CHECK(status.code() == Code::kUnsupported);
+    CHECK(has(status.text(), "works on floating-point gradients, not on i32 (parameter 'counts')"));
+    CHECK(has(status.text(), name));
+  }
+}
+
 TEST_CASE("ranks that want different options of a hook learn both") {
   const Model model({{"a", {10}}});
   const auto failures = run_threads(2, [&](Rank& self) {
