@@ -180,6 +180,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
       for (uint32_t& count : uses) count = std::max<uint32_t>(count, 1);
     }
   }
+  program.asks = sparse && seed % 3 == 0;
   program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
   if (random.chance(2)) {
     program.rig.flags |= WEFT_REDUCER_BUFFERS;

@@ -53,6 +53,7 @@ struct ReducerCase {
   std::vector<TestParam> params;
   RigOptions rig;
   bool homes = false;  // the list of parameters says where gradients are
+  bool asks = false;   // the hook is one that is shown sparse gradients
   // How often each rank says in a step that a parameter is ready, where it does. Without
   // WEFT_REDUCER_STATIC equal on all ranks, and declared.
   std::vector<std::vector<uint32_t>> uses;

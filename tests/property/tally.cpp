@@ -50,6 +50,7 @@ void Tally::count(const ReducerCase& program) {
   add("sparse gradients", true,
       std::any_of(program.params.begin(), program.params.end(),
                   [](const TestParam& p) { return p.sparse_ndim > 0; }));
+  add("sparse gradients shown to a hook", false, program.asks);
   add("repeated uses", true, repeats(program));
   add("a static pattern", true, program.learns());
   add("gradients outside their views", true, program.strays());

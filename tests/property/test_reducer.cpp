@@ -19,6 +19,33 @@ namespace {
 constexpr uint64_t kSimulations = kSanitized ? 30 : 600;
 constexpr uint64_t kCases = 20;  // in one simulation, one after the other
 
+// allreduce, which doubles the entries of sparse gradients before they travel, and halves the sums: the bits
+// are those that they would have had.
+class Asks final : public Hook {
+ public:
+  std::string name() const override { return "asks"; }
+  bool takes_sparse() const override { return true; }
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    plan->collective_count = 1;
+    weft_hook_collective& c = plan->collectives[0];
+    c.coll = WEFT_COLL_ALL_REDUCE;
+    c.dtype = bucket.dtype;
+    c.op = WEFT_OP_AVG;
+    c.count = bucket.count;
+    return {};
+  }
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    if (bucket.entries == nullptr) return {};
+    CopyArgs args;
+    args.src = args.dst = static_cast<std::byte*>(bucket.entries->values);
+    args.count = bucket.entries->count * bucket.entries->row_elements;
+    args.src_dtype = args.dst_dtype = static_cast<Dtype>(bucket.dtype);
+    args.scale = stage->index == 0 ? 2.0 : 0.5;
+    if (args.count > 0) host_ops().copy(args);
+    return {};
+  }
+};
+
 // One rank's run of one program.
 class Run {
  public:
@@ -110,8 +137,8 @@ class Run {
     options.flags = program_.rig.flags;
     options.divide_by = program_.rig.divide_by;
     options.reduce_dtype = program_.rig.reduce_dtype;
-    if (!expect(Reducer::create(self_.comm, Status(), options, allreduce_hook(), &reducer_), "create"))
-      return false;
+    const std::shared_ptr<Hook> hook = program_.asks ? std::make_shared<Asks>() : allreduce_hook();
+    if (!expect(Reducer::create(self_.comm, Status(), options, hook, &reducer_), "create")) return false;
     Manifest manifest;
     expect(make_manifest(params_.data(), params_.size(), sizeof(weft_param), &manifest), "manifest");
     for (const Param& p : manifest.params) dense_.push_back(p.dense);
