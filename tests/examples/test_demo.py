@@ -53,7 +53,9 @@ def test_own_network():
 
 
 def test_custom_hook():
-    """custom_hook sends signs and the mean magnitude"""
+    """custom_hook sends signs and the mean magnitude, in less than 120 lines"""
+    source = Path(__file__).resolve().parents[2] / "examples" / "custom_hook.c"
+    expect(len(source.read_text().splitlines()) < 120, "it is short")
     result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "custom_hook"])
     expect_equal(result.returncode, 0, result)
     expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: 2 -2 2 0" for r in range(2)])
