@@ -1,10 +1,12 @@
 """Hooks over many steps, and optimisers behind the buckets: functions as in behaviours.py."""
 import copy
+import hashlib
+import struct
 import threading
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
 
 import weft
 from binding import Synchronised
@@ -118,4 +120,67 @@ def exact_hooks(comm):
     return problems
 
 
-HOOK_BEHAVIOURS = {function.__name__: function for function in (optimiser_in_step, optimisers_by_bucket, exact_hooks)}
+def matrix_steps(comm, pair, steps):
+    """Steps of a single matrix on both sides, whose gradients differ from rank to rank: number, ours, DDP's."""
+    for step in range(steps):
+        for module in (pair.ddp, pair.synced):
+            module.zero_grad()
+        inputs = torch.randn(6, 41, generator=torch.Generator().manual_seed(100 * step + comm.rank))
+        pair.ddp(inputs).square().sum().backward()
+        pair.synced.backward(pair.ours(inputs).square().sum())
+        yield step, pair.ours.weight.grad, pair.theirs.weight.grad
+
+
+def with_state(blob, steps, rank, ranks, arrays):
+    """What the hook of this blob would have saved with other state; docs/hooks.md has the format."""
+    def text(words):
+        return struct.pack("<I", len(words)) + words.encode()
+
+    (length,) = struct.unpack_from("<I", blob, 16)
+    state = struct.pack("<IQiiI", 2, steps, rank, ranks, len(arrays))
+    for kind, values in sorted(arrays.items()):
+        state += text(kind) + struct.pack("<Q", 1) + text("weight") + struct.pack("<Q", values.numel())
+        state += values.contiguous().numpy().tobytes()
+    whole = blob[:20 + length] + struct.pack("<Q", len(state)) + state
+    return whole + hashlib.blake2b(whole, digest_size=32).digest()
+
+
+def powersgd_beside(comm):
+    """PowerSGD with DDP's feedback gives what DDP's hook gives, from the same Q and the same errors on (case 73)"""
+    start, problems = 2, []
+    for rank, warm, feedback in ((1, True, True), (2, True, True), (4, True, True), (4, True, False)):
+        hook = weft.Hook(comm.context, "powersgd", rank=rank, start=start, feedback="ddp" if feedback else "off")
+        pair = Pair(comm, seeded(lambda: nn.Linear(41, 37, bias=False)), {"hook": hook})
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=start,
+                                            use_error_feedback=feedback, warm_start=warm)
+        pair.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for step, ours, theirs in matrix_steps(comm, pair, 8):
+            if step == start:  # compressed for the first time, by each with a Q of its own
+                if torch.allclose(ours, theirs, rtol=1e-3):
+                    problems.append("nothing was compressed")
+                arrays = {"q": state.q_memory_dict[0].view(41, rank).t()}
+                if feedback:
+                    arrays["error"] = state.error_dict[0]
+                hook.load(with_state(hook.save(), step + 1, comm.rank, comm.size, arrays))
+            elif not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max())):
+                problems.append(f"rank {rank}, step {step}: {(ours - theirs).abs().max()} of {theirs.abs().max()}")
+        pair.synced.close()
+    return problems
+
+
+def quantized_beside(comm):
+    """quantize gives what DDP's quantisation gives, with a scale for a tensor and for 512 values (case 80)"""
+    problems = []
+    for per, theirs_hook in (("tensor", quantization_hooks.quantization_pertensor_hook),
+                             ("channel", quantization_hooks.quantization_perchannel_hook)):
+        pair = Pair(comm, seeded(lambda: nn.Linear(41, 37, bias=False)), {"hook": weft.Hook(comm.context, "quantize", per=per)})
+        pair.ddp.register_comm_hook(None, theirs_hook)
+        for step, ours, theirs in matrix_steps(comm, pair, 4):
+            if not torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max())):
+                problems.append(f"{per}, step {step}: {(ours - theirs).abs().max()} of {theirs.abs().max()}")
+        pair.synced.close()
+    return problems
+
+
+HOOK_BEHAVIOURS = {function.__name__: function for function in (optimiser_in_step, optimisers_by_bucket, exact_hooks,
+                                                                powersgd_beside, quantized_beside)}
