@@ -176,13 +176,39 @@ TEST_CASE("what powersgd saves is logged as often as wished") {
   CHECK(has(lines[1], "iteration 7: 6 compressed steps had 7380 values and reduced 600"));
 }
 
-TEST_CASE("a full rank loses nothing") {
+TEST_CASE("a full rank loses nothing, nor does one beyond it") {
   const Model model({{"fc", {9, 30}}});
   Training training;
   training.ranks = 3;
   training.steps = 4;
-  const Results results = train(model, made("powersgd", "start=2 rank=9 min_rate=0.1"), training);
-  for (uint64_t step = 0; step < 4; step++) CHECK(largest_error(training, results, step) < 1e-5);
+  for (const char* const options : {"start=2 rank=9 min_rate=0.1", "start=2 rank=1000 min_rate=0.1"}) {
+    const Results results = train(model, made("powersgd", options), training);
+    for (uint64_t step = 0; step < 4; step++) CHECK(largest_error(training, results, step) < 1e-5);
+  }
+}
+
+TEST_CASE("vectors are never compressed, whatever that would gain") {
+  const Model model({{"vector", {5000}}, {"scalar", {}}, {"column", {50, 1}}});
+  Training training;
+  training.ranks = 2;
+  training.steps = 4;
+  const Results results = train(model, made("powersgd", "start=2 min_rate=1e-6"), training);
+  for (size_t i = 0; i < 2; i++) {
+    for (uint64_t e = 0; e < model.count(i); e++) {
+      REQUIRE(std::fabs(results[3][0][i][e] - mean_of(training, 3, i, e)) < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("a seed says from which factors powersgd starts, alike on every run") {
+  const Model model({{"fc", {37, 41}}});
+  Training training;
+  training.steps = 3;
+  for (const char* const name : {"powersgd", "batched_powersgd"}) {
+    const Results one = train(model, made(name, "start=2 seed=1"), training);
+    CHECK(same_results(one, train(model, made(name, "start=2 seed=1"), training)));
+    CHECK_FALSE(same_results(one, train(model, made(name, "start=2 seed=2"), training)));
+  }
 }
 
 TEST_CASE("zero matrices give zeros, dependent ones no NaN") {
