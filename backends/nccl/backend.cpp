@@ -41,6 +41,7 @@ class NcclCollectives final : public Collectives {
   bool executes(Coll coll) const override { return below_->executes(coll); }
   bool executes_on_device(Coll coll) const override { return below_->executes_on_device(coll); }
   bool progress() override { return below_->progress(); }
+  bool few_lanes() const override { return below_->few_lanes(); }
   bool settled() override { return below_->settled(); }
   bool outlives_sender() const override { return below_->outlives_sender(); }
   uint64_t sent_to(int rank) const override { return below_->sent_to(rank); }

@@ -30,12 +30,14 @@ class ShmCollectives final : public Collectives {
       return {};
     }
     if (key.id >= kLanes) {
-      return Status::error(Code::kUnsupported, cat("the shm backend has ", kLanes,
-                                                   " lanes a communicator; split one for more reducers"));
+      return Status::error(Code::kUnsupported,
+                           cat("the shm backend has ", kLanes,
+                               " lanes a communicator; split one for more reducers at a time"));
     }
     *lane = std::make_unique<GroupLane>(group_, key.id);
     return {};
   }
+  bool few_lanes() const override { return true; }
   std::shared_ptr<Arena> arena() override { return group_->arena(); }
   CollectiveCounters counters() const override {
     CollectiveCounters counters;

@@ -964,10 +964,10 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
 /* Create gradient sync for a list of parameters. Collective: agrees on the list, the plan, the hook and what
  * is said to be equal; a difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that
  * differs and both sides. What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH, which
- * quotes it, on the others. Blocks at most the communicator's init timeout. A communicator over shm makes at
- * most 63 reducers in its life (WEFT_ERR_UNSUPPORTED after that): split one for more. error may be NULL.
- * Ownership: the caller destroys *reducer; it keeps the communicator's core alive. Threads: one thread at a
- * time per communicator. Since 1.0 */
+ * quotes it, on the others. Blocks at most the communicator's init timeout. A communicator over shm has at
+ * most 63 reducers at a time (WEFT_ERR_UNSUPPORTED after that; one is gone when all ranks have destroyed it):
+ * split one for more. error may be NULL. Ownership: the caller destroys *reducer; it keeps the communicator's
+ * core alive. Threads: one thread at a time per communicator. Since 1.0 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other

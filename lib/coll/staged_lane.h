@@ -94,6 +94,7 @@ class StagedLane final : public CollectiveLane {
     return staging_ == nullptr ? inner_->moved_bytes() : moved_;
   }
   uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
+  void rest() override { inner_->rest(); }
 
  private:
   bool travelling() const { return staging_ == nullptr || travels_; }

@@ -154,6 +154,8 @@ class CollectiveLane {
   virtual std::optional<uint64_t> moved_bytes() const { return {}; }
   // What it has taken for its operations so far and keeps: of this lane alone. Any thread.
   virtual uint64_t memory_bytes() const { return 0; }
+  // It is closed, and kept to be used again: gives back what it has taken. No operation runs.
+  virtual void rest() {}
 };
 
 // Of operations that are made of others.
@@ -174,11 +176,13 @@ struct CollectiveCounters {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  // Local: communicates nothing. All ranks open lanes with the same ids. Errors: kUnsupported when there are
-  // too many.
+  // Local: communicates nothing. All ranks open lanes with the same ids, each id once. Errors: kUnsupported
+  // when there are too many.
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
   // Of the transport below, if there is one (core/transport.h). With the drive lock held.
   virtual bool progress() { return false; }
+  // Whether there is a limit to its collective lanes, so that closed ones are worth keeping.
+  virtual bool few_lanes() const { return false; }
   // Whether its lanes execute the collective themselves. Others are made of what they do (core/program.h).
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
   // The same for buffers on a device.

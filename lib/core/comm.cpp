@@ -69,15 +69,23 @@ Status Comm::add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane) {
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
     impl = std::make_unique<ProgramLane>(std::move(impl));
   }
-  *lane = std::make_shared<Lane>(*this, key, std::move(impl));
+  add_lane(key, {std::move(impl), 0}, lane);
+  return {};
+}
+
+void Comm::add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<Lane>* lane) {
+  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), executes.next_slot);
   lanes_.push_back(*lane);
   context_->engine().add(*lane);
-  return {};
 }
 
 Status Comm::open_lane(std::shared_ptr<Lane>* lane) {
   const std::lock_guard lock(lanes_mutex_);
   LaneKey key;
+  if (ClosedLanes::Kept kept; !closed_ && closed_lanes_.take(&key.id, &kept)) {
+    add_lane(key, std::move(kept), lane);
+    return {};
+  }
   key.id = next_lane_;
   WEFT_TRY(add_lane(key, lane));
   next_lane_++;
@@ -88,6 +96,12 @@ void Comm::close_lane(const std::shared_ptr<Lane>& lane) {
   context_->engine().remove(lane.get());
   const std::lock_guard lock(lanes_mutex_);
   lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
+  if (closed_ || failed() || !collectives_->few_lanes()) return;
+  const auto next_slot = [&] { return lane->idle() ? lane->next_slot() : UINT64_MAX; };
+  const ClosedLanes::Kept kept = {lane->impl(), context_->engine().locked(next_slot)};
+  if (kept.next_slot == UINT64_MAX) return;
+  kept.impl->rest();
+  closed_lanes_.keep(lane->key().id, kept);
 }
 
 Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
@@ -143,6 +157,13 @@ Status Comm::run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, 
 
 Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
   std::vector<uint64_t> sizes(static_cast<size_t>(size_));
+  ByteWriter message;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    closed_lanes_.write(&message);
+  }
+  message.put_raw(mine);
+  mine = message.bytes();
   const uint64_t my_size = mine.size();
   CollectiveArgs args;
   args.coll = Coll::kAllGather;
@@ -168,6 +189,8 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
     const auto* start = gathered.data() + r * most;
     all->emplace_back(start, start + sizes[r]);
   }
+  const std::lock_guard lock(lanes_mutex_);
+  closed_lanes_.compare(all);
   return {};
 }
 

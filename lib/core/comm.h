@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/closed_lanes.h"
 #include "core/collectives.h"
 #include "core/context.h"
 #include "core/control.h"
@@ -71,15 +72,18 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
 
   // The lane of a user's call: the first collective lane, or the one of a pair of ranks.
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
-  // A further order of collectives (a reducer's). All ranks open them in the same order.
+  // A further order of collectives (a reducer's). All ranks open them in the same order. Where a backend has
+  // few, one that all ranks had closed when they last agreed is used again; its slots go on.
   Status open_lane(std::shared_ptr<Lane>* lane);
+  // Nothing is outstanding on it, or the comm has failed.
   void close_lane(const std::shared_ptr<Lane>& lane);
 
   // Submit and wait; drives progress meanwhile. timeout_ms: as in op_deadline.
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
   Status run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline);
-  // All-gather of small byte strings over the user's lane, for agreements (manifests, split).
+  // All-gather of small byte strings over the user's lane, for agreements (manifests, split). With them the
+  // ranks tell each other which lanes they have closed.
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
   // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
@@ -128,6 +132,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
 
  private:
   Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
+  void add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<Lane>* lane);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);
@@ -162,6 +167,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::shared_ptr<Lane> user_lane_;                                            // set once in create
   std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
   uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
+  ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty where there are many
 
   std::atomic<uint32_t> subgroup_ids_{0};
   Postbox postbox_;

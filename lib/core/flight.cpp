@@ -4,8 +4,8 @@
 
 namespace weft {
 
-std::vector<FlightOperation> FlightRing::operations(uint64_t next) const {
-  const uint64_t kept = std::min<uint64_t>(next, entries_.size());
+std::vector<FlightOperation> FlightRing::operations(uint64_t next, uint64_t first) const {
+  const uint64_t kept = std::min<uint64_t>(next - first, entries_.size());
   std::vector<FlightOperation> out;
   out.reserve(kept);
   for (uint64_t slot = next - kept; slot != next; slot++)

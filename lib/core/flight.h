@@ -43,8 +43,8 @@ class FlightRing {
     entry.algorithm = algorithm;
     entry.state = ok ? FlightOperation::State::kFinished : FlightOperation::State::kFailed;
   }
-  // The last ones before slot `next`, oldest first.
-  std::vector<FlightOperation> operations(uint64_t next) const;
+  // The last ones before slot `next`, oldest first; `first` was the first that started here.
+  std::vector<FlightOperation> operations(uint64_t next, uint64_t first = 0) const;
 
  private:
   FlightOperation& at(uint64_t slot) { return entries_[slot & (entries_.size() - 1)]; }

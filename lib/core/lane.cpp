@@ -19,10 +19,12 @@ constexpr int64_t kFenceMs = 1000;
 
 }  // namespace
 
-Lane::Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl)
+Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first)
     : comm_(comm),
       key_(key),
+      first_slot_(first),
       impl_(std::move(impl)),
+      slot_(first),
       flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {}
 
 void Lane::submit(Request* request) {
@@ -198,7 +200,7 @@ FlightLane Lane::flight() {
   FlightLane lane;
   lane.key = key_;
   lane.next_slot = slot_;
-  lane.operations = flight_.operations(slot_);
+  lane.operations = flight_.operations(slot_, first_slot_);
   if (current_ != nullptr || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : impl_->missing();
   {
     const std::lock_guard lock(queue_mutex_);

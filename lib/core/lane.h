@@ -22,8 +22,8 @@ class Comm;
 // poll: under the drive lock.
 class Lane final : public Task {
  public:
-  // comm outlives the lane: the comm owns it.
-  Lane(Comm& comm, const LaneKey& key, std::unique_ptr<CollectiveLane> impl);
+  // comm outlives the lane: the comm owns it. first: its slots before that were another lane's.
+  Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first = 0);
 
   // Before a request with buffers on a device is submitted: as CollectiveLane::prepare.
   Status prepare(const DeviceCall& call) { return impl_->prepare(call); }
@@ -35,6 +35,10 @@ class Lane final : public Task {
   bool idle() const { return current_ == nullptr && ended_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }
+  // For the next lane of this key, once this one is used no more: what executes, and its next slot. Drive
+  // lock.
+  const std::shared_ptr<CollectiveLane>& impl() const { return impl_; }
+  uint64_t next_slot() const { return slot_; }
   uint64_t memory_bytes() const { return impl_->memory_bytes(); }  // any thread
 
   // Whether the running operation waits for a rank. Under the drive lock.
@@ -56,7 +60,8 @@ class Lane final : public Task {
 
   Comm& comm_;
   const LaneKey key_;
-  const std::unique_ptr<CollectiveLane> impl_;
+  const uint64_t first_slot_;
+  const std::shared_ptr<CollectiveLane> impl_;
   std::mutex queue_mutex_;
   Request* head_ = nullptr;          // guarded by queue_mutex_
   Request* tail_ = nullptr;          // guarded by queue_mutex_
@@ -65,7 +70,7 @@ class Lane final : public Task {
   // Under the drive lock.
   Request* current_ = nullptr;
   Request* ended_ = nullptr;  // by the failure that it found itself, whose flight record is being written
-  uint64_t slot_ = 0;
+  uint64_t slot_ = 0;         // the next one
   FlightRing flight_;
   std::vector<int> waited_for_;  // when it was abandoned
   std::weak_ptr<const FlightSource> flight_source_;

@@ -1,6 +1,7 @@
 // Several orders of operations at once, and messages between pairs of ranks.
 #include <numeric>
 
+#include "../unit/reducer_rig.h"
 #include "backends.h"
 #include "base/text.h"
 #include "calls.h"
@@ -73,6 +74,78 @@ TEST_CASE("lanes of operations on devices are independent as well") {
         self.expect(data[i] == sum, cat("sum ", i));
       }
       for (auto& lane : lanes) self.comm->close_lane(lane);
+    });
+  }
+}
+
+TEST_CASE("lanes that all ranks have closed are opened again, any number of times") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 3, [&](Rank& self) {
+      // Inline, a cache line or two, through staging once, in rounds; by turns, so that each follows each.
+      constexpr uint64_t kCounts[] = {1, 30, 5'000, 3, 60'000, 0, 200, 300'000, 7};
+      const Deadline deadline = self.comm->op_deadline(0);
+      std::vector<std::shared_ptr<Lane>> open;
+      uint32_t highest = 0, last = 0;
+      for (uint32_t round = 0; round < 150; round++) {
+        ByteWriter mine;
+        mine.put(last);
+        std::vector<Bytes> all;
+        self.expect(self.comm->agree(mine.bytes(), &all, deadline), "agree");
+        for (const Bytes& theirs : all)
+          self.expect(theirs == mine.bytes(), cat("another lane in round ", round));
+        std::shared_ptr<Lane> lane;
+        self.expect(self.comm->open_lane(&lane), "open");
+        if (!lane) return;
+        last = lane->key().id;
+        highest = std::max(highest, last);
+        open.push_back(lane);
+        // What was opened last is in use; older ones are closed in another order and later on rank 1.
+        std::vector<int32_t> data(kCounts[round % 9], static_cast<int32_t>(round) + self.rank);
+        const std::vector<int32_t> sum(data.size(), static_cast<int32_t>(3 * round + 3));
+        self.expect(self.comm->run(lane, all_reduce(data), deadline), "run");
+        self.expect(data == sum, cat("sum of round ", round));
+        const size_t held = self.rank == 1 ? 4 : 1 + round % 2;
+        while (open.size() > held) {
+          const auto first = self.rank == 2 ? open.end() - 2 : open.begin();
+          self.comm->close_lane(*first);
+          open.erase(first);
+        }
+      }
+      self.expect(highest < 12 || !self.comm->collectives().few_lanes(), cat(highest, " lanes"));
+      for (auto& lane : open) self.comm->close_lane(lane);
+    });
+  }
+}
+
+TEST_CASE("reducers come and go on one communicator, more than it has lanes") {
+  const Model model({{"a", {90}}, {"b", {7}}, {"c", {400}}});
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 3, [&](Rank& self) {
+      std::unique_ptr<Reducer> earlier, reducer;
+      for (uint64_t round = 0; round < 80; round++) {
+        const RigOptions rig = {.mode = round % 2 == 0 ? WEFT_GRADIENT_COPY : WEFT_GRADIENT_VIEW};
+        self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        for (uint64_t step = 0; step < 1 + round % 3; step++) {
+          std::vector<std::byte*> places = pointers(gradients);
+          for (size_t i = 0; i < model.size(); i++) {
+            void* view = places[i];
+            if (rig.mode == WEFT_GRADIENT_VIEW) self.expect(reducer->grad_view(i, &view), "view");
+            gradients.fill(i, round + step, self.rank, places[i] = static_cast<std::byte*>(view));
+          }
+          self.expect(reducer->begin(nullptr), "begin");
+          self.expect(ready_all(*reducer, places, round), "ready");
+          self.expect(reducer->finish({}), "finish");
+          const Gradients expected = reference(model, {round + step}, 3, 3);
+          for (size_t i = 0; i < model.size(); i++) {
+            self.expect(std::memcmp(places[i], expected.memory()[i].data(), model.span(i)) == 0,
+                        cat("result of round ", round));
+          }
+        }
+        if (self.rank != 1 || round % 5 == 0) earlier.reset();  // rank 1 has several for a while
+        if (!earlier) earlier = std::move(reducer);
+      }
     });
   }
 }

@@ -28,7 +28,7 @@ def main():
     with weft.Context() as context:
         for backend in backends.split(","):
             with weft.Comm(context, rank=RANK, size=SIZE, store=f"{store}-{backend}", backend=backend, timeout=60) as comm:
-                # A communicator of shm makes at most 63 reducers in its life.
+                # Each model has a communicator of its own: what it breaks ends with it.
                 for model in filter(None, models.split(",")):
                     with comm.split(0) as part:
                         for mode in modes.split(","):

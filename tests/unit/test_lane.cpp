@@ -234,6 +234,7 @@ TEST_CASE("a lane's ring keeps the last operations, oldest first") {
   CollectiveArgs args;
   args.coll = Coll::kBarrier;
   CHECK(ring.operations(0).empty());
+  CHECK(ring.operations(900, 900).empty());  // of a lane that goes on where another one ended
   for (uint64_t slot = 0; slot < 6; slot++) {
     ring.started(args, slot);
     if (slot < 5) ring.finished(slot, "tree", slot != 4);
@@ -246,4 +247,64 @@ TEST_CASE("a lane's ring keeps the last operations, oldest first") {
   CHECK(last[2].state == FlightOperation::State::kFailed);
   CHECK(last[3].state == FlightOperation::State::kRunning);
   CHECK(last[3].waiting_since_ns == 77);
+}
+
+namespace {
+
+class Idle final : public CollectiveLane {
+ public:
+  void start(const CollectiveArgs&, uint64_t) override {}
+  Poll poll() override { return Poll::kFinished; }
+  Status result() const override { return {}; }
+  void abandon() override {}
+  std::vector<int> missing() const override { return {}; }
+  const char* algorithm() const override { return "none"; }
+};
+
+Bytes told(const ClosedLanes& lanes, const std::string& more) {
+  ByteWriter writer;
+  lanes.write(&writer);
+  for (const char c : more) writer.put(c);
+  return writer.take();
+}
+
+}  // namespace
+
+TEST_CASE("a closed lane is taken again once all ranks have closed it after as many operations") {
+  ClosedLanes mine, theirs;
+  for (const uint32_t id : {2u, 5u, 7u, 9u}) mine.keep(id, {std::make_shared<Idle>(), id * 10});
+  theirs.keep(5, {std::make_shared<Idle>(), 50});
+  theirs.keep(7, {std::make_shared<Idle>(), 71});  // one operation more than here
+  theirs.keep(9, {std::make_shared<Idle>(), 90});
+  theirs.keep(11, {std::make_shared<Idle>(), 1});
+  std::vector<Bytes> messages = {told(mine, "mine"), told(theirs, "theirs")};
+  const Bytes rest = {std::byte{'m'}, std::byte{'i'}, std::byte{'n'}, std::byte{'e'}};
+  mine.compare(&messages);
+  CHECK(messages[0] == rest);
+  CHECK(messages[1].size() == 6);
+  uint32_t id = 0;
+  ClosedLanes::Kept lane;
+  mine.keep(3, {std::make_shared<Idle>(), 30});  // closed since: the others do not know
+  REQUIRE(mine.take(&id, &lane));
+  CHECK((id == 5 && lane.next_slot == 50 && lane.impl != nullptr));
+  REQUIRE(mine.take(&id, &lane));
+  CHECK(id == 9);
+  CHECK_FALSE(mine.take(&id, &lane));
+}
+
+TEST_CASE("what another rank says of closed lanes may be anything") {
+  ClosedLanes mine;
+  mine.keep(1, {std::make_shared<Idle>(), 4});
+  const Bytes whole = told(mine, "");
+  for (size_t size = 0; size < whole.size(); size++) {
+    std::vector<Bytes> messages = {whole, Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size))};
+    mine.compare(&messages);
+    CHECK(messages[1].empty());
+    uint32_t id = 0;
+    ClosedLanes::Kept lane;
+    CHECK_FALSE(mine.take(&id, &lane));
+  }
+  std::vector<Bytes> messages = {whole, Bytes(64, std::byte{0xff})};
+  mine.compare(&messages);
+  CHECK(messages[1].empty());
 }

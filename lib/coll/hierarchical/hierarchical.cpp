@@ -39,6 +39,7 @@ class Hierarchical final : public Collectives {
     return {};
   }
   bool progress() override { return transport_->progress(); }
+  bool few_lanes() const override { return local_->few_lanes(); }
   bool settled() override { return transport_->settled(); }
   bool outlives_sender() const override { return transport_->outlives_sender(); }
   uint64_t sent_to(int rank) const override { return transport_->sent_to(rank); }

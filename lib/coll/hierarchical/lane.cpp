@@ -36,6 +36,12 @@ HierarchicalLane::~HierarchicalLane() {
   release();
 }
 
+void HierarchicalLane::rest() {
+  release();
+  local_.lane->rest();
+  if (across_.lane) across_.lane->rest();
+}
+
 void HierarchicalLane::release() {
   if (scratch_ == nullptr) return;
   if (scratch_in_arena_) {

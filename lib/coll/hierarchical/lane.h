@@ -32,6 +32,7 @@ class HierarchicalLane final : public CollectiveLane {
   std::vector<int> absent() const override;
   const char* algorithm() const override { return algorithm_; }
   std::optional<uint64_t> moved_bytes() const override { return moved_; }
+  void rest() override;
   uint64_t memory_bytes() const override {
     return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
            (across_.lane ? across_.lane->memory_bytes() : 0);
