@@ -59,7 +59,7 @@ test: build ## run all tests; the last line counts test cases
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
 
-test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests must notice each time (20 minutes)
+test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests must notice each time (half an hour)
 	@python3 tests/mutants/run.py $(BUILD) --jobs $(JOBS)
 
 bench: build ## measure the collectives and a gradient step on this machine

@@ -171,4 +171,10 @@ MUTANTS = [
            "if (own_ == count) return {};", "unit_reducer_sparse_errors"),
     Mutant("parameters that a static pattern does not have are awaited in later steps", "reducer.cpp",
            "Status left = leave_out_unused();", "Status left;", "unit_reducer_uses"),
+    Mutant("a hook is not told that its reducer has another communicator", "recover.cpp",
+           "WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));", "", "unit_hooks_moved"),
+    Mutant("a hook is not told of other buckets", "replan.cpp",
+           "[&] { return next->hook->replan(buckets); }", "[&] { return Status(); }", "unit_hooks_moved"),
+    Mutant("what is absent is agreed on behind the last bucket", "schedule.cpp",
+           "s.bucket + 1 == buckets.size();", "s.bucket == buckets.size();", "unit_trace"),
 ]
