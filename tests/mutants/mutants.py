@@ -60,7 +60,7 @@ MUTANTS = [
     Mutant("accumulation goes on into the next window", "reducer.cpp",
            "    s.presence->next_window();\n", "", "unit_reducer"),
     Mutant("a re-plan loses what local steps have accumulated", "relocation.cpp",
-           "|| (old_.copy && !old_.presence->accumulated(i))) continue;", "|| old_.copy) continue;", "property_reducer"),
+           ": old_.copy && !old_.presence->accumulated(i)) {", ": old_.copy) {", "property_reducer"),
     Mutant("uses are miscounted: the last but one hands the gradient over", "readiness.h",
            "if (uses_of(next) >= needed) next |= kClaimed;",
            "if (uses_of(next) + 1 >= needed) next |= kClaimed;", "unit_reducer_uses"),
