@@ -63,14 +63,23 @@ std::string Descriptor::text() const {
   } else if (tag != 0 && kind == Coll::kSparseAllReduce) {
     out += cat(" of a shape with digest ", std::hex, tag);
   } else if (tag != 0) {
-    out += cat(" of plan slot ", std::hex, tag);
+    out += cat(" of plan slot ", std::hex, tag / kTagSlot);
+    const uint64_t steps = tag & kTagLocalSteps;
+    if (steps != 0) out += cat(" after ", steps, steps == 1 ? " local step" : " local steps");
   }
   return out;
 }
 
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {
-  std::string text = cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank,
-                         " calls ", theirs.text(), "; every rank must make the same calls in the same order");
+  // A reducer's collectives, of the same slot.
+  Descriptor others = mine;
+  others.tag = theirs.tag;
+  const bool local_steps =
+      others == theirs && mine.tag / kTagSlot == theirs.tag / kTagSlot && mine.tag >= kTagSlot;
+  std::string text =
+      cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank, " calls ",
+          theirs.text(), "; every rank must make ",
+          local_steps ? "as many local steps before a synchronised one" : "the same calls in the same order");
   return Status::error(Code::kMismatch, std::move(text), Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({other_rank});

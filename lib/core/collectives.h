@@ -21,6 +21,14 @@ class Program;
 struct CollectiveArgs;
 struct DeviceCall;
 
+// The tag of a reducer's collective is a name of the slot of its plan and, in these bits, how many local
+// steps (of accumulation) came before the step; more than they can hold are as many as they can.
+inline constexpr uint64_t kTagLocalSteps = 0xffff;
+inline constexpr uint64_t kTagSlot = kTagLocalSteps + 1;  // the lowest bit of the name
+inline uint64_t slot_tag(uint64_t hash) {
+  return std::max(hash & ~kTagLocalSteps, kTagSlot);  // 0 is the user's
+}
+
 // What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
 // headers, so every field may hold anything when another process wrote it; text() copes.
 struct Descriptor {
@@ -74,7 +82,7 @@ struct CollectiveArgs {
   std::byte* dst = nullptr;
   double prescale = 1.0;             // every input is multiplied by it before it is added (premul_sum)
   double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
-  uint64_t tag = 0;                  // 0 for calls of the user; a reducer's plan hash and slot
+  uint64_t tag = 0;                  // 0 for calls of the user; see kTagLocalSteps
   const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
   // Reductions: each element's inputs are folded at once, in the order of the ranks, so
   // that its bits do not depend on how the operation is executed.

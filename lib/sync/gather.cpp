@@ -172,7 +172,7 @@ void Gather::fill(const Move& move, CollectiveArgs* args) {
   *args = {};
   args->coll = Coll::kAllGather;
   args->dtype = Dtype::kU8;
-  args->tag = std::max<uint64_t>(scramble(plan_tag_ ^ (kTag + submitted_ * kSplitMixStep)), 1);
+  args->tag = slot_tag(scramble(plan_tag_ ^ (kTag + submitted_ * kSplitMixStep)));
   switch (move.kind) {
     case Move::Kind::kOpening:
       *args = s_.schedule.slots.front().args;  // that of a step: those who have joined are there

@@ -28,7 +28,10 @@ class Presence {
   void note_accumulated(uint64_t param) { windows_[param] = window_; }
   void next_window() {
     if (++window_ == 0) window_ = 1;
+    local_steps_ = 0;
   }
+  uint64_t local_steps() const { return local_steps_; }  // of this window, so far
+  void note_local_step() { local_steps_++; }
 
   // stamp: the step's, as in StepWord. A parameter whose accumulated gradient travels is not absent.
   void note_absent(uint64_t param, uint32_t stamp) { absent_[param].store(stamp, std::memory_order_relaxed); }
@@ -59,6 +62,7 @@ class Presence {
  private:
   const size_t params_;
   uint32_t window_ = 1;                              // of begin and finish
+  uint64_t local_steps_ = 0;                         // as well
   std::vector<uint32_t> windows_;                    // the last window in which something was accumulated
   std::unique_ptr<std::atomic<uint32_t>[]> absent_;  // the last step from which it was absent
   std::vector<uint64_t> here_;

@@ -83,6 +83,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   StepStart start;
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
+  start.local_steps = state_->presence->local_steps();
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
   // Where uses are learned gradients are taken at the end, in no order that means anything.
   const bool learning = state_->uses && state_->uses->learning();
@@ -220,6 +221,7 @@ Status Reducer::finish_local() {
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     for (uint32_t round = 0; state_->readiness->copying(i); round++) clock.relax(round);
   }
+  state_->presence->note_local_step();
   const std::lock_guard lock(mutex_);
   stats_.local_steps++;
   if (!state_->comm->failed()) return {};

@@ -270,7 +270,7 @@ void Schedule::order() {
 
 void Schedule::tag(uint64_t plan_hash) {
   for (size_t i = 0; i < slots.size(); i++) {
-    slots[i].args.tag = std::max<uint64_t>(scramble(plan_hash + i * kSplitMixStep), 1);  // 0 is the user's
+    slots[i].args.tag = slot_tag(scramble(plan_hash + i * kSplitMixStep));
   }
 }
 

@@ -30,11 +30,12 @@ namespace weft {
 struct StepStart {
   uint64_t number = 0;
   uint64_t begin_ns = 0;
-  OpeningRecord record;  // this rank's
-  uint64_t digest = 0;   // of this rank's values, in a step that compares them
-  bool fixed = false;    // WEFT_BEGIN_FIXED
-  bool noting = false;   // the order of readiness is wanted
-  bool zeros = false;    // the places of absent parameters are not cleared yet
+  OpeningRecord record;      // this rank's
+  uint64_t local_steps = 0;  // since the synchronised step before
+  uint64_t digest = 0;       // of this rank's values, in a step that compares them
+  bool fixed = false;        // WEFT_BEGIN_FIXED
+  bool noting = false;       // the order of readiness is wanted
+  bool zeros = false;        // the places of absent parameters are not cleared yet
 };
 
 class Step final : public Task, public FlightSource {

@@ -137,9 +137,11 @@ bool Step::submit() {
     next.deadline = request_deadline();
     // An average shows its divisor; here a stage divides by it.
     if (!s_.uneven && slot.of_bucket() && !slot.average) {
-      next.args.tag += (begun_.record.micro_batches - 1) * kSplitMixStep;
+      next.args.tag = slot_tag(next.args.tag + (begun_.record.micro_batches - 1) * kSplitMixStep);
     }
-    if (slot.optional) next.args.tag += begun_.number;  // a rank that left it out meets nobody one step later
+    // A rank that left it out meets nobody one step later.
+    if (slot.optional) next.args.tag = slot_tag(next.args.tag + begun_.number * kTagSlot);
+    if (!s_.uneven) next.args.tag |= std::min(begun_.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});
     } else {

@@ -152,7 +152,7 @@ class Messages {
     args.count = chunk.bytes;
     args.peer = root_;
     args.src = args.dst = chunk.direct ? home(chunk, s_.manifest) : flight.staging;
-    args.tag = position + 1;
+    args.tag = (position + 1) * kTagSlot;
     flight.request.deadline = deadline;
     s_.lane->submit(&flight.request);
   }

@@ -75,6 +75,8 @@ MUTANTS = [
            "return stamp_of(word) == step().stamp() && word == kClaimed;", "unit_readiness"),
     Mutant("a gradient is copied although its local step has ended", "readiness.h",
            "if (step_.load() == step.word()) return true;", "if (step_.load() != 1) return true;", "unit_readiness"),
+    Mutant("windows of other ranks with more local steps are summed", "step_collectives.cpp",
+           "if (!s_.uneven) next.args.tag |=", "if (s_.uneven) next.args.tag |=", "unit_reducer"),
     Mutant("a re-plan by itself that cannot be is tried at every begin", "replan.cpp",
            "if (!moved.ok() && (!by_itself || comm->failed())) return moved;", "if (!moved.ok()) return moved;",
            "unit_reducer_model"),

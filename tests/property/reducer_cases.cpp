@@ -54,7 +54,7 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
     part->ready.assign(params, false);
     return;
   }
-  part->locals.resize(random.chance(2) ? random.below(3) : 0);
+  part->locals.resize(!program.uneven() ? window.locals : random.chance(2) ? random.below(3) : 0);
   for (auto& local : part->locals) {
     for (size_t i = 0; i < params; i++) local.push_back(!random.chance(4));
   }
@@ -191,6 +191,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   std::vector<bool> joined(static_cast<size_t>(ranks)), begun(joined);
   for (Window& window : program.windows) {
     window.micro_batches = 1 + static_cast<uint32_t>(random.below(3));
+    window.locals = random.chance(2) ? 1 + random.below(2) : 0;
     if (program.uneven() && &window != program.windows.data()) {
       for (size_t r = 0; r < joined.size(); r++) joined[r] = joined[r] || random.chance(5);
     }

@@ -35,6 +35,7 @@ struct RankPart {
 
 struct Window {
   uint32_t micro_batches = 1;
+  uint64_t locals = 0;  // of all ranks; where they are uneven each has its own number
   bool fixed = false;
   bool replan = false;                      // before the synchronised step
   std::vector<std::vector<uint32_t>> plan;  // as the program says; empty: by the order of readiness

@@ -219,6 +219,42 @@ TEST_CASE("local steps add up in the bucket, and the next synchronised step aver
   check(failures);
 }
 
+TEST_CASE("a rank that is one local step off is named, with both numbers, and gets no other rank's window") {
+  const Model model(mixed_params());
+  for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_ABSENT | WEFT_REDUCER_NORMS}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = flags}), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT, last = WEFT_BEGIN_OPTIONS_INIT;
+      local.flags = WEFT_BEGIN_LOCAL;
+      last.micro_batches = 4;
+      const auto window = [&](int locals) {
+        for (int micro = 0; micro <= locals; micro++) {
+          gradients.fill(static_cast<uint64_t>(micro), self.rank);
+          WEFT_TRY(reducer->begin(micro < locals ? &local : &last));
+          WEFT_TRY(ready_all(*reducer, pointers(gradients), 1));
+          WEFT_TRY(reducer->finish({}));
+        }
+        return Status();
+      };
+      self.expect(window(3), "a window of all ranks");
+      self.expect(window(3), "another one");
+      // Rank 1 lost its place: this window's first step is missing.
+      const Status status = window(self.rank == 0 ? 3 : 2);
+      self.expect(status.code() == Code::kMismatch, status.text());
+      for (const char* part : {"after 3 local steps", "after 2 local steps", "as many local steps"})
+        self.expect(has(status.text(), part), status.text());
+      const std::string whose = cat("rank ", self.rank, " calls");
+      self.expect(has(status.text(), "rank 0") && has(status.text(), "rank 1"), status.text() + whose);
+      Gradients mine(model);
+      mine.fill(self.rank == 0 ? 3 : 2, self.rank);
+      self.expect(differs(model, gradients.memory(), mine.memory()).empty(), "another window's result");
+    }));
+  }
+}
+
 TEST_CASE("a gradient that is missing from a local step adds nothing") {
   const Model model({{"a", {10}}, {"b", {10}}});
   const auto failures = run_threads(1, [&](Rank& self) {
