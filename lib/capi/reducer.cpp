@@ -147,6 +147,17 @@ weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* grad
   });
 }
 
+weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param, const weft_tensor* gradient,
+                                      const weft_stream* stream) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    WEFT_NOT_NULL(gradient);
+    weft_tensor read;
+    WEFT_TRY(read_struct(gradient, "weft_tensor", &read));
+    return reducer->rep->ready_tensor(param, read, stream);
+  });
+}
+
 weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param, const weft_sparse* gradient,
                                       const weft_stream* stream) {
   return plain([&]() -> Status {

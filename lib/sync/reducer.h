@@ -50,6 +50,7 @@ class Reducer {
   Status join(const weft_join_options& options, weft_join_result* result);
   // Any thread, lock-free. Never drives the engine, also not in caller mode.
   Status ready(uint64_t param, void* gradient, const weft_stream* stream);
+  Status ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream);
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
 
@@ -105,6 +106,8 @@ class Reducer {
   Status await_devices(Deadline deadline);
   Status result_on_device(uint64_t param, void* gradient);
   bool leave_to_streams(const weft_finish_options& options, uint64_t entered_ns);
+  int32_t device_of(uint64_t param) const;
+  Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
   // entries: of a sparse gradient, or null if they were put already.
   Status take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries = nullptr);
   void take_entries(uint64_t param, const weft_sparse* entries);

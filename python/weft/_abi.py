@@ -175,6 +175,11 @@ class FinishOptions(Sized):
                 ("stream_count", c_uint64)]
 
 
+class Tensor(Sized):
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("dtype", c_int32), ("ndim", c_int32),
+                ("shape", P(c_int64)), ("strides", P(c_int64)), ("device_kind", c_int32), ("device", c_int32)]
+
+
 class Sparse(Sized):
     _fields_ = [("struct_size", c_size_t), ("count", c_uint64), ("indices", P(c_int64)), ("values", c_void_p)]
 
@@ -325,6 +330,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
     "weft_reducer_wait_param": (status, c_void_p, c_uint64, c_int64),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
+    "weft_reducer_ready_tensor": (status, c_void_p, c_uint64, P(Tensor), P(Stream)),
     "weft_reducer_ready_sparse": (status, c_void_p, c_uint64, P(Sparse), P(Stream)),
     "weft_reducer_sparse_result": (status, c_void_p, c_uint64, P(Sparse)),
     "weft_reducer_norms": (status, c_void_p, P(Norms), P(c_double)),

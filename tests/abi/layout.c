@@ -99,6 +99,15 @@ int main(void) {
   FIELD(weft_coll_options, stream);
   FIELD(weft_coll_options, factor);
   FIELD(weft_coll_options, flags);
+  STRUCT(weft_tensor);
+  FIELD(weft_tensor, struct_size);
+  FIELD(weft_tensor, data);
+  FIELD(weft_tensor, dtype);
+  FIELD(weft_tensor, ndim);
+  FIELD(weft_tensor, shape);
+  FIELD(weft_tensor, strides);
+  FIELD(weft_tensor, device_kind);
+  FIELD(weft_tensor, device);
   STRUCT(weft_sparse);
   FIELD(weft_sparse, struct_size);
   FIELD(weft_sparse, count);

@@ -925,7 +925,8 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
 /* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan first,
  * by the order of readiness. In view mode that moves the views: ask for them again after each begin in which
- * weft_reducer_stats.plan_generation has changed. */
+ * weft_reducer_stats.plan_generation has changed. If a rank has no memory for the new buckets, all keep the
+ * old ones: no error, but a line in the log, and in weft_reducer_report. */
 #define WEFT_REDUCER_REPLAN UINT64_C(8192)
 /* With WEFT_REDUCER_REPLAN: by WEFT_PLANNER_MODEL. */
 #define WEFT_REDUCER_MODEL UINT64_C(16384)
@@ -1011,8 +1012,10 @@ typedef struct weft_begin_options {
  * bucket holds and leaves it as it is; the synchronised step adds its own and averages the sum. (A framework
  * that accumulates in its own gradients makes no LOCAL steps.) In view mode the program accumulates in the
  * view itself, and ready only marks. A parameter that is not ready in a LOCAL step adds nothing.
- * micro_batches is that of the synchronised step and equal on all ranks. Returns WEFT_ERR_STATE while a step
- * is open, or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
+ * micro_batches is that of the synchronised step and equal on all ranks. So is the number of LOCAL steps
+ * before it: a rank that is one off fails the step (WEFT_ERR_MISMATCH, with both numbers). With
+ * WEFT_REDUCER_UNEVEN each rank makes as many as it has data for. Returns WEFT_ERR_STATE while a step is
+ * open, or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
 
 /* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
@@ -1023,10 +1026,31 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * this call is done, is read once the bucket is full (in a local step: in the order of the stream), and
  * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
  * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
- * WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). Threads: any thread,
- * different parameters concurrently. Since 1.0 */
+ * WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). What lies at gradient
+ * nobody can check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently.
+ * Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
+
+/* A dense gradient as a framework describes it. */
+typedef struct weft_tensor {
+  size_t struct_size;
+  void* data;             /* the first element */
+  int32_t dtype;          /* WEFT_DTYPE_*, complex ones too */
+  int32_t ndim;           /* 0 to 16 */
+  const int64_t* shape;   /* ndim entries; NULL for ndim 0 (one element) */
+  const int64_t* strides; /* in elements; default: row-major */
+  int32_t device_kind;    /* WEFT_DEVICE_*; default host */
+  int32_t device;
+} weft_tensor;
+#define WEFT_TENSOR_INIT {sizeof(weft_tensor), NULL, 0, 0, NULL, NULL, 0, 0}
+
+/* weft_reducer_ready for a gradient that says what it is, which is checked: dtype, shape, device and strides
+ * must be the parameter's. The stride of an extent of 1 says nothing. In its view (data NULL or the view) a
+ * gradient whose parameter's strides leave gaps is row-major. Returns WEFT_ERR_ARG, which names the parameter
+ * and both sides, and the step goes on; otherwise as weft_reducer_ready of gradient->data. Since 1.0 */
+WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param,
+                                               const weft_tensor* gradient, const weft_stream* stream);
 
 /* Parameters take no part in this step: they have no gradient on this rank. What earlier local steps
  * accumulated for them is contributed all the same, otherwise zeros. Where another rank has a gradient the

@@ -136,7 +136,19 @@ TEST_CASE("misuse of a step is an error that names the parameter") {
       findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_ERR_STATE);
       findings.expect(weft_reducer_ready(reducer, 5, gradient, nullptr) == WEFT_ERR_ARG);
       findings.expect(weft_reducer_ready(reducer, 1, nullptr, nullptr) == WEFT_ERR_ARG);
-      findings.expect(weft_reducer_ready(reducer, 1, gradient, nullptr) == WEFT_OK);
+      weft_tensor tensor = WEFT_TENSOR_INIT;
+      tensor.data = gradient;
+      tensor.dtype = WEFT_DTYPE_F64;
+      tensor.ndim = 1;
+      tensor.shape = &model.shapes[1];
+      findings.expect(weft_reducer_ready_tensor(reducer, 1, nullptr, nullptr) == WEFT_ERR_ARG);
+      findings.expect(weft_reducer_ready_tensor(reducer, 1, &tensor, nullptr) == WEFT_ERR_ARG &&
+                      says("layer1.weight") && says("f64 [1500], and must be f32 [1500]"));
+      tensor.dtype = WEFT_DTYPE_F32;
+      tensor.struct_size = 3;
+      findings.expect(weft_reducer_ready_tensor(reducer, 1, &tensor, nullptr) == WEFT_ERR_ARG);
+      tensor.struct_size = sizeof tensor;
+      findings.expect(weft_reducer_ready_tensor(reducer, 1, &tensor, nullptr) == WEFT_OK);
       findings.expect(weft_reducer_ready(reducer, 1, gradient, nullptr) == WEFT_ERR_STATE &&
                       says("layer1.weight"));
       findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE);

@@ -80,6 +80,8 @@ MUTANTS = [
     Mutant("a re-plan by itself that cannot be is tried at every begin", "replan.cpp",
            "if (!moved.ok() && (!by_itself || comm->failed())) return moved;", "if (!moved.ok()) return moved;",
            "unit_reducer_model"),
+    Mutant("a tensor of another layout is taken", "ready_tensor.cpp",
+           "if (extent > 1 && param.count > 0 && stride != wanted) return false;", "", "unit_reducer_errors"),
     Mutant("a step is committed before the others have finished it", "step_collectives.cpp",
            "s_.comm->rank())) commit(begun_.number);", "s_.comm->rank())) commit(begun_.number + 1);",
            "unit_reducer_commit"),

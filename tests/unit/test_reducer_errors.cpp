@@ -106,6 +106,139 @@ TEST_CASE("view mode refuses a gradient that is elsewhere") {
   });
 }
 
+namespace {
+
+weft_tensor tensor_of(const Model& model, size_t i, void* data) {
+  const weft_param& p = model.c()[i];
+  return {sizeof(weft_tensor), data, p.dtype, p.ndim, p.shape, p.strides, p.device_kind, p.device};
+}
+
+}  // namespace
+
+TEST_CASE("a tensor is ready where it is what the parameter says, and otherwise refused by both sides") {
+  const Model model({{"w", {2, 3}},
+                     {"turned", {5, 7}, Dtype::kF32, {1, 5}},
+                     {"padded", {6, 1, 5}, Dtype::kF32, {9, 9, 1}},
+                     {"one", {}, Dtype::kF64},
+                     {"none", {4, 0}},
+                     {"entries", {4}, Dtype::kF32, {1}, 1}});
+  check(run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    gradients.fill(1, 0);
+    const auto given = [&](size_t i) { return tensor_of(model, i, gradients[i]); };
+    const auto refuse = [&](size_t i, const weft_tensor& tensor, const std::string& text) {
+      expect_error(self, reducer->ready_tensor(i, tensor, nullptr), Code::kArg, text);
+    };
+    self.expect(reducer->begin(nullptr), "begin");
+    weft_tensor tensor = given(0);
+    tensor.dtype = WEFT_DTYPE_F16;
+    refuse(0, tensor, "parameter 0 ('w'): its gradient is f16 [2, 3]");
+    refuse(0, tensor, "and must be f32 [2, 3]");
+    tensor.dtype = WEFT_DTYPE_C64;
+    refuse(0, tensor, "is c64 [2, 3]");
+    tensor.dtype = 77;
+    refuse(0, tensor, "of unknown dtype 77 [2, 3]");
+    tensor = given(0);
+    const int64_t longer[] = {2, 4}, flat[] = {6}, turned[] = {1, 2};
+    tensor.shape = longer;
+    tensor.strides = nullptr;
+    refuse(0, tensor, "is f32 [2, 4], and must be f32 [2, 3]");
+    tensor.shape = flat;
+    tensor.ndim = 1;
+    refuse(0, tensor, "is f32 [6], and must be f32 [2, 3]");
+    tensor.ndim = 17;
+    refuse(0, tensor, "ndim is 17, not 0 to 16");
+    tensor.ndim = -1;
+    refuse(0, tensor, "ndim is -1");
+    tensor.ndim = 1;
+    tensor.shape = nullptr;
+    refuse(0, tensor, "shape is NULL");
+    tensor = given(0);
+    tensor.strides = turned;
+    refuse(0, tensor, "is f32 [2, 3] with strides [1, 2], and must be f32 [2, 3]");
+    tensor = given(0);
+    tensor.device_kind = WEFT_DEVICE_CUDA;
+    tensor.device = 3;
+    refuse(0, tensor, "on CUDA device 3, and must be f32 [2, 3]");
+    tensor = given(1);
+    tensor.strides = nullptr;
+    refuse(1, tensor, "is f32 [5, 7], and must be f32 [5, 7] with strides [1, 5]");
+    refuse(5, given(5), "weft_reducer_ready_sparse");
+    refuse(6, given(0), "parameter 6 is unknown");
+    const int64_t odd[] = {9, 77, 1};  // the stride of one element says nothing
+    tensor = given(2);
+    tensor.strides = odd;
+    self.expect(reducer->ready_tensor(2, tensor, nullptr), "padded");
+    for (const size_t i : {0, 1, 3, 4}) self.expect(reducer->ready_tensor(i, given(i), nullptr), "ready");
+    expect_error(self, reducer->ready_tensor(0, given(0), nullptr), Code::kState, "became ready twice");
+    self.expect(reducer->ready_sparse(5, WEFT_SPARSE_INIT, nullptr), "sparse");
+    self.expect(reducer->finish({}), "finish");
+    const Gradients expected = reference(model, {1}, 1, 1);
+    for (const size_t i : {0, 1, 2, 3, 4})
+      self.expect(gradients.memory()[i] == expected.memory()[i], model[i].name);
+  }));
+}
+
+TEST_CASE("a tensor in its view is laid out as the view, one elsewhere as the parameter") {
+  const Model model({{"padded", {6, 5}, Dtype::kF32, {9, 1}}, {"turned", {5, 7}, Dtype::kF32, {1, 5}}});
+  for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_COPY_STRAYS}) {
+    check(run_threads(1, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const RigOptions rig{.mode = WEFT_GRADIENT_VIEW, .flags = flags};
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      self.expect(reducer->begin(nullptr), "begin");
+      void* view = nullptr;
+      self.expect(reducer->grad_view(0, &view), "view");
+      weft_tensor tensor = tensor_of(model, 0, view);
+      expect_error(self, reducer->ready_tensor(0, tensor, nullptr), Code::kArg,
+                   "with strides [9, 1], and must be f32 [6, 5]");
+      tensor.data = gradients[0];
+      if (flags == 0) {
+        expect_error(self, reducer->ready_tensor(0, tensor, nullptr), Code::kArg, "weft_reducer_grad_view");
+        tensor.data = view;
+        tensor.strides = nullptr;
+      }
+      self.expect(reducer->ready_tensor(0, tensor, nullptr), "padded");
+      self.expect(reducer->ready_tensor(1, tensor_of(model, 1, nullptr), nullptr), "in its view");
+      self.expect(reducer->finish({}), "finish");
+    }));
+  }
+}
+
+TEST_CASE("a tensor of complex numbers is a parameter's of complex numbers") {
+  const int64_t shape[] = {3, 2}, turned[] = {1, 3};
+  weft_param param = WEFT_PARAM_INIT;
+  param.name = "c";
+  param.dtype = WEFT_DTYPE_C64;
+  param.ndim = 2;
+  param.shape = shape;
+  param.strides = turned;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  check(run_threads(1, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");
+    if (!reducer) return;
+    float gradient[12] = {};
+    weft_tensor tensor{sizeof tensor, gradient, WEFT_DTYPE_F32, 2, shape, turned, WEFT_DEVICE_HOST, 0};
+    self.expect(reducer->begin(nullptr), "begin");
+    expect_error(self, reducer->ready_tensor(0, tensor, nullptr), Code::kArg,
+                 "is f32 [3, 2] with strides [1, 3], and must be c64 [3, 2] with strides [1, 3]");
+    tensor.dtype = WEFT_DTYPE_C64;
+    tensor.strides = nullptr;
+    expect_error(self, reducer->ready_tensor(0, tensor, nullptr), Code::kArg, "is c64 [3, 2], and must be");
+    tensor.strides = turned;
+    self.expect(reducer->ready_tensor(0, tensor, nullptr), "ready");
+    self.expect(reducer->finish({}), "finish");
+  }));
+}
+
 TEST_CASE("of many threads that make one gradient ready, one succeeds") {
   alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
     Gradients gradients(model);

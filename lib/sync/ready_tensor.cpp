@@ -1,0 +1,103 @@
+// Dense gradients that say what they are: a tensor against the manifest, before it becomes ready. Nothing is
+// allocated unless it is refused. Threads: any thread.
+#include <algorithm>
+
+#include "base/text.h"
+#include "sync/reducer.h"
+
+namespace weft {
+namespace {
+
+// As the program counts them: complex numbers, not their halves.
+size_t dims_of(const Param& param) {
+  return param.shape.size() - (param.pairs ? 1 : 0);
+}
+
+int32_t dtype_of(const Param& param) {
+  if (!param.pairs) return static_cast<int32_t>(param.dtype);
+  return param.dtype == Dtype::kF32 ? WEFT_DTYPE_C64 : WEFT_DTYPE_C128;
+}
+
+// Whether both place the elements alike; the stride of an extent of 1 says nothing. packed: the parameter's
+// are row-major here, whatever its strides.
+bool same_layout(const weft_tensor& tensor, const Param& param, bool packed) {
+  if (static_cast<size_t>(tensor.ndim) != dims_of(param)) return false;
+  int64_t contiguous = 1;  // cannot overflow where the shapes are equal: the manifest was checked
+  for (size_t d = dims_of(param); d-- > 0;) {
+    const int64_t extent = param.shape[d];
+    if (tensor.shape[d] != extent) return false;
+    const int64_t wanted = packed ? contiguous : param.strides[d] / (param.pairs ? 2 : 1);
+    const int64_t stride = tensor.strides != nullptr ? tensor.strides[d] : contiguous;
+    if (extent > 1 && param.count > 0 && stride != wanted) return false;
+    contiguous *= std::max<int64_t>(extent, 1);
+  }
+  return true;
+}
+
+std::string device_text(int32_t kind, int32_t device) {
+  if (kind == WEFT_DEVICE_HOST && device == 0) return {};
+  return cat(" on ", kind == WEFT_DEVICE_CUDA ? "CUDA device " : "an unknown device ", device);
+}
+
+// "f32 [2, 3] with strides [1, 2]"; of a shape that nobody has checked.
+std::string tensor_text(const weft_tensor& tensor) {
+  const auto dtype = static_cast<Dtype>(tensor.dtype);
+  std::string out = tensor.dtype == WEFT_DTYPE_C64    ? "c64"
+                    : tensor.dtype == WEFT_DTYPE_C128 ? "c128"
+                    : tensor.dtype >= 1 && tensor.dtype <= kDtypeLast && valid(dtype)
+                        ? name(dtype)
+                        : cat("of unknown dtype ", tensor.dtype);
+  const std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.ndim);
+  out += cat(" [", list_text(shape), "]");
+  if (tensor.strides != nullptr && tensor.ndim > 0) {
+    const std::vector<int64_t> strides(tensor.strides, tensor.strides + tensor.ndim);
+    out += cat(" with strides [", list_text(strides), "]");
+  }
+  return out + device_text(tensor.device_kind, tensor.device);
+}
+
+}  // namespace
+
+// As this rank numbers its devices.
+int32_t Reducer::device_of(uint64_t param) const {
+  return state_->manifest.params[param].on_device() ? state_->manifest.device(param) : 0;
+}
+
+Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream) {
+  WEFT_TRY(note(known(param)));
+  const Param& wanted = state_->manifest.params[param];
+  const Buckets::Place& place = state_->buckets->place(param);
+  if (place.sparse) return note(check_gradient(param, gradient.data, stream));
+  // In its view, where gradients with gaps are row-major.
+  const std::byte* const view =
+      !state_->copy && place.on_device ? state_->views_on_devices->of(param) : place.memory;
+  const bool viewed = !state_->copy && (gradient.data == nullptr || gradient.data == view);
+  const bool readable = gradient.ndim >= 0 && gradient.ndim <= kMaxParamDims &&
+                        (gradient.ndim == 0 || gradient.shape != nullptr);
+  const bool same = readable && gradient.dtype == dtype_of(wanted) &&
+                    gradient.device_kind == wanted.device_kind && gradient.device == device_of(param) &&
+                    same_layout(gradient, wanted, viewed && !wanted.dense);
+  if (!same) [[unlikely]]
+    return note(another_tensor(param, gradient, viewed));
+  return ready(param, gradient.data, stream);
+}
+
+// Which is not the parameter's gradient: both sides.
+Status Reducer::another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const {
+  Param wanted = state_->manifest.params[param];
+  const std::string name = cat("parameter ", param, " ('", wanted.name, "'): ");
+  if (gradient.ndim < 0 || gradient.ndim > kMaxParamDims) {
+    return Status::error(Code::kArg,
+                         cat(name, "its gradient's ndim is ", gradient.ndim, ", not 0 to ", kMaxParamDims));
+  }
+  if (gradient.ndim > 0 && gradient.shape == nullptr) {
+    return Status::error(Code::kArg, cat(name, "its gradient's shape is NULL"));
+  }
+  if (viewed && !wanted.dense) wanted.strides = row_major(wanted.shape);
+  const std::string where = device_text(wanted.device_kind, device_of(param));
+  wanted.device_kind = WEFT_DEVICE_HOST;
+  return Status::error(Code::kArg, cat(name, "its gradient is ", tensor_text(gradient), ", and must be ",
+                                       wanted.text(), where));
+}
+
+}  // namespace weft
