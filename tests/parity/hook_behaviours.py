@@ -6,7 +6,7 @@ import threading
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 import weft
 from binding import Synchronised
@@ -168,19 +168,5 @@ def powersgd_beside(comm):
     return problems
 
 
-def quantized_beside(comm):
-    """quantize gives what DDP's quantisation gives, with a scale for a tensor and for 512 values (case 80)"""
-    problems = []
-    for per, theirs_hook in (("tensor", quantization_hooks.quantization_pertensor_hook),
-                             ("channel", quantization_hooks.quantization_perchannel_hook)):
-        pair = Pair(comm, seeded(lambda: nn.Linear(41, 37, bias=False)), {"hook": weft.Hook(comm.context, "quantize", per=per)})
-        pair.ddp.register_comm_hook(None, theirs_hook)
-        for step, ours, theirs in matrix_steps(comm, pair, 4):
-            if not torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max())):
-                problems.append(f"{per}, step {step}: {(ours - theirs).abs().max()} of {theirs.abs().max()}")
-        pair.synced.close()
-    return problems
-
-
 HOOK_BEHAVIOURS = {function.__name__: function for function in (optimiser_in_step, optimisers_by_bucket, exact_hooks,
-                                                                powersgd_beside, quantized_beside)}
+                                                                powersgd_beside)}
