@@ -62,13 +62,15 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
   }
   if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
+  if (s.comm->context().trace() != nullptr) [[unlikely]]
+    trace_ready(param);
+  // After either of them the step may be over and what it used be gone.
   if (step.local()) {
     s.presence->note_accumulated(param);
     s.readiness->leave(param);
+  } else {
+    arrive(place.bucket);
   }
-  if (s.comm->context().trace() != nullptr) [[unlikely]]
-    trace_ready(param);
-  if (!step.local()) arrive(place.bucket);
   return {};
 }
 

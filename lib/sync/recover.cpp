@@ -209,6 +209,7 @@ Status Reducer::retry(const weft_finish_options& options) {
     if (has_bucket(i) && s.presence->absent(i, stamp_) && !s.buckets->place(i).sparse)
       clear_place(s.buckets->place(i));
   }
+  start_.noting = false;  // when gradients became ready is known, from the step that failed
   open_step(start_, true);
   tell(options);
   WEFT_TRY(await_prelude(timeout_ms_));
