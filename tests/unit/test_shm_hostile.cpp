@@ -129,8 +129,8 @@ TEST_CASE("ranks that call something else learn both sides before data moves") {
       {"broadcast", [](CollectiveArgs& a) { a.coll = Coll::kBroadcast; }},
       {"barrier", [](CollectiveArgs& a) { a = {}; }},
       {"reduce sum i32", [](CollectiveArgs& a) { a.coll = Coll::kReduce; }},
-      {"of plan slot 99, ", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot; }},
-      {"of plan slot 99 after 1 local step, ", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot + 1; }},
+      {"of plan slot 99", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot; }},
+      {"of plan slot 99 after 1 local step", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot + 1; }},
       {"scaled by 0.5", [](CollectiveArgs& a) { a.postscale = 0.5; }},
   };
   for (const uint64_t count : {8, 5000, 1'000'000}) {
