@@ -1,5 +1,5 @@
-// A hand-written CUDA training loop whose gradients Weft averages over the ranks: the demo's model and data (a
-// perceptron for Fashion-MNIST), kernels of our own, one stream. What Weft adds is marked.
+// A hand-written CUDA training loop whose gradients Weft averages over the ranks: the demo's model and data
+// (a perceptron for Fashion-MNIST), kernels of our own, one stream. What Weft adds is marked.
 //   weft run -n 2 -- train_cuda [folder of Fashion-MNIST]
 // The ranks of a machine take its GPUs in turn. At the end all ranks have equal weights, bit by bit.
 #include <cuda_runtime.h>
@@ -39,8 +39,8 @@ void check(weft_status status, weft_reducer* reducer, const char* what) {
 }
 
 // One thread an element, all of them; x runs fastest.
-__global__ void forward(const float* input, const float* weight, const float* bias, float* output, uint32_t in,
-                        uint32_t out, bool last) {
+__global__ void forward(const float* input, const float* weight, const float* bias, float* output,
+                        uint32_t in, uint32_t out, bool last) {
   const uint32_t o = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (o >= out) return;
   float sum = bias[o];
@@ -63,12 +63,13 @@ __global__ void judge(const float* logits, const uint8_t* labels, float* delta, 
   atomicAdd(loss, (logf(total) + z[top] - z[labels[row]]) / static_cast<float>(batch));
   atomicAdd(correct, top == labels[row] ? 1u : 0u);
 }
-__global__ void weight_gradient(const float* input, const float* delta, float* weight, float* bias, uint32_t in,
-                                uint32_t out, uint32_t batch) {
+__global__ void weight_gradient(const float* input, const float* delta, float* weight, float* bias,
+                                uint32_t in, uint32_t out, uint32_t batch) {
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, o = blockIdx.y;
   if (i > in) return;
   float sum = 0;
-  for (uint32_t row = 0; row < batch; row++) sum += delta[row * out + o] * (i < in ? input[row * in + i] : 1.0f);
+  for (uint32_t row = 0; row < batch; row++)
+    sum += delta[row * out + o] * (i < in ? input[row * in + i] : 1.0f);
   (i < in ? weight[o * in + i] : bias[o]) = sum;
 }
 __global__ void input_gradient(const float* delta, const float* weight, const float* input, float* below,
@@ -86,7 +87,9 @@ __global__ void descend(float* value, float* momentum, const float* gradient, ui
   value[i] -= rate * momentum[i];
 }
 
-dim3 grid(uint32_t x, uint32_t y = 1) { return dim3((x + 127) / 128, y); }
+dim3 grid(uint32_t x, uint32_t y = 1) {
+  return dim3((x + 127) / 128, y);
+}
 
 float* floats(uint64_t count) {
   float* memory = nullptr;
@@ -128,8 +131,9 @@ struct Model {
         p->gradient = floats(p->count);
         p->momentum = floats(p->count);
       }
-      check(cudaMemcpy(params[2 * l].value, start.data(), start.size() * sizeof(float), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
+      check(
+          cudaMemcpy(params[2 * l].value, start.data(), start.size() * sizeof(float), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
     }
   }
   void run_forward(uint32_t batch, cudaStream_t stream) {
@@ -138,14 +142,15 @@ struct Model {
                                                                params[2 * l + 1].value, activations[l + 1],
                                                                kWidths[l], kWidths[l + 1], l + 1 == kLayers);
     }
-    judge<<<grid(batch), 128, 0, stream>>>(activations[kLayers], labels, deltas[kLayers - 1], batch, loss, correct);
+    judge<<<grid(batch), 128, 0, stream>>>(activations[kLayers], labels, deltas[kLayers - 1], batch, loss,
+                                           correct);
   }
   template <class Ready>
   void run_backward(uint32_t batch, cudaStream_t stream, Ready&& ready) {
     for (uint32_t l = kLayers; l-- > 0;) {
       const uint32_t in = kWidths[l], out = kWidths[l + 1];
-      weight_gradient<<<grid(in + 1, out), 128, 0, stream>>>(activations[l], deltas[l], params[2 * l].gradient,
-                                                             params[2 * l + 1].gradient, in, out, batch);
+      weight_gradient<<<grid(in + 1, out), 128, 0, stream>>>(
+          activations[l], deltas[l], params[2 * l].gradient, params[2 * l + 1].gradient, in, out, batch);
       ready(2 * l + 1);
       ready(2 * l);
       if (l == 0) break;
@@ -160,10 +165,10 @@ int train(const std::string& folder) {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   int32_t rank = 0, size = 1;
-  check(weft_context_create(nullptr, &context, &error), error, "weft_context_create");     // Weft
-  check(weft_comm_create(context, nullptr, &comm, &error), error, "weft_comm_create");     // Weft
-  weft_comm_rank(comm, &rank);                                                             // Weft
-  weft_comm_size(comm, &size);                                                             // Weft
+  check(weft_context_create(nullptr, &context, &error), error, "weft_context_create");  // Weft
+  check(weft_comm_create(context, nullptr, &comm, &error), error, "weft_comm_create");  // Weft
+  weft_comm_rank(comm, &rank);                                                          // Weft
+  weft_comm_size(comm, &size);                                                          // Weft
 
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
@@ -217,8 +222,8 @@ int train(const std::string& folder) {
       const uint32_t turn = step % 2;
       check(cudaEventSynchronize(copied[turn]), "cudaEventSynchronize");
       shard.batch(step, kBatch, pixels[turn], labels[turn]);
-      cudaMemcpyAsync(model.activations[0], pixels[turn], kBatch * kPixels * sizeof(float), cudaMemcpyHostToDevice,
-                      stream);
+      cudaMemcpyAsync(model.activations[0], pixels[turn], kBatch * kPixels * sizeof(float),
+                      cudaMemcpyHostToDevice, stream);
       cudaMemcpyAsync(model.labels, labels[turn], kBatch, cudaMemcpyHostToDevice, stream);
       check(cudaEventRecord(copied[turn], stream), "cudaEventRecord");
       model.run_forward(kBatch, stream);
@@ -236,8 +241,8 @@ int train(const std::string& folder) {
     cudaMemcpyAsync(&correct, model.correct, sizeof correct, cudaMemcpyDeviceToHost, stream);
     check(cudaStreamSynchronize(stream), "an epoch");
     if (rank == 0) {
-      std::printf("epoch %u: loss %.4f, %.1f %% of rank 0's images\n", epoch + 1, loss / static_cast<float>(steps),
-                  100.0 * correct / (steps * kBatch));
+      std::printf("epoch %u: loss %.4f, %.1f %% of rank 0's images\n", epoch + 1,
+                  loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch));
     }
   }
   check(weft_reducer_finish(reducer, nullptr), reducer, "the last step");  // Weft: how it went
@@ -251,7 +256,8 @@ int train(const std::string& folder) {
   }
   bounds[1] = ~bounds[0];  // the largest of it is the complement of the smallest hash
   const uint64_t mine = bounds[0];
-  weft_status status = weft_all_reduce(comm, bounds, bounds, 2, WEFT_DTYPE_U64, WEFT_OP_MAX, nullptr, nullptr);
+  weft_status status =
+      weft_all_reduce(comm, bounds, bounds, 2, WEFT_DTYPE_U64, WEFT_OP_MAX, nullptr, nullptr);
   const bool equal = status == WEFT_OK && bounds[0] == mine && bounds[1] == ~mine;
   std::printf("rank %d: weights %016llx, %s\n", rank, static_cast<unsigned long long>(mine),
               equal ? "equal on all ranks" : "NOT equal on all ranks");

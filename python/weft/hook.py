@@ -27,7 +27,7 @@ class Hook(Handle):
         params = _abi.HookParams(options=" ".join(f"{key}={value}" for key, value in options.items()).encode(),
                                  inner=None if inner is None else inner._handle, error=ctypes.pointer(error),
                                  comm=None if comm is None else comm._handle,
-                                 saved=None if saved is None else ctypes.cast(saved, ctypes.c_void_p),
+                                 saved=None if saved is None else ctypes.cast(ctypes.c_char_p(saved), ctypes.c_void_p),
                                  saved_size=0 if saved is None else len(saved))
         handle = ctypes.c_void_p()
         code = lib.hook_create(context._handle, None if name is None else name.encode(), ctypes.byref(params), handle)

@@ -568,10 +568,11 @@ WEFT_API weft_status weft_sparse_release(weft_sparse* result);
 
 /* Between begin and end, this thread's collectives, sends and receives on the communicator are checked and
  * queued; end launches them together, in the order of the calls. So sends and receives of a pair may come in
- * any order, also on one stream of a device: the calls wait for what is there before end, not for each other. A call without request returns WEFT_OK once queued, and completes with end; one with a request
- * completes with that as well. A call that is refused is no part of the group. Deadlines count from end.
- * Meanwhile calls of other threads, split and another begin are WEFT_ERR_STATE; an abort or a destroy
- * completes what is queued. WEFT_ERR_STATE for an end without begin. Threads: as collectives. Since 1.0 */
+ * any order, also on one stream of a device: the calls wait for what is there before end, not for each other.
+ * A call without request returns WEFT_OK once queued, and completes with end; one with a request completes
+ * with that as well. A call that is refused is no part of the group. Deadlines count from end. Meanwhile
+ * calls of other threads, split and another begin are WEFT_ERR_STATE; an abort or a destroy completes what is
+ * queued. WEFT_ERR_STATE for an end without begin. Threads: as collectives. Since 1.0 */
 WEFT_API weft_status weft_group_begin(weft_comm* comm);
 /* request == NULL: blocks until all calls of the group are complete and returns the first failure among them
  * (those with requests of their own included). Otherwise *request completes then, with that result. Since 1.0

@@ -97,8 +97,9 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
   CHECK(has(refused({.name = "x", .strides = {-3, 1}}), "negative"));
   CHECK(has(refused({.name = "x", .strides = {std::numeric_limits<int64_t>::max(), 1}}), "too far"));
   CHECK(has(refused({.name = "x", .device_kind = 7}), "unknown kind of device 7"));
-  CHECK(has(refused({.name = "x", .device_kind = WEFT_DEVICE_CUDA, .flags = WEFT_PARAM_SPARSE}, Code::kUnsupported),
-            "'x'): it is sparse"));
+  CHECK(has(
+      refused({.name = "x", .device_kind = WEFT_DEVICE_CUDA, .flags = WEFT_PARAM_SPARSE}, Code::kUnsupported),
+      "'x'): it is sparse"));
   CHECK(has(refused({.name = "x", .flags = 32}), "unknown flags 32"));
   CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED}), "not several"));
   CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_STATE_ONLY}), "`parameter` is NULL, but it is state"));

@@ -218,7 +218,8 @@ TEST_CASE("hooks leave sparse gradients alone") {
   }
 }
 
-TEST_CASE("a hook that does not ask for them is never shown a sparse bucket, and its last bucket is a dense one") {
+TEST_CASE(
+    "a hook that does not ask for them is never shown a sparse bucket, and its last bucket is a dense one") {
   const Model model(sparse_params());
   const std::set<std::string> dense = {"dense", "bias"};
   check(run_threads(2, [&](Rank& self) {
