@@ -106,14 +106,14 @@ TEST_CASE("hooks work on buckets of devices, with the bits of their host twins")
   const std::pair<const char*, const char*> kHooks[] = {
       {"fp16", ""},           {"bf16", ""},   {"int8", ""},     {"fp8", ""},
       {"topk", "ratio=0.25"}, {"onebit", ""}, {"powersgd", ""}, {"noop", ""}};
-  for (const auto& [hook, options] : kHooks) {
-    INFO(hook);
+  for (const auto& hook : kHooks) {
+    INFO(hook.first);
     const FakeCuda fake(2, 4, 30);
     Notes notes;
     notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       Twins::Options how;
-      how.hook = hook;
-      how.hook_options = options;
+      how.hook = hook.first;
+      how.hook_options = hook.second;
       Twins twins(r, mixed_tensors(), how);
       notes.expect(twins.created());
       for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
