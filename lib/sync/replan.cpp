@@ -207,7 +207,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     return s.comm->failure();
   }
   const std::shared_ptr<Comm> comm = s.comm;  // s goes
-  const Status moved = plan == s.plan ? Status() : move_to(std::move(plan), deadline);
+  Status moved = plan == s.plan ? Status() : move_to(std::move(plan), deadline);
   if (!moved.ok() && (!by_itself || comm->failed())) return moved;
   replanned_ = true;
   if (moved.ok()) return {};
