@@ -8,19 +8,18 @@ that a rank has sent, of the first seed. PowerSGD starts to compress, and post_l
 the steps.
 """
 import argparse
-import math
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from xml.sax.saxutils import escape
+
+import chart
 
 HOOKS = ["allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "powersgd rank=1", "powersgd rank=4",
          "powersgd rank=4 alternate=1", "batched_powersgd rank=4", "topk ratio=0.01", "topk ratio=0.1",
          "randomk ratio=0.25", "onebit", "post_local_sgd"]
-COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"]
 
 
 def train(options, hook, seed):
@@ -58,43 +57,12 @@ def smooth(values, window):
 
 def picture(curves, points=300):
     """The loss, smoothed, against megabytes sent, both on logarithmic axes, as SVG."""
-    width, height, left, bottom, legend = 900, 520, 60, 45, 230
     lines = {}
     for hook, (losses, sent) in curves.items():
         means = smooth(losses, max(1, len(losses) // 50))
         every = max(1, len(means) // points)
-        lines[hook] = [(sent[i] / 1e6, means[i]) for i in range(0, len(means), every) if sent[i] > 0 and means[i] > 0]
-    every_point = [point for line in lines.values() for point in line]
-    low, high = ([math.log10(pick(p[axis] for p in every_point)) for axis in (0, 1)] for pick in (min, max))
-    span = [max(high[axis] - low[axis], 1e-9) for axis in (0, 1)]
-
-    def place(x, y):
-        across = (math.log10(x) - low[0]) / span[0] * (width - left - legend) + left
-        return across, height - bottom - (math.log10(y) - low[1]) / span[1] * (height - bottom - 20)
-
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-           f'font-size="12"><rect width="{width}" height="{height}" fill="white"/>']
-    for axis in (0, 1):
-        for power in range(math.floor(low[axis]), math.ceil(high[axis]) + 1):
-            for digit in (1, 2, 5):
-                value = digit * 10.0 ** power
-                if not low[axis] <= math.log10(value) <= high[axis]:
-                    continue
-                x, y = place(value, 10 ** low[1]) if axis == 0 else place(10 ** low[0], value)
-                to = (x, 20) if axis == 0 else (width - legend, y)
-                out.append(f'<path d="M{x:.1f} {y:.1f}L{to[0]:.1f} {to[1]:.1f}" stroke="#ddd"/>')
-                at = (x, height - bottom + 15, "middle") if axis == 0 else (left - 6, y + 4, "end")
-                out.append(f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{at[2]}">{value:g}</text>')
-    for index, (hook, line) in enumerate(lines.items()):
-        colour, dashes = COLOURS[index % len(COLOURS)], "" if index < len(COLOURS) else ' stroke-dasharray="5 3"'
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (place(*point) for point in line))
-        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}/>')
-        y = 30 + 18 * index
-        out.append(f'<path d="M{width - legend + 15} {y}h22" stroke="{colour}" stroke-width="2"{dashes}/>'
-                   f'<text x="{width - legend + 43}" y="{y + 4}">{escape(hook)}</text>')
-    out.append(f'<text x="{(left + width - legend) / 2}" y="{height - 8}" text-anchor="middle">megabytes that a rank has '
-               f'sent</text><text x="14" y="14">loss</text></svg>')
-    return "\n".join(out) + "\n"
+        lines[hook] = [(sent[i] / 1e6, means[i]) for i in range(0, len(means), every)]
+    return chart.lines(lines, "megabytes that a rank has sent", "loss")
 
 
 def main():

@@ -1,89 +1,14 @@
-/* MPI_Allreduce by the protocol of `weft bench all_reduce`: every rank writes its buffer anew, all meet in a
- * barrier, then the call is timed; the time of an iteration is the slowest rank's. Started by bench/peers.py.
- * usage: mpirun ... mpi_all_reduce BYTES...     prints one JSON line for each size */
-#include <mpi.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* MPI_Allreduce of whichever MPI it is built with. */
+#include "all_reduce_loop.h"
 
-enum { kLength = 4099, kWarmup = 3 }; /* as tools/weft/pattern.h */
-
-static float tile[2 * kLength];
-static float sum[kLength];
-
-static int number(int rank, uint64_t k) {
-  return (int)(((k * 2654435761u + (uint64_t)rank * 40503u) >> 5) % 8);
-}
-
-static void make_tiles(int rank, int ranks) {
-  for (int k = 0; k < kLength; ++k) {
-    tile[k] = tile[k + kLength] = (float)number(rank, (uint64_t)k);
-    for (int r = 0; r < ranks; ++r) sum[k] += (float)number(r, (uint64_t)k);
-  }
-}
-
-static void rewrite(float* data, size_t count, size_t round) {
-  for (size_t done = 0; done < count; done += kLength) {
-    const size_t part = count - done < kLength ? count - done : kLength;
-    memcpy(data + done, tile + round % kLength, part * sizeof *data);
-  }
-}
-
-static int check(const float* data, size_t count, size_t round) {
-  for (size_t i = 0; i < count; ++i) {
-    if (data[i] != sum[(i + round) % kLength]) return 0;
-  }
-  return 1;
-}
-
-static int compare(const void* a, const void* b) {
-  const double x = *(const double*)a, y = *(const double*)b;
-  return (x > y) - (x < y);
-}
-
-static double quantile(const double* sorted, size_t count, double q) {
-  return sorted[(size_t)(q * (double)(count - 1) + 0.5)] * 1e6;
-}
-
-static int measure(size_t bytes, int rank) {
-  const size_t count = bytes / sizeof(float) > 0 ? bytes / sizeof(float) : 1;
-  size_t iterations = ((size_t)256 << 20) / bytes;
-  if (iterations < 20) iterations = 20;
-  if (iterations > 5000) iterations = 5000;
-  float* data = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  double* times = calloc(iterations, sizeof *times);
-  if (data == NULL || times == NULL) return 0;
-  int correct = 1;
-  for (size_t round = 0; round < kWarmup + iterations; ++round) {
-    rewrite(data, count, round);
-    MPI_Barrier(MPI_COMM_WORLD);
-    const double start = MPI_Wtime();
-    MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    const double end = MPI_Wtime();
-    if (round >= kWarmup) times[round - kWarmup] = end - start;
-    if (round == 0 || round + 1 == kWarmup + iterations) correct = check(data, count, round) && correct;
-  }
-  MPI_Allreduce(MPI_IN_PLACE, times, (int)iterations, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-  MPI_Allreduce(MPI_IN_PLACE, &correct, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  qsort(times, iterations, sizeof *times, compare);
-  if (rank == 0) {
-    printf("{\"bytes\": %zu, \"median_us\": %.3f, \"p99_us\": %.3f, \"correct\": %s}\n", bytes,
-           quantile(times, iterations, 0.5), quantile(times, iterations, 0.99), correct ? "true" : "false");
-    fflush(stdout);
-  }
-  free(times);
-  free(data);
-  return correct;
+static void all_reduce(float* data, size_t count) {
+  MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
 int main(int argc, char** argv) {
-  int rank = 0, ranks = 0, correct = 1;
+  int wrong = 0;
   MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  make_tiles(rank, ranks);
-  for (int i = 1; i < argc; ++i) correct = measure(strtoull(argv[i], NULL, 10), rank) && correct;
+  wrong = measure_all(argc, argv, all_reduce);
   MPI_Finalize();
-  return correct ? 0 : 1;
+  return wrong;
 }

@@ -1,0 +1,94 @@
+/* The protocol of `weft bench all_reduce` for ranks that MPI has started: every rank writes its buffer anew,
+ * all meet in a barrier, then the call is timed; the time of an iteration is the slowest rank's. Included by
+ * the programs beside it, which bench/systems.py builds; C99 and C++. usage: mpirun ... PROGRAM BYTES...
+ * prints one JSON line for each size */
+#pragma once
+
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kLength = 4099, kWarmup = 3 }; /* as tools/weft/pattern.h */
+
+static float tile[2 * kLength];
+static float sum[kLength];
+
+static int number(int rank, uint64_t k) {
+  return (int)(((k * 2654435761u + (uint64_t)rank * 40503u) >> 5) % 8);
+}
+
+static void make_tiles(int rank, int ranks) {
+  for (int k = 0; k < kLength; ++k) {
+    tile[k] = tile[k + kLength] = (float)number(rank, (uint64_t)k);
+    for (int r = 0; r < ranks; ++r) sum[k] += (float)number(r, (uint64_t)k);
+  }
+}
+
+static void rewrite(float* data, size_t count, size_t round) {
+  for (size_t done = 0; done < count; done += kLength) {
+    const size_t part = count - done < kLength ? count - done : kLength;
+    memcpy(data + done, tile + round % kLength, part * sizeof *data);
+  }
+}
+
+static int check(const float* data, size_t count, size_t round) {
+  for (size_t i = 0; i < count; ++i) {
+    if (data[i] != sum[(i + round) % kLength]) return 0;
+  }
+  return 1;
+}
+
+static int compare(const void* a, const void* b) {
+  const double x = *(const double*)a, y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
+static double quantile(const double* sorted, size_t count, double q) {
+  return sorted[(size_t)(q * (double)(count - 1) + 0.5)] * 1e6;
+}
+
+/* What is timed: data becomes the sum over the ranks, in place. */
+typedef void (*all_reduce_fn)(float* data, size_t count);
+
+static int measure(size_t bytes, int rank, all_reduce_fn all_reduce) {
+  const size_t count = bytes / sizeof(float) > 0 ? bytes / sizeof(float) : 1;
+  size_t iterations = ((size_t)256 << 20) / bytes;
+  if (iterations < 20) iterations = 20;
+  if (iterations > 5000) iterations = 5000;
+  float* data = (float*)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  double* times = (double*)calloc(iterations, sizeof *times);
+  if (data == NULL || times == NULL) return 0;
+  int correct = 1;
+  for (size_t round = 0; round < kWarmup + iterations; ++round) {
+    rewrite(data, count, round);
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double start = MPI_Wtime();
+    all_reduce(data, count);
+    const double end = MPI_Wtime();
+    if (round >= kWarmup) times[round - kWarmup] = end - start;
+    if (round == 0 || round + 1 == kWarmup + iterations) correct = check(data, count, round) && correct;
+  }
+  MPI_Allreduce(MPI_IN_PLACE, times, (int)iterations, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, &correct, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  qsort(times, iterations, sizeof *times, compare);
+  if (rank == 0) {
+    printf("{\"bytes\": %zu, \"median_us\": %.3f, \"p99_us\": %.3f, \"correct\": %s}\n", bytes,
+           quantile(times, iterations, 0.5), quantile(times, iterations, 0.99), correct ? "true" : "false");
+    fflush(stdout);
+  }
+  free(times);
+  free(data);
+  return correct;
+}
+
+/* Of a program whose MPI has begun. 0 if every result was right. */
+static int measure_all(int argc, char** argv, all_reduce_fn all_reduce) {
+  int rank = 0, ranks = 0, correct = 1, i = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  make_tiles(rank, ranks);
+  for (i = 1; i < argc; ++i) correct = measure(strtoull(argv[i], NULL, 10), rank, all_reduce) && correct;
+  return correct ? 0 : 1;
+}

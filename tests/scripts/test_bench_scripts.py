@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""bench/*.py without a build: what is compared with what, what a wrong or a missing result does, and the pictures."""
+import argparse
+import re
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+import chart  # noqa: E402
+import peers  # noqa: E402
+import systems  # noqa: E402
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def sampled():
+    """Two sizes, three peers of which one has no tuned variant and one has no large size, over three rounds."""
+    samples = peers.Samples()
+    for at in (0, 1, 10):
+        for size, scale in ((8, 1), (1024, 10)):
+            samples.add(("all_reduce_f32_arena", size, "weft"), 1.0 * scale + at, 9)
+            samples.add(("all_reduce_f32_private", size, "weft"), 2.0 * scale + at, 9)
+            samples.add(("all_reduce", size, "one"), 6.0 * scale + at, 9)
+            samples.add(("all_reduce", size, "one-tuned"), 3.0 * scale + at, 9)
+            samples.add(("all_reduce", size, "two"), 4.0 * scale + at, 9)
+        samples.add(("all_reduce", 8, "three"), 5.0 + at, 9)
+        for work, hidden in (("step_resnet50", 100.0), ("whole step_resnet50", 400.0)):
+            samples.add((work, 64, "ddp-gloo"), hidden + at, 9)
+        samples.add(("step_resnet50", 64, "weft"), 50.0 + at, 9)
+    return samples
+
+
+ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3)
+
+
+def test_compare():
+    """ratios are of medians, the spread is that of the rounds, and the best peer is found at each size, tuned or not"""
+    rows = {(row["work"], row["bytes"], row["system"]): row for row in peers.compare(sampled(), ARGUMENTS)}
+    best = rows["all_reduce_f32_arena", 8, "best"]
+    expect_equal((best["which"], best["median_us"], best["weft_ratio"]), ("two", 5.0, 2.5))
+    expect_equal((best["least_us"], best["most_us"], best["weft_least_us"], best["weft_most_us"]), (4.0, 14.0, 1.0, 11.0))
+    tuned = rows["all_reduce_f32_private", 1024, "best-tuned"]
+    expect_equal((tuned["which"], tuned["median_us"], tuned["weft_median_us"]), ("one-tuned", 31.0, 21.0))
+    expect(("all_reduce_f32_arena", 1024, "three") not in rows, "what was not measured has no row")
+    expect_equal(rows["step_resnet50", 64, "ddp-gloo"]["weft_ratio"], round(101 / 51, 3))
+    lines = peers.all_reduce_table(sampled(), list(rows.values()), ARGUMENTS)
+    expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
+    expect("two: 5.00 (2.50 / 1.67)" in lines[4], lines[4])
+
+
+def test_forget():
+    """a peer that fails in a later round is left out with everything that it has done; Weft's failure is the run's"""
+    class Failing:
+        name, rounds = "two", 0
+
+        def measure(self, samples):
+            samples.add(("all_reduce", 8, "two"), 4.0, 9)
+            samples.add(("all_reduce", 8, "two-tuned"), 4.0, 9)
+            Failing.rounds += 1
+            if Failing.rounds == 2:
+                raise RuntimeError("it has crashed")
+
+    samples, running = sampled(), [Failing()]
+    peers.measure(ARGUMENTS, running, samples)
+    expect_equal((running, Failing.rounds), ([], 2))
+    expect_equal(samples.systems("all_reduce"), ["one", "one-tuned", "three"])
+    Failing.rounds, Failing.name = 1, "weft"
+    expect("crashed" in raises(RuntimeError, lambda: peers.measure(ARGUMENTS, [Failing()], peers.Samples())), "weft's")
+
+
+def test_wrong_results():
+    """a wrong result is no measurement, nor are fewer than were asked for"""
+    line = '{"bytes": 8, "median_us": 1, "p99_us": 2, "correct": %s}\n'
+    expect_equal(systems.json_lines("noise\n" + line % "true", 1)[0]["bytes"], 8)
+    raises(systems.WrongResult, lambda: systems.json_lines(line % "true" + line % "false"))
+    raises(RuntimeError, lambda: systems.json_lines(line % "true", 2))
+    raises(RuntimeError, lambda: systems.json_lines("nothing"))
+    # The program says so with its exit code as well, which must not look like a crash.
+    code = "import sys; print('" + (line % "false").strip() + "'); sys.exit(1)"
+    raises(systems.WrongResult, lambda: systems.json_lines(systems.run([sys.executable, "-c", code])))
+    expect("exit code 3" in raises(RuntimeError, lambda: systems.run([sys.executable, "-c", "exit(3)"])), "a crash")
+    expect("no-such-program" in raises(RuntimeError, lambda: systems.run(["no-such-program"])), "a missing program")
+
+
+def test_variants():
+    """the tuned system is the best variant at each size; a variant that does not run is dropped, the first one is needed"""
+    class Peer(systems.MpiPeer):
+        name, variants = "peer", [([], {}), (["fast"], {}), (["broken"], {})]
+
+    def fake(command, environment=None, cwd=None):
+        fake.calls.append(command)
+        if "broken" in command:
+            raise RuntimeError("unknown switch")
+        times = {8: 1.0, 1024: 50.0} if "fast" in command else {8: 2.0, 1024: 20.0}
+        return "".join(f'{{"bytes": {size}, "median_us": {us}, "p99_us": 99, "correct": true}}\n' for size, us in times.items())
+
+    fake.calls, real = [], systems.run
+    systems.run = fake
+    try:
+        peer = Peer(argparse.Namespace(build=Path("."), sizes=[8, 1024], ranks=2))
+        peer.mpirun = ["mpirun"]
+        samples = peers.Samples()
+        for _ in range(2):
+            peer.measure(samples)
+        expect_equal(samples.medians, {("all_reduce", 8, "peer"): [2.0] * 2, ("all_reduce", 1024, "peer"): [20.0] * 2,
+                                       ("all_reduce", 8, "peer-tuned"): [1.0] * 2, ("all_reduce", 1024, "peer-tuned"): [20.0] * 2})
+        expect_equal(sum("broken" in command for command in fake.calls), 1)
+        peer.variants = [(["broken"], {})]
+        peer.useless.clear()
+        raises(RuntimeError, lambda: peer.measure(samples))
+    finally:
+        systems.run = real
+
+
+def numbers(path):
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", path)]
+
+
+def test_lines():
+    """a picture is whole XML, its curves go where the numbers are, and what has no logarithm is left out"""
+    text = chart.lines({"a <b>": [(1, 10), (100, 1000)], "c": [(10, 100), (0, 5)]}, "across & along", "up")
+    root = xml.etree.ElementTree.fromstring(text)
+    curves = [each.get("d") for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("fill") == "none"]
+    expect_equal(len(curves), 2)
+    (x0, y0, x1, y1), (x, y) = numbers(curves[0]), numbers(curves[1])
+    expect(x0 < x1 and y0 > y1, "to the right and up", curves)
+    expect(abs(x - (x0 + x1) / 2) < 0.2 and abs(y - (y0 + y1) / 2) < 0.2, "the middle of both, by logarithm", curves)
+    words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    expect({"a <b>", "c", "across & along", "up", "1", "100", "1000"} <= set(words), "words", words)
+    flat = numbers(re.findall(r'<path d="([^"]*)" fill="none"', chart.lines({"a": [(0, 5), (10, 5), (40, 0)]}, "x", "y",
+                                                                            (False, False)))[0])
+    expect(abs((flat[2] - flat[0]) * 3 - (flat[4] - flat[2])) < 0.5 and flat[1] == flat[3] < flat[5], "linear", flat)
+    raises(ValueError, lambda: chart.lines({"a": [(0, 0)]}, "x", "y"))
+    chart.lines({"a": [(8, 3)]}, "x", "y")  # a single point
+
+
+def test_bars():
+    """a bar is as long as its number, and the exposed part follows the hidden one"""
+    root = xml.etree.ElementTree.fromstring(chart.bars([("one", 30, 10), ("two & three", 0, 20)], "ms", ("hidden", "exposed")))
+    bars = [[float(each.get(name)) for name in ("x", "width")] for each in root.iter("{http://www.w3.org/2000/svg}rect")
+            if each.get("height") == "22"]
+    expect_equal(len(bars), 4)
+    expect(abs(bars[0][1] - 3 * bars[1][1]) < 0.5 and abs(bars[1][0] - bars[0][0] - bars[0][1]) < 0.2, "parts", bars)
+    expect(bars[2][1] == 0 and abs(bars[3][1] - 2 * bars[1][1]) < 0.5, "the other one", bars)
+
+
+if __name__ == "__main__":
+    cases.main(globals())

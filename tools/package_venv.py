@@ -1,0 +1,32 @@
+"""Packages in virtual environments of a build folder, one environment for what goes together.
+
+Never the system's Python. A marker says that an environment is whole, so that a second run installs nothing.
+"""
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 1800
+
+
+def prepare(build, name, packages, say=print, bare=()):
+    """The folder BUILD/name with these packages ("torch==2.13.0"), and those of `bare` without what they ask for. Raises
+    RuntimeError if they cannot be installed."""
+    venv = Path(build) / name
+    wanted = [*packages, *bare]
+    done = venv / wanted[0]
+    if not done.exists():
+        say(f"installing {', '.join(wanted)} into {venv}")
+        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for command in ([sys.executable, "-m", "venv", "--clear", venv], [*pip, *packages] if packages else [],
+                        [*pip, "--no-deps", *bare] if bare else []):
+            if not command:
+                continue
+            try:
+                subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
+            except subprocess.SubprocessError as error:
+                raise RuntimeError(f"{', '.join(wanted)} could not be installed (python3-venv, a package index): {error}\n"
+                                   f"{getattr(error, 'output', '') or ''}") from None
+        done.touch()
+    return venv
