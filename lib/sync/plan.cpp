@@ -196,6 +196,14 @@ void Plan::pack(std::vector<uint32_t>* words) const {
   *at++ = static_cast<uint32_t>(buckets.size());
   for (const PlannedBucket& bucket : buckets) *at++ = static_cast<uint32_t>(bucket.params.size());
   for (const PlannedBucket& bucket : buckets) at = std::copy(bucket.params.begin(), bucket.params.end(), at);
+  for (const PlannedBucket& bucket : buckets) {
+    *at++ = static_cast<uint32_t>(bucket.limit_bytes);
+    *at++ = static_cast<uint32_t>(bucket.limit_bytes >> 32);
+  }
+}
+
+void Plan::take_limits(const Plan& equal) {
+  for (size_t b = 0; b < buckets.size(); b++) buckets[b].limit_bytes = equal.buckets[b].limit_bytes;
 }
 
 Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan) {
@@ -211,8 +219,14 @@ Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words
     buckets.emplace_back(first, first + size);
     at += size;
   }
+  if (words.size() - at < 2 * buckets.size()) return bad();
   const Status made = make_plan(manifest, buckets, plan);
-  return made.ok() ? made : Status::error(Code::kMismatch, made.text());
+  if (!made.ok()) return Status::error(Code::kMismatch, made.text());
+  for (PlannedBucket& bucket : plan->buckets) {
+    bucket.limit_bytes = words[at] | uint64_t{words[at + 1]} << 32;
+    at += 2;
+  }
+  return {};
 }
 
 void Plan::write(ByteWriter* writer) const {

@@ -23,7 +23,7 @@ inline constexpr uint32_t kMaxLimits = 1u << 16;
 struct PlannedBucket {
   Dtype dtype = Dtype::kF32;      // in which it travels
   Dtype gradients = Dtype::kF32;  // of its members; the same unless Manifest::reduce_dtype says otherwise
-  uint64_t limit_bytes = 0;       // what closed it, or would have
+  uint64_t limit_bytes = 0;       // what closed it, or would have; 0: no limit did
   uint64_t count = 0;             // elements; none where the gradient is sparse
   bool sparse = false;            // of one parameter, whose entries travel (sync/sparse.h)
   int32_t device = kHost;         // Param::device of its members
@@ -33,7 +33,12 @@ struct PlannedBucket {
   static constexpr int32_t kHost = -1;
   bool on_device() const { return device != kHost; }
   uint64_t bytes() const { return count * dtype_size(dtype); }
-  bool operator==(const PlannedBucket&) const = default;
+  // Of what travels: not why it ends there.
+  bool operator==(const PlannedBucket& other) const {
+    return dtype == other.dtype && gradients == other.gradients && count == other.count &&
+           sparse == other.sparse && device == other.device && params == other.params &&
+           offsets == other.offsets;
+  }
 };
 
 struct Plan {
@@ -42,12 +47,13 @@ struct Plan {
   std::vector<uint64_t> offset_of;     // per parameter: elements from the bucket's start
 
   void write(ByteWriter* writer) const;  // what ranks must agree on
-  // As words of fixed number, for a broadcast: the number of buckets, their sizes, all parameters.
-  static size_t words(size_t params) { return 1 + 2 * params; }
+  // As words of fixed number, for a broadcast: the number of buckets, their sizes, all parameters, limits.
+  static size_t words(size_t params) { return 1 + 4 * params; }
   void pack(std::vector<uint32_t>* words) const;
   // Of words from another rank: kMismatch for what is no plan of the manifest.
   static Status unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan);
   uint64_t largest_bytes() const;  // of its buckets
+  void take_limits(const Plan& equal);
   bool operator==(const Plan&) const = default;
   // "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]"
   std::string text(const Manifest& manifest, uint32_t bucket) const;

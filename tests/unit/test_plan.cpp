@@ -168,6 +168,18 @@ TEST_CASE("a plan survives its journey as words, and words that are none are ref
   REQUIRE(Plan::unpack(m, words, &read).ok());
   CHECK(members(read) == members(plan));
   CHECK(read.bucket_of == plan.bucket_of);
+  CHECK(read == plan);
+  for (size_t b = 0; b < plan.buckets.size(); b++) {
+    CHECK(plan.buckets[b].limit_bytes == 400);
+    CHECK(read.buckets[b].limit_bytes == 400);
+  }
+  Plan large = make_plan(m, {.limits = {uint64_t{5} << 40}});
+  large.pack(&words);
+  REQUIRE(Plan::unpack(m, words, &read).ok());
+  CHECK(read.buckets[0].limit_bytes == uint64_t{5} << 40);
+  CHECK(read == make_plan(m, {.limits = {uint64_t{6} << 40}}));  // the same buckets
+  CHECK(!(read == plan));
+  plan.pack(&words);
   for (size_t i = 0; i < words.size(); i++) {
     for (const uint32_t value : {0u, 1u, 5u, 6u, 7u, 13u, UINT32_MAX}) {
       std::vector<uint32_t> changed = words;
