@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/text.h"
 #include "sync/reducer.h"
 
 namespace weft {
 namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Status differs(size_t rank, const std::string& mine, size_t other_rank, const std::string& theirs) {
   return Status::error(Code::kMismatch, cat("rank ", rank, " ", mine, ", rank ", other_rank, " ", theirs))
@@ -57,7 +60,9 @@ Status judge_finish(const std::vector<FinishRecord>& records, double total, uint
 }
 
 double Norms::norm(uint64_t param) const {
-  return std::sqrt(sums_[param]);
+  if (sums_[params_ + param] != 0) return std::isfinite(sums_[param]) ? kNan : std::sqrt(sums_[param]);
+  // Squares of large numbers overflow, which the numbers have not.
+  return std::min(std::sqrt(sums_[param]), std::numeric_limits<double>::max());
 }
 
 double Norms::total() const {

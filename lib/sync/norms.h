@@ -51,8 +51,8 @@ class Norms {
   // Of each parameter the sum of squares, then of each how many pieces are not finite.
   std::vector<double>& sums() { return sums_; }
 
-  double norm(uint64_t param) const;
-  double total() const;  // summed in the order of the parameters
+  double norm(uint64_t param) const;  // finite if all of its result is, and only then
+  double total() const;               // summed in the order of the parameters
   uint64_t nonfinite() const;
   Ruling ruling;  // of the last step
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Optional, Sequence, Union
 
 from ._memory import dtype_of, region, row_major, same_strides
@@ -144,6 +145,11 @@ class Norms:
     nonfinite_params: int
     skipped: bool
     params: tuple[float, ...]
+
+    @property
+    def nonfinite(self) -> tuple[int, ...]:
+        """Which parameters have an infinity or a NaN in their result: nonfinite_params of them."""
+        return tuple(index for index, norm in enumerate(self.params) if not math.isfinite(norm))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -233,16 +233,18 @@ def test_norms():
                 reducer.ready(index, grad)
             reducer.finish(skip=comm.rank == 1)
             skipped = [reducer.norms().skipped, reducer.skipped]
-            clipped = [grad.tolist() for grad in grads]
+            clipped, broken = [grad.tolist() for grad in grads], []
             for wrong in (np.inf, 1.0):
                 grads[0][0] = wrong if comm.rank == 2 else 1.0
                 with reducer.step(skip_nonfinite=True):
                     for index, grad in enumerate(grads):
                         reducer.ready(index, grad)
                 skipped.append(reducer.skipped)
-            return norms, skipped, clipped
+                broken.append(reducer.norms().nonfinite)
+            return norms, skipped, clipped, broken
 
-    for norms, skipped, grads in ranks(body):
+    for norms, skipped, grads, broken in ranks(body):
+        expect_equal((norms.nonfinite, broken), ((), [(0,), ()]))
         expect_equal((norms.total, norms.params), (30 ** 0.5, (18 ** 0.5, 12 ** 0.5)))
         expect_equal((norms.clip_factor, norms.skipped, skipped), (3 / 30 ** 0.5, False, [True, True, True, False]))
         expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then as it was")

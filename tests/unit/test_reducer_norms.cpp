@@ -280,6 +280,23 @@ TEST_CASE("infinities and NaNs of any rank are counted by parameter, and skip th
   }
 }
 
+TEST_CASE("a parameter's norm is finite where its result is, also where the squares overflow") {
+  const Model model({{"large", {3}, Dtype::kF64}, {"broken", {3}, Dtype::kF64}, {"small", {2}}});
+  check(run_threads(2, [&](Rank& self) {
+    Trainer trainer(self, model, {});
+    if (!trainer.reducer) return;
+    trainer.compute(1);
+    for (size_t k = 0; k < 3; k++) store(Dtype::kF64, 1e200, trainer.memory[0] + trainer.memory.at(0, k));
+    if (self.rank == 1) store(Dtype::kF64, HUGE_VAL, trainer.memory[1] + trainer.memory.at(1, 2));
+    self.expect(trainer.step(finish_with(0)), "step");
+    weft_norms norms{};
+    std::vector<double> each(model.size());
+    self.expect(trainer.reducer->norms(&norms, each.data()), "norms");
+    self.expect(norms.nonfinite_params == 1, "one of them");
+    self.expect(std::isfinite(each[0]) && !std::isfinite(each[1]) && std::isfinite(each[2]), "which");
+  }));
+}
+
 TEST_CASE("parameters that are absent everywhere have no norm, those of other ranks have theirs") {
   const Model model(params());
   check(run_threads(2, [&](Rank& self) {
