@@ -76,6 +76,7 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
   }
   start.zeros = true;
   start.record.flags = accumulated ? OpeningRecord::kData : 0;
+  start.record.flags |= OpeningRecord::kZeros;
   if (joined) start.record.flags |= OpeningRecord::kJoined;
   open_step(start, true);
 }
@@ -85,16 +86,30 @@ Status Reducer::not_reduced() {
   state_->readiness->close();
   reduced_ = false;
   const Opening& opening = step_->opening();
+  if (opening.turn == Turn::kOver) drop_window();
   if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
   state_->presence->next_window();                  // what was accumulated for it is dropped with it
-  note_opening(false);
+  note_opening(true, false);
   return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
                                               list_text(opening.joined), "] have no more data"))
                   .with_ranks(opening.joined));
 }
 
-// What the statistics say of the step.
-void Reducer::note_opening(bool reduced) {
+// All ranks have joined: what this one has accumulated finds no sum to be part of. The next one's first is of
+// other data.
+void Reducer::drop_window() {
+  const ReducerState& s = *state_;
+  if (start_.record.has(OpeningRecord::kData)) {
+    s.comm->context().log().warn(cat("rank ", s.comm->rank(), ": all ranks have joined; what ",
+                                     start_.local_steps,
+                                     " local steps have accumulated since the last step is dropped"));
+  }
+  s.presence->next_window();
+}
+
+// What the statistics say of the step. over: else it was given up, and may still run: how it opened is not
+// known.
+void Reducer::note_opening(bool over, bool reduced) {
   const ReducerState& s = *state_;
   uint64_t absent = 0, everywhere = 0, bytes = 0, pattern = 0;
   for (uint32_t i = 0; (s.mapped || start_.fixed) && i < s.manifest.params.size(); i++) {
@@ -104,14 +119,15 @@ void Reducer::note_opening(bool reduced) {
     pattern = scramble(pattern + i + 1);
     if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
   }
-  const Opening& opening = step_->opening();
+  const Opening unknown{.divisor = 0, .joined = {}};
+  const Opening& opening = over ? step_->opening() : unknown;
   if (reduced) last_active_ = opening.last_active;
   const std::lock_guard lock(mutex_);
   stats_.active_ranks = opening.active;
   stats_.first_active = opening.first_active;
   stats_.last_active = opening.last_active;
   stats_.divisor = opening.divisor;
-  stats_.skipped_buckets = step_->skipped();
+  stats_.skipped_buckets = over ? step_->skipped() : 0;
   stats_.absent_params = absent;
   stats_.absent_bytes = bytes;
   stats_.absent_everywhere = everywhere;
@@ -146,7 +162,9 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
     }
     WEFT_TRY(note(settle_gather()));
-    begin_without_data({}, true);
+    StepStart start;
+    start.local_steps = s.presence->local_steps();
+    begin_without_data(start, true);
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
     WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,

@@ -313,7 +313,10 @@ Status Reducer::furnish(ReducerState* state, Deadline deadline) {
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
     : state_(std::move(state)), timeout_ms_(timeout_ms) {
-  make_step();
+  Parts made = parts_for(state_);
+  step_ = std::move(made.step);
+  gather_ = std::move(made.gather);
+  drive_step();
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (has_bucket(i) && !state_->buckets->place(i).sparse)
       stats_.param_bytes += state_->manifest.params[i].bytes();
@@ -322,14 +325,30 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
   other_bytes_ = heap_bytes();
 }
 
-void Reducer::make_step() {
-  step_ = std::make_shared<Step>(state_);
+Reducer::Parts Reducer::parts_for(std::shared_ptr<ReducerState> state) {
+  Parts made{state, std::make_shared<Step>(state), nullptr};
+  if (state->sharded) made.gather = std::make_shared<Gather>(state);
+  return made;
+}
+
+void Reducer::drive_step() {
   Engine& engine = state_->comm->context().engine();
   engine.locked([&] { state_->lane->set_flight_source(step_); });
   engine.add(step_);
-  if (!state_->sharded) return;
-  gather_ = std::make_shared<Gather>(state_);
-  engine.add(gather_);
+  if (gather_) engine.add(gather_);
+}
+
+void Reducer::replace(std::shared_ptr<ReducerState>* next, const std::function<void(Step&)>& prepare) {
+  unmake_step();
+  Parts made = parts_for(*next);
+  prepare(*made.step);
+  {
+    const std::lock_guard lock(mutex_);
+    state_.swap(*next);
+    step_.swap(made.step);
+    gather_.swap(made.gather);
+  }
+  drive_step();
 }
 
 void Reducer::unmake_step() {

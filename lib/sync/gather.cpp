@@ -354,17 +354,18 @@ bool Reducer::end_gather() {
 }
 
 // Until a parameter's value is here, while parameters are gathered or after that.
-Status Reducer::wait_value(uint64_t param, int64_t timeout_ms) {
-  const ReducerState& s = *state_;
+Status Reducer::wait_value(const Parts& at, uint64_t param, int64_t timeout_ms) {
+  const ReducerState& s = *at.state;
+  const std::shared_ptr<Gather>& gather = at.gather;
   const uint32_t bucket = s.buckets->place(param).bucket;
-  const auto over = [&] { return gather_->done(bucket) || gather_->finished(); };
+  const auto over = [&] { return gather->done(bucket) || gather->finished(); };
   Context& context = s.comm->context();
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
     return Status::error(Code::kNotDone, cat("parameter ", param, " ('", s.manifest.params[param].name,
                                              "') has not been gathered yet"));
   }
-  return gather_->done(bucket) ? Status() : note(gather_->result());
+  return gather->done(bucket) ? Status() : note(gather->result());
 }
 
 }  // namespace weft

@@ -14,7 +14,7 @@ Status differs(int rank, const std::string& mine, int other_rank, const std::str
 }
 
 Status check_record(const OpeningRecord& record, int rank) {
-  const bool possible = record.flags < 2 * OpeningRecord::kGather && std::isfinite(record.weight) &&
+  const bool possible = record.flags < 2 * OpeningRecord::kZeros && std::isfinite(record.weight) &&
                         record.weight > 0 && record.micro_batches > 0;
   if (possible) return {};
   return Status::error(Code::kMismatch, cat("rank ", rank, " opened the step with what cannot be"))
@@ -37,6 +37,7 @@ Status check_agreement(const std::vector<OpeningRecord>& records, int first_acti
     return !record.has(OpeningRecord::kJoined);
   });
   const uint32_t wanted = first != records.end() ? kind(*first) : 0;
+  int promises = -1;  // the lowest rank that has gradients of this step
   for (size_t r = 0; r < records.size(); r++) {
     const int rank = static_cast<int>(r);
     WEFT_TRY(check_record(records[r], rank));
@@ -48,6 +49,16 @@ Status check_agreement(const std::vector<OpeningRecord>& records, int first_acti
                                                 " while others ", does(wanted, "")))
           .with_ranks({rank});
     }
+    if (wanted == 0 && !records[r].has(OpeningRecord::kZeros)) {
+      if (promises < 0) promises = rank;
+      const auto fixed = [&](int of) { return records[static_cast<size_t>(of)].has(OpeningRecord::kFixed); };
+      if (fixed(rank) != fixed(promises)) {
+        const auto how = [&](int of) {
+          return fixed(of) ? "with WEFT_BEGIN_FIXED" : "without WEFT_BEGIN_FIXED";
+        };
+        return differs(promises, cat("begins step ", records[r].step, " ", how(promises)), rank, how(rank));
+      }
+    }
     if (first_active < 0 || !records[r].has(OpeningRecord::kData)) continue;
     const uint32_t micro_batches = records[static_cast<size_t>(first_active)].micro_batches;
     if (records[r].micro_batches != micro_batches) {
@@ -56,6 +67,22 @@ Status check_agreement(const std::vector<OpeningRecord>& records, int first_acti
     }
   }
   return {};
+}
+
+// Each contribution is scaled by its share of the sum.
+Status check_sum(const std::vector<OpeningRecord>& records, double scaled_sum) {
+  if (std::isfinite(scaled_sum)) return {};
+  int largest = -1;
+  for (size_t r = 0; r < records.size(); r++) {
+    if (!records[r].has(OpeningRecord::kData)) continue;
+    if (largest < 0 || records[r].weight > records[static_cast<size_t>(largest)].weight)
+      largest = static_cast<int>(r);
+  }
+  return Status::error(Code::kMismatch,
+                       cat("rank ", largest, " begins the step with weight ",
+                           records[static_cast<size_t>(largest)].weight,
+                           ": the sum of the weights overflows. A weight is a number of samples, say"))
+      .with_ranks({largest});
 }
 
 }  // namespace
@@ -92,11 +119,14 @@ Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const 
   } else if (!opening->joined.empty() && rules.stop_when_exhausted) {
     opening->turn = Turn::kExhausted;
   }
+  opening->fixed = std::all_of(records.begin(), records.end(),
+                               [](const OpeningRecord& record) { return record.has(OpeningRecord::kFixed); });
   const bool any = opening->active > 0;
   const auto ranks = static_cast<double>(records.size());
   const double share = rules.divide_by == WEFT_DIVIDE_ACTIVE && any ? opening->active : ranks;
   opening->divisor = share * (any ? records[static_cast<size_t>(opening->first_active)].micro_batches : 1);
   if (rules.divide_by == WEFT_DIVIDE_WEIGHTS && any) {
+    WEFT_TRY(check_sum(records, weights * ranks));
     // Scaled so that they are about 1: a 16-bit gradient times a number of samples would overflow.
     opening->factor = records[static_cast<size_t>(rank)].weight * ranks / weights;
   }

@@ -18,6 +18,9 @@ struct OpeningRecord {
   static constexpr uint32_t kJoined = 2;  // it has no more data
   static constexpr uint32_t kReplan = 4;  // no step: it wants another plan
   static constexpr uint32_t kGather = 8;  // no step: parameters are gathered
+  static constexpr uint32_t kFixed =
+      16;  // what is absent from the step is so on all ranks (WEFT_BEGIN_FIXED)
+  static constexpr uint32_t kZeros = 32;  // no gradient is of this step: it has joined, or began without data
   uint64_t step = 0;
   double weight = 1;
   uint32_t micro_batches = 1;
@@ -46,6 +49,7 @@ struct Opening {
   Turn turn = Turn::kReduce;
   double divisor = 1;       // of the sums
   double factor = 1;        // of this rank's contribution, before it is added
+  bool fixed = false;       // every rank knows what is absent everywhere
   uint32_t active = 0;      // ranks with data
   int first_active = -1;    // the lowest of them
   int last_active = -1;     // the highest of them
@@ -56,7 +60,7 @@ struct Opening {
 Opening even_opening(int size, uint32_t micro_batches);
 
 // records: one a rank, from other processes: kMismatch naming a rank for what cannot be, or for ranks that
-// disagree on the step or on micro_batches.
+// disagree on the step, on micro_batches or on whether absent parameters are fixed.
 Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const OpeningRules& rules,
                      Opening* opening);
 

@@ -64,6 +64,11 @@ class Readiness {
     const StepWord now = step();
     step_.store(StepWord::make(now.stamp(), false, now.local()).word());
   }
+  // As if the local step had not been closed, for who still copies a gradient.
+  void reopen() {
+    const StepWord now = step();
+    step_.store(StepWord::make(now.stamp(), true, now.local()).word());
+  }
   // Parameters that nobody has claimed in this step, ascending; none before the first one.
   std::vector<uint32_t> missing() const {
     std::vector<uint32_t> out;

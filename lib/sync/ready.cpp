@@ -33,10 +33,10 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
     if (!comes.ok())
       return note(comes.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
   }
-  // While uses are learned each may be the last, and nothing travels.
-  const bool learning = s.uses && s.uses->learning();
-  if (learning && !s.readiness->claimed(param, step.stamp())) [[unlikely]]
-    remember(param, gradient);
+  if (s.uses && s.uses->learning()) [[unlikely]] {
+    const std::lock_guard lock(s.uses->mutex());
+    if (s.uses->learning()) return take_use(param, gradient, step);
+  }
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) [[unlikely]]
@@ -88,8 +88,8 @@ void Reducer::arrive(uint32_t bucket) {
   context.engine().notify();
 }
 
-Status Reducer::known(uint64_t param) const {
-  const std::vector<Param>& params = state_->manifest.params;
+Status Reducer::known(const ReducerState& state, uint64_t param) {
+  const std::vector<Param>& params = state.manifest.params;
   if (param >= params.size()) {
     return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
   }
@@ -121,12 +121,15 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
           "say that it is ready once its gradient is complete"));
 }
 
+Status Reducer::no_dense_gradient(const ReducerState& state, uint64_t param) {
+  return Status::error(Code::kArg, cat("parameter ", param, " ('", state.manifest.params[param].name,
+                                       "'): its gradient is sparse: weft_reducer_ready_sparse"));
+}
+
 Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "'): ");
   if (!on_host(stream)) return no_streams().with_prefix(name);
-  if (state_->buckets->place(param).sparse) {
-    return Status::error(Code::kArg, cat(name, "its gradient is sparse: weft_reducer_ready_sparse"));
-  }
+  if (state_->buckets->place(param).sparse) return no_dense_gradient(*state_, param);
   if (!state_->copy && !state_->strays) {
     return Status::error(
         Code::kArg,

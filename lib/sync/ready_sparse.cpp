@@ -24,12 +24,17 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
     return named(Status::error(Code::kUnsupported, "sparse gradients are in host memory in this version"));
   }
   WEFT_TRY(named(gradient->check(entries)));
+  if (s.uses && s.uses->learning()) {
+    const std::lock_guard lock(s.uses->mutex());
+    if (s.uses->learning()) {  // each may be the last
+      if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
+        return note(ready_refused(param, step));
+      return named(gradient->put(entries, false));
+    }
+  }
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) return note(ready_refused(param, step));
-  if (use == Use::kEarlier) {
-    // While uses are learned each may be the last.
-    return s.uses->learning() ? named(gradient->put(entries, false)) : Status();
-  }
+  if (use == Use::kEarlier) return {};
   return take(param, nullptr, step, &entries);
 }
 

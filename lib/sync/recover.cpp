@@ -161,24 +161,20 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
 // The state of another communicator takes the old one's place: of steps over that one nothing is left but
 // their number. moved: it has another plan.
 void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
-  unmake_step();
-  state_->comm->close_lane(state_->lane);
-  {
-    const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
-    state_.swap(next);
-  }
-  make_step();
+  const std::shared_ptr<ReducerState> old = state_;
+  synchronised_ = 0;
+  results_ = false;
+  replace(&next, [&](Step& step) { step.commit(stats_.steps); });
+  old->comm->close_lane(old->lane);
   {
     const std::lock_guard lock(mutex_);
     history_.forget_waits(state_->comm->size());
     stats_.first_active = stats_.last_active = -1;
     if (moved) stats_.plan_generation++;
   }
-  step_->commit(stats_.steps);
   if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
   reduced_ = false;
-  synchronised_ = 0;
   last_active_ = -1;  // ranks have other numbers
 }
 

@@ -13,11 +13,12 @@ namespace weft {
 
 Status Reducer::grad_view(uint64_t param, void** view) {
   *view = nullptr;
-  if (state_->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
-  WEFT_TRY(note(known(param)));
-  if (state_->buckets->place(param).sparse) return note(check_gradient(param, nullptr, nullptr));
-  *view = state_->buckets->place(param).on_device ? state_->views_on_devices->of(param)
-                                                  : state_->buckets->place(param).memory;
+  const std::shared_ptr<ReducerState> state = parts().state;
+  if (state->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
+  WEFT_TRY(note(known(*state, param)));
+  const Buckets::Place& place = state->buckets->place(param);
+  if (place.sparse) return note(no_dense_gradient(*state, param));
+  *view = place.on_device ? state->views_on_devices->of(param) : place.memory;
   return {};
 }
 
@@ -85,6 +86,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.local_steps = state_->presence->local_steps();
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
+  if (start.fixed) start.record.flags |= OpeningRecord::kFixed;
   // Where uses are learned gradients are taken at the end, in no order that means anything.
   const bool learning = state_->uses && state_->uses->learning();
   start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted());
@@ -108,12 +110,12 @@ uint32_t Reducer::next_stamp() {
 // A synchronised step of the current stamp. full: all gradients are in their buckets already.
 void Reducer::open_step(const StepStart& start, bool full) {
   kept_step_ = kNoStep;
+  results_ = false;
   synchronised_ = stamp_;
   start_ = start;
   start_.number = start_.record.step = stats_.steps;
   start_.begin_ns = state_->comm->context().clock().now_ns();
-  const bool step = (start_.record.flags & (OpeningRecord::kReplan | OpeningRecord::kGather)) == 0;
-  if (state_->prelude && step) {
+  if (state_->prelude) {
     const bool may_be_root = state_->prelude->may_be_root(
         state_->comm->rank(), start_.record.has(OpeningRecord::kData), state_->comm->size());
     start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
@@ -215,13 +217,23 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
 }
 
 Status Reducer::finish_local() {
-  state_->readiness->close();
-  // Another thread may be copying a gradient right now.
-  Clock& clock = state_->comm->context().clock();
-  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
-    for (uint32_t round = 0; state_->readiness->copying(i); round++) clock.relax(round);
+  const ReducerState& s = *state_;
+  s.readiness->close();
+  const Deadline deadline = s.comm->op_deadline(timeout_ms_);
+  for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
+    if (!s.readiness->copying(i)) continue;
+    // Another thread is copying it right now.
+    if (s.comm->context().engine().wait([&] { return !s.readiness->copying(i); }, deadline)) continue;
+    s.readiness->reopen();
+    return note(
+        Status::error(Code::kTimeout,
+                      cat("rank ", s.comm->rank(), ": parameter ", i, " ('", s.manifest.params[i].name,
+                          "') is still being copied by a call of weft_reducer_ready in a local "
+                          "step. The step is still open: finish it when that has returned"),
+                      Evidence::kDeadline)
+            .with_ranks({s.comm->rank()}));
   }
-  state_->presence->note_local_step();
+  s.presence->note_local_step();
   const std::lock_guard lock(mutex_);
   stats_.local_steps++;
   if (!state_->comm->failed()) return {};
@@ -245,10 +257,10 @@ Status Reducer::close_step(uint64_t entered_ns) {
   uint64_t bytes = 0;
   uint64_t entries = 0, sent_entries = 0;  // bytes of sparse gradients
   uint32_t done = 0;
-  for (uint32_t b = 0; over && b < bucket_count(); b++) {
-    if (step_->times(b).done_ns == 0) continue;
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    if (!step_->done(b, stamp_)) continue;
     bytes += s.plan.buckets[b].bytes();
-    if (s.plan.buckets[b].sparse) {
+    if (over && s.plan.buckets[b].sparse) {
       entries += reduced_bytes(b);
       sent_entries += step_->times(b).least_bytes;
     }
@@ -267,25 +279,26 @@ Status Reducer::close_step(uint64_t entered_ns) {
     event.bytes = bytes;
     trace->record(event);
   }
-  const std::string text = done == bucket_count() ? std::string() : step_text();
+  const bool reduced = over && done == bucket_count();
+  const std::string text = reduced ? std::string() : step_text();
   s.readiness->close();
   if (s.retain && over && s.readiness->full() && step_->fetch_rest(s.comm->op_deadline(timeout_ms_))) {
     kept_step_ = stats_.steps;
     kept_buckets_ = step_->retained();
   }
-  note_opening(done == bucket_count());
+  note_opening(over, reduced);
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes + entries;
   if (over) stats_.sent_bytes += step_->sent_bytes();
   const auto ranks = static_cast<uint64_t>(s.comm->size());
   stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks + sent_entries;
-  note_times(entered_ns, now_ns, done == bucket_count());
-  if (done == bucket_count()) {
+  note_times(entered_ns, now_ns, reduced);
+  if (reduced) {
     // Also when the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
     if (s.comm->size() == 1) step_->commit(stats_.steps);
     s.presence->next_window();
-    reduced_ = true;
+    reduced_ = results_ = true;
     measured_ = s.norms != nullptr;
     return {};
   }

@@ -4,6 +4,7 @@
 
 #include <weft/weft.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -82,20 +83,36 @@ class Reducer {
   // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
   // them. Collective.
   static Status furnish(ReducerState* state, Deadline deadline);
+  // What any thread may use while begin, a re-plan or rebind put others in their place: these stay for it.
+  struct Parts {
+    std::shared_ptr<ReducerState> state;
+    std::shared_ptr<Step> step;
+    std::shared_ptr<Gather> gather;
+  };
+  Parts parts() const {
+    const std::lock_guard lock(mutex_);
+    return {state_, step_, gather_};
+  }
+  // A state in place of this one's, which becomes the caller's to drop; with a step of its own.
+  void replace(std::shared_ptr<ReducerState>* next, const std::function<void(Step&)>& prepare);
   void unmake_step();
   void start_gather(int64_t timeout_ms, const Status& wish, bool announce);
   Status settle_gather();
   Status await_gather();
   bool end_gather();
-  Status wait_value(uint64_t param, int64_t timeout_ms);
-  void make_step();  // for the state, driven by the engine
+  Status wait_value(const Parts& at, uint64_t param, int64_t timeout_ms);
+  static Parts parts_for(std::shared_ptr<ReducerState> state);
+  void drive_step();  // by the engine
   bool has_bucket(uint64_t param) const {
     return param < state_->plan.bucket_of.size() && state_->plan.bucket_of[param] != kNoBucket;
   }
-  Status known(uint64_t param) const;  // kArg for one that does not exist or has no gradient
+  // kArg for one that does not exist or has no gradient.
+  static Status known(const ReducerState& state, uint64_t param);
+  Status known(uint64_t param) const { return known(*state_, param); }
   Status check_begin(const weft_begin_options& options) const;
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
+  static Status no_dense_gradient(const ReducerState& state, uint64_t param);
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
   // Of gradients in device memory, and of streams that wait (ready_devices.cpp).
   Status check_gradient_memory(uint64_t param, const void* gradient) const;
@@ -120,6 +137,7 @@ class Reducer {
   Status leave_out_unused();
   std::string uses_text(uint64_t param, StepWord step, uint32_t more = 0) const;
   bool used(uint64_t param, uint32_t stamp) const;
+  Status take_use(uint64_t param, void* gradient, StepWord step);
   void remember(uint64_t param, void* gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
@@ -145,7 +163,9 @@ class Reducer {
   }
   Status wait_for_step(uint64_t entered_ns, bool commit, Deadline deadline);
   Status not_reduced();
-  void note_opening(bool reduced);
+  void drop_window();
+  void note_opening(bool over, bool reduced);
+  Step::Times times(uint32_t bucket) const;  // in the last synchronised step
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
@@ -161,7 +181,9 @@ class Reducer {
   uint64_t heap_bytes() const;
   uint64_t device_bytes() const;  // tables, and views on devices
 
-  std::shared_ptr<ReducerState> state_;  // changed by rebind alone, under mutex_
+  // Changed by replace alone, by the program's thread and under mutex_: other threads take parts() of them,
+  // ready and absent excepted, which take no lock and are called inside steps.
+  std::shared_ptr<ReducerState> state_;
   std::shared_ptr<Step> step_;
   std::shared_ptr<Gather> gather_;      // null unless sharded; made with step_
   std::atomic<bool> gathering_{false};  // from gather_params until the next step
@@ -181,6 +203,7 @@ class Reducer {
   Deadline finish_deadline_ = Deadline::never();
   int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
   bool reduced_ = false;          // the buckets hold the last step's results
+  bool results_ = false;          // the last synchronised step has some, in the gradients
   bool measured_ = false;         // there was a step with norms
   uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
   uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them

@@ -45,12 +45,21 @@ void Reducer::trace_ready(uint64_t param) {
   trace->record(event);
 }
 
+// While it runs, also because finish has given it up, no more than which buckets are done.
+Step::Times Reducer::times(uint32_t bucket) const {
+  const uint32_t stamp = synchronised_.load();
+  if (step_->finished(stamp)) return step_->times(bucket);
+  Step::Times times;
+  if (step_->done(bucket, stamp)) times.done_ns = step_->done_ns(bucket);
+  return times;
+}
+
 Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity) {
   if (bucket >= bucket_count()) {
     return note(Status::error(Code::kArg, cat("bucket ", bucket, " is unknown: there are ", bucket_count())));
   }
   const PlannedBucket& planned = state_->plan.buckets[bucket];
-  const Step::Times times = step_->times(bucket);
+  const Step::Times times = this->times(bucket);
   const auto since = [&](uint64_t ns) { return ns > start_.begin_ns ? ns - start_.begin_ns : 0; };
   *info = {};
   info->struct_size = sizeof *info;

@@ -137,15 +137,29 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   return note(take_plan(&request, wish));
 }
 
-// Ranks that have joined are waiting for the next step's opening.
+// Ranks that have joined are waiting for the next step's opening. This one is no step: what is known of the
+// last one, and its results, stay.
 Status Reducer::open_replan() {
   const ReducerState& s = *state_;
   if (!s.uneven) return {};
-  StepStart start;
-  start.record.flags = OpeningRecord::kReplan;
-  next_stamp();
-  open_step(start, true);
-  return wait_for_step(s.comm->context().clock().now_ns(), false, timeout_ms_);
+  OpeningRecord mine;
+  mine.step = stats_.steps;
+  mine.flags = OpeningRecord::kReplan;
+  std::vector<OpeningRecord> all(static_cast<size_t>(s.comm->size()));
+  CollectiveArgs args = s.schedule.slots.front().args;  // that of a step
+  args.src = reinterpret_cast<const std::byte*>(&mine);
+  args.dst = reinterpret_cast<std::byte*>(all.data());
+  const auto failed = [&](const Status& why) {
+    return note(why.with_prefix("re-plan: ").with_step(stats_.steps));
+  };
+  if (Status done = s.comm->run(s.lane, args, s.comm->op_deadline(timeout_ms_)); !done.ok())
+    return failed(done);
+  step_->commit(stats_.steps);  // who opens the next step has finished the one before
+  Opening opening;
+  const Status judged = judge_opening(all, s.comm->rank(), s.rules, &opening);
+  if (judged.ok()) return {};
+  s.comm->fail(judged.with_step(stats_.steps));
+  return failed(s.comm->failure());
 }
 
 // Collective. request: null on a rank that has joined.
@@ -207,7 +221,12 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     return s.comm->failure();
   }
   const std::shared_ptr<Comm> comm = s.comm;  // s goes
-  Status moved = plan == s.plan ? Status() : move_to(std::move(plan), deadline);
+  Status moved;
+  if (plan == s.plan) {
+    s.plan.take_limits(plan);
+  } else {
+    moved = move_to(std::move(plan), deadline);
+  }
   if (!moved.ok() && (!by_itself || comm->failed())) return moved;
   replanned_ = true;
   if (moved.ok()) return {};
@@ -257,15 +276,10 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   }
   if (old.devices && !old.copy) next->devices->inherit(*old.devices);
   relocation.run();
-  const uint64_t committed = step_->committed();
-  unmake_step();
-  {
-    const std::lock_guard lock(mutex_);  // weft_reducer_query may be looking at it
-    state_.swap(next);
-  }
-  make_step();
-  step_->commit(committed);
-  step_->adopt(synchronised_);
+  replace(&next, [&](Step& step) {
+    step.commit(step_->committed());
+    step.adopt(synchronised_, results_);
+  });
   kept_step_ = kNoStep;
   reduced_ = false;
   const uint64_t other_bytes = heap_bytes();

@@ -164,11 +164,13 @@ std::string Reducer::report() const {
   json["reducer"] = setting_json(s, stats);
   json["steps"] = {
       {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
-  json["last_step"] = last_step_json(stats, step_->waited_ns(), *s.order);
+  // A step that was given up may still run.
+  json["last_step"] = last_step_json(
+      stats, step_->finished(synchronised_) ? step_->waited_ns() : std::vector<uint64_t>(), *s.order);
   json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
   Json& buckets = json["buckets"] = Json::array();
   for (uint32_t b = 0; b < bucket_count(); b++) {
-    buckets.push_back(bucket_json(s.plan.buckets[b], reduced_bytes(b), step_->times(b), start_.begin_ns));
+    buckets.push_back(bucket_json(s.plan.buckets[b], reduced_bytes(b), times(b), start_.begin_ns));
   }
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;

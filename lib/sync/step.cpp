@@ -95,6 +95,7 @@ void Step::start(uint32_t stamp) {
   results_.clear();
   late_.clear();
   mapped_ = heard_ = ruled_ = false;
+  fix(!s_.uneven);
   opened_ = !s_.uneven;
   compared_ = !s_.prelude || !s_.prelude->compares(begun_.number);
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
@@ -103,7 +104,8 @@ void Step::start(uint32_t stamp) {
   given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
   for (Running& r : running_) {
-    r.launch_ns = r.done_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
+    r.done_ns.store(0, std::memory_order_relaxed);
+    r.launch_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
     r.stages = r.absent = 0;
     r.counted = UINT32_MAX;
     r.skipped = r.asked = false;
@@ -124,7 +126,7 @@ Poll Step::give_up() {
   if (device_waits_) return Poll::kWaiting;
   const Code code = s_.comm->failure().code();
   for (uint32_t b = 0; b < bucket_count(); b++) {
-    if (running_[b].done_ns == 0) report(b, code);
+    if (done_ns(b) == 0) report(b, code);
   }
   end();
   return Poll::kParked;
@@ -136,10 +138,18 @@ void Step::end() {
   release();
 }
 
+// What is absent is so on all ranks, this one says; and all_ranks. A rank without data cannot know: then the
+// buckets travel, and the map says, if there is one.
+void Step::fix(bool all_ranks) {
+  fixed_ = begun_.fixed && all_ranks;
+  promised_ = begun_.fixed && (fixed_ || !s_.mapped);
+}
+
 // All ranks have begun the step, and draw the same conclusion.
 void Step::opened() {
   const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening_);
   opened_ = judged.ok() && opening_.turn == Turn::kReduce;
+  fix(opening_.fixed);
   if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
 
@@ -194,7 +204,7 @@ void Step::look_at(uint32_t bucket) {
   if (!s_.mapped && !begun_.fixed) return;
   running.absent = static_cast<uint32_t>(std::count_if(
       params.begin(), params.end(), [&](uint32_t param) { return s_.presence->absent(param, stamp_); }));
-  running.skipped = begun_.fixed && running.absent == params.size();
+  running.skipped = fixed_ && running.absent == params.size();
 }
 
 // Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight
@@ -306,7 +316,7 @@ Step::Times Step::times(uint32_t bucket) const {
   const Running& r = running_[bucket];
   return {(*s_.ready_ns)[bucket].load(std::memory_order_relaxed),
           r.launch_ns,
-          r.done_ns,
+          done_ns(bucket),
           r.transfer_ns,
           r.sent_bytes,
           r.least_bytes,

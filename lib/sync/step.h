@@ -58,20 +58,25 @@ class Step final : public Task, public FlightSource {
     }
     release();
   }
+  // In a step that may still run: when the bucket's result was in the gradients, of the clock. done() says
+  // whether it was. Any thread.
+  uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
   // A stream of the program's that waits: it goes on when the step of this stamp is over.
   void hold(const DeviceCall& call, uint32_t stamp);
   // The step of this stamp is over, well or not: the library does not touch gradients any more. Nor does the
   // hook, unless they are views into buckets and one of its stages was given up (stage_given_up, stage_out).
-  bool finished(uint32_t stamp) const { return finished_.load(std::memory_order_acquire) == stamp; }
+  bool finished(uint32_t stamp) const { return reached(finished_.load(std::memory_order_acquire), stamp); }
   // The bucket's result is in the gradients, in the step of this stamp. Any thread.
   bool done(uint32_t bucket, uint32_t stamp) const {
-    return running_[bucket].done.load(std::memory_order_acquire) == stamp;
+    return reached(running_[bucket].done.load(std::memory_order_acquire), stamp);
   }
   // What comes before gradients has come, in the step of this stamp. Any thread.
   bool prelude_over(uint32_t stamp) const { return prelude_over_.load(std::memory_order_acquire) == stamp; }
-  // The step of this stamp was another object's, before a re-plan: it is over, and its results are in place.
-  void adopt(uint32_t stamp) {
-    for (Running& r : running_) r.done.store(stamp, std::memory_order_release);
+  // The step of this stamp was another object's, before a re-plan: it is over, and its results, if there are
+  // any, are in place.
+  void adopt(uint32_t stamp, bool results) {
+    for (Running& r : running_) r.done.store(results ? stamp : 0, std::memory_order_release);
+    finished_.store(stamp, std::memory_order_release);
   }
   // Every rank has finished the steps below this number.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
@@ -143,8 +148,8 @@ class Step final : public Task, public FlightSource {
     StageWaiter waiter;
     const std::shared_ptr<StageJob> job;
     std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
+    std::atomic<uint64_t> done_ns{0};
     uint64_t launch_ns = 0;
-    uint64_t done_ns = 0;
     uint64_t transfer_ns = 0;
     uint64_t sent_bytes = 0;
     uint64_t least_bytes = 0;
@@ -179,6 +184,11 @@ class Step final : public Task, public FlightSource {
   Deadline request_deadline() const;
   void watch();
 
+  // Whether the step of this stamp has come, if that of `last` was the last one. Stamps wrap around, and 0 is
+  // no step's.
+  static bool reached(uint32_t last, uint32_t stamp) {
+    return last == stamp || (last != 0 && static_cast<int32_t>(last - stamp) > 0);
+  }
   void opened();
   void compared();
   void watch_prelude();
@@ -231,6 +241,7 @@ class Step final : public Task, public FlightSource {
   void stage_failed(uint32_t bucket, const Status& status);
   // True when the bucket's result is where it belongs.
   bool copy_piece(uint32_t bucket);
+  void fix(bool all_ranks);
   void bucket_done(uint32_t bucket);
   void report(uint32_t bucket, Code code);
   void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns);
@@ -271,6 +282,8 @@ class Step final : public Task, public FlightSource {
   bool opened_ = false;
   bool compared_ = false;  // or nothing is to be compared
   bool mapped_ = false;    // it is known which parameters are absent everywhere
+  bool fixed_ = false;     // every rank knew before (WEFT_BEGIN_FIXED)
+  bool promised_ = false;  // this rank did, and nothing more will be known
   uint32_t skipped_ = 0;
   // Norms: results go back once all buckets are measured and the ranks' records are here.
   std::vector<FinishRecord> finishing_;

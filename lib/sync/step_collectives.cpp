@@ -30,7 +30,7 @@ double Step::divisor(bool own) const {
 bool Step::skips(const Slot& slot) const {
   switch (slot.kind) {
     case Slot::Kind::kMap:
-      return begun_.fixed;
+      return fixed_;
     case Slot::Kind::kCompare:
       return !s_.prelude->compares(begun_.number);
     case Slot::Kind::kBuffers:

@@ -21,7 +21,7 @@ bool Step::next_result() {
   }
   while (result_ < results_.size()) {
     const uint32_t bucket = results_[result_++];
-    if (running_[bucket].absent == 0 || begun_.fixed || mapped_) {
+    if (running_[bucket].absent == 0 || promised_ || mapped_) {
       copying_ = bucket;
       return true;
     }
@@ -37,7 +37,9 @@ bool Step::copy_back() {
   const bool device = on_device(copying_);
   if (device && !give_back(copying_)) return false;
   if (device || copy_piece(copying_)) {
-    bucket_done(copying_);
+    // Of what finish has given up on nothing was written.
+    const std::lock_guard lock(copy_mutex_);
+    if (!sealed_) bucket_done(copying_);
     copying_ = kNone;
     copy_param_ = 0;
     copy_element_ = restored_ = 0;
@@ -140,11 +142,12 @@ bool Step::copy_piece(uint32_t bucket) {
 
 bool Step::absent_everywhere(uint32_t param) const {
   if (!s_.presence->absent(param, stamp_)) return false;
-  return begun_.fixed || (s_.mapped && !s_.presence->present_anywhere(param));
+  return promised_ || (s_.mapped && !s_.presence->present_anywhere(param));
 }
 
 void Step::bucket_done(uint32_t bucket) {
-  running_[bucket].done_ns = last_done_ns_ = clock_.now_ns();
+  last_done_ns_ = clock_.now_ns();
+  running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   running_[bucket].done.store(stamp_, std::memory_order_release);
   done_++;
   trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);

@@ -26,7 +26,17 @@ bool Reducer::used(uint64_t param, uint32_t stamp) const {
   return state_->uses && state_->readiness->uses(param, stamp) > 0;
 }
 
+// While uses are learned each may be the last, and nothing travels.
+Status Reducer::take_use(uint64_t param, void* gradient, StepWord step) {
+  ReducerState& s = *state_;
+  if (!s.readiness->claimed(param, step.stamp())) remember(param, gradient);
+  if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
+    return note(ready_refused(param, step));
+  return {};
+}
+
 // A use that may be the last one: where its gradient is, or, in view mode, a copy of one that is elsewhere.
+// Uses::mutex is held.
 void Reducer::remember(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -47,6 +57,7 @@ Status Reducer::take_learned(StepWord step) {
     if (open && s.readiness->uses(i, step.stamp()) == 0) unused.push_back(i);
   }
   if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
+  const std::lock_guard lock(s.uses->mutex());
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
     if (s.readiness->uses(i, step.stamp()) > 0) {
@@ -73,23 +84,27 @@ Status Reducer::leave_out_unused() {
 }
 
 Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
-  const ReducerState& s = *state_;
   if (timeout_ms < WEFT_TIMEOUT_POLL) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
   }
-  WEFT_TRY(note(known(param)));
-  if (gathering_.load()) return wait_value(param, timeout_ms);
+  // First: parts that are put in place later know of this step, too.
   const uint32_t stamp = synchronised_.load();
+  const bool gathering = gathering_.load();
+  const Parts at = parts();
+  const ReducerState& s = *at.state;
+  const std::shared_ptr<Step>& step = at.step;
+  WEFT_TRY(note(known(s, param)));
+  if (gathering) return wait_value(at, param, timeout_ms);
   if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
   const uint32_t bucket = s.buckets->place(param).bucket;
-  const auto over = [&] { return step_->done(bucket, stamp) || step_->finished(stamp); };
+  const auto over = [&] { return step->done(bucket, stamp) || step->finished(stamp); };
   Context& context = s.comm->context();
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
     return Status::error(Code::kNotDone, cat("parameter ", param, " ('", s.manifest.params[param].name,
                                              "') has no result yet"));
   }
-  if (step_->done(bucket, stamp)) return {};
+  if (step->done(bucket, stamp)) return {};
   if (s.comm->failed()) return note(s.comm->failure());
   return note(Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
                                               "'): nothing was reduced in this step")));

@@ -2,10 +2,14 @@
 // become ready, as the program says or as the first step shows. How often it has is counted in Readiness.
 // Part of a reducer's state.
 //
-// Threads: needed by any thread; learn by the program's thread, in finish.
+// Threads: needed by any thread; learn by the program's thread, in finish, with the mutex held. While uses
+// are learned whoever notes one holds it as well, so that of two threads that use a parameter at once one
+// comes last, whole.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,16 +23,18 @@ class Uses {
   Uses(std::vector<uint32_t> needed, bool learning)
       : needed_(std::move(needed)), learns_(learning), learning_(learning) {}
 
-  bool learns() const { return learns_; }      // at all: the pattern may not change afterwards
-  bool learning() const { return learning_; }  // now: every use is an earlier one
+  bool learns() const { return learns_; }  // at all: the pattern may not change afterwards
+  // Now: every use is an earlier one.
+  bool learning() const { return learning_.load(std::memory_order_acquire); }
+  std::mutex& mutex() { return mutex_; }
   uint32_t needed(uint64_t param) const { return needed_[param]; }
   // As Readiness::use wants it.
-  uint32_t awaited(uint64_t param) const { return learning_ ? UINT32_MAX : needed_[param]; }
+  uint32_t awaited(uint64_t param) const { return learning() ? UINT32_MAX : needed_[param]; }
 
   // What the step of this stamp has shown holds from now on; 0: the parameter is absent from every step.
   void learn(const Readiness& readiness, uint32_t stamp) {
     for (size_t i = 0; i < needed_.size(); i++) needed_[i] = readiness.uses(i, stamp);
-    learning_ = false;
+    learning_.store(false, std::memory_order_release);
   }
 
   uint64_t memory_bytes() const { return needed_.size() * sizeof(uint32_t); }
@@ -36,7 +42,8 @@ class Uses {
  private:
   std::vector<uint32_t> needed_;
   const bool learns_;
-  bool learning_;
+  std::atomic<bool> learning_;
+  std::mutex mutex_;
 };
 
 }  // namespace weft

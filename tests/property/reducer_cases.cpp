@@ -59,7 +59,7 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
     for (size_t i = 0; i < params; i++) local.push_back(!random.chance(4));
   }
   const bool shows_indices = program.sparse_fixed() && &window == program.windows.data();
-  if (program.uneven() && !window.fixed && !shows_indices && random.chance(4)) {
+  if (program.uneven() && (!window.fixed || program.mapped()) && !shows_indices && random.chance(4)) {
     part->data = false;
     part->ready.assign(params, false);
   }
@@ -72,12 +72,12 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
   }
 }
 
-// The same parameters are absent on all ranks: those that nobody accumulates either.
+// The same parameters are absent on all ranks that have data: those that nobody accumulates either.
 void fix(Random& random, Window* window) {
   std::vector<bool> ready(window->ranks[0].ready.size());
   for (size_t i = 0; i < ready.size(); i++) ready[i] = !random.chance(2);
   for (RankPart& part : window->ranks) {
-    part.ready = ready;
+    if (part.data) part.ready = ready;
     for (auto& local : part.locals) {
       for (size_t i = 0; i < ready.size(); i++) local[i] = local[i] && ready[i];
     }
@@ -196,7 +196,8 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
       for (size_t r = 0; r < joined.size(); r++) joined[r] = joined[r] || random.chance(5);
     }
     const bool any = std::find(joined.begin(), joined.end(), true) != joined.end();
-    window.fixed = !any && !program.learns() && random.chance(5);
+    // Beside ranks without data the map says what is absent everywhere.
+    window.fixed = (!any || program.mapped()) && !program.learns() && random.chance(5);
     window.record = random.chance(2);
     window.replan = random.chance(4);
     window.limit = random.below(300);

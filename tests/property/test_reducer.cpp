@@ -247,7 +247,7 @@ class Run {
     begin.weight = mine.weight;
     if (mine.places) begin.gradients = places.data();
     if (!mine.data) begin.flags |= WEFT_BEGIN_NO_DATA;
-    if (program_.windows[window].fixed) begin.flags |= WEFT_BEGIN_FIXED;
+    if (program_.windows[window].fixed && mine.data) begin.flags |= WEFT_BEGIN_FIXED;
     if (program_.windows[window].record) begin.flags |= WEFT_BEGIN_RECORD;
     if (!expect(reducer_->begin(&begin), "begin")) return false;
     if (!check_buffers(window)) return false;

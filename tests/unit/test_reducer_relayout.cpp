@@ -215,6 +215,37 @@ TEST_CASE("a view from before a re-plan is refused, also where strays are copied
   }
 }
 
+TEST_CASE("after a re-plan it is known what closed the buckets, and one to the same buckets moves nothing") {
+  const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {100000}}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    self.expect(reducer->begin(nullptr), "begin");
+    for (size_t i = 0; i < model.size(); i++) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+    self.expect(reducer->finish({}), "finish");
+    const auto replanned = [&](uint64_t limit, uint64_t generation) {
+      weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+      options.bucket_limits = &limit;
+      options.bucket_limit_count = 1;
+      self.expect(reducer->replan(options, {}), "replan");
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.plan_generation == generation, cat("generation ", stats.plan_generation));
+      for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
+        weft_bucket_info info{};
+        self.expect(reducer->bucket(b, &info, nullptr, 0), "bucket");
+        self.expect(info.limit_bytes == limit, cat("limit ", info.limit_bytes, ", not ", limit));
+      }
+    };
+    replanned(100000, 0);
+    replanned(100, 1);
+    replanned(120, 1);
+    self.expect(reducer->bucket_count() == 3, "a bucket each");
+  }));
+}
+
 TEST_CASE("of ranks that noted different orders the lowest one's wins, if it had data") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
   const std::vector<std::vector<size_t>> orders = {{2, 0, 1}, {1, 2, 0}, {0, 1, 2}};

@@ -79,7 +79,12 @@ TEST_CASE("an opening names the rank that differs or says what cannot be") {
   for (const double weight : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
     refused({record(kData), record(kData, weight)}, "rank 1 opened the step with what cannot be");
   }
-  refused({record(kData), record(16)}, "what cannot be");
+  refused({record(kData), record(64)}, "what cannot be");
+  const uint32_t fixed = kData | OpeningRecord::kFixed;
+  refused({record(fixed), record(kData)},
+          "rank 0 begins step 3 with WEFT_BEGIN_FIXED, rank 1 without WEFT_BEGIN_FIXED");
+  refused({record(kData), record(fixed)},
+          "rank 0 begins step 3 without WEFT_BEGIN_FIXED, rank 1 with WEFT_BEGIN_FIXED");
   refused({record(kData), record(kReplan)}, "rank 1 re-plans while others begin a step");
   refused({record(kReplan), record(kData)}, "rank 1 begins a step while others re-plan");
   refused({record(kData), record(OpeningRecord::kGather)},
@@ -89,6 +94,37 @@ TEST_CASE("an opening names the rank that differs or says what cannot be") {
   refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
   // Those without data do not know how others divide.
   CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
+}
+
+TEST_CASE("what is absent is fixed where every rank says so, and those without data cannot") {
+  const uint32_t fixed = kData | OpeningRecord::kFixed;
+  Opening opening;
+  REQUIRE(judge_opening({record(fixed), record(fixed)}, 0, {}, &opening).ok());
+  CHECK(opening.fixed);
+  for (const uint32_t without :
+       {OpeningRecord::kZeros, OpeningRecord::kZeros | kData, OpeningRecord::kZeros | kJoined}) {
+    REQUIRE(judge_opening({record(without), record(fixed), record(fixed)}, 0, {}, &opening).ok());
+    CHECK(!opening.fixed);
+  }
+}
+
+TEST_CASE("weights whose sum overflows are an error that names the largest") {
+  Opening opening;
+  const OpeningRules weighted{WEFT_DIVIDE_WEIGHTS, false};
+  const std::vector<std::vector<double>> sums = {{1e308, 1.5e308}, {1, 1.5e308}, {1, 1.5e308, 1e308}};
+  for (const std::vector<double>& weights : sums) {
+    std::vector<OpeningRecord> records;
+    for (const double weight : weights) records.push_back(record(kData, weight));
+    const Status status = judge_opening(records, 0, weighted, &opening);
+    INFO(status.text());
+    CHECK(status.code() == Code::kMismatch);
+    CHECK(
+        has(status.text(), "rank 1 begins the step with weight 1.5e+308: the sum of the weights overflows"));
+    CHECK(status.info().ranks == std::vector<int>{1});
+  }
+  REQUIRE(judge_opening({record(kData, 1e307), record(0, 1.5e308)}, 0, weighted, &opening).ok());
+  CHECK(opening.factor == 2);
+  REQUIRE(judge_opening({record(kData, 1e308), record(kData, 1.5e308)}, 0, {}, &opening).ok());
 }
 
 TEST_CASE("absent parameters are refused by name where they cannot be, and the step goes on") {
@@ -213,6 +249,173 @@ TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
     const Status status = reducer->finish({});
     self.expect(status.code() == Code::kMismatch, status.text());
   }));
+}
+
+TEST_CASE("a fixed set holds beside ranks without data: buckets travel, and what is absent stays as it is") {
+  const Model model(four_params());
+  for (const bool mapped : {false, true}) {
+    for (const bool joins : {false, true}) {
+      check(run_threads(3, [&](Rank& self) {
+        std::unique_ptr<Reducer> reducer;
+        self.expect(
+            make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                         {.limits = {0}, .flags = WEFT_REDUCER_UNEVEN | (mapped ? WEFT_REDUCER_ABSENT : 0)}),
+            "create");
+        if (!reducer) return;
+        Gradients gradients(model);
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = WEFT_BEGIN_FIXED;
+        const auto fixed_step = [&](uint64_t seed) {
+          gradients.fill(seed, self.rank);
+          self.expect(reducer->begin(&begin), "begin");
+          const uint64_t absent[] = {3, 1};
+          self.expect(reducer->absent(absent, 2), "absent");
+          self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
+          self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
+          self.expect(reducer->finish({}), "finish");
+          weft_reducer_stats stats{};
+          reducer->query(&stats);
+          return stats.skipped_buckets;
+        };
+        Gradients own(model);
+        own.fill(1, self.rank);
+        if (self.rank < 2) {
+          self.expect(fixed_step(1) == 0, "all buckets travel where a rank has no data");
+          const Gradients expected = reference(model, {1}, 2, 3);
+          self.expect(gradients.memory()[0] == expected.memory()[0], "a");
+          self.expect(gradients.memory()[2] == expected.memory()[2], "c");
+          self.expect(gradients.memory()[1] == own.memory()[1], "b is as it was");
+          self.expect(gradients.memory()[3] == own.memory()[3], "d is as it was");
+          weft_param_info info{};
+          self.expect(reducer->param(1, &info).ok() && info.absent_everywhere == 1, "absent everywhere");
+          if (joins) {
+            weft_join_result result{};
+            self.expect(reducer->join({}, &result), "join");
+          }
+        } else if (joins) {
+          weft_join_result result{};
+          self.expect(reducer->join({}, &result), "join");
+          self.expect(result.steps == 1, "of one step");
+        } else {
+          const Gradients expected = reference(model, {1}, 2, 3);
+          gradients.fill(1, self.rank);
+          std::vector<void*> places;
+          for (size_t i = 0; i < model.size(); i++) places.push_back(gradients[i]);
+          weft_begin_options none = WEFT_BEGIN_OPTIONS_INIT;
+          none.flags = WEFT_BEGIN_NO_DATA;
+          none.gradients = places.data();
+          self.expect(reducer->begin(&none), "begin without data");
+          self.expect(reducer->finish({}), "finish without data");
+          self.expect(gradients.memory()[0] == expected.memory()[0], "a arrives");
+          const Bytes zeros(gradients.memory()[1].size());
+          self.expect(gradients.memory()[1] == (mapped ? own.memory()[1] : zeros), "b");
+        }
+        self.expect(fixed_step(4) == 2, "where all have data two buckets do not travel");
+      }));
+    }
+  }
+}
+
+TEST_CASE(
+    "a re-plan that changes nothing leaves all that is known of the last step, also beside a joined rank") {
+  const Model model(four_params());
+  for (const bool joins : {false, true}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                               {.limits = {0}, .flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_ABSENT}),
+                  "create");
+      if (!reducer) return;
+      weft_join_result result{};
+      if (joins && self.rank == 1) {
+        self.expect(reducer->join({}, &result), "join");
+        return;
+      }
+      Gradients gradients(model);
+      gradients.fill(1, self.rank);
+      self.expect(reducer->begin(nullptr), "begin");
+      const uint64_t absent = 1;
+      self.expect(reducer->absent(&absent, 1), "absent");
+      for (const uint64_t i : {3, 2, 0}) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+      self.expect(reducer->finish({}), "finish");
+      weft_bucket_info before{}, after{};
+      self.expect(reducer->bucket(0, &before, nullptr, 0), "bucket");
+      std::vector<uint64_t> order, sizes(model.size(), 1);
+      for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
+        weft_bucket_info info{};
+        uint64_t param = 0;
+        self.expect(reducer->bucket(b, &info, &param, 1), "bucket");
+        order.push_back(param);
+      }
+      const weft_plan same{sizeof(weft_plan), sizes.size(), sizes.data(), order.data()};
+      weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+      options.plan = &same;
+      self.expect(reducer->replan(options, {}), "replan");
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.plan_generation == 0, "nothing has changed");
+      for (uint64_t i = 0; i < model.size(); i++)
+        self.expect(reducer->wait_param(i, WEFT_TIMEOUT_POLL), "its result is there");
+      std::vector<std::byte> copy(gradients.memory()[0].size());
+      self.expect(reducer->result(0, copy.data()), "result");
+      self.expect(copy == gradients.memory()[0], "the same result");
+      weft_param_info info{};
+      self.expect(reducer->param(1, &info).ok() && info.absent == 1 && info.absent_everywhere == 1, "absent");
+      self.expect(has(reducer->result(1, copy.data()).text(), "absent on every rank"), "no result");
+      self.expect(reducer->bucket(0, &after, nullptr, 0), "bucket");
+      self.expect(
+          before.done_ns > 0 && after.done_ns == before.done_ns && after.launch_ns == before.launch_ns,
+          "times of the last step");
+      if (joins) self.expect(reducer->join({}, &result), "join");
+    }));
+  }
+}
+
+TEST_CASE("what was accumulated when all ranks have joined is no part of the next epoch's first sum") {
+  const Model model(four_params());
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                               {.mode = mode, .flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_ABSENT}),
+                  "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      std::vector<std::byte*> places = pointers(gradients);
+      for (uint64_t i = 0; mode == WEFT_GRADIENT_VIEW && i < model.size(); i++) {
+        void* view = nullptr;
+        self.expect(reducer->grad_view(i, &view), "view");
+        places[i] = static_cast<std::byte*>(view);
+      }
+      const auto step = [&](uint64_t flags, uint64_t seed, uint64_t absent) {
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = flags;
+        self.expect(reducer->begin(&begin), "begin");
+        for (uint64_t i = 0; i < model.size(); i++) {
+          if (i == absent) {
+            self.expect(reducer->absent(&i, 1), "absent");
+          } else {
+            gradients.fill(i, seed, self.rank, places[i]);
+            self.expect(reducer->ready(i, places[i], nullptr), "ready");
+          }
+        }
+        self.expect(reducer->finish({}), "finish");
+      };
+      step(0, 1, 99);
+      if (self.rank == 0) step(WEFT_BEGIN_LOCAL, 2, 99);
+      weft_join_result result{};
+      self.expect(reducer->join({}, &result), "join");
+      step(0, 7, static_cast<uint64_t>(self.rank));
+      const Gradients expected = reference(model, {7}, 2, 2);
+      for (uint64_t i = 2; i < model.size(); i++) {
+        self.expect(std::equal(expected.memory()[i].begin(), expected.memory()[i].end(), places[i]),
+                    cat(model[i].name, " is of this step alone"));
+      }
+      // What rank 0 had accumulated of 'a' is not its part of a sum from which 'a' is absent here.
+      weft_param_info info{};
+      if (self.rank == 0) self.expect(reducer->param(0, &info).ok() && info.absent == 1, "a is absent here");
+    }));
+  }
 }
 
 TEST_CASE("what was accumulated for a step that was not reduced is dropped with it") {

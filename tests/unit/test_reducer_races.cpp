@@ -1,0 +1,258 @@
+// What threads do at once: a re-plan under other threads' calls, two uses of one weight, a copy that does not
+// end, a step that finish gives up. The thread sanitizer sees more of it.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "loopback/loopback.h"
+#include "reducer_rig.h"
+
+using namespace weft;
+using namespace weft::test;
+
+namespace {
+
+weft_begin_options begins(uint64_t flags, uint32_t micro_batches = 0) {
+  weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+  options.flags = flags;
+  options.micro_batches = micro_batches;
+  return options;
+}
+
+template <class Done>
+bool wait_for(Done&& done) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// A context and its one rank, with a host table and a log of the test's own.
+struct Alone {
+  explicit Alone(const DeviceOps& ops = host_ops(), Log::Sink sink = {}) {
+    ContextOptions options;
+    options.host = &ops;
+    options.log_sink = std::move(sink);
+    options.log_level = options.log_sink ? LogLevel::kWarn : LogLevel::kOff;
+    REQUIRE(Context::create(options, &context).ok());
+    REQUIRE(form(group, 0, context, collectives_of(loopback::backend()), {}, &comm).ok());
+  }
+  ~Alone() {
+    (void)comm->close().ok();
+    comm.reset();
+    (void)context->close().ok();
+  }
+
+  SystemClock clock;
+  ThreadGroup group{1, clock};
+  std::shared_ptr<Context> context;
+  std::shared_ptr<Comm> comm;
+};
+
+// A copy that does not return while it is held; not for ever, so that what should not wait for it does not
+// hang the test.
+std::atomic<bool> copy_held{false};
+std::atomic<bool> copy_entered{false};
+
+void held_copy(const CopyArgs& args) {
+  if (copy_held) copy_entered = true;
+  static_cast<void>(wait_for([] { return !copy_held; }));
+  host_ops().copy(args);
+}
+
+}  // namespace
+
+TEST_CASE("threads wait for parameters and ask for views while begin re-plans") {
+  const Model model({{"a", {8}}, {"b", {40}}, {"c", {8}}, {"d", {8}}, {"e", {24}}});
+  for (int round = 0; round < 8; round++) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                               {.mode = WEFT_GRADIENT_VIEW, .limits = {64}, .flags = WEFT_REDUCER_REPLAN}),
+                  "create");
+      if (!reducer) return;
+      const auto step = [&] {
+        self.expect(reducer->begin(nullptr), "begin");
+        for (const uint64_t i : {0, 4, 1, 3, 2}) self.expect(reducer->ready(i, nullptr, nullptr), "ready");
+        self.expect(reducer->finish({}), "finish");
+      };
+      step();
+      std::atomic<bool> over{false};
+      std::atomic<uint64_t> looks{0};
+      std::string wrong;
+      std::thread other([&] {
+        while (!over) {
+          for (uint64_t i = 0; i < model.size(); i++) {
+            void* view = nullptr;
+            const Status looked = reducer->grad_view(i, &view);
+            const Status waited = reducer->wait_param(i, 20'000);
+            if (!looked.ok() || view == nullptr || !waited.ok())
+              wrong = cat(looked.text(), " / ", waited.text());
+          }
+          looks++;
+        }
+      });
+      self.expect(wait_for([&] { return looks > 0; }), "the other thread");
+      step();
+      step();
+      over = true;
+      other.join();
+      self.expect(wrong.empty(), wrong);
+      weft_reducer_stats stats{};
+      reducer->query(&stats);
+      self.expect(stats.plan_generation == 1, "it has re-planned");
+    }));
+  }
+}
+
+TEST_CASE("of two threads that use one weight at once while uses are learned one comes last, whole") {
+  constexpr int64_t kCount = 1 << 18;
+  const Model model({{"tied", {kCount}}});
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    check(run_threads(1, [&](Rank& self) {
+      const uint64_t strays = mode == WEFT_GRADIENT_VIEW ? WEFT_REDUCER_COPY_STRAYS : 0;
+      for (int round = 0; round < 20; round++) {
+        std::unique_ptr<Reducer> reducer;
+        self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                                 {.mode = mode, .flags = WEFT_REDUCER_STATIC | strays}),
+                    "create");
+        if (!reducer) return;
+        std::vector<std::vector<float>> gradients = {std::vector<float>(kCount, 1),
+                                                     std::vector<float>(kCount, 2)};
+        self.expect(reducer->begin(nullptr), "begin");
+        std::atomic<int> here{0};
+        std::vector<Status> used(2);
+        const auto use = [&](size_t which) {
+          here++;
+          while (here < 2) {
+          }
+          used[which] = reducer->ready(0, gradients[which].data(), nullptr);
+        };
+        std::thread other(use, 1);
+        use(0);
+        other.join();
+        self.expect(used[0], "ready");
+        self.expect(used[1], "ready");
+        self.expect(reducer->finish({}), "finish");
+        std::vector<float> result(kCount);
+        self.expect(reducer->result(0, result.data()), "result");
+        const bool whole = std::all_of(result.begin(), result.end(), [&](float x) { return x == result[0]; });
+        self.expect(whole && (result[0] == 1 || result[0] == 2), "a gradient is made of two");
+      }
+    }));
+  }
+}
+
+TEST_CASE("a local step whose gradient is still being copied says so at the deadline, and stays open") {
+  DeviceOps ops = host_ops();
+  ops.copy = held_copy;
+  Alone alone(ops);
+  const Model model({{"a", {4}}, {"b", {4}}});
+  std::unique_ptr<Reducer> reducer;
+  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 100}).ok());
+  Gradients gradients(model);
+  gradients.fill(1, 0);
+  const weft_begin_options local = begins(WEFT_BEGIN_LOCAL);
+  REQUIRE(reducer->begin(&local).ok());
+  copy_held = true;
+  Status copied;
+  std::thread late([&] { copied = reducer->ready(1, gradients[1], nullptr); });
+  const bool entered = wait_for([] { return copy_entered.load(); });
+  const Status finished = reducer->finish({});
+  const Status begun = reducer->begin(nullptr);
+  copy_held = false;
+  late.join();
+  REQUIRE(entered);
+  INFO(finished.text());
+  CHECK(finished.code() == Code::kTimeout);
+  CHECK(has(finished.text(), "parameter 1 ('b') is still being copied"));
+  CHECK(begun.code() == Code::kState);
+  CHECK(copied.ok());
+  // Once it has returned the step ends as any, and what was copied is part of the sum.
+  CHECK(reducer->ready(0, gradients[0], nullptr).ok());
+  CHECK(reducer->finish({}).ok());
+  gradients.fill(2, 0);
+  CHECK(reducer->begin(nullptr).ok());
+  CHECK(ready_all(*reducer, pointers(gradients), 1).ok());
+  CHECK(reducer->finish({}).ok());
+  const Gradients expected = reference(model, {1, 2}, 1, 1);
+  CHECK(differs(model, gradients.memory(), expected.memory()).empty());
+}
+
+TEST_CASE("of a step that finish has given up nothing is said that the engine may still change") {
+  Alone alone;
+  const Model model({{"a", {4}}, {"b", {4}}});
+  std::unique_ptr<Reducer> reducer;
+  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 50}).ok());
+  Gradients gradients(model);
+  const weft_begin_options four = begins(0, 4);
+  REQUIRE(reducer->begin(&four).ok());
+  REQUIRE(ready_all(*reducer, pointers(gradients), 1).ok());
+  REQUIRE(reducer->finish({}).ok());
+  weft_reducer_stats stats{};
+  reducer->query(&stats);
+  CHECK(stats.divisor == 4);
+  // The engine is kept busy, so that the step does not even start.
+  std::atomic<bool> held{false}, release{false};
+  std::thread busy([&] {
+    alone.context->engine().locked([&] {
+      held = true;
+      static_cast<void>(wait_for([&] { return release.load(); }));
+    });
+  });
+  CHECK(wait_for([&] { return held.load(); }));
+  CHECK(reducer->begin(&four).ok());
+  CHECK(ready_all(*reducer, pointers(gradients), 1).ok());
+  const Status finished = reducer->finish({});
+  INFO(finished.text());
+  CHECK(finished.code() == Code::kTimeout);
+  CHECK(has(finished.text(), "0 of 1 buckets reduced"));
+  reducer->query(&stats);
+  CHECK(stats.divisor == 0);  // not the step's before
+  CHECK(stats.active_ranks == 0);
+  CHECK(stats.last_active == -1);
+  CHECK(stats.failed_steps == 1);
+  weft_bucket_info info{};
+  CHECK(reducer->bucket(0, &info, nullptr, 0).ok());
+  CHECK(info.done_ns == 0);
+  CHECK(info.launch_ns == 0);
+  CHECK(info.sent_bytes == 0);
+  CHECK(!reducer->report().empty());
+  release = true;
+  busy.join();
+}
+
+TEST_CASE(
+    "what one rank's local steps have accumulated when all have joined is dropped, and the log says so") {
+  std::mutex mutex;
+  std::string log;
+  Alone alone(host_ops(), [&](LogLevel, const char* line) {
+    const std::lock_guard lock(mutex);
+    log += line;
+  });
+  const Model model({{"a", {4}}, {"b", {3}}});
+  std::unique_ptr<Reducer> reducer;
+  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_UNEVEN}).ok());
+  Gradients gradients(model);
+  weft_join_result joined{};
+  REQUIRE(reducer->join({}, &joined).ok());
+  {
+    const std::lock_guard lock(mutex);
+    CHECK(!has(log, "dropped"));
+  }
+  const weft_begin_options local = begins(WEFT_BEGIN_LOCAL);
+  for (int step = 0; step < 2; step++) {
+    gradients.fill(5, 0);
+    REQUIRE(reducer->begin(&local).ok());
+    REQUIRE(reducer->ready(0, gradients[0], nullptr).ok());
+    REQUIRE(reducer->finish({}).ok());
+  }
+  REQUIRE(reducer->join({}, &joined).ok());
+  CHECK(joined.steps == 0);
+  const std::lock_guard lock(mutex);
+  INFO(log);
+  CHECK(has(log, "what 2 local steps have accumulated since the last step is dropped"));
+}
