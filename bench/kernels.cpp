@@ -7,9 +7,9 @@
 // - copy, scale: f32 to f32; the first is memcpy
 // - f32>bf16 and the like: conversions with a scale
 // - add bf16>f32: accumulation
-// - int8 encode, decode and the like: values as codes of a byte with a scale for each 256, and back; "rest":
-// what
-//   is lost stays in the values
+// - int8 encode, decode and the like: values as codes of a byte with a scale for each 256, and back; sign: of
+//   a bit, with one for each 64
+// - select 1 %: the largest of normally distributed values
 //
 // Sizes of an operand: 16 KiB (in L1), 256 KiB (in L2) and 64 MiB. GB/s counts the bytes of one operand (the
 // f32 side of a conversion), best of 15 measurements.
@@ -24,10 +24,12 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "core/select_scratch.h"
 #include "kernels/host_ops.h"
 #include "support/kernels_reference.h"
 
@@ -179,6 +181,7 @@ struct CodeWork {
   BlockCode code = BlockCode::kInt8;
   bool decode = false;
   bool stochastic = false;
+  uint32_t block = 256;
 };
 
 constexpr CodeWork kCodeWorks[] = {
@@ -187,6 +190,8 @@ constexpr CodeWork kCodeWorks[] = {
     {.name = "int8 decode", .decode = true},
     {.name = "e4m3 encode", .code = BlockCode::kE4m3},
     {.name = "e4m3 decode", .code = BlockCode::kE4m3, .decode = true},
+    {.name = "sign encode", .code = BlockCode::kSign, .block = 64},
+    {.name = "sign decode", .code = BlockCode::kSign, .decode = true, .block = 64},
 };
 
 // Values between 1/251 and 1, their codes and scales.
@@ -195,24 +200,28 @@ class CodeRun {
   CodeRun(const CodeWork& work, uint64_t count)
       : values_(fractions(Dtype::kF32, count, 0)),
         codes_(count),
-        scales_((count + 255) / 256 * sizeof(float)) {
+        scales_((count + work.block - 1) / work.block * sizeof(float)) {
     to_.code = from_.code = work.code;
     to_.values = from_.values = reinterpret_cast<float*>(values_.data);
     to_.scales = reinterpret_cast<float*>(scales_.data);
     from_.scales = to_.scales;
     from_.codes = to_.codes = codes_.data;
     to_.count = from_.count = count;
+    to_.block = from_.block = work.block;
     to_.stochastic = work.stochastic;
   }
   void encode(const DeviceOps& ops) const { ops.quantize(to_); }
   void decode(const DeviceOps& ops) const { ops.dequantize(from_); }
-  // No value comes back with an error of more than a part in 14 of its block's largest.
+  // No value comes back with an error of more than a part in 14 of its block's largest; signs stay.
   bool correct(const DeviceOps& ops) {
     const std::vector<float> before(to_.values, to_.values + to_.count);
     encode(ops);
     decode(ops);
     for (uint64_t i = 0; i < to_.count; i++) {
-      if (!(std::fabs(to_.values[i] - before[i]) <= 1.0f / 14)) return false;
+      const float value = to_.values[i];
+      const bool good =
+          to_.code == BlockCode::kSign ? value > 0 && value <= 1 : std::fabs(value - before[i]) <= 1.0f / 14;
+      if (!good) return false;
     }
     return true;
   }
@@ -227,6 +236,47 @@ double gigabytes_per_second(const DeviceOps& ops, const CodeWork& work, uint64_t
   CodeRun run(work, bytes / sizeof(float));
   run.encode(ops);
   return gigabytes_per_second(bytes, [&] { work.decode ? run.decode(ops) : run.encode(ops); });
+}
+
+struct SelectWork {
+  const char* name;
+  uint64_t one_in;
+};
+
+constexpr SelectWork kSelectWorks[] = {{"select 0.1 %", 1000}, {"select 1 %", 100}, {"select 10 %", 10}};
+
+class SelectRun {
+ public:
+  SelectRun(const SelectWork& work, uint64_t count)
+      : values_(count),
+        selected_(count / work.one_in),
+        scratch_(select_host_scratch(count, count / work.one_in)) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (float& value : values_) value = normal(random);
+  }
+  void once(const DeviceOps& ops) {
+    ops.select({values_.data(), values_.size(), selected_.size(), selected_.size(), selected_.data(), false,
+                scratch_.data()});
+  }
+  // As many values are as large as the smallest one that was taken.
+  bool correct(const DeviceOps& ops) {
+    once(ops);
+    float least = INFINITY;
+    for (const Selected& one : selected_) least = std::min(least, std::fabs(one.value));
+    const auto reaches = [&](float value) { return std::fabs(value) >= least; };
+    return static_cast<size_t>(std::count_if(values_.begin(), values_.end(), reaches)) == selected_.size();
+  }
+
+ private:
+  std::vector<float> values_;
+  std::vector<Selected> selected_;
+  std::vector<uint32_t> scratch_;
+};
+
+double gigabytes_per_second(const DeviceOps& ops, const SelectWork& work, uint64_t bytes) {
+  SelectRun run(work, bytes / sizeof(float));
+  return gigabytes_per_second(bytes, [&] { run.once(ops); });
 }
 
 // A line of the table; false if results are wrong.
@@ -247,6 +297,9 @@ bool measure(const DeviceOps& ops) {
   }
   for (const CodeWork& work : kCodeWorks) {
     if (!measure(ops, work, work.name, CodeRun(work, 4099).correct(ops))) return false;
+  }
+  for (const SelectWork& work : kSelectWorks) {
+    if (!measure(ops, work, work.name, SelectRun(work, 40'099).correct(ops))) return false;
   }
   return true;
 }

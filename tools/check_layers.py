@@ -23,7 +23,7 @@ LAYERS = {
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "form.h", "registry.h"]
-HOOK_SEES = ["base/", "core/hook.h", "core/device.h", "common/"]  # hooks/common
+HOOK_SEES = ["base/", "core/hook.h", "core/device.h", "core/select_scratch.h", "common/"]  # hooks/common
 
 # What: pattern in code without comments and strings, files that may.
 STATEMENT = r"(?:^|[;{}):?]|\belse\b|\breturn\b)\s*(?:std::|::)?"

@@ -17,7 +17,7 @@ class BlockCodec final : public Codec {
   uint64_t piece() const override { return kPiece; }
   uint64_t bytes(uint64_t slice) const override { return scales_bytes(slice) + codes_bytes(slice); }
   void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual, uint64_t seed,
-              std::byte* to) const override {
+              std::byte* to, std::byte* /*scratch*/) const override {
     QuantizeArgs args;
     args.code = code_;
     args.block = block_;

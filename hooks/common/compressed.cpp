@@ -10,7 +10,7 @@ namespace {
 
 // Where things lie for one bucket.
 struct Slices {
-  uint64_t ranks, rank, count, slice, bytes, sent, received;
+  uint64_t ranks, rank, count, slice, bytes, sent, received, work;
 
   Slices(const weft_bucket& bucket, const Codec& codec)
       : ranks(static_cast<uint64_t>(bucket.size)),
@@ -19,10 +19,10 @@ struct Slices {
         slice(round_up((count + ranks - 1) / ranks, codec.unit())),
         bytes(codec.bytes(slice)),
         sent(values_bytes(bucket)),
-        received(sent + round_up(ranks * bytes, 64)) {}
+        received(sent + round_up(ranks * bytes, 64)),
+        work(received + round_up(ranks * bytes, 64)) {}
   uint64_t begin(uint64_t r) const { return std::min(r * slice, count); }
   uint64_t length(uint64_t r) const { return std::min(slice, count - begin(r)); }
-  uint64_t end_of_scratch() const { return received + ranks * bytes; }
 };
 
 class Compressed final : public StatefulHook {
@@ -38,7 +38,7 @@ class Compressed final : public StatefulHook {
     state_.set_rank(bucket.rank, bucket.size);
     if (settings_.feedback) plan_errors(state_, bucket);
     const Slices at(bucket, *codec_);
-    plan->scratch_bytes = at.end_of_scratch();
+    plan->scratch_bytes = at.work + codec_->scratch_bytes(at.slice);
     plan->collective_count = 2;
     for (uint32_t k = 0; k < 2; k++) {
       weft_hook_collective& c = plan->collectives[k];
@@ -57,10 +57,10 @@ class Compressed final : public StatefulHook {
     auto* const scratch = static_cast<std::byte*>(bucket.scratch);
     switch (stage->index) {
       case 0:
-        encode_contributions(bucket, at, scratch + at.sent);
+        encode_contributions(bucket, at, scratch);
         break;
       case 1:
-        reduce_own(bucket, at, scratch + at.received);
+        reduce_own(bucket, at, scratch);
         break;
       default:
         decode_means(bucket, at, scratch + at.received);
@@ -79,7 +79,7 @@ class Compressed final : public StatefulHook {
     if (length == 0) work(0, at.begin(r), 0);  // a slice of nothing is encoded as well
   }
 
-  void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* to) {
+  void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* scratch) {
     float* const values = values_of(bucket);
     for (uint64_t r = 0; r < at.ranks; r++) {
       const uint64_t seed_of_slice = seed(bucket, at.rank, r);
@@ -87,13 +87,14 @@ class Compressed final : public StatefulHook {
         load_values(host_, bucket, begin, count);
         if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values + begin);
         codec_->encode(values + begin, first, count, at.slice, settings_.feedback, seed_of_slice,
-                       to + r * at.bytes);
+                       scratch + at.sent + r * at.bytes, scratch + at.work);
         if (settings_.feedback) keep_errors(state_, bucket, begin, count, values + begin);
       });
     }
   }
 
-  void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* received) {
+  void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* scratch) {
+    std::byte* const received = scratch + at.received;
     const uint64_t seed_of_mean = seed(bucket, at.rank, at.ranks);
     each_piece(at, at.rank, [&](uint64_t first, uint64_t begin, uint64_t count) {
       float* const sum = values_of(bucket) + begin;
@@ -102,7 +103,7 @@ class Compressed final : public StatefulHook {
       }
       copy(host_, Dtype::kF32, sum, Dtype::kF32, sum, count, 1.0 / bucket.divisor);
       codec_->encode(sum, first, count, at.slice, settings_.feedback, seed_of_mean,
-                     received + at.rank * at.bytes);
+                     received + at.rank * at.bytes, scratch + at.work);
       if (!settings_.feedback) return;
       keep_more_errors(host_, state_, bucket, begin, count, sum, bucket.divisor);
     });

@@ -25,10 +25,12 @@ class Codec {
   virtual uint64_t piece() const { return 0; }
   // Of an encoded slice of so many values; a multiple of 4.
   virtual uint64_t bytes(uint64_t slice) const = 0;
+  // Of memory for encoding such a slice.
+  virtual uint64_t scratch_bytes(uint64_t /*slice*/) const { return 0; }
   // Encode `count` values, a piece: those from `first` on of a slice, which begins at `to`. With residual:
-  // values become what is lost, finite in any case.
+  // values become what is lost, finite in any case. scratch: aligned to 64 bytes.
   virtual void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual,
-                      uint64_t seed, std::byte* to) const = 0;
+                      uint64_t seed, std::byte* to, std::byte* scratch) const = 0;
   // values[i] = what was encoded, or values[i] + that. The bytes may come from another process and be
   // anything.
   virtual void decode(const std::byte* from, uint64_t first, uint64_t count, uint64_t slice, bool add,

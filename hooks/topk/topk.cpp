@@ -4,11 +4,11 @@
 #include <cmath>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "common/bucket.h"
 #include "common/compressed.h"
 #include "common/options.h"
+#include "core/select_scratch.h"
 
 namespace weft::hook_topk {
 namespace {
@@ -19,8 +19,11 @@ class TopK final : public Codec {
   TopK(double ratio, const DeviceOps& host) : ratio_(ratio), host_(host) {}
 
   uint64_t bytes(uint64_t slice) const override { return most(slice) * sizeof(Selected); }
+  uint64_t scratch_bytes(uint64_t slice) const override {
+    return select_host_scratch(slice, most(slice)) * sizeof(uint32_t);
+  }
   void encode(float* values, uint64_t /*first*/, uint64_t count, uint64_t slice, bool residual,
-              uint64_t /*seed*/, std::byte* to) const override {
+              uint64_t /*seed*/, std::byte* to, std::byte* scratch) const override {
     SelectArgs args;
     args.values = values;
     args.count = count;
@@ -28,8 +31,7 @@ class TopK final : public Codec {
     args.room = most(slice);
     args.selected = reinterpret_cast<Selected*>(to);
     args.residual = residual;
-    scratch_.resize(std::max<size_t>(scratch_.size(), select_scratch(slice)));
-    args.scratch = scratch_.data();
+    args.scratch = reinterpret_cast<uint32_t*>(scratch);
     host_.select(args);
   }
   void decode(const std::byte* from, uint64_t /*first*/, uint64_t count, uint64_t slice, bool add,
@@ -49,7 +51,6 @@ class TopK final : public Codec {
 
   const double ratio_;
   const DeviceOps& host_;
-  mutable std::vector<uint32_t> scratch_;
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {

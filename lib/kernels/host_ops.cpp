@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/float_environment.h"
-#include "kernels/select.h"
 #include "kernels/targets.h"
 
 // Compile this file once for each instruction set.
@@ -15,6 +14,7 @@
 #include <hwy/foreach_target.h>
 
 #include "kernels/per_target-inl.h"
+#include "kernels/select-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {

@@ -241,15 +241,19 @@ float mean_magnitude(const float* values, uint64_t count) {
 
 using Eight = hn::CappedTag<float, 8>;
 
-// A byte of signs, from 8 values.
-HWY_INLINE uint8_t signs_of(const float* values) {
+// A byte of signs, from 8 values; with residual they lose what it stands for.
+HWY_INLINE uint8_t signs_of(float* values, float scale, bool residual) {
   const Eight d;
   const size_t lanes = hn::Lanes(d);
   uint32_t bits = 0;
   for (size_t i = 0; i < 8; i += lanes) {
     uint8_t some[8] = {};
-    hn::StoreMaskBits(d, hn::Lt(hn::LoadU(d, values + i), hn::Zero(d)), some);
+    const auto old = hn::LoadU(d, values + i);
+    const auto negative = hn::Lt(old, hn::Zero(d));
+    hn::StoreMaskBits(d, negative, some);
     bits |= (some[0] & ((1u << lanes) - 1)) << i;
+    if (!residual) continue;
+    hn::StoreU(hn::Sub(old, hn::IfThenElse(negative, hn::Set(d, -scale), hn::Set(d, scale))), d, values + i);
   }
   return static_cast<uint8_t>(bits);
 }
@@ -281,20 +285,20 @@ void quantize_signs(const QuantizeArgs& args) {
   float* scale = args.scales;
   for (uint64_t begin = 0; begin < args.count; begin += args.block, scale++) {
     const uint64_t end = std::min(begin + args.block, args.count);
-    const int32_t largest = largest_bits(args.values + begin, end - begin);
-    *scale = mean_magnitude(args.values + begin, end - begin);
-    const bool lose = largest >= kInfinity || !(*scale < std::numeric_limits<float>::infinity());
-    if (lose) *scale = std::bit_cast<float>(kNanBits32);
-    if (std::bit_cast<float>(largest) < kSmallest) *scale = 0;
-    const float kept = *scale;
+    float mean = mean_magnitude(args.values + begin, end - begin);
+    // Also if a value is infinite or NaN: magnitudes do not cancel out.
+    const bool lose = !(mean < std::numeric_limits<float>::infinity());
+    if (lose) mean = std::bit_cast<float>(kNanBits32);
+    // A mean is at most the largest, but for rounding.
+    if (mean < 2 * kSmallest &&
+        std::bit_cast<float>(largest_bits(args.values + begin, end - begin)) < kSmallest) {
+      mean = 0;
+    }
+    *scale = mean;
+    const bool residual = args.residual && !lose;
     for (uint64_t i = begin; i < end; i += 8) {
-      eight_of(args.values + i, end - i, [&](float* values) {
-        const uint8_t bits = signs_of(values);
-        args.codes[i / 8] = std::byte{bits};
-        if (args.residual && !lose) {
-          with_signs(bits, kept, values, [](auto, auto old, auto v) { return hn::Sub(old, v); });
-        }
-      });
+      eight_of(args.values + i, end - i,
+               [&](float* values) { args.codes[i / 8] = std::byte{signs_of(values, mean, residual)}; });
     }
     if (args.residual && lose) std::fill(args.values + begin, args.values + end, 0.0f);
   }

@@ -1,63 +1,176 @@
-#include "kernels/select.h"
-
+// The largest of many values, for every instruction set; which ones they are does not depend on it. Called
+// through host_ops.cpp.
+//
+// A sample tells of a magnitude that somewhat more values reach than are taken. One pass over the values
+// collects these candidates; the smallest magnitude that is taken is found among them, digit by digit. Where
+// the sample told wrong, so that candidates are too few or do not fit into scratch, every value is one.
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 
+#include "base/splitmix.h"
+#include "core/select_scratch.h"
+#include "kernels/targets.h"
+
+// Compile this file once for each instruction set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/select.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/elements-inl.h"
+#include "kernels/select-inl.h"
+
+HWY_BEFORE_NAMESPACE();
 namespace weft {
+namespace HWY_NAMESPACE {
 namespace {
 
+constexpr uint32_t kInfinity = 0x7F800000;
+constexpr uint64_t kNoRoom = UINT64_MAX;
+
+// As bits, which are in the order of magnitudes; a NaN is larger than all.
 uint32_t magnitude_of(float value) {
   return std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-// The k-th largest magnitude as bits (a NaN is larger than all), and how many values of just that magnitude
-// are among the k largest. By its upper 16 bits first, then by the lower.
-struct Threshold {
-  uint32_t bits = 0;
-  uint64_t equal = 0;
+// Scratch: bins of a histogram, then candidates or a sample.
+struct Room {
+  uint32_t* bins;
+  uint32_t* places;
+  uint32_t* magnitudes;
+  uint64_t size;
 
-  explicit Threshold(const SelectArgs& args) : equal(args.take) {
-    const uint32_t upper = find(args, 0, 16) << 16;
-    bits = upper | find(args, upper, 0);
-  }
-
- private:
-  // The digit (16 bits at `shift`) of the equal-th largest of those that have the digits `above`; equal
-  // becomes its place among those with that digit.
-  uint32_t find(const SelectArgs& args, uint32_t above, int shift) {
-    uint32_t* const histogram = args.scratch;
-    std::fill_n(histogram, kSelectBins, 0);
-    for (uint64_t i = 0; i < args.count; i++) {
-      const uint32_t magnitude = magnitude_of(args.values[i]);
-      if (shift == 0 && (magnitude ^ above) >> 16 != 0) continue;
-      histogram[magnitude >> shift & 0xFFFF]++;
-    }
-    uint32_t digit = kSelectBins - 1;
-    while (digit > 0 && histogram[digit] < equal) equal -= histogram[digit--];
-    return digit;
+  explicit Room(const SelectArgs& args)
+      : bins(args.scratch), places(bins + kSelectHostBins), size(select_candidates(args.count, args.take)) {
+    magnitudes = places + size;
   }
 };
 
-}  // namespace
+// What there is to choose from.
+struct Every {
+  const float* values;
+  uint64_t count;
+  uint32_t place(uint64_t i) const { return static_cast<uint32_t>(i); }
+  uint32_t magnitude(uint64_t i) const { return magnitude_of(values[i]); }
+};
+struct Candidates {
+  const uint32_t *places, *magnitudes;
+  uint64_t count;
+  uint32_t place(uint64_t i) const { return places[i]; }
+  uint32_t magnitude(uint64_t i) const { return magnitudes[i]; }
+};
 
-void select_largest(const SelectArgs& args) {
-  uint64_t used = 0;
-  if (args.take > 0) {
-    Threshold threshold(args);
-    for (uint64_t i = 0; i < args.count && used < args.take; i++) {
-      const uint32_t magnitude = magnitude_of(args.values[i]);
-      if (magnitude < threshold.bits || (magnitude == threshold.bits && threshold.equal == 0)) continue;
-      if (magnitude == threshold.bits) threshold.equal--;
-      args.selected[used++] = {static_cast<uint32_t>(i), args.values[i]};
-      if (args.residual) args.values[i] = 0;
+// The k-th largest magnitude, and how many of just that one are among the k largest.
+struct Threshold {
+  uint32_t bits = 0;
+  uint64_t equal = 0;
+};
+template <class Some>
+Threshold largest(const Some& some, uint64_t k, uint32_t* bins) {
+  struct Digit {
+    int shift, bits;
+  };
+  constexpr Digit kDigits[] = {{20, 11}, {10, 10}, {0, 10}};
+  static_assert(1u << kDigits[0].bits == kSelectHostBins);
+  Threshold found{0, k};
+  for (const Digit& digit : kDigits) {
+    const uint32_t last = (1u << digit.bits) - 1;
+    const int known = digit.shift + digit.bits;
+    std::fill_n(bins, last + 1, 0);
+    for (uint64_t i = 0; i < some.count; i++) {
+      const uint32_t magnitude = some.magnitude(i);
+      if ((magnitude ^ found.bits) >> known == 0) bins[magnitude >> digit.shift & last]++;
     }
+    uint32_t value = last;
+    while (value > 0 && bins[value] < found.equal) found.equal -= bins[value--];
+    found.bits |= value << digit.shift;
   }
-  for (; used < args.room; used++) args.selected[used] = {kNoPlace, 0};
-  if (!args.residual) return;
-  // More infinities than are taken have been told of; they are not kept.
-  for (uint64_t i = 0; i < args.count; i++)
-    args.values[i] = std::isfinite(args.values[i]) ? args.values[i] : 0;
+  return found;
 }
 
+// A magnitude that most likely `take` values reach, and not many more: of a random value in each of many
+// stretches, three standard deviations below what is expected.
+uint32_t bound_of(const SelectArgs& args, const Room& room) {
+  if (args.take == 0) return kInfinity;
+  const uint64_t size = std::min<uint64_t>(args.count / 16, kSelectSampled);
+  uint32_t* const sample = room.places;
+  SplitMix64 random(args.count);
+  for (uint64_t i = 0; i < size; i++) {
+    const uint64_t begin = i * args.count / size, end = (i + 1) * args.count / size;
+    sample[i] = magnitude_of(args.values[begin + ((random.next() >> 32) * (end - begin) >> 32)]);
+  }
+  const double expected =
+      static_cast<double>(size) * static_cast<double>(args.take) / static_cast<double>(args.count);
+  const auto k = static_cast<uint64_t>(expected + 3 * std::sqrt(expected)) + 4;
+  if (k >= size) return 0;
+  return std::min(largest(Candidates{sample, sample, size}, k, room.bins).bits, kInfinity);
+}
+
+// The values whose magnitude is at least `bound`, into room; how many, or kNoRoom.
+uint64_t collect(const SelectArgs& args, uint32_t bound, const Room& room) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d);
+  const auto below = hn::Set(di, static_cast<int32_t>(bound) - 1);
+  const auto mask = hn::Set(di, 0x7FFFFFFF);
+  const auto iota = hn::Iota(du, 0);
+  uint64_t used = 0;
+  uint64_t i = 0;
+  for (; i + lanes <= args.count; i += lanes) {
+    const auto magnitude = hn::And(hn::BitCast(di, hn::LoadU(d, args.values + i)), mask);
+    const auto reaches = hn::Gt(magnitude, below);
+    if (hn::AllFalse(di, reaches)) continue;
+    if (used + lanes > room.size) return kNoRoom;
+    const auto places = hn::Add(hn::Set(du, static_cast<uint32_t>(i)), iota);
+    hn::CompressStore(hn::BitCast(du, magnitude), hn::RebindMask(du, reaches), du, room.magnitudes + used);
+    used += hn::CompressStore(places, hn::RebindMask(du, reaches), du, room.places + used);
+  }
+  for (; i < args.count; i++) {
+    const uint32_t magnitude = magnitude_of(args.values[i]);
+    if (magnitude < bound) continue;
+    if (used == room.size) return kNoRoom;
+    room.magnitudes[used] = magnitude;
+    room.places[used++] = static_cast<uint32_t>(i);
+  }
+  return used;
+}
+
+// Every value that is taken, or is not finite, is among them.
+template <class Some>
+void take_of(const SelectArgs& args, const Some& some, uint32_t* bins) {
+  Threshold threshold{UINT32_MAX, 0};
+  if (args.take > 0) threshold = largest(some, args.take, bins);
+  uint64_t used = 0;
+  for (uint64_t i = 0; i < some.count; i++) {
+    const uint32_t magnitude = some.magnitude(i);
+    const bool equal = magnitude == threshold.bits && threshold.equal > 0;
+    const bool taken = magnitude > threshold.bits || equal;
+    if (!taken && magnitude < kInfinity) continue;
+    const uint32_t place = some.place(i);
+    if (taken) args.selected[used++] = {place, args.values[place]};
+    if (equal) threshold.equal--;
+    // More infinities than are taken have been told of; they are not kept.
+    if (args.residual) args.values[place] = 0;
+  }
+  std::fill(args.selected + used, args.selected + args.room, Selected{kNoPlace, 0});
+}
+
+}  // namespace
+
+void select_largest(const SelectArgs& given) {
+  const SelectArgs args = given;
+  const Room room(args);
+  if (args.count >= kSelectSampled) {
+    const uint64_t found = collect(args, bound_of(args, room), room);
+    if (found != kNoRoom && found >= args.take) {
+      return take_of(args, Candidates{room.places, room.magnitudes, found}, room.bins);
+    }
+  }
+  take_of(args, Every{args.values, args.count}, room.bins);
+}
+
+}  // namespace HWY_NAMESPACE
 }  // namespace weft
+HWY_AFTER_NAMESPACE();

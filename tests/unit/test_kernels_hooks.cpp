@@ -1,14 +1,18 @@
-// lib/kernels for hooks and norms: codes with scales, products with thin factors, sums of squares, against
-// plain loops, and the same bits on every instruction set that this machine has.
+// lib/kernels for hooks and norms: codes with scales, products with thin factors, sums of squares, the
+// largest values, against plain loops, and the same bits on every instruction set that this machine has.
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
+#include "base/splitmix.h"
+#include "core/select_scratch.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 
@@ -39,16 +43,17 @@ std::vector<float> normal_values(uint64_t count, uint32_t seed) {
   return values;
 }
 
+template <class T>
+bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+}
+
 struct Coded {
   std::vector<float> scales, residual, decoded;
   std::vector<std::byte> codes;
   bool operator==(const Coded& other) const {
-    const auto same = [](const auto& a, const auto& b) {
-      return a.size() == b.size() &&
-             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
-    };
-    return same(scales, other.scales) && same(residual, other.residual) && same(decoded, other.decoded) &&
-           same(codes, other.codes);
+    return same_bytes(scales, other.scales) && same_bytes(residual, other.residual) &&
+           same_bytes(decoded, other.decoded) && same_bytes(codes, other.codes);
   }
 };
 
@@ -280,5 +285,81 @@ TEST_CASE("sums of squares say whether all values are finite, also where the sum
     CHECK(ops->squares(floats).finite);
     narrow[3] = -std::numeric_limits<float>::infinity();
     CHECK_FALSE(ops->squares(floats).finite);
+  }
+}
+
+namespace {
+
+struct Chosen {
+  std::vector<Selected> selected;
+  std::vector<float> left;
+  bool operator==(const Chosen& other) const {
+    return same_bytes(selected, other.selected) && same_bytes(left, other.left);
+  }
+};
+
+Chosen chosen(const DeviceOps& ops, const std::vector<float>& values, uint64_t take, bool residual) {
+  Chosen out{std::vector<Selected>(take + 3), values};
+  std::vector<uint32_t> scratch(select_host_scratch(values.size(), take));
+  ops.select({out.left.data(), values.size(), take, take + 3, out.selected.data(), residual, scratch.data()});
+  return out;
+}
+
+// The same by sorting everything.
+Chosen chosen_by_sorting(const std::vector<float>& values, uint64_t take, bool residual) {
+  const auto magnitude = [&](uint32_t place) { return std::bit_cast<uint32_t>(std::fabs(values[place])); };
+  std::vector<uint32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return magnitude(a) > magnitude(b); });
+  order.resize(take);
+  std::sort(order.begin(), order.end());
+  Chosen out{{}, values};
+  for (const uint32_t place : order) out.selected.push_back({place, values[place]});
+  out.selected.resize(take + 3, {kNoPlace, 0.0f});
+  if (!residual) return out;
+  for (const uint32_t place : order) out.left[place] = 0;
+  for (float& value : out.left) value = std::isfinite(value) ? value : 0;
+  return out;
+}
+
+// Values of which many are equal, or none, or infinite, or in order.
+std::vector<std::vector<float>> values_to_choose_from(uint64_t count) {
+  std::vector<std::vector<float>> all(7, normal_values(count, 21));
+  for (uint64_t i = 0; i < count; i++) {
+    all[1][i] = i % 3 == 0 ? 0.5f : -0.5f;
+    all[2][i] = i % 200 == 7 ? all[2][i] : 0.0f;  // fewer than are taken
+    if (i % 7 == 3) all[3][i] = std::numeric_limits<float>::infinity();
+    if (i % 5000 == 17) all[4][i] = i % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();
+    all[5][i] = static_cast<float>(i) * 0x1p-140f;  // in order, from 0 over denormal ones
+  }
+  // Of the places that are looked at first some have large values, and no others.
+  const uint64_t looks = std::min<uint64_t>(count / 16, kSelectSampled);
+  SplitMix64 random(count);
+  for (uint64_t i = 0; i < std::min<uint64_t>(looks, 60); i++) {
+    const uint64_t begin = i * count / looks, end = (i + 1) * count / looks;
+    all[6][begin + ((random.next() >> 32) * (end - begin) >> 32)] = 100.0f;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the largest values are those of sorting, of equals the first, on every instruction set") {
+  const auto tables = all_ops();
+  for (const uint64_t count : {0, 1, 10, 4099, 8191, 8192, 20'011}) {
+    const auto lists = values_to_choose_from(count);
+    for (size_t kind = 0; kind < lists.size(); kind++) {
+      for (const uint64_t take :
+           {uint64_t{0}, count / 1000, count / 300, count / 100, count / 10, count / 2, count}) {
+        for (const bool residual : {false, true}) {
+          const Chosen expected = chosen_by_sorting(lists[kind], take, residual);
+          for (const DeviceOps* ops : tables) {
+            INFO(ops->name << ": " << take << " of " << count << ", list " << kind);
+            REQUIRE(chosen(*ops, lists[kind], take, residual) == expected);
+          }
+        }
+      }
+    }
   }
 }
