@@ -3,7 +3,9 @@
 //
 // Scaled before it is cast, so that neither the cast nor a sum overflows where the mean does not; the hook
 // inside then sees a divisor of 1, and its averages are sums. order=ddp casts first and divides in 16 bits,
-// as DistributedDataParallel's hooks do.
+// as DistributedDataParallel's hooks do. A hook inside that sends nothing, or averages over all ranks where
+// it has a communicator of its own or none later (post_local_sgd), leaves gradients that nobody divides:
+// these are cast as they are, and its averages are averages.
 #include <map>
 #include <memory>
 #include <string>
@@ -41,12 +43,16 @@ class Cast final : public Hook {
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     if (bucket.entries != nullptr) return inner_->plan(bucket, plan);
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
-    const weft_bucket narrow = narrowed(bucket);
+    const weft_bucket narrow = narrowed(bucket, true);
     weft_hook_plan inside{};
     inside.struct_size = sizeof inside;
     WEFT_TRY(inner_->plan(narrow, &inside));
     if (inside.scratch_bytes > kMostScratch || inside.collective_count > WEFT_HOOK_COLLECTIVES) {
       return wrong("too much scratch or too many collectives");
+    }
+    bool scaled = inside.collective_count > 0;
+    for (uint32_t k = 0; k < inside.collective_count; k++) {
+      scaled &= (inside.collectives[k].flags & WEFT_HOOK_COLLECTIVE_WORLD) == 0;
     }
     const uint64_t before = narrow_bytes(bucket);
     const uint64_t room[] = {bucket.count * 2, inside.scratch_bytes};
@@ -55,13 +61,12 @@ class Cast final : public Hook {
     for (uint32_t k = 0; k < inside.collective_count; k++) {
       weft_hook_collective& c = plan->collectives[k];
       c = inside.collectives[k];
-      if ((c.flags & WEFT_HOOK_COLLECTIVE_WORLD) != 0) return wrong("collectives over two communicators");
       const auto ranks = static_cast<uint64_t>(bucket.size);
       const bool wide_src = c.coll == WEFT_COLL_REDUCE_SCATTER || c.coll == WEFT_COLL_ALL_TO_ALL;
       const bool wide_dst = c.coll == WEFT_COLL_ALL_GATHER || c.coll == WEFT_COLL_ALL_TO_ALL;
       WEFT_TRY(move(room, before, wide_src ? ranks : 1, c, &c.src_space, &c.src_offset_bytes));
       WEFT_TRY(move(room, before, wide_dst ? ranks : 1, c, &c.dst_space, &c.dst_offset_bytes));
-      if (c.op == WEFT_OP_AVG) c.op = WEFT_OP_SUM;  // what is cast is scaled already
+      if (scaled && c.op == WEFT_OP_AVG) c.op = WEFT_OP_SUM;  // what is cast is scaled already
     }
     weft_hook_collective result{};
     result.dtype = static_cast<int32_t>(settings_.dtype);
@@ -69,15 +74,15 @@ class Cast final : public Hook {
     result.src_space = inside.result_space;
     result.src_offset_bytes = inside.result_offset_bytes;
     WEFT_TRY(move(room, before, 1, result, &result.src_space, &result.src_offset_bytes));
-    placed_[bucket.params[0].name] = {result.src_offset_bytes, inside.collective_count};
+    placed_[bucket.params[0].name] = {result.src_offset_bytes, inside.collective_count, scaled};
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
     if (bucket.entries != nullptr) return inner_->stage(bucket, stage);
     const Placed& placed = placed_[bucket.params[0].name];
-    if (stage->index == 0) cast_down(bucket);
-    weft_bucket narrow = narrowed(bucket);
+    if (stage->index == 0) cast_down(bucket, placed.scaled);
+    weft_bucket narrow = narrowed(bucket, placed.scaled);
     WEFT_TRY(inner_->stage(narrow, stage));
     if (stage->index < placed.collectives) return {};
     if (stage->pending != 0) {
@@ -91,7 +96,8 @@ class Cast final : public Hook {
 
   Status replan(uint64_t buckets) override { return inner_->replan(buckets); }
   Status join(const weft_bucket& bucket) override {
-    return inner_->join(bucket.entries != nullptr ? bucket : narrowed(bucket));
+    if (bucket.entries != nullptr) return inner_->join(bucket);
+    return inner_->join(narrowed(bucket, placed_[bucket.params[0].name].scaled));
   }
   Status rebind(int rank, int size) override { return inner_->rebind(rank, size); }
   Status save(Bytes* state) override { return inner_->save(state); }
@@ -104,27 +110,27 @@ class Cast final : public Hook {
   }
 
  private:
-  // Of a bucket: where the inner hook leaves its result in the scratch, and its collectives.
+  // Of a bucket: where the inner hook leaves its result in the scratch, its collectives, and whether what it
+  // sees is divided.
   struct Placed {
     uint64_t result = 0;
     uint32_t collectives = 0;
+    bool scaled = true;
   };
 
   static std::byte* scratch(const weft_bucket& bucket) { return static_cast<std::byte*>(bucket.scratch); }
-  static uint64_t narrow_bytes(const weft_bucket& bucket) {
-    return (bucket.count * 2 + kAlignment - 1) / kAlignment * kAlignment;
-  }
+  static uint64_t narrow_bytes(const weft_bucket& bucket) { return round_up(bucket.count * 2, kAlignment); }
   Status wrong(const std::string& what) const {
     return Status::error(Code::kArg,
                          cat("hook '", inner_->name(), "' inside '", settings_.name, "': ", what));
   }
 
   // The bucket as the inner hook sees it: it lies where the scratch begins, and its own scratch after it.
-  weft_bucket narrowed(const weft_bucket& bucket) {
+  weft_bucket narrowed(const weft_bucket& bucket, bool scaled) {
     weft_bucket narrow = bucket;
     narrow.struct_size = sizeof narrow;
     narrow.dtype = static_cast<int32_t>(settings_.dtype);
-    narrow.divisor = 1;
+    if (scaled) narrow.divisor = 1;
     if (bucket.scratch != nullptr) {
       narrow.buffer = bucket.scratch;
       narrow.scratch = scratch(bucket) + narrow_bytes(bucket);
@@ -152,8 +158,8 @@ class Cast final : public Hook {
     return {};
   }
 
-  void cast_down(const weft_bucket& bucket) const {
-    const double scale = 1.0 / bucket.divisor;
+  void cast_down(const weft_bucket& bucket, bool scaled) const {
+    const double scale = scaled ? 1.0 / bucket.divisor : 1.0;
     convert(static_cast<const std::byte*>(bucket.buffer), dtype_of(bucket), scratch(bucket), settings_.dtype,
             bucket.count, settings_.ddp_order ? 1.0 : scale);
     if (!settings_.ddp_order) return;

@@ -5,10 +5,14 @@
 #include <weft/weft.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
 #include "base/dtype.h"
+#include "base/round_up.h"
+#include "base/splitmix.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "common/state.h"
@@ -21,9 +25,6 @@ inline Dtype dtype_of(const weft_bucket& bucket) {
 }
 inline std::span<const weft_bucket_param> params_of(const weft_bucket& bucket) {
   return {bucket.params, bucket.param_count};
-}
-inline uint64_t round_up(uint64_t value, uint64_t to) {
-  return (value + to - 1) / to * to;
 }
 
 // Bytes of scratch that hold the values of a bucket of another dtype; 0 for f32. A multiple of 64.
@@ -119,6 +120,36 @@ inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft
             [&](float* error, uint64_t at, uint64_t n) { add(host, residual + at, error, n, scale); });
 }
 
+// Whether no value is an infinity or a NaN. A loop of fixed length becomes vectors.
+inline bool all_finite(const float* values, uint64_t count) {
+  constexpr uint64_t kTogether = 256;
+  const auto odd = [](float value) {  // its sign bit: the exponent has ones alone
+    return (std::bit_cast<uint32_t>(value) & 0x7F800000u) + 0x00800000u;
+  };
+  uint32_t any = 0;
+  uint64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether) {
+    for (uint64_t k = 0; k < kTogether; k++) any |= odd(values[i + k]);
+  }
+  for (; i < count; i++) any |= odd(values[i]);
+  return any >> 31 == 0;
+}
+// to[i] = from[i], or 0 instead of an infinity or a NaN; false if there was one. Disjoint or identical.
+inline bool copy_finite(const float* from, uint64_t count, float* to) {
+  constexpr uint64_t kTogether = 4096;
+  bool all = true;
+  for (uint64_t begin = 0; begin < count; begin += kTogether) {
+    const uint64_t end = std::min(begin + kTogether, count);
+    if (all_finite(from + begin, end - begin)) {
+      if (from != to) std::copy(from + begin, from + end, to + begin);
+      continue;
+    }
+    all = false;
+    for (uint64_t i = begin; i < end; i++) to[i] = std::isfinite(from[i]) ? from[i] : 0;
+  }
+  return all;
+}
+
 inline Status check_floats(const char* hook, const weft_bucket& bucket) {
   if (is_float(dtype_of(bucket))) return {};
   return Status::error(Code::kUnsupported,
@@ -126,12 +157,9 @@ inline Status check_floats(const char* hook, const weft_bucket& bucket) {
                            name(dtype_of(bucket)), " (parameter '", bucket.params[0].name, "')"));
 }
 
-// SplitMix64's finaliser: seeds of stochastic things, from what all of them depend on.
-inline uint64_t mix(uint64_t h) {
-  h += 0x9e3779b97f4a7c15u;
-  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
-  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
-  return h ^ (h >> 31);
+// Seeds of stochastic things, from what all of them depend on.
+constexpr uint64_t mix(uint64_t h) {
+  return scramble(h + kSplitMixStep);
 }
 // The same for a parameter, whatever bucket it lies in.
 inline uint64_t mix(uint64_t h, const char* text) {

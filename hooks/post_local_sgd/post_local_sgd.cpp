@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/bucket.h"
 #include "common/options.h"
 #include "common/stateful.h"
 
@@ -20,11 +21,11 @@ struct Settings {
 
 class PostLocalSgd final : public StatefulHook {
  public:
-  PostLocalSgd(Settings settings, std::shared_ptr<Log> log)
-      : StatefulHook(std::move(log)), settings_(std::move(settings)) {}
+  PostLocalSgd(Settings settings, const HookArgs& args)
+      : StatefulHook(args.log), settings_(std::move(settings)), host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
-  StageKind stage_kind() const override { return StageKind::kNothing; }
+  StageKind stage_kind() const override { return settings_.local ? StageKind::kNothing : StageKind::kFinite; }
   bool equal_results() const override { return false; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
@@ -45,13 +46,22 @@ class PostLocalSgd final : public StatefulHook {
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
     const uint32_t runs = state_.iteration(bucket) < settings_.start ? kAll : kLocal;
     stage->dynamic_count = stage->index == runs ? 1 : 0;
+    if (!settings_.local && runs == kLocal && stage->index == kLocal) share(bucket);
     return {};
   }
 
  private:
   static constexpr uint32_t kAll = 0, kLocal = 1;  // collectives
 
+  // What nobody averages is divided by its micro-batches all the same, and by what else there is in the
+  // divisor: the ranks' results have the mean that an all-reduce gives.
+  void share(const weft_bucket& bucket) const {
+    const Dtype dtype = dtype_of(bucket);
+    copy(host_, dtype, bucket.buffer, dtype, bucket.buffer, bucket.count, bucket.size / bucket.divisor);
+  }
+
   const Settings settings_;
+  const DeviceOps& host_;
 };
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
@@ -70,7 +80,7 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
         "hook 'post_local_sgd' averages over a communicator of its own from its start on: give one "
         "(weft_hook_params.comm), or local=none");
   }
-  *hook = std::make_shared<PostLocalSgd>(std::move(settings), args.log);
+  *hook = std::make_shared<PostLocalSgd>(std::move(settings), args);
   return {};
 }
 

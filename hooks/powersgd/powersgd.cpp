@@ -1,7 +1,6 @@
 // powersgd: each matrix of gradients M travels as two thin factors (Vogels et al. 2019, "PowerSGD"): P = M Q
 // is averaged and made orthonormal, Q = M^T P is averaged, and everybody has P Q^T. batched_powersgd takes a
-// whole bucket for one square matrix. Listed in the registry; calls are serialised by the engine's drive
-// lock.
+// whole bucket for one square matrix. Listed in the registry; calls never overlap (core/hook.h).
 //
 // Until step `start` buckets travel plain. Then there are two dependent collectives a bucket, not three as in
 // DistributedDataParallel: what is not compressed travels with the Ps. With alternate=1 there is one: a step
@@ -10,7 +9,6 @@
 // Error feedback is local: a rank keeps M - P Q^T of its own last factor, before that is averaged, and
 // nothing of what is sent as it is. DistributedDataParallel keeps the difference from the average, which
 // grows without bound where ranks see different data; feedback=ddp does that.
-#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -244,8 +242,10 @@ class PowerSgd final : public StatefulHook {
       std::copy_n(sent_piece(bucket, piece), piece.count, values(bucket) + piece.offset);
     }
     if (settings_.feedback == Feedback::kDdp) {
+      // The mean of the contributions: inside a cast these are divided already.
+      const double of_mean = bucket.divisor / bucket.size;
       with_errors(bucket, [&](std::vector<float>& error, const float* v) {
-        add(host_, v, error.data(), error.size(), -1.0);
+        add(host_, v, error.data(), error.size(), -of_mean);
         keep(error.data(), &error);
       });
     }
@@ -258,13 +258,11 @@ class PowerSgd final : public StatefulHook {
 
   // The error of a step with infinities or NaNs is none: they have arrived.
   static void keep(const float* residual, std::vector<float>* error) {
-    for (size_t i = 0; i < error->size(); i++) (*error)[i] = std::isfinite(residual[i]) ? residual[i] : 0.0f;
+    copy_finite(residual, error->size(), error->data());
   }
   void keep_factor(std::string_view kind, const Matrix& m, const float* factor, uint64_t count) {
     std::vector<float>& kept = state_.array(kind, m.name, count);
-    bool finite = true;
-    for (uint64_t i = 0; i < count; i++) finite &= std::isfinite(factor[i]);
-    if (finite) {
+    if (all_finite(factor, count)) {
       std::copy_n(factor, count, kept.data());
     } else {
       std::fill(kept.begin(), kept.end(), 0.0f);  // the next step starts from a random one

@@ -63,10 +63,17 @@ class RandomK final : public StatefulHook {
   float* chosen(const weft_bucket& bucket) const {
     return reinterpret_cast<float*>(static_cast<std::byte*>(bucket.scratch) + values_bytes(bucket));
   }
-  // The place of chosen value j: one in each of as many equal stretches.
-  static uint64_t place(const weft_bucket& bucket, uint64_t chosen, uint64_t j, uint64_t seed) {
-    const uint64_t each = bucket.count / chosen, longer = bucket.count % chosen;
-    return j * each + std::min(j, longer) + mix(seed ^ mix(j)) % (each + (j < longer ? 1 : 0));
+  // As many stretches of a bucket as values are chosen, of equal length or one more.
+  struct Stretches {
+    uint64_t each, longer;
+    Stretches(const weft_bucket& bucket, uint64_t chosen)
+        : each(chosen > 0 ? bucket.count / chosen : 0), longer(chosen > 0 ? bucket.count % chosen : 0) {}
+    uint64_t begin(uint64_t j) const { return j * each + std::min(j, longer); }
+    uint64_t length(uint64_t j) const { return each + (j < longer ? 1 : 0); }
+  };
+  // The place of chosen value j, somewhere in stretch j.
+  static uint64_t place(const Stretches& stretches, uint64_t j, uint64_t seed) {
+    return stretches.begin(j) + ((scramble(seed + j * kSplitMixStep) >> 32) * stretches.length(j) >> 32);
   }
 
   // One more value says whether something that cannot wait for its turn, an infinity or a NaN, is among what
@@ -75,28 +82,26 @@ class RandomK final : public StatefulHook {
     float* const values = load_values(host_, bucket);
     if (settings_.feedback) add_errors(host_, state_, bucket, 0, bucket.count, values);
     const uint64_t count = chosen_count(bucket);
+    const Stretches stretches(bucket, count);
     float* const to = chosen(bucket);
     for (uint64_t j = 0; j < count; j++) {
-      float& value = values[place(bucket, count, j, seed)];
+      float& value = values[place(stretches, j, seed)];
       to[j] = value;
       value = 0;
     }
-    to[count] = 0;
-    for (uint64_t i = 0; i < bucket.count; i++) {
-      if (std::isfinite(values[i])) continue;
-      to[count] = std::numeric_limits<float>::quiet_NaN();
-      values[i] = 0;
-    }
+    const bool finite = copy_finite(values, bucket.count, values);
+    to[count] = finite ? 0 : std::numeric_limits<float>::quiet_NaN();
     if (settings_.feedback) keep_errors(state_, bucket, 0, bucket.count, values);
   }
 
   void spread(const weft_bucket& bucket, uint64_t seed) {
     float* const values = values_of(bucket);
     const uint64_t count = chosen_count(bucket);
+    const Stretches stretches(bucket, count);
     const float* const from = chosen(bucket);
     const bool bad = !std::isfinite(from[count]);
     std::fill(values, values + bucket.count, bad ? from[count] : 0.0f);
-    for (uint64_t j = 0; j < count && !bad; j++) values[place(bucket, count, j, seed)] = from[j];
+    for (uint64_t j = 0; j < count && !bad; j++) values[place(stretches, j, seed)] = from[j];
     store_values(host_, bucket);
   }
 

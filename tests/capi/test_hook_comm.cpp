@@ -141,6 +141,33 @@ TEST_CASE("no hook is allreduce, and a cast is the cast around allreduce, bit by
   });
 }
 
+TEST_CASE("a cast around post_local_sgd averages over all ranks, later over the ranks of the hook's own") {
+  Report report;
+  run(4, &report, [&](Rank& r) {
+    weft_comm* pair = part_of(r.comm, r.rank / 2, &report);
+    weft_hook* inner = make_hook(r.context, "post_local_sgd", "start=2", pair, &report);
+    weft_hook_params params = WEFT_HOOK_PARAMS_INIT;
+    params.inner = inner;
+    weft_hook* hook = nullptr;
+    report.expect(weft_hook_create(r.context, "fp16", &params, &hook) == WEFT_OK, "fp16");
+    const auto results = train(r.comm, hook, r.rank, 0, 4, &report);
+    for (int step = 0; step < static_cast<int>(results.size()); step++) {
+      const int first = step < 2 ? 0 : r.rank / 2 * 2, ranks = step < 2 ? 4 : 2;
+      float largest = 0;
+      for (size_t i = 0; i < kCount; i++) {
+        float sum = 0;
+        for (int rank = first; rank < first + ranks; rank++) sum += gradient_of(step, rank, i);
+        const float mean = sum / static_cast<float>(ranks);
+        largest = std::max(largest, std::fabs(results[static_cast<size_t>(step)][i] - mean));
+      }
+      report.expect(largest < 1e-3f, "step " + std::to_string(step));
+    }
+    weft_hook_destroy(&hook);
+    weft_hook_destroy(&inner);
+    weft_comm_destroy(&pair);
+  });
+}
+
 TEST_CASE("a hook over a communicator of its own goes on from its blob and another such communicator") {
   constexpr const char* kHooks[][2] = {{"powersgd", "start=2 rank=2"},
                                        {"int8", "rounding=stochastic"},

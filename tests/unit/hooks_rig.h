@@ -44,6 +44,7 @@ struct Training {
   uint64_t steps = 1;
   Value value = noise;
   RigOptions rig = {.limits = {3000}};
+  uint32_t micro_batches = 1;
   std::function<void(Reducer&)> at_end = nullptr;  // on rank 0
 };
 
@@ -81,7 +82,9 @@ inline Results train(const Model& model, const MakeHook& make, const Training& t
           store(model[i].dtype, training.value(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
         }
       }
-      self.expect(reducer->begin(nullptr), "begin");
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      begin.micro_batches = training.micro_batches;
+      self.expect(reducer->begin(&begin), "begin");
       self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
       self.expect(reducer->finish({}), "finish");
       auto& mine = results[step][static_cast<size_t>(self.rank)];

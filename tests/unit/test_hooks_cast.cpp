@@ -1,4 +1,5 @@
-// Hooks without state: noop, fp16 and bf16, alone and around others; options; optional collectives.
+// Hooks that feed nothing back: noop, post_local_sgd, fp16 and bf16, alone and around others; options;
+// optional collectives.
 #include "hooks_rig.h"
 
 using namespace weft;
@@ -10,10 +11,10 @@ MakeHook made(const std::string& name, const std::string& options = "") {
   return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
 }
 
-MakeHook around(const std::string& name, const std::string& inner) {
+MakeHook around(const std::string& name, const std::string& inner, const std::string& options = "") {
   return [=](std::shared_ptr<Hook>* hook) {
     std::shared_ptr<Hook> inside;
-    WEFT_TRY(built_in(inner, "", &inside));
+    WEFT_TRY(built_in(inner, options, &inside));
     return built_in(name, "", hook, std::move(inside));
   };
 }
@@ -69,6 +70,27 @@ TEST_CASE("a gradient that only its mean fits into f16 does not overflow, unless
   CHECK(std::isinf(train(model, made("fp16", "order=ddp"), training)[0][0][0][0]));
 }
 
+TEST_CASE("a gradient arrives through fp16 down to half the smallest f16 times the ranks, and not below") {
+  const Model model({{"a", {1000}}});
+  constexpr double kSmallest = 0x1p-24;
+  for (const int ranks : {1, 2, 3, 4}) {
+    INFO(ranks << " ranks");
+    Training training;
+    training.ranks = ranks;
+    // Multiples of what the mean can be, alike on all ranks; at the end what is just above and just below.
+    training.value = [=](uint64_t, int, size_t, uint64_t element) {
+      const double k = element < 998 ? static_cast<double>(element) : element == 998 ? 0.51 : 0.49;
+      return k * kSmallest * ranks;
+    };
+    const auto got = train(model, made("fp16"), training)[0][0][0];
+    for (uint64_t k = 0; k < 998 && k * static_cast<uint64_t>(ranks) < 1024; k++) {
+      REQUIRE(got[k] == static_cast<double>(k) * kSmallest * ranks);
+    }
+    CHECK(got[998] == kSmallest * ranks);
+    CHECK(got[999] == 0);
+  }
+}
+
 TEST_CASE("infinities and NaN arrive through casts") {
   const Model model({{"a", {70}}, {"b", {5}}});
   const double inf = std::numeric_limits<double>::infinity();
@@ -101,6 +123,58 @@ TEST_CASE("noop leaves every rank its own gradients") {
       for (size_t i = 0; i < got.size(); i++) {
         for (uint64_t k = 0; k < got[i].size(); k++) {
           REQUIRE(got[i][k] == static_cast<double>(static_cast<float>(noise(step, rank, i, k))));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what a hook inside a cast leaves to its rank is not divided") {
+  const Model model(layers());
+  Training training;
+  training.ranks = 3;
+  training.steps = 4;
+  training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
+    return value(step, rank, param, element);  // whole numbers that 16 bits hold
+  };
+  for (const char* const cast : {"fp16", "bf16"}) {
+    for (const bool noop : {true, false}) {
+      INFO(cast << (noop ? " noop" : " post_local_sgd"));
+      const Results results =
+          train(model, noop ? around(cast, "noop") : around(cast, "post_local_sgd", "start=2 local=none"),
+                training);
+      for (uint64_t step = noop ? 0 : 2; step < training.steps; step++) {
+        for (int rank = 0; rank < training.ranks; rank++) {
+          const auto& got = results[step][static_cast<size_t>(rank)];
+          for (size_t i = 0; i < got.size(); i++) {
+            for (uint64_t k = 0; k < got[i].size(); k++) REQUIRE(got[i][k] == value(step, rank, i, k));
+          }
+        }
+      }
+      if (noop) continue;
+      CHECK(largest_error(training, results, 0) < 0.04);
+      CHECK(largest_error(training, results, 1) < 0.04);
+    }
+  }
+}
+
+TEST_CASE("gradients that post_local_sgd leaves to their rank are divided by its micro-batches") {
+  const Model model(mixed_params());
+  Training training;
+  training.ranks = 3;
+  training.steps = 3;
+  training.micro_batches = 4;
+  training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
+    return 4 * value(step, rank, param, element);
+  };
+  for (const MakeHook& hook : {made("post_local_sgd", "start=1 local=none"),
+                               around("fp16", "post_local_sgd", "start=1 local=none")}) {
+    const Results results = train(model, hook, training);
+    for (uint64_t step = 1; step < training.steps; step++) {
+      for (int rank = 0; rank < training.ranks; rank++) {
+        const auto& got = results[step][static_cast<size_t>(rank)];
+        for (size_t i = 0; i < got.size(); i++) {
+          for (uint64_t k = 0; k < got[i].size(); k++) REQUIRE(got[i][k] == value(step, rank, i, k));
         }
       }
     }

@@ -260,16 +260,40 @@ TEST_CASE("powersgd keeps every dtype, and works inside a cast") {
     CHECK(replicas_identical(results));
     CHECK(largest_error(training, results, 3) < 1e-3);
   }
-  const Results inside = train(
-      model,
-      [](std::shared_ptr<Hook>* hook) {
-        std::shared_ptr<Hook> inner;
-        WEFT_TRY(built_in("powersgd", "start=2", &inner));
-        return built_in("bf16", "", hook, std::move(inner));
-      },
-      training);
-  CHECK(replicas_identical(inside));
-  CHECK(largest_error(training, inside, 3) < 1e-2);
+  training.ranks = 4;
+  training.steps = 8;
+  for (const char* const options : {"start=2", "start=2 feedback=ddp"}) {
+    INFO(options);
+    const Results inside = train(
+        model,
+        [options](std::shared_ptr<Hook>* hook) {
+          std::shared_ptr<Hook> inner;
+          WEFT_TRY(built_in("powersgd", options, &inner));
+          return built_in("bf16", "", hook, std::move(inner));
+        },
+        training);
+    CHECK(replicas_identical(inside));
+    for (uint64_t step = 0; step < training.steps; step++) {
+      CHECK(largest_error(training, inside, step) < 1e-2);
+    }
+  }
+}
+
+TEST_CASE("feedback is of contributions, so accumulated micro-batches do not add up in it") {
+  const Model model({{"fc", {33, 40}}});
+  Training training;
+  training.ranks = 3;
+  training.steps = 10;
+  training.micro_batches = 4;
+  training.value = [](uint64_t, int, size_t, uint64_t element) { return element % 2 ? 2.0 : -1.0; };
+  for (const char* const options : {"start=2", "start=2 feedback=ddp"}) {
+    INFO(options);
+    const Results results = train(model, made("powersgd", options), training);
+    for (uint64_t step = 0; step < training.steps; step++) {
+      REQUIRE(std::fabs(results[step][0][0][1] - 0.5) < 1e-4);
+      REQUIRE(std::fabs(results[step][0][0][2] + 0.25) < 1e-4);
+    }
+  }
 }
 
 TEST_CASE("what powersgd cannot be is said") {
