@@ -49,6 +49,36 @@ TEST_CASE("a compressed mean is within what its codes can lose, the same bits on
   }
 }
 
+TEST_CASE("codes travel as an all-reduce does, and not as everybody's copy to everybody") {
+  struct Sent {
+    const char* name;
+    const char* options;
+    double times_less;  // than f32 in an all-reduce
+  };
+  constexpr Sent kSent[] = {{"int8", "", 4 / (1 + 4.0 / 256)},
+                            {"fp8", "", 4 / (1 + 4.0 / 256)},
+                            {"onebit", "", 4 / (1.0 / 8 + 4.0 / 64)},
+                            {"topk", "ratio=0.01", 4 / (8 * 0.01)},
+                            {"randomk", "ratio=0.01", 4 / (4 * 0.01)}};
+  const Model model({{"a", {100'000}}});
+  for (const int ranks : {2, 3, 4}) {
+    for (const Sent& sent : kSent) {
+      INFO(sent.name << ", " << ranks << " ranks");
+      Training training;
+      training.ranks = ranks;
+      training.rig.limits = {1 << 20};
+      training.at_end = [&](Reducer& reducer) {
+        weft_reducer_stats stats{};
+        reducer.query(&stats);
+        const double times_less =
+            static_cast<double>(stats.plain_bytes) / static_cast<double>(stats.sent_bytes);
+        CHECK(times_less == Approx(sent.times_less).epsilon(0.02));
+      };
+      train(model, made(sent.name, sent.options), training);
+    }
+  }
+}
+
 TEST_CASE("compression keeps every dtype") {
   const Model model(mixed_params());
   for (const Named& hook : kHooks) {

@@ -242,6 +242,11 @@ TEST_CASE("what another rank saved loses its errors and nothing else, and the lo
     REQUIRE(save_hook(*other, &with).ok());
     CHECK(arrays_of(with) == arrays_of(without));
     CHECK(lines.have("rank 2 has loaded what rank 1 saved: steps and factors are kept"));
+    std::shared_ptr<Hook> of_more;
+    REQUIRE(built_in(name.first, name.second, &of_more, nullptr, nullptr, lines.log).ok());
+    REQUIRE(load_hook(*of_more, saved.of_rank[1]).ok());
+    REQUIRE(of_more->rebind(1, 5).ok());
+    CHECK(lines.have("3 ranks have saved, 5 go on"));
   }
 }
 

@@ -544,6 +544,8 @@ TEST_CASE("hooks that declare different collectives are a mismatch, not a hang")
     const Status status = make_reducer(self.comm, model, hook, &reducer);
     self.expect(status.code() == Code::kMismatch, status.text());
     self.expect(has(status.text(), "bucket 0 ['a']") && has(status.text(), "(averaged)"), status.text());
+    self.expect(!self.comm->failed(), "the communicator still works");
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
   });
   check(failures);
 }
