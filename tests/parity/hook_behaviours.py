@@ -3,10 +3,13 @@ import copy
 import hashlib
 import struct
 import threading
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
 
 import weft
 from binding import Synchronised
@@ -120,12 +123,13 @@ def exact_hooks(comm):
     return problems
 
 
-def matrix_steps(comm, pair, steps):
-    """Steps of a single matrix on both sides, whose gradients differ from rank to rank: number, ours, DDP's."""
+def matrix_steps(comm, pair, steps, zero=None):
+    """Steps of a single matrix on both sides, whose gradients differ from rank to rank: number, ours, DDP's. zero: the
+    number of one whose gradients are zeros."""
     for step in range(steps):
         for module in (pair.ddp, pair.synced):
             module.zero_grad()
-        inputs = torch.randn(6, 41, generator=torch.Generator().manual_seed(100 * step + comm.rank))
+        inputs = torch.randn(6, 41, generator=torch.Generator().manual_seed(100 * step + comm.rank)) * (step != zero)
         pair.ddp(inputs).square().sum().backward()
         pair.synced.backward(pair.ours(inputs).square().sum())
         yield step, pair.ours.weight.grad, pair.theirs.weight.grad
@@ -168,5 +172,30 @@ def powersgd_beside(comm):
     return problems
 
 
+def gathered_at_once(out, tensor, group=None, async_op=False):
+    """dist.all_gather, whose future holds what was gathered as one tensor, as NCCL's does and PyTorch's quantisation expects."""
+    dist.all_gather(out, tensor, group=group)
+    done = torch.futures.Future()
+    done.set_result([torch.stack(out)])
+    return SimpleNamespace(get_future=lambda: done)
+
+
+def quantized_beside(comm):
+    """quantize gives what DDP's quantisation gives, with a scale for a tensor and for 512 values (case 80)"""
+    problems = []
+    stand_in = SimpleNamespace(all_gather=gathered_at_once, get_rank=dist.get_rank, group=dist.group)
+    for per, theirs_hook in (("tensor", quantization_hooks.quantization_pertensor_hook),
+                             ("channel", quantization_hooks.quantization_perchannel_hook)):
+        hook = weft.Hook(comm.context, "quantize", per=per)
+        pair = Pair(comm, seeded(lambda: nn.Linear(41, 37, bias=False)), {"hook": hook})
+        pair.ddp.register_comm_hook(None, theirs_hook)
+        with mock.patch.object(quantization_hooks, "dist", stand_in):
+            for step, ours, theirs in matrix_steps(comm, pair, 4, zero=2):
+                if not torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6 * float(theirs.abs().max())):
+                    problems.append(f"{per}, step {step}: {(ours - theirs).abs().max()} of {theirs.abs().max()}")
+        pair.synced.close()
+    return problems
+
+
 HOOK_BEHAVIOURS = {function.__name__: function for function in (optimiser_in_step, optimisers_by_bucket, exact_hooks,
-                                                                powersgd_beside)}
+                                                                powersgd_beside, quantized_beside)}

@@ -273,6 +273,14 @@ class Fp16WrapperHook(CastHook):
         return default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)(None, bucket)
 
 
+class Bf16WrapperHook(CastHook):
+    name, wire = "bf16", "bf16"
+
+    @staticmethod
+    def theirs(state, bucket):
+        return default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)(None, bucket)
+
+
 class AccumulateFp16(Accumulate, Fp16Hook):
     """The sum of several backward passes is cast, once."""
 
@@ -368,6 +376,7 @@ MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view"
          "absent": Absent, "absent-view": AbsentView, "join": Join, "join-view": JoinView, "join-active": JoinActive,
          "join-replan": JoinReplan, "join-accumulate": JoinAccumulate, "join-fp16": JoinFp16,
          "join-active-fp16": JoinActiveFp16, "fp16": Fp16Hook, "bf16": Bf16Hook, "fp16-wrapper": Fp16WrapperHook,
-         "accumulate-fp16": AccumulateFp16, "accumulate-local-fp16": AccumulateLocalFp16,
+         "bf16-wrapper": Bf16WrapperHook, "accumulate-fp16": AccumulateFp16,
+         "accumulate-local-fp16": AccumulateLocalFp16,
          "reduce-bf16": ReduceBf16, "reduce-f32": ReduceF32,
          "reduce-bf16-view": ReduceBf16View, "reduce-f32-view": ReduceF32View}
