@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check that documents name only what exists: make targets, files that they link to, scripts that they call."""
+"""Check that documents name only what exists (make targets, files that they link to, scripts that they call), and that
+the code which they quote is in the file that they name: `<!-- from: PATH -->` before a block."""
 import re
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ def check_document(path, root, targets):
     for link in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", text):
         if "://" not in link and not link.startswith("mailto:") and not (path.parent / link).exists():
             problems.append(f"{name}: links to {link}, which does not exist")
+    for source, code in re.findall(r"<!-- from: (\S+) -->\n```\w*\n(.*?)^```", text, re.M | re.S):
+        if not (root / source).exists() or code not in (root / source).read_text():
+            problems.append(f"{name}: {source} has no {code.splitlines()[0]!r} as it is quoted here")
+    if text.count("<!-- from: ") != len(re.findall(r"<!-- from: \S+ -->\n```", text)):
+        problems.append(f"{name}: a `from:` is not followed by a block of code")
     return problems
 
 

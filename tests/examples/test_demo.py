@@ -74,7 +74,9 @@ def test_framework_glue():
     for ranks in (1, 2, 3):
         result = cases.run([WEFT, "run", "-n", ranks, "--timeout", 60, "--", EXAMPLES / "framework_glue"])
         expect_equal(result.returncode, 0, result)
-        for rank, line in enumerate(sorted(result.stdout.splitlines())):
+        lines = sorted(result.stdout.splitlines())
+        expect_equal(len(lines), ranks)
+        for rank, line in enumerate(lines):
             form = rf"\[{rank}\] rank {rank} of {ranks}: loss \d\.\d{{3}}, then \d\.\d{{3}}; replicas agree"
             expect(re.fullmatch(form, line), "its last line", result)
 
