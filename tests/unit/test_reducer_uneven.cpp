@@ -230,6 +230,39 @@ TEST_CASE("buckets that are absent everywhere do not travel where the set is fix
   }));
 }
 
+TEST_CASE(
+    "a bucket that is absent everywhere travels where the set may change, beside one small collective") {
+  const Model model(four_params());
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{WEFT_BEGIN_FIXED}}) {
+    check(run_threads(2, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const RigOptions rig{.limits = {0}, .flags = WEFT_REDUCER_ABSENT};
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      for (uint64_t step = 0; step < 3; step++) {
+        gradients.fill(step, self.rank);
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = flags;
+        const uint64_t before = self.comm->operations();
+        self.expect(reducer->begin(&begin), "begin");
+        const uint64_t absent[] = {1};
+        self.expect(reducer->absent(absent, 1), "absent");
+        for (const size_t i : {0, 2, 3}) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+        self.expect(reducer->finish({}), "finish");
+        const uint64_t operations = self.comm->operations() - before;
+        self.expect(operations == (flags == 0 ? 5 : 3), cat(operations, " operations"));
+        weft_reducer_stats stats{};
+        reducer->query(&stats);
+        self.expect(stats.skipped_buckets == (flags == 0 ? 0 : 1), "skipped");
+        weft_param_info info{};
+        self.expect(reducer->param(1, &info), "param");
+        self.expect(info.absent_everywhere != 0, "it is known that it is absent everywhere");
+      }
+    }));
+  }
+}
+
 TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
   const Model model(four_params());
   check(run_threads(2, [&](Rank& self) {
