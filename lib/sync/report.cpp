@@ -66,6 +66,7 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"parameters", s.manifest.params.size()},
           {"parameter_bytes", stats.param_bytes},
           {"dtypes", dtypes},
+          {"devices", s.manifest.devices},
           {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
           {"buffers_root", root},
           {"check_interval", s.prelude ? s.prelude->check_interval() : 0},
@@ -174,6 +175,8 @@ std::string Reducer::report() const {
   }
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
+  // Taken while one runs alone.
+  json["replan"] = {{"scratch_bytes", s.buckets->longest_bytes()}};
   const std::lock_guard lock(mutex_);
   json["reducer"]["plan_kept"] = plan_kept_.empty() ? Json() : Json(plan_kept_);
   json["steps"]["same_pattern"] = history_.same_pattern();

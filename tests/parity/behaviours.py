@@ -4,6 +4,8 @@ A behaviour trains equal modules through both (pair.py) and returns what is wron
 file: checkpoint_, hook_, join_, shard_ and state_behaviours.py.
 """
 import copy
+import re
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -164,6 +166,32 @@ def static_ranks_differ(comm):
     return problems
 
 
+def logging_data(comm):
+    """docs/reducer.md says of all that DistributedDataParallel logs where it is; what has one value has the same (case 91)"""
+    pair = Pair(comm, seeded(Heads), {"bucket_limits": [50]}, bucket_cap_mb=50 / 2**20)
+    for step in range(2):
+        pair.clear()
+        sum(pair.ddp(pair.inputs(step))).backward()
+        pair.synced.backward(sum(pair.ours(pair.inputs(step))))
+        if step == 0:
+            pair.synced.replan()
+    theirs, ours = pair.ddp._get_ddp_logging_data(), pair.synced.reducer.report()
+    text = (Path(__file__).resolve().parent.parent.parent / "docs" / "reducer.md").read_text()
+    table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
+    named = {field for row in table.splitlines() for field in re.findall(r"\w+", row.split("|")[1])}
+    problems = [f"docs/reducer.md says nothing of {field}" for field in theirs if field not in named]
+    # Their numbers are of iterations that have begun, and lists are texts.
+    equal = {"world_size": ours["reducer"]["ranks"], "rank": ours["reducer"]["rank"],
+             "num_parameter_tensors": ours["reducer"]["parameters"], "has_rebuilt_buckets": ours["reducer"]["plan_generation"],
+             "total_parameter_size_bytes": ours["reducer"]["parameter_bytes"], "iteration": ours["steps"]["synchronised"],
+             "bucket_cap_bytes": ours["reducer"]["bucket_limits"][-1],
+             "rebuilt_bucket_sizes": ", ".join(str(bucket["bytes"]) for bucket in ours["buckets"]),
+             "rebuilt_per_bucket_param_indices": ", ".join(" ".join(map(str, bucket["parameters"])) for bucket in ours["buckets"]),
+             "prev_iteration_grad_ready_order_indices": ", ".join(map(str, ours["last_step"]["ready_order"]))}
+    return problems + [f"{field} is {value}, DDP's {theirs.get(field)}" for field, value in equal.items()
+                       if str(theirs.get(field)) != str(value)]
+
+
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
-                                                          static_changes, static_ranks_differ)}
+                                                          static_changes, static_ranks_differ, logging_data)}
 BEHAVIOURS |= CHECKPOINT_BEHAVIOURS | JOIN_BEHAVIOURS | HOOK_BEHAVIOURS | STATE_BEHAVIOURS | SHARD_BEHAVIOURS

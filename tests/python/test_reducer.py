@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """weft.Reducer on a built library. Ranks are threads."""
+import re
 import threading
 
-from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
+from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
 
 
 def test_modes():
@@ -114,6 +115,34 @@ def test_report():
         return stats.steps
 
     expect_equal(ranks(body), [2] * SIZE)
+
+
+def test_report_beside_ddp():
+    """what docs/reducer.md says is in the report in place of what DistributedDataParallel logs is there"""
+    text = (ROOT / "docs" / "reducer.md").read_text()
+    table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    paths = [path for _, here in rows if not here.startswith("no meaning") for path in re.findall(r"`([^`]+)`", here)]
+    fields = [field for names, _ in rows for field in re.findall(r"\w+_\w+|[a-z]+", names.split("(")[0])]
+    expect_equal(len(fields), len(set(fields)))
+    expect(len(paths) >= 30 and all("`" in here or here.startswith("no meaning") for _, here in rows), "every row says where", rows)
+
+    def body(comm):
+        with weft.Reducer(comm, [weft.Param("w", (3,)), weft.Param("b", ())], absent=True) as reducer:
+            for _ in range(2):
+                with reducer.step(rest_absent=True):
+                    reducer.ready("b", np.ones((), np.float32))
+            expect_raises(weft.WeftError, "outside a step", reducer.ready, "b", np.ones((), np.float32))
+            return reducer.report()
+
+    for report in ranks(body):
+        for path in paths:
+            at = report
+            for name in path.split("."):
+                name, each = name.removesuffix("[]"), name.endswith("[]")
+                expect(name in at, f"the report has {path}", sorted(at))
+                at = at[name][0] if each else at[name]
+        expect_equal(report["reducer"]["devices"], [])
 
 
 def test_state():

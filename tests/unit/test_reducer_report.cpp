@@ -273,6 +273,11 @@ TEST_CASE("the report names every byte, of which gradients are all but 2 %") {
                                stats.retained_bytes + stats.other_bytes,
                   "the parts are the whole");
       self.expect(named >= stats.param_bytes, "one set of buckets, in view mode the gradients themselves");
+      // Listed apart: what a re-plan takes while it runs.
+      uint64_t largest = 0;
+      for (const Json& bucket : report["buckets"])
+        largest = std::max(largest, bucket["bytes"].get<uint64_t>());
+      self.expect(largest > 0 && report["replan"]["scratch_bytes"] == largest, "the largest bucket");
       // Of a bounded size: little beside more gradients than these (unit/test_reducer_memory).
       const auto messages = report["memory"]["messages"].get<uint64_t>();
       self.expect(messages > 0 && messages <= uint64_t{1} << 20, cat(messages, " bytes for messages"));
