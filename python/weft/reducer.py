@@ -146,13 +146,23 @@ class Reducer(Handle):
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
         """A gradient is complete. In copy mode its array is lent until its bucket is done, at the latest by finish.
 
-        gradient may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where
-        Param.gradient says it, it may be None. Threads: any.
+        An array of another type, shape or strides than the parameter's is refused (weft_reducer_ready_tensor). gradient
+        may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where Param.gradient
+        says it, it may be None. Threads: any.
         """
         index = self._index[param] if isinstance(param, str) else param
-        if gradient is not None and not isinstance(gradient, int):
-            gradient = self._address(index, gradient)
-        self._check(lib.reducer_ready(self._handle, index, gradient, None))
+        if gradient is None or isinstance(gradient, int):
+            self._check(lib.reducer_ready(self._handle, index, gradient, None))
+            return
+        part, what = region(gradient), self.params[index] if 0 <= index < len(self.params) else None
+        if what is not None and not part.writable:
+            raise ValueError(f"the gradient of {what.name} is read-only, and the result goes there")
+        bits = what is not None and (what.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
+        extents = ctypes.c_int64 * len(part.shape)
+        tensor = _abi.Tensor(data=part.address, dtype=DType.BF16 if bits else part.dtype, ndim=len(part.shape),
+                             shape=extents(*part.shape), strides=None if part.row_major else extents(*part.strides))
+        self._check(lib.reducer_ready_tensor(self._handle, index, tensor, None))
+        self._lent[index] = part.owner
 
     def ready_sparse(self, param: Union[int, str], indices: Any, values: Any) -> None:
         """A sparse gradient is complete; its entries are read during the call, the same index may come several times.

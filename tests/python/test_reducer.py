@@ -38,6 +38,24 @@ def test_modes():
         expect_equal(result, [wanted, wanted, 1.0])
 
 
+def test_gaps():
+    """a gradient with gaps is an array with gaps in copy mode, and a row-major one in its view"""
+    def body(comm):
+        for mode in ("copy", "view"):
+            with weft.Reducer(comm, [weft.Param("g", (3, 2), "f32", (4, 1))], mode=mode) as reducer:
+                memory = np.full((3, 4), 7, np.float32)
+                grad = memory[:, :2] if mode == "copy" else reducer.view("g")
+                expect_equal(grad.strides, (16, 4) if mode == "copy" else (8, 4))
+                grad[...] = comm.rank
+                with reducer.step():
+                    expect_raises(weft.WeftError, "'g'): its gradient is ", reducer.ready, "g", np.zeros((2, 3), np.float32))
+                    reducer.ready("g", grad)
+                expect_equal((grad.tolist(), memory[:, 2:].tolist()), ([[1.0] * 2] * 3, [[7.0] * 2] * 3))
+                del grad
+
+    ranks(body)
+
+
 def test_accumulation():
     """local steps add up, the synchronised step averages the sum and divides it by the micro-batches"""
     def body(comm):
@@ -187,9 +205,16 @@ def test_misuse():
             grad, bias = np.ones((2, 3), np.float32), np.ones(3, np.float32)
             expect_raises(weft.WeftError, "", reducer.ready, 0, grad)
             reducer.begin()
-            expect_raises(ValueError, "w is F32 (2, 3)", reducer.ready, "w", bias)
-            expect_raises(ValueError, "strides", reducer.ready, "w", np.ones((3, 2), np.float32).T)
-            expect_raises(weft.WeftError, "", reducer.ready, 7, grad)
+            for wrong, sides in ((bias, "f32 [3], and must be f32 [2, 3]"),
+                                 (np.ones((3, 2), np.float32).T, "f32 [2, 3] with strides [1, 2], and must be f32 [2, 3]"),
+                                 (np.ones((2, 3)), "f64 [2, 3], and must be f32 [2, 3]"),
+                                 (np.ones((2, 3), np.uint16), "u16 [2, 3]")):
+                error = expect_raises(weft.WeftError, "'w'): its gradient is ", reducer.ready, "w", wrong)
+                expect(sides in str(error), f"both sides are said: {sides}", error)
+                expect_equal(error.code, weft.Status.ERR_ARG)
+            expect_raises(ValueError, "the gradient of w is read-only", reducer.ready, "w",
+                          np.frombuffer(bytes(24), np.float32).reshape(2, 3))
+            expect_raises(weft.WeftError, "parameter 7 is unknown", reducer.ready, 7, grad)
             reducer.ready("w", grad)
             expect_raises(weft.WeftError, "'w'", reducer.ready, "w", grad)
             error = expect_raises(weft.WeftError, "'b'", reducer.finish)
