@@ -39,6 +39,7 @@ class Test:
         self.workdir = entry["workdir"] or arguments.build
         self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
         self.parallel = entry["is_parallel"]
+        self.needs = entry.get("depends", [])  # targets, by meson's names
         stem = self.label.replace("/", "-").replace(" ", "_")
         self.log = arguments.logs / (stem + ".log")
         self.report = arguments.logs / (stem + ".report")
@@ -205,17 +206,33 @@ def parse_arguments():
     parser.add_argument("--again", action="store_true", help="programs whose checks failed run again, alone")
     parser.add_argument("--summary-prefix", default="", help="print the totals in another form, after this word")
     parser.add_argument("--list", action="store_true", help="print the programs and end")
+    parser.add_argument("--targets", action="store_true", help="print what ninja must build for them and end")
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     arguments.logs = arguments.build / "test-logs"
     return arguments
 
 
+def introspect(what, arguments):
+    listing = subprocess.run(["meson", "introspect", what, str(arguments.build)], check=True, stdout=subprocess.PIPE)
+    return json.loads(listing.stdout)
+
+
+def targets_of(tests, arguments):
+    """What ninja must build for these programs, as it calls them."""
+    files = {target["id"]: target["filename"] for target in introspect("--targets", arguments)}
+    needed = {name for test in tests for need in test.needs for name in files[need]}
+    return sorted(os.path.relpath(name, arguments.build) for name in needed)
+
+
+def longest_first(tests):
+    """By what time they may take: nobody waits for a long one that began last."""
+    return sorted(tests, key=lambda test: test.timeout, reverse=True)
+
+
 def select(arguments):
     """The programs to run."""
-    listing = subprocess.run(["meson", "introspect", "--tests", str(arguments.build)], check=True,
-                             stdout=subprocess.PIPE)
-    tests = [Test(entry, arguments) for entry in json.loads(listing.stdout)]
+    tests = [Test(entry, arguments) for entry in introspect("--tests", arguments)]
     wanted = arguments.suite.replace(",", " ").split()
     if wanted:
         unknown = set(wanted) - {suite for test in tests for suite in test.suites}
@@ -240,11 +257,14 @@ def main():
     if arguments.list:
         print("\n".join(test.label for test in tests))
         return 0
+    if arguments.targets:
+        print("\n".join(targets_of(tests, arguments)))
+        return 0
     printer = Printer(len(tests), arguments.again)
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
             for _ in pool.map(lambda test: printer.add(test, *run(test, arguments.filter)),
-                              [test for test in tests if test.parallel]):
+                              longest_first(test for test in tests if test.parallel)):
                 pass
         for test in tests:
             if not test.parallel:

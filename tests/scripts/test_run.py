@@ -7,6 +7,7 @@ from argparse import Namespace
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import run  # noqa: E402
@@ -86,6 +87,25 @@ class RunTest(unittest.TestCase):
                 failed = any(line.startswith(f"unit/{name}") for line in printer.failures)
                 self.assertEqual(failed, name not in passed, (again, name, output.getvalue()))
             self.assertIn(f"{len(passed)} passed, {len(scripts) - len(passed)} failed, 0 skipped", output.getvalue())
+
+    def test_targets_are_what_the_programs_need(self):
+        """ninja is asked for the programs of a suite and what they load, by paths in the build folder."""
+        tests = [{"name": name, "suite": ["weft:" + suite], "cmd": ["x"], "env": {}, "workdir": None, "timeout": 1,
+                  "is_parallel": True, "depends": depends}
+                 for name, suite, depends in (("a", "unit", ["a@exe", "m@sha"]), ("b", "unit", ["m@sha"]),
+                                              ("c", "capi", ["c@exe"]))]
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            targets = [{"id": key, "filename": [str(build / name)]}
+                       for key, name in (("a@exe", "tests/a"), ("m@sha", "m.so"), ("c@exe", "tests/c"), ("d@exe", "d"))]
+            arguments = Namespace(build=build, logs=build, timeout_multiplier=1, suite="unit", filter="")
+            answers = {"--tests": tests, "--targets": targets}
+            with mock.patch.object(run, "introspect", lambda what, _: answers[what]):
+                self.assertEqual(run.targets_of(run.select(arguments), arguments), ["m.so", "tests/a"])
+
+    def test_what_may_take_longest_begins_first(self):
+        tests = [Namespace(name=name, timeout=timeout) for name, timeout in (("a", 60), ("b", 900), ("c", 60), ("d", 240))]
+        self.assertEqual([test.name for test in run.longest_first(tests)], ["b", "d", "a", "c"])
 
 
 if __name__ == "__main__":
