@@ -9,13 +9,17 @@
 #include "fuzz.h"
 #include "support/catch.h"
 
+// Of the program's own about.cpp.
+extern const char* const fuzz_name;
+extern const char* const fuzz_corpus;
+
 namespace {
 
 using Content = std::vector<uint8_t>;
 
 std::vector<Content> corpus() {
   std::vector<Content> inputs;
-  for (const auto& entry : std::filesystem::directory_iterator(WEFT_FUZZ_CORPUS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(fuzz_corpus)) {
     std::ifstream file(entry.path(), std::ios::binary);
     inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
@@ -43,7 +47,7 @@ Content change(Content input, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("the parser of " WEFT_FUZZ_NAME " takes its corpus and changes of it without harm") {
+TEST_CASE(std::string("the parser of ") + fuzz_name + " takes its corpus and changes of it without harm") {
   const std::vector<Content> inputs = corpus();
   REQUIRE(!inputs.empty());
   CHECK(LLVMFuzzerTestOneInput(nullptr, 0) == 0);
