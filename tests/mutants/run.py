@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Breaks lib/sync on purpose, one mutant of mutants.py after the other, and tells which test noticed.
+"""Breaks lib/sync on purpose, one mutant of mutants.py after the other, and tells whether the test noticed that should.
 
-The tree stays as it is: of a build folder, what includes the mutated file is compiled once more from BUILD/mutants and
-linked beside the rest. A mutant is killed by a reducer test that fails, crashes or hangs. Exit 1 if one survives or can
-no longer be made. All take half an hour on two cores; `make test-mutants` runs them, `.ci/run` a few.
+The tree stays as it is: of a build folder, what includes the mutated file is compiled once more, and linked beside the
+rest, in a folder of its own under BUILD/mutants. A mutant is killed if its test fails, crashes or hangs with it, in a
+case that passes without it. So each costs the compilation of a file, a link and a part of one test program: seconds.
+Exit 1 if one survives or can no longer be made. `make test-mutants` runs all, `.ci/run` a few.
 """
 import argparse
 import json
 import os
 import random
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +24,7 @@ from mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = {"unit": "tests/unit", "property": "tests/property", "capi": "tests/capi"}
-# Who is asked, the quick ones first.
-TESTS = ["unit_plan", "unit_readiness", "unit_schedule", "unit_values", "unit_prelude", "unit_reducer_uneven",
-         "unit_reducer_uses", "unit_reducer_commit", "unit_reducer_leftovers", "unit_reducer_norms",
-         "unit_reducer_sharded", "unit_reducer_sparse", "unit_reducer_sparse_errors", "unit_reducer_types",
-         "unit_reducer_relayout", "unit_reducer_model", "unit_reducer_report", "unit_reducer", "unit_reducer_errors",
-         "unit_reducer_hooks", "unit_hooks_moved", "unit_trace", "capi_local_sgd", "property_reducer"]
-ARCHIVE, LIBRARY = "libweft_internal.a", "libweft.so.1.0.0"
+LIBRARY = "libweft.so.1.0.0"
 
 
 def parse_arguments():
@@ -40,8 +35,10 @@ def parse_arguments():
     parser.add_argument("--seed", default="", help="any text")
     parser.add_argument("--list", action="store_true", help="print the mutants and end")
     parser.add_argument("--check", action="store_true", help="only look whether every mutant can be made")
-    parser.add_argument("--jobs", type=int, default=2, help="of the compiler; default 2")
-    parser.add_argument("--timeout", type=float, default=400, help="seconds for a test program, which then hangs")
+    parser.add_argument("--ask-others", action="store_true", help="of a survivor, tell which other test would notice it")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time; default 2")
+    parser.add_argument("--patience", type=float, default=60,
+                        help="seconds in which no test case ends, after which a program hangs; default 60")
     return parser.parse_args()
 
 
@@ -55,122 +52,191 @@ def text_of(mutant, root):
     return path, text.replace(mutant.old, mutant.new)
 
 
-def run(command, timeout, folder=None, environment=None):
-    """Output and exit status; None for one that did not end."""
-    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", start_new_session=True, cwd=folder, env=environment) as process:
+def output_of(command, folder):
+    """Empty if the command succeeded, else the end of what it said."""
+    result = subprocess.run([str(word) for word in command], cwd=folder, text=True, errors="replace",
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3600)
+    return "" if result.returncode == 0 else result.stdout[-2000:] or f"{command[0]}: exit code {result.returncode}"
+
+
+def failed_case(program, report, patience, environment=None, case=None):
+    """What a test program says is wrong: the case, and how it ended; None if all is well.
+
+    The cases are those that it tells to tests/run.py (tests/support/main.cpp). With `case`, only that one runs.
+    """
+    report.unlink(missing_ok=True)
+    words = [str(program), "--abort"] + ([case.replace(",", "\\,").replace("[", "\\[")] if case else [])
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          start_new_session=True,
+                          env={**os.environ, **(environment or {}), "WEFT_TEST_REPORT": str(report)}) as process:
+        told, since = -1, time.monotonic()
+        while process.poll() is None:
+            size = report.stat().st_size if report.exists() else 0
+            if size != told:
+                told, since = size, time.monotonic()
+            if time.monotonic() - since > patience:
+                break
+            time.sleep(0.02)
+        hangs = process.poll() is None
         try:
-            output = process.communicate(timeout=timeout)[0]
-            return output, process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return process.communicate()[0], None
+            os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
+        except ProcessLookupError:
+            pass
+        code = process.wait()
+    running = ""
+    for line in report.read_text(errors="replace").splitlines() if report.exists() else []:
+        event, name = line.split("\t")[:2]
+        if event == "fail":
+            return name, "fails"
+        if event in ("start", "pass", "skip"):
+            running = name if event == "start" else ""
+    if hangs:
+        return running, "hangs"
+    return (running, f"ends with exit code {code}") if code != 0 else None
 
 
 class Build:
-    """A build folder of this tree, and how what it made would be made with a mutant."""
+    """A build folder of this tree. Threads: any."""
 
-    def __init__(self, folder, jobs):
-        self.folder, self.jobs = folder.resolve(), jobs
-        self.overlay = self.folder / "mutants"
-        self.programs = {test: f"{FOLDERS[test.split('_')[0]]}/{test}" for test in TESTS}
-        self.sound = set()  # tests that were built, and pass without mutants
+    def __init__(self, folder, patience):
+        self.folder, self.patience = folder.resolve(), patience
+        self.overlays = self.folder / "mutants"
+        self.lock = threading.Lock()
+        self.made, self.commands, self.taken, self.sound = set(), {}, {}, {}
         commands = json.loads((self.folder / "compile_commands.json").read_text())
         self.compiles = {entry["output"]: entry["command"] for entry in commands}
 
+    def program(self, test):
+        return f"{FOLDERS[test.split('_')[0]]}/{test}"
+
     def make(self, test):
         """Build a test without mutants; what is said against it."""
-        targets = [self.programs[test], *[LIBRARY] * test.startswith("capi_")]
-        output, status = run(["ninja", "-C", self.folder, "-j", self.jobs, *targets], 3600)
-        return "" if status == 0 else output[-2000:]
+        with self.lock:
+            if test not in self.made:
+                targets = [self.program(test), *[LIBRARY] * test.startswith("capi_")]
+                complaint = output_of(["ninja", "-C", self.folder, *targets], self.folder)
+                if complaint:
+                    return complaint
+                self.made.add(test)
+        return ""
 
-    def mutate(self, path, text):
-        """What must be compiled again with this text, and where its copies are: {output: copy}."""
-        shutil.rmtree(self.overlay, ignore_errors=True)
-        copy = self.overlay / path.relative_to(ROOT / "lib")
-        copy.parent.mkdir(parents=True)
-        copy.write_text(text)
-        self.source, self.copy = os.path.relpath(path, self.folder), copy
-        if path.suffix == ".cpp":
-            includers = [output for output, command in self.compiles.items() if command.endswith(f" {self.source}")]
-        else:
-            deps = subprocess.run(["ninja", "-C", self.folder, "-t", "deps"], check=True, capture_output=True, text=True)
-            blocks = [block.splitlines() for block in deps.stdout.split("\n\n") if block]
-            includers = [block[0].split(":")[0] for block in blocks if f"    {self.source}" in block[1:]]
-        self.changed = {output: self.overlay / output for output in includers if output in self.compiles}
+    def link_command(self, target):
+        with self.lock:
+            if target not in self.commands:
+                lines = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", "-s", target], check=True,
+                                       capture_output=True, text=True).stdout.strip().splitlines()
+                self.commands[target] = shlex.split(lines[-1])
+            return self.commands[target]
 
-    def compile(self, outputs):
-        """Compile these of the changed; what the compiler says against it."""
-        def one(output):
-            self.changed[output].parent.mkdir(parents=True, exist_ok=True)
-            words = shlex.split(self.compiles[output])
-            words = [str(self.changed[output]) + word[len(output):] if word.startswith(output) else word for word in words]
-            words = [str(self.copy) if word == self.source else word for word in words if word != "-Werror"]
-            return run([*words[:2], f"-I{self.overlay}", *words[2:], "-O0"], 600, self.folder)
-        with ThreadPoolExecutor(self.jobs) as pool:
-            results = list(pool.map(one, [output for output in outputs if not self.changed[output].exists()]))
-        return "".join(output for output, status in results if status != 0)
+    def objects_of(self, target):
+        """Those that the linker takes for a target: of an archive only what is needed."""
+        words = self.link_command(target)
+        with self.lock:
+            if target not in self.taken:
+                self.overlays.mkdir(exist_ok=True)
+                made, told = self.overlays / "linked", self.overlays / "linked.map"
+                place = words.index("-o") + 1
+                complaint = output_of([*words[:place], made, *words[place + 1:], f"-Wl,-Map={told}"], self.folder)
+                if complaint:
+                    raise ValueError(f"{target} does not link: {complaint}")
+                self.taken[target] = set(told.read_text().split()) & set(self.compiles)
+                made.unlink()
+            return self.taken[target]
 
-    def link(self, test):
-        """The program of a test with the mutant, and its environment; or what is said against it."""
-        program, kept = self.programs[test], self.overlay / self.programs[test]
-        ours = [output for output in self.changed if output.startswith((f"{ARCHIVE}.p/", f"{program}.p/", "tests/support/"))]
-        if complaint := self.compile(ours):
-            return None, None, complaint
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        if test.startswith("capi_"):
-            library = self.overlay / "libweft.so.1"
-            complaint = self.relink(LIBRARY, library, [])
-            return self.folder / program, {**os.environ, "LD_PRELOAD": str(library)}, complaint
-        return kept, os.environ, self.relink(program, kept, ours)
+    def fails_without(self, test, case):
+        """How this case fails although nothing is mutated; None if it passes."""
+        with self.lock:
+            if (test, case) not in self.sound:
+                self.sound[test, case] = failed_case(self.folder / self.program(test), self.overlays / "sound.report",
+                                                     self.patience, case=case)
+            return self.sound[test, case]
 
-    def relink(self, target, made, outputs):
-        """Link a target to `made`, with these of the changed in front of the archives that have the rest."""
+
+class Overlay:
+    """What is compiled and linked anew for one mutant, in a folder that goes with it."""
+
+    def __init__(self, build, number, path, text):
+        self.build, self.folder = build, build.overlays / str(number)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.copy = self.folder / path.relative_to(ROOT / "lib")
+        self.copy.parent.mkdir(parents=True)
+        self.copy.write_text(text)
+        self.source = os.path.relpath(path, build.folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def changed(self):
+        """The objects that see the file. After the build has been made: ninja knows who includes a header since then."""
+        if self.copy.suffix == ".cpp":
+            return [output for output, command in self.build.compiles.items() if command.endswith(f" {self.source}")]
+        deps = subprocess.run(["ninja", "-C", self.build.folder, "-t", "deps"], check=True, capture_output=True, text=True)
+        blocks = [block.splitlines() for block in deps.stdout.split("\n\n") if block]
+        outputs = [block[0].split(":")[0] for block in blocks if f"    {self.source}" in block[1:]]
+        return [output for output in outputs if output in self.build.compiles]
+
+    def compile(self, output):
+        """Compile an object once more, with the mutant; what the compiler says against it."""
+        made = self.folder / output
         if made.exists():
             return ""
-        commands = subprocess.run(["ninja", "-C", self.folder, "-t", "commands", "-s", target], check=True, capture_output=True,
-                                  text=True).stdout.strip().splitlines()
-        words = [str(made) if word == target else word for word in shlex.split(commands[-1])]
-        words = [str(self.changed.get(word, word)) for word in words]
-        extra = [str(self.changed[output]) for output in outputs if str(self.changed[output]) not in words]
-        place = next(i for i, word in enumerate(words) if word == "-o") + 2
-        output, status = run([*words[:place], *extra, *words[place:]], 600, self.folder)
-        return "" if status == 0 else output
+        made.parent.mkdir(parents=True, exist_ok=True)
+        words = [str(made) + word[len(output):] if word.startswith(output) else word
+                 for word in shlex.split(self.build.compiles[output])]
+        words = [str(self.copy) if word == self.source else word for word in words if word != "-Werror"]
+        return output_of([*words[:2], f"-I{self.folder}", *words[2:], "-O0"], self.build.folder)
 
+    def link(self, target, made):
+        """Link a target to `made`: the changed objects in place of theirs, or in front of the archive that has them."""
+        words = self.build.link_command(target)
+        taken = self.build.objects_of(target)
+        ours = [output for output in self.changed() if output in taken]
+        if not ours:
+            return f"nothing in {target} sees {self.source}"
+        for output in ours:
+            if complaint := self.compile(output):
+                return complaint
+        place = words.index("-o") + 2
+        extra = [str(self.folder / output) for output in ours if output not in words]
+        words = [str(self.folder / word) if word in ours else word for word in words]
+        words[words.index("-o") + 1] = str(made)
+        return output_of([*words[:place], *extra, *words[place:]], self.build.folder)
 
-def failed_case(output):
-    """The name of the test case that failed, from Catch2's output."""
-    lines = output.splitlines()
-    rulers = [i for i, line in enumerate(lines) if re.fullmatch("-{20,}", line)]
-    return " ".join(line.strip() for line in lines[rulers[0] + 1:rulers[1]]) if len(rulers) > 1 else "it crashed"
-
-
-def noticed(program, environment, arguments):
-    """How the program noticed that something is wrong; nothing if it did not."""
-    output, status = run([program, "--abort"], arguments.timeout, environment=environment)
-    if status is None:
-        return "it hangs"
-    return f'"{failed_case(output)}"' if status else ""
-
-
-def judge(mutant, build, arguments):
-    """Outcome and, if it was killed, by whom."""
-    mutated = text_of(mutant, ROOT)
-    for test in [mutant.test, *(name for name in TESTS if name != mutant.test)]:
-        if test not in build.sound:
-            complaint = build.make(test) or noticed(build.folder / build.programs[test], os.environ, arguments)
-            if complaint:
-                return "broken", f"{test} fails without it: {complaint}"
-            build.sound.add(test)
-        if test == mutant.test:
-            build.mutate(*mutated)
-        program, environment, complaint = build.link(test)
+    def ask(self, test):
+        """("killed" or "survived" or "broken", and the details)."""
+        if complaint := self.build.make(test):
+            return "broken", f"{test} cannot be built:\n{complaint}"
+        program, environment = self.folder / test, {}
+        if test.startswith("capi_"):  # the program knows the library alone
+            library, program = self.folder / "libweft.so.1", self.build.folder / self.build.program(test)
+            environment = {"LD_PRELOAD": str(library)}
+            complaint = self.link(LIBRARY, library)
+        else:
+            complaint = self.link(self.build.program(test), program)
         if complaint:
-            return "broken", f"it does not compile or link:\n{complaint[-2000:]}"
-        complaint = noticed(program, environment, arguments)
-        if complaint:
-            return "killed", f"{test} {complaint}"
-    return "survived", ""
+            return "broken", f"it does not compile or link:\n{complaint}"
+        wrong = failed_case(program, self.folder / "report", self.build.patience, environment)
+        if wrong is None:
+            return "survived", test
+        case, how = wrong
+        if self.build.fails_without(test, case):
+            return "broken", f'{test} "{case}" fails without it'
+        return "killed", f'{test} "{case}" {how}'
+
+
+def judge(number, mutant, build, ask_others):
+    """Outcome and details."""
+    with Overlay(build, number, *text_of(mutant, ROOT)) as overlay:
+        outcome, details = overlay.ask(mutant.test)
+        if outcome == "survived" and ask_others:
+            for test in sorted({other.test for other in MUTANTS} - {mutant.test}):
+                noticed, more = overlay.ask(test)
+                if noticed == "killed":
+                    return outcome, f"{details}; but {more}"
+        return outcome, details
 
 
 def choose(arguments):
@@ -198,16 +264,20 @@ def main():
     chosen = choose(arguments)
     if arguments.list or arguments.check:
         return list_mutants(chosen)
-    build = Build(arguments.build, arguments.jobs)
-    outcomes = []
-    for number, mutant in chosen:
+    build = Build(arguments.build, arguments.patience)
+
+    def one(choice):
+        number, mutant = choice
         began = time.monotonic()
         try:
-            outcome, who = judge(mutant, build, arguments)
+            outcome, details = judge(number, mutant, build, arguments.ask_others)
         except ValueError as error:
-            outcome, who = "broken", str(error)
-        outcomes.append(outcome)
-        print(f"{number:3} {outcome:8} {mutant.name} ({time.monotonic() - began:.0f} s)" + (f"\n      {who}" if who else ""))
+            outcome, details = "broken", str(error)
+        print(f"{number:3} {outcome:8} {mutant.name} ({time.monotonic() - began:.0f} s)\n      {details}")
+        return outcome
+
+    with ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
+        outcomes = list(pool.map(one, chosen))
     killed = outcomes.count("killed")
     print(f"mutants: {killed} of {len(outcomes)} killed, {outcomes.count('survived')} survived, "
           f"{outcomes.count('broken')} cannot be made")
