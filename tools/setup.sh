@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh
 #   tools/setup.sh parity    also what makes virtual environments, for make test-parity
-#   tools/setup.sh lint      also clang, and clang-format, clang-tidy and mypy (pinned) in .venv
+#   tools/setup.sh lint      also clang and lld, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
 # With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
 # missing. With dnf, pacman or conda the exact command is printed. The folder .setup remembers what is done.
@@ -21,10 +21,10 @@ fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlo
 arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
 conda="cxx-compiler meson ninja pkg-config python numpy spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
 if [ "$what" = lint ]; then
-  debian="$debian clang libclang-rt-dev python3-venv"
-  fedora="$fedora clang compiler-rt"
-  arch="$arch clang compiler-rt"
-  conda="$conda clangxx"
+  debian="$debian clang libclang-rt-dev lld python3-venv"
+  fedora="$fedora clang compiler-rt lld"
+  arch="$arch clang compiler-rt lld"
+  conda="$conda clangxx lld"
 elif [ "$what" = parity ]; then
   debian="$debian python3-venv"
 fi
