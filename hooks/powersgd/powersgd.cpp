@@ -139,21 +139,43 @@ class PowerSgd final : public StatefulHook {
                     : at(bucket, layout_.q_bytes, layout_.q_count + piece.at);
   }
 
-  void multiply(LowRank product, const weft_bucket& bucket) const {
-    for (const Group& group : layout_.groups) {
-      const Matrix& m = layout_.matrices[group.first];
-      LowRankArgs args;
-      args.product = product;
-      args.rows = m.rows;
-      args.columns = m.columns;
-      args.rank = m.rank;
-      args.matrix = values(bucket);
-      args.left = p_of(bucket, m);
-      args.right = q_of(bucket, m);
-      args.offsets = layout_.offsets.data() + group.first;
-      args.batch = group.count;
-      host_.low_rank(args);
+  void multiply(LowRank product, const weft_bucket& bucket, const Group& group,
+                float* residual = nullptr) const {
+    const Matrix& m = layout_.matrices[group.first];
+    LowRankArgs args;
+    args.product = product;
+    args.rows = m.rows;
+    args.columns = m.columns;
+    args.rank = m.rank;
+    args.matrix = values(bucket);
+    args.left = p_of(bucket, m);
+    args.right = q_of(bucket, m);
+    args.residual = residual;
+    args.offsets = layout_.offsets.data() + group.first;
+    args.batch = group.count;
+    host_.low_rank(args);
+  }
+
+  // Errors of the matrices alone, so that each can be looked at while it lies in the cache; otherwise they
+  // are the parameters'.
+  bool errors_of_matrices() const { return settings_.feedback == Feedback::kLocal && !settings_.batched; }
+  template <class Work>
+  void with_errors(const Group& group, Work&& work) {
+    if (!errors_of_matrices()) return;
+    for (uint64_t i = group.first; i < group.first + group.count; i++) {
+      const Matrix& m = layout_.matrices[i];
+      work(Group{i, 1}, state_.array(HookState::kError, m.name, m.rows * m.columns));
     }
+  }
+  void add_errors(const weft_bucket& bucket, const Group& group) {
+    with_errors(group, [&](const Group& one, const std::vector<float>& error) {
+      add(host_, error.data(), values(bucket) + layout_.matrices[one.first].offset, error.size());
+    });
+  }
+  void keep_residuals(const weft_bucket& bucket, const Group& group) {
+    with_errors(group, [&](const Group& one, std::vector<float>& error) {
+      multiply(LowRank::kResidual, bucket, one, error.data());
+    });
   }
   // Do something with each parameter's error and its values.
   template <class Work>
@@ -165,7 +187,7 @@ class PowerSgd final : public StatefulHook {
   }
 
   // ---- stages
-  // The contributions as f32, with what was not sent before.
+  // The contributions as f32; to those of matrices add_errors adds what was not sent before.
   void load_contributions(const weft_bucket& bucket) {
     if (settings_.batched) {
       const Matrix& square = layout_.matrices.front();
@@ -174,10 +196,12 @@ class PowerSgd final : public StatefulHook {
     } else {
       load_values(host_, bucket);
     }
-    with_errors(bucket, [&](std::vector<float>& error, float* v) {
-      add(host_, error.data(), v, error.size());
-      if (settings_.feedback == Feedback::kDdp) std::copy_n(v, error.size(), error.data());
-    });
+    if (!errors_of_matrices()) {
+      with_errors(bucket, [&](std::vector<float>& error, float* v) {
+        add(host_, error.data(), v, error.size());
+        if (settings_.feedback == Feedback::kDdp) std::copy_n(v, error.size(), error.data());
+      });
+    }
     for (const Piece& piece : layout_.pieces) {
       std::copy_n(values(bucket) + piece.offset, piece.count, sent_piece(bucket, piece));
     }
@@ -187,15 +211,21 @@ class PowerSgd final : public StatefulHook {
     for (const Matrix& m : layout_.matrices) {
       start(kRight, settings_.warm_start, m.columns, m, q_of(bucket, m));
     }
-    multiply(LowRank::kLeft, bucket);
+    for (const Group& group : layout_.groups) {
+      add_errors(bucket, group);
+      multiply(LowRank::kLeft, bucket, group);
+    }
   }
 
   void make_q(const weft_bucket& bucket) {
     for (const Matrix& m : layout_.matrices) {
       orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon);
     }
-    multiply(LowRank::kRight, bucket);
-    keep_residual(bucket);
+    for (const Group& group : layout_.groups) {
+      multiply(LowRank::kRight, bucket, group);
+      keep_residuals(bucket, group);
+    }
+    if (settings_.batched) keep_residual(bucket);
   }
 
   // Alternating: one factor is the last step's, the other one is computed.
@@ -207,8 +237,12 @@ class PowerSgd final : public StatefulHook {
         start(kLeft, true, m.rows, m, p_of(bucket, m));
       }
     }
-    multiply(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket);
-    keep_residual(bucket);
+    for (const Group& group : layout_.groups) {
+      add_errors(bucket, group);
+      multiply(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket, group);
+      keep_residuals(bucket, group);
+    }
+    if (settings_.batched) keep_residual(bucket);
   }
 
   // A factor of the last step, what is zero there or all of it random; orthonormal.
@@ -223,14 +257,17 @@ class PowerSgd final : public StatefulHook {
     orthonormalize_or_refill(factor, rows, m.rank, settings_.epsilon, seed);
   }
 
+  // Of the square that a bucket is: the parameters' part of it.
   void keep_residual(const weft_bucket& bucket) {
     if (settings_.feedback != Feedback::kLocal) return;
-    multiply(LowRank::kResidual, bucket);
-    with_errors(bucket, [&](std::vector<float>& error, const float* v) { keep(v, &error); });
+    for (const Group& group : layout_.groups) multiply(LowRank::kResidual, bucket, group);
+    with_errors(bucket, [](std::vector<float>& error, const float* v) {
+      std::copy_n(v, error.size(), error.data());
+    });
   }
 
   void decompress(const weft_bucket& bucket) {
-    multiply(LowRank::kMatrix, bucket);
+    for (const Group& group : layout_.groups) multiply(LowRank::kMatrix, bucket, group);
     for (const Matrix& m : layout_.matrices) {
       if (settings_.alternate && makes_p()) {
         keep_factor(kLeft, m, p_of(bucket, m), m.p_count());
@@ -246,7 +283,7 @@ class PowerSgd final : public StatefulHook {
       const double of_mean = bucket.divisor / bucket.size;
       with_errors(bucket, [&](std::vector<float>& error, const float* v) {
         add(host_, v, error.data(), error.size(), -of_mean);
-        keep(error.data(), &error);
+        copy_finite(error.data(), error.size(), error.data());  // infinities and NaNs have arrived
       });
     }
     if (settings_.batched) {
@@ -256,10 +293,6 @@ class PowerSgd final : public StatefulHook {
     }
   }
 
-  // The error of a step with infinities or NaNs is none: they have arrived.
-  static void keep(const float* residual, std::vector<float>* error) {
-    copy_finite(residual, error->size(), error->data());
-  }
   void keep_factor(std::string_view kind, const Matrix& m, const float* factor, uint64_t count) {
     std::vector<float>& kept = state_.array(kind, m.name, count);
     if (all_finite(factor, count)) {

@@ -97,7 +97,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 3;
+inline constexpr uint32_t kAcceleratorModuleAbi = 4;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

@@ -80,7 +80,7 @@ enum class LowRank : uint8_t {
   kLeft,      // left = matrix * right
   kRight,     // right = transposed matrix * left
   kMatrix,    // matrix = left * transposed right
-  kResidual,  // matrix -= left * transposed right
+  kResidual,  // residual = matrix - left * transposed right, and 0 where that is not finite
 };
 struct LowRankArgs {
   LowRank product = LowRank::kLeft;
@@ -91,9 +91,10 @@ struct LowRankArgs {
   float* left = nullptr;
   float* right = nullptr;
   // So many products of this shape in one call: matrix i lies at matrix + offsets[i] (null: at matrix), and
-  // its factors behind those of the one before.
+  // its factors and residual behind those of the one before.
   uint64_t batch = 1;
   const uint64_t* offsets = nullptr;
+  float* residual = nullptr;  // kResidual's; null: in place of the matrix
 };
 
 // What DeviceOps::squares returns.

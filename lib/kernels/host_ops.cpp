@@ -76,6 +76,7 @@ void low_rank(const LowRankArgs& args) {
     if (args.offsets != nullptr) one.matrix += args.offsets[i];
     one.left += i * args.rows * args.rank;
     one.right += i * args.columns * args.rank;
+    one.residual = args.residual == nullptr ? one.matrix : args.residual + i * args.rows * args.columns;
     low_rank_product(one);
   }
 }

@@ -95,7 +95,7 @@ void right_rows(LowRankArgs args, uint64_t i) {
   }
 }
 
-template <bool kSubtract, class D>
+template <bool kResidual, class D>
 HWY_INLINE void row_of_product(D d, const LowRankArgs& args, uint64_t i, uint64_t j) {
   float* const at = args.matrix + i * args.columns + j;
   auto sum = hn::Mul(hn::Set(d, args.left[i]), hn::LoadU(d, args.right + j));
@@ -103,17 +103,22 @@ HWY_INLINE void row_of_product(D d, const LowRankArgs& args, uint64_t i, uint64_
     const auto left = hn::Set(d, args.left[k * args.rows + i]);
     sum = hn::Add(sum, hn::Mul(left, hn::LoadU(d, args.right + k * args.columns + j)));
   }
-  hn::StoreU(kSubtract ? hn::Sub(hn::LoadU(d, at), sum) : sum, d, at);
+  if constexpr (kResidual) {
+    const auto residual = hn::Sub(hn::LoadU(d, at), sum);
+    hn::StoreU(hn::IfThenElseZero(hn::IsFinite(residual), residual), d, args.residual + i * args.columns + j);
+  } else {
+    hn::StoreU(sum, d, at);
+  }
 }
 
-template <bool kSubtract>
+template <bool kResidual>
 void product(LowRankArgs args) {
   const Wide d;
   const size_t lanes = hn::Lanes(d);
   for (uint64_t i = 0; i < args.rows; i++) {
     uint64_t j = 0;
-    for (; j + lanes <= args.columns; j += lanes) row_of_product<kSubtract>(d, args, i, j);
-    for (; j < args.columns; j++) row_of_product<kSubtract>(One(), args, i, j);
+    for (; j + lanes <= args.columns; j += lanes) row_of_product<kResidual>(d, args, i, j);
+    for (; j < args.columns; j++) row_of_product<kResidual>(One(), args, i, j);
   }
 }
 

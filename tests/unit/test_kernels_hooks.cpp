@@ -245,6 +245,28 @@ TEST_CASE("products with thin factors are those of plain loops, the same on ever
   }
 }
 
+TEST_CASE("a residual beside its matrix is the one in place, and zero where it is not finite") {
+  constexpr uint64_t kRows = 5, kColumns = 37, kRank = 2;
+  std::vector<float> matrix = normal_values(kRows * kColumns, 1);
+  std::vector<float> left = normal_values(kRows * kRank, 2), right = normal_values(kColumns * kRank, 3);
+  matrix[3] = std::numeric_limits<float>::infinity();
+  matrix[kColumns + 36] = std::numeric_limits<float>::quiet_NaN();
+  for (const DeviceOps* ops : all_ops()) {
+    std::vector<float> in_place = matrix, kept = matrix, beside(matrix.size(), -1);
+    LowRankArgs args{LowRank::kResidual, kRows, kColumns, kRank, in_place.data(), left.data(), right.data()};
+    ops->low_rank(args);
+    args.matrix = kept.data();
+    args.residual = beside.data();
+    ops->low_rank(args);
+    CHECK(beside == in_place);
+    CHECK(std::memcmp(kept.data(), matrix.data(), kept.size() * sizeof(float)) == 0);
+    CHECK(beside[3] == 0);
+    CHECK(beside[kColumns + 36] == 0);
+    CHECK(beside[4] == in_place[4]);
+    CHECK(beside[4] != 0);
+  }
+}
+
 TEST_CASE("sums of squares are those of a plain loop, and equal on every instruction set") {
   for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64}) {
     for (const uint64_t count : kCounts) {

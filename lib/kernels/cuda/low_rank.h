@@ -20,6 +20,7 @@ WEFT_KERNEL_CODE LowRankArgs low_rank_of(const LowRankArgs& args, uint64_t numbe
   if (args.offsets != nullptr) one.matrix += args.offsets[number];
   one.left += number * args.rows * args.rank;
   one.right += number * args.columns * args.rank;
+  one.residual = args.residual == nullptr ? one.matrix : args.residual + number * args.rows * args.columns;
   return one;
 }
 
@@ -94,8 +95,13 @@ WEFT_KERNEL_CODE void product(const Block& block, const LowRankArgs& args) {
       float sum = one.left[i] * one.right[j];
       for (uint64_t k = 1; k < one.rank; k++)
         sum = sum + one.left[k * one.rows + i] * one.right[k * one.columns + j];
-      float* const at = one.matrix + i * one.columns + j;
-      *at = one.product == LowRank::kResidual ? *at - sum : sum;
+      const uint64_t at = i * one.columns + j;
+      if (one.product == LowRank::kResidual) {
+        const float residual = one.matrix[at] - sum;
+        one.residual[at] = isfinite(residual) ? residual : 0.0f;
+      } else {
+        one.matrix[at] = sum;
+      }
     }
   });
 }

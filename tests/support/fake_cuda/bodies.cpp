@@ -141,7 +141,8 @@ bool place_matrices(weft::LowRankArgs& args) {
   }
   return place(args.matrix, last + args.rows * args.columns) &&
          place(args.left, args.batch * args.rows * args.rank) &&
-         place(args.right, args.batch * args.columns * args.rank);
+         place(args.right, args.batch * args.columns * args.rank) &&
+         (args.residual == nullptr || place(args.residual, args.batch * args.rows * args.columns));
 }
 
 void low_rank(uint32_t blocks, uint32_t threads, weft::LowRankArgs args) {
