@@ -27,6 +27,7 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
   const nlohmann::json machine = describe_machine();
   if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
   Job job(options.backend);
+  if (!options.trace.empty()) job.check(weft_trace_start(job.context(), 0), "weft_trace_start");
   bool slower = false;
   std::vector<Result> results;
   for (const std::string& op : options.ops) {
@@ -47,6 +48,10 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
     if (!options.baseline.empty()) {
       slower = !Baseline(options.baseline).compare(run, options.tolerance);
     }
+  }
+  if (!options.trace.empty()) {
+    const std::string path = options.trace + ".rank" + std::to_string(job.rank()) + ".json";
+    job.check(weft_trace_write(job.context(), path.c_str()), "weft_trace_write");
   }
   job.barrier();
   if (slower) return 1;
@@ -147,6 +152,9 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->add_flag("--joined", options->joined,
                   "this process is a rank already (started by mpirun, srun, ...)");
   bench->add_option("--json", options->json, "also write the results to this file");
+  bench->add_option("--trace", options->trace,
+                    "each rank writes what it did last to TEXT.rank0.json and so on, a Chrome trace, which "
+                    "Perfetto opens; costs some time");
   bench
       ->add_option(
           "--check", options->baseline,

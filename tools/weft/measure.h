@@ -27,6 +27,7 @@ struct BenchOptions {
   bool pin = true;
   bool joined = false;  // this process is a rank already
   std::string json;
+  std::string trace;       // where ranks write theirs
   std::string baseline;    // of an earlier run's --json: what became slower
   double tolerance = 0.1;  // of its medians
 };
