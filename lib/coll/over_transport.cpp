@@ -22,6 +22,7 @@ class OverTransport final : public Collectives {
     *lane = std::make_unique<coll::TransportLane>(context_, key);
     return {};
   }
+  bool overlaps() const override { return true; }
   bool executes(Coll coll) const override { return coll <= Coll::kRecv || has_blocks(coll); }
   bool settled() override { return transport_->settled(); }
   bool progress() override { return transport_->progress(); }

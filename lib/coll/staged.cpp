@@ -26,6 +26,7 @@ class Staged final : public Collectives {
   bool executes_on_device(Coll coll) const override { return has_blocks(coll) || inner_->executes(coll); }
   bool progress() override { return inner_->progress(); }
   bool few_lanes() const override { return inner_->few_lanes(); }
+  bool overlaps() const override { return inner_->overlaps(); }
   bool settled() override { return inner_->settled(); }
   bool outlives_sender() const override { return inner_->outlives_sender(); }
   uint64_t sent_to(int rank) const override { return inner_->sent_to(rank); }

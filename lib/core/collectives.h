@@ -184,11 +184,14 @@ struct CollectiveCounters {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  // Local: communicates nothing. All ranks open lanes with the same ids, each id once. Errors: kUnsupported
-  // when there are too many.
+  // Local: communicates nothing. All ranks open lanes with the same ids, each id once (twice where they overlap).
+  // Errors: kUnsupported when there are too many.
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
   // Of the transport below, if there is one (core/transport.h). With the drive lock held.
   virtual bool progress() { return false; }
+  // Whether operations of one collective lane may run beside each other, whose slots tell them apart: on two
+  // lanes opened with one key.
+  virtual bool overlaps() const { return false; }
   // Whether there is a limit to its collective lanes, so that closed ones are worth keeping.
   virtual bool few_lanes() const { return false; }
   // Whether its lanes execute the collective themselves. Others are made of what they do (core/program.h).

@@ -61,33 +61,39 @@ Comm::~Comm() {
 }
 
 // With lanes_mutex_ held: close() sets its mark before it takes the lanes.
-Status Comm::add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane) {
+Status Comm::add_lane(const LaneKey& key, bool overlapping, std::shared_ptr<Lane>* lane) {
   if (closed_) return cancelled();
   std::unique_ptr<CollectiveLane> impl;
-  WEFT_TRY(context_->engine().locked([&] { return collectives_->open_lane(key, &impl); }));
+  std::unique_ptr<CollectiveLane> second;
+  const auto open = [&] {
+    const Status opened = collectives_->open_lane(key, &impl);
+    return opened.ok() && overlapping ? collectives_->open_lane(key, &second) : opened;
+  };
+  WEFT_TRY(context_->engine().locked(open));
   // Of the user's collectives some are programs.
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
     impl = std::make_unique<ProgramLane>(std::move(impl));
   }
-  add_lane(key, {std::move(impl), 0}, lane);
+  add_lane(key, {std::move(impl), 0}, std::move(second), lane);
   return {};
 }
 
-void Comm::add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<Lane>* lane) {
-  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), executes.next_slot);
+void Comm::add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<CollectiveLane> second,
+                    std::shared_ptr<Lane>* lane) {
+  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), executes.next_slot, std::move(second));
   lanes_.push_back(*lane);
   context_->engine().add(*lane);
 }
 
-Status Comm::open_lane(std::shared_ptr<Lane>* lane) {
+Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   const std::lock_guard lock(lanes_mutex_);
   LaneKey key;
   if (ClosedLanes::Kept kept; !closed_ && closed_lanes_.take(&key.id, &kept)) {
-    add_lane(key, std::move(kept), lane);
+    add_lane(key, std::move(kept), nullptr, lane);
     return {};
   }
   key.id = next_lane_;
-  WEFT_TRY(add_lane(key, lane));
+  WEFT_TRY(add_lane(key, overlapping && collectives_->overlaps(), lane));
   next_lane_++;
   return {};
 }
@@ -114,7 +120,7 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
   key.peer = args.peer;
   const std::lock_guard lock(lanes_mutex_);
   std::shared_ptr<Lane>& known = pair_lanes_[{key.kind, key.peer}];
-  if (!known) WEFT_TRY(add_lane(key, &known));
+  if (!known) WEFT_TRY(add_lane(key, false, &known));
   *lane = known;
   return {};
 }

@@ -74,7 +74,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
   // A further order of collectives (a reducer's). All ranks open them in the same order. Where a backend has
   // few, one that all ranks had closed when they last agreed is used again; its slots go on.
-  Status open_lane(std::shared_ptr<Lane>* lane);
+  // overlapping: operations need not wait for the one before where the backend can do that, so none may read
+  // what the one before writes.
+  Status open_lane(std::shared_ptr<Lane>* lane, bool overlapping = false);
   // Nothing is outstanding on it, or the comm has failed.
   void close_lane(const std::shared_ptr<Lane>& lane);
 
@@ -131,8 +133,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_message(int rank, ByteView message) override;
 
  private:
-  Status add_lane(const LaneKey& key, std::shared_ptr<Lane>* lane);
-  void add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<Lane>* lane);
+  Status add_lane(const LaneKey& key, bool overlapping, std::shared_ptr<Lane>* lane);
+  void add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<CollectiveLane> second,
+                std::shared_ptr<Lane>* lane);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);

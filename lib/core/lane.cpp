@@ -19,13 +19,18 @@ constexpr int64_t kFenceMs = 1000;
 
 }  // namespace
 
-Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first)
+Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first,
+           std::shared_ptr<CollectiveLane> second)
     : comm_(comm),
       key_(key),
       first_slot_(first),
-      impl_(std::move(impl)),
+      depth_(second == nullptr ? 1 : kRuns),
+      oldest_(first),
       slot_(first),
-      flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {}
+      flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {
+  runs_[0].impl = std::move(impl);
+  runs_[1].impl = std::move(second);
+}
 
 void Lane::submit(Request* request) {
   request->next = nullptr;
@@ -41,6 +46,12 @@ void Lane::submit(Request* request) {
   request->complete(comm_.failure());
 }
 
+uint64_t Lane::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < depth_; i++) bytes += runs_[i].impl->memory_bytes();
+  return bytes;
+}
+
 void Lane::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;
@@ -48,43 +59,64 @@ void Lane::close() {
 
 Poll Lane::poll() {
   if (comm_.failed()) return fail_all(comm_.failure());
-  if (current_ == nullptr && !next()) return Poll::kParked;
-  switch (impl_->poll()) {
-    case Poll::kFinished:
-      finish(impl_->result());
-      return idle() ? Poll::kParked : Poll::kAdvanced;
-    case Poll::kAdvanced:
-      fruitless_ = 0;
-      departed_ = -1;
-      return Poll::kAdvanced;
-    default:
-      watch();
-      return Poll::kWaiting;
+  while (slot_ - oldest_ < depth_ && next()) {
   }
+  if (oldest_ == slot_) return Poll::kParked;
+  if (!polled()) {
+    watch();
+    return Poll::kWaiting;
+  }
+  fruitless_ = 0;
+  departed_ = -1;
+  while (oldest_ != slot_ && oldest().over && !comm_.failed()) finish();
+  return idle() ? Poll::kParked : Poll::kAdvanced;
+}
+
+bool Lane::polled() {
+  bool advanced = false;
+  for (uint64_t slot = oldest_; slot != slot_; slot++) {
+    Run& one = run(slot);
+    if (one.over) continue;
+    const Poll poll = one.impl->poll();
+    one.over = poll == Poll::kFinished;
+    advanced = advanced || one.over || poll == Poll::kAdvanced;
+    if (!one.over || slot == oldest_ || one.impl->result().ok()) continue;
+    // The one before may wait for what will never come.
+    flight_.finished(slot, one.impl->algorithm(), false);
+    comm_.fail(one.impl->result());
+  }
+  return advanced;
 }
 
 bool Lane::next() {
   if (!queued_.load(std::memory_order_acquire)) return false;
+  Request* request = nullptr;
   {
     const std::lock_guard lock(queue_mutex_);
-    current_ = head_;
+    request = head_;
     head_ = head_->next;
     queued_.store(head_ != nullptr, std::memory_order_relaxed);
   }
-  current_->slot = slot_++;
-  flight_.started(current_->args, current_->slot);
+  Run& one = run(slot_);
+  one.request = request;
+  one.over = false;
+  request->slot = slot_++;
+  flight_.started(request->args, request->slot);
   fruitless_ = 0;
   departed_ = -1;
-  if (comm_.context().trace() != nullptr) current_->start_ns = comm_.context().clock().now_ns();
-  if (const Status status = comm_.reach(FailPlace::kOperation, current_->slot); !status.ok()) [[unlikely]] {
-    comm_.fail(status.with_slot(current_->slot));
+  if (comm_.context().trace() != nullptr) request->start_ns = comm_.context().clock().now_ns();
+  if (const Status status = comm_.reach(FailPlace::kOperation, request->slot); !status.ok()) [[unlikely]] {
+    comm_.fail(status.with_slot(request->slot));
   }
-  impl_->start(current_->args, current_->slot);
+  one.impl->start(request->args, request->slot);
   return true;
 }
 
-void Lane::finish(Status status) {
-  Request* const request = std::exchange(current_, nullptr);
+void Lane::finish() {
+  Request* const request = oldest().request;
+  CollectiveLane& impl = *oldest().impl;
+  oldest_++;
+  Status status = impl.result();
   if (TraceSink* trace = comm_.context().trace(); trace != nullptr && request->start_ns != 0) {
     TraceEvent event;
     event.kind = TraceKind::kCollective;
@@ -97,10 +129,10 @@ void Lane::finish(Status status) {
     event.bytes = request->args.count * dtype_size(request->args.dtype);
     trace->record(event);
   }
-  flight_.finished(request->slot, impl_->algorithm(), status.ok());
+  flight_.finished(request->slot, impl.algorithm(), status.ok());
   if (status.ok()) {
-    request->moved_bytes = impl_->moved_bytes();
-    comm_.count_operation(impl_->algorithm());
+    request->moved_bytes = impl.moved_bytes();
+    comm_.count_operation(impl.algorithm());
   } else {
     comm_.fail(status);
     if (comm_.dumping()) {
@@ -113,16 +145,16 @@ void Lane::finish(Status status) {
 }
 
 Poll Lane::fail_all(const Status& failure) {
-  if (current_ != nullptr && !abandoned_) {
-    waited_for_ = impl_->missing();
-    impl_->abandon();
+  if (oldest_ != slot_ && !abandoned_) {
+    waited_for_ = oldest().impl->missing();
+    for (uint64_t slot = oldest_; slot != slot_; slot++) run(slot).impl->abandon();
     abandoned_ = true;
     fence_ = Deadline::after(comm_.context().clock(), kFenceMs, 0);
   }
-  if (current_ != nullptr && !fenced()) return Poll::kWaiting;
+  if (oldest_ != slot_ && !fenced()) return Poll::kWaiting;
   if (!idle() && comm_.dumping()) return Poll::kWaiting;
   if (ended_ != nullptr) std::exchange(ended_, nullptr)->complete(failure);
-  if (current_ != nullptr) std::exchange(current_, nullptr)->complete(failure);
+  while (oldest_ != slot_) run(oldest_++).request->complete(failure);
   Request* request = nullptr;
   {
     const std::lock_guard lock(queue_mutex_);
@@ -140,7 +172,11 @@ Poll Lane::fail_all(const Status& failure) {
 // Dead ranks write nothing. One that is stopped in the middle of a write cannot be waited for: what it may
 // still write into is kept from other uses.
 bool Lane::fenced() {
-  std::vector<int> writers = impl_->writers();
+  std::vector<int> writers;
+  for (uint64_t slot = oldest_; slot != slot_; slot++) {
+    const std::vector<int> more = run(slot).impl->writers();
+    writers.insert(writers.end(), more.begin(), more.end());
+  }
   writers.erase(std::remove_if(writers.begin(), writers.end(), [&](int rank) { return comm_.gone(rank); }),
                 writers.end());
   if (writers.empty()) return true;
@@ -148,34 +184,34 @@ bool Lane::fenced() {
   comm_.collectives().arena()->taint();
   comm_.context().log().warn(cat("rank ", comm_.rank(), ": rank ", list_text(writers),
                                  " may still write into arena buffers of ",
-                                 text_of(*current_, current_->slot)));
+                                 text_of(*oldest().request, oldest_)));
   return true;
 }
 
 void Lane::watch() {
   fruitless_++;
+  const Request& request = *oldest().request;
   if (comm_.any_departed()) {
-    for (const int rank : impl_->missing()) {
+    for (const int rank : oldest().impl->missing()) {
       if (!comm_.departed(rank)) continue;
       // What it did before its farewell may have come between the poll and this look: only a rank that is
       // missing still after another poll will never come.
       if (std::exchange(departed_, rank) != rank) break;
       comm_.fail(Status::error(Code::kPeerFailed,
-                               cat("rank ", rank, " left the communicator; ",
-                                   text_of(*current_, current_->slot), " waits for it"),
+                               cat("rank ", rank, " left the communicator; ", text_of(request, oldest_),
+                                   " waits for it"),
                                Evidence::kConnection)
                      .with_ranks({rank})
-                     .with_slot(current_->slot));
+                     .with_slot(oldest_));
       return;
     }
   }
   if (fruitless_ % 256 != 0) return;
-  if (fruitless_ == 256) flight_.waiting(current_->slot, comm_.context().clock().now_ns());
+  if (fruitless_ == 256) flight_.waiting(oldest_, comm_.context().clock().now_ns());
   const Request* const late = expired();
   if (late == nullptr) return;
-  const std::vector<int> missing = impl_->absent();
-  const std::string behind =
-      late == current_ ? "" : cat(" behind ", text_of(*current_, current_->slot), ", which is");
+  const std::vector<int> missing = oldest().impl->absent();
+  const std::string behind = late == &request ? "" : cat(" behind ", text_of(request, oldest_), ", which is");
   comm_.fail(Status::error(Code::kTimeout,
                            cat(text_of(*late, late->slot), " passed its deadline", behind,
                                missing.empty() ? "" : cat(" waiting for rank ", list_text(missing))),
@@ -186,7 +222,9 @@ void Lane::watch() {
 
 Request* Lane::expired() {
   Clock& clock = comm_.context().clock();
-  if (current_->deadline.expired(clock)) return current_;
+  for (uint64_t slot = oldest_; slot != slot_; slot++) {
+    if (run(slot).request->deadline.expired(clock)) return run(slot).request;
+  }
   const std::lock_guard lock(queue_mutex_);
   uint64_t slot = slot_;
   for (Request* request = head_; request != nullptr; request = request->next, slot++) {
@@ -201,7 +239,7 @@ FlightLane Lane::flight() {
   lane.key = key_;
   lane.next_slot = slot_;
   lane.operations = flight_.operations(slot_, first_slot_);
-  if (current_ != nullptr || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : impl_->missing();
+  if (oldest_ != slot_ || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : oldest().impl->missing();
   {
     const std::lock_guard lock(queue_mutex_);
     for (const Request* request = head_; request != nullptr; request = request->next) lane.queued++;

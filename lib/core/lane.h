@@ -1,7 +1,8 @@
-// A queue of operations that run one after the other on a CollectiveLane. The C layer submits a user's calls,
-// a reducer its buckets' collectives.
+// A queue of operations that run one after the other on a CollectiveLane, or beside the one before on a
+// second one. The C layer submits a user's calls, a reducer its buckets' collectives.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -23,53 +24,68 @@ class Comm;
 class Lane final : public Task {
  public:
   // comm outlives the lane: the comm owns it. first: its slots before that were another lane's.
-  Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first = 0);
+  // second: of the same key, or null. With it an operation starts when the one before the last is complete,
+  // so that the network has work while ranks wait for each other; they complete in order all the same, and
+  // none may read what the one before writes.
+  Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first = 0,
+       std::shared_ptr<CollectiveLane> second = nullptr);
 
-  // Before a request with buffers on a device is submitted: as CollectiveLane::prepare.
-  Status prepare(const DeviceCall& call) { return impl_->prepare(call); }
+  // Before a request with buffers on a device is submitted: as CollectiveLane::prepare. Not with a second.
+  Status prepare(const DeviceCall& call) { return runs_[0].impl->prepare(call); }
   // Queue the request, or complete it at once with the comm's failure if the lane is closed.
   void submit(Request* request);
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
   void close();
   Poll poll() override;
-  bool idle() const { return current_ == nullptr && ended_ == nullptr && !queued_; }  // drive lock
+  bool idle() const { return oldest_ == slot_ && ended_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }
   // For the next lane of this key, once this one is used no more: what executes, and its next slot. Drive
-  // lock.
-  const std::shared_ptr<CollectiveLane>& impl() const { return impl_; }
+  // lock. Not with a second.
+  const std::shared_ptr<CollectiveLane>& impl() const { return runs_[0].impl; }
   uint64_t next_slot() const { return slot_; }
-  uint64_t memory_bytes() const { return impl_->memory_bytes(); }  // any thread
+  uint64_t memory_bytes() const;  // any thread
 
-  // Whether the running operation waits for a rank. Under the drive lock.
-  bool waits_for(int rank) const { return current_ != nullptr && !abandoned_ && impl_->waits_for(rank); }
+  // Whether the oldest running operation waits for a rank. Under the drive lock.
+  bool waits_for(int rank) const { return oldest_ != slot_ && !abandoned_ && oldest().impl->waits_for(rank); }
 
   // Its part of the flight record. Under the drive lock, both.
   FlightLane flight();
   void set_flight_source(std::weak_ptr<const FlightSource> source) { flight_source_ = std::move(source); }
 
  private:
-  bool next();  // start the next request, if any
-  void finish(Status status);
+  struct Run {
+    std::shared_ptr<CollectiveLane> impl;
+    Request* request = nullptr;
+    bool over = false;  // and waits for the one before to be complete
+  };
+  static constexpr uint64_t kRuns = 2;
+
+  // Of a running operation; slots from oldest_ to slot_ run, one after the other on each.
+  Run& run(uint64_t slot) { return runs_[slot % depth_]; }
+  const Run& oldest() const { return runs_[oldest_ % depth_]; }
+  bool next();    // start the next request, if any
+  bool polled();  // poll what runs; whether that was of use
+  void finish();  // the oldest
   Poll fail_all(const Status& failure);
-  bool
-  fenced();      // nobody writes into the running operation's buffers any more, or not as far as can be known
-  void watch();  // a fruitless poll: deadlines, departed peers
-  Request* expired();  // one whose deadline has passed: the running one or one that waits behind it
+  bool fenced();  // nobody writes into running operations' buffers any more, or not as far as can be known
+  void watch();   // a fruitless poll: deadlines, departed peers
+  Request* expired();  // one whose deadline has passed: a running one or one that waits behind them
   std::string text_of(const Request& request, uint64_t slot) const;
 
   Comm& comm_;
   const LaneKey key_;
   const uint64_t first_slot_;
-  const std::shared_ptr<CollectiveLane> impl_;
+  std::array<Run, kRuns> runs_;  // the first depth_ of them; their impl is never changed
+  const uint64_t depth_;
   std::mutex queue_mutex_;
   Request* head_ = nullptr;          // guarded by queue_mutex_
   Request* tail_ = nullptr;          // guarded by queue_mutex_
   bool closed_ = false;              // guarded by queue_mutex_
   std::atomic<bool> queued_{false};  // head_ != nullptr
   // Under the drive lock.
-  Request* current_ = nullptr;
   Request* ended_ = nullptr;  // by the failure that it found itself, whose flight record is being written
+  uint64_t oldest_ = 0;       // the slot of the oldest running operation; slot_ when there is none
   uint64_t slot_ = 0;         // the next one
   FlightRing flight_;
   std::vector<int> waited_for_;  // when it was abandoned

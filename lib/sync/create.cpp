@@ -241,9 +241,9 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
 
   auto state = std::make_shared<ReducerState>();
   // Opened here, where every rank comes or none, so that lanes keep the same numbers everywhere.
-  WEFT_TRY(comm->open_lane(&state->lane));
+  WEFT_TRY(comm->open_lane(&state->lane, true));
   if (hook->comm() != nullptr) {
-    const Status opened = hook->comm()->open_lane(&state->hook_lane);
+    const Status opened = hook->comm()->open_lane(&state->hook_lane, true);
     if (!opened.ok()) {
       comm->fail(opened);  // the others wait for this rank
       return opened;

@@ -131,7 +131,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     stats_.steps = committed;
   }
   std::shared_ptr<ReducerState> next = old.heir();
-  WEFT_TRY(note(comm->open_lane(&next->lane)));
+  WEFT_TRY(note(comm->open_lane(&next->lane, true)));
   next->comm = comm;
   std::optional<Relocation> relocation;
   next->buckets = old.buckets;
