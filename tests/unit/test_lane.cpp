@@ -1,8 +1,10 @@
 // core/lane: when a request of a failed communicator completes, over a backend that does what a test says.
 #include "core/lane.h"
 
+#include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,9 @@ namespace {
 struct World {
   std::vector<int> writers;  // under the drive lock
   std::atomic<bool> abandoned{false}, tainted{false};
+  // Of Scripted, by slot, under the drive lock: what began, and how what is over ended.
+  std::vector<uint64_t> begun;
+  std::map<uint64_t, Status> ended;
 };
 
 // Operations never end by themselves.
@@ -38,6 +43,25 @@ class Endless final : public CollectiveLane {
   World& world_;
 };
 
+// Operations end when the test says so.
+class Scripted final : public CollectiveLane {
+ public:
+  explicit Scripted(World& world) : world_(world) {}
+  void start(const CollectiveArgs&, uint64_t slot) override {
+    slot_ = slot;
+    world_.begun.push_back(slot);
+  }
+  Poll poll() override { return world_.ended.contains(slot_) ? Poll::kFinished : Poll::kWaiting; }
+  Status result() const override { return world_.ended.at(slot_); }
+  void abandon() override {}
+  std::vector<int> missing() const override { return {1}; }
+  const char* algorithm() const override { return "scripted"; }
+
+ private:
+  World& world_;
+  uint64_t slot_ = 0;
+};
+
 class NoArena final : public Arena {
  public:
   explicit NoArena(World& world) : world_(world) {}
@@ -53,10 +77,15 @@ class NoArena final : public Arena {
 class Backend final : public Collectives {
  public:
   explicit Backend(World& world) : world_(world), arena_(std::make_shared<NoArena>(world)) {}
-  Status open_lane(const LaneKey&, std::unique_ptr<CollectiveLane>* lane) override {
-    *lane = std::make_unique<Endless>(world_);
+  Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
+    if (key.id == 0) {
+      *lane = std::make_unique<Endless>(world_);
+    } else {
+      *lane = std::make_unique<Scripted>(world_);
+    }
     return {};
   }
+  bool overlaps() const override { return true; }
   std::shared_ptr<Arena> arena() override { return arena_; }
   CollectiveCounters counters() const override { return {}; }
   int local_size() const override { return 3; }
@@ -307,4 +336,84 @@ TEST_CASE("what another rank says of closed lanes may be anything") {
   std::vector<Bytes> messages = {whole, Bytes(64, std::byte{0xff})};
   mine.compare(&messages);
   CHECK(messages[1].empty());
+}
+
+namespace {
+
+// Some operations on a lane of their own, beside the one that never ends.
+struct Overlap : Failing {
+  explicit Overlap(bool overlapping) : lane(open(*comm, overlapping)) {
+    for (Request& request : requests) {
+      request.args.coll = Coll::kBarrier;
+      lane->submit(&request);
+    }
+    drive();
+  }
+  ~Overlap() { comm->close_lane(lane); }
+  static std::shared_ptr<Lane> open(Comm& comm, bool overlapping) {
+    std::shared_ptr<Lane> lane;
+    REQUIRE(comm.open_lane(&lane, overlapping).ok());
+    return lane;
+  }
+  void end(uint64_t slot, Status status = {}) {
+    context->engine().locked([&] { world.ended[slot] = std::move(status); });
+    drive();
+  }
+  bool done(size_t i) { return requests[i].done(); }
+  std::array<Request, 4> requests;
+  std::shared_ptr<Lane> lane;
+};
+
+using Slots = std::vector<uint64_t>;
+
+}  // namespace
+
+TEST_CASE("operations of a lane run one after the other") {
+  Overlap o(false);
+  CHECK(o.world.begun == Slots{0});
+  o.end(0);
+  o.drive();
+  CHECK(o.done(0));
+  CHECK(o.world.begun == Slots{0, 1});
+}
+
+TEST_CASE("operations of an overlapping lane begin beside the one before, and complete in order") {
+  Overlap o(true);
+  CHECK(o.world.begun == Slots{0, 1});
+  o.end(1);
+  CHECK(!o.done(0));
+  CHECK(!o.done(1));
+  CHECK(o.world.begun == Slots{0, 1});
+  o.end(0);
+  o.drive();
+  CHECK(o.done(0));
+  CHECK(o.done(1));
+  CHECK(o.world.begun == Slots{0, 1, 2, 3});
+  o.end(2);
+  o.end(3);
+  for (const Request& request : o.requests) CHECK(request.result.ok());
+  CHECK(o.lane->idle());
+  CHECK(o.lane->next_slot() == 4);
+}
+
+TEST_CASE("the failure of an operation does not wait for the one before it") {
+  Overlap o(true);
+  o.end(1, Status::error(Code::kMismatch, "they differ"));
+  for (int i = 0; i < 10; i++) o.drive();
+  CHECK(o.comm->failed());
+  for (size_t i = 0; i < o.requests.size(); i++) {
+    CHECK(o.done(i));
+    CHECK(o.requests[i].result.code() == Code::kMismatch);
+  }
+}
+
+TEST_CASE("an overlapping lane whose communicator fails completes what runs and what waits") {
+  Overlap o(true);
+  o.end(1);
+  o.fail();
+  for (int i = 0; i < 10; i++) o.drive();
+  for (size_t i = 0; i < o.requests.size(); i++) {
+    CHECK(o.done(i));
+    CHECK(o.requests[i].result.code() == Code::kTimeout);
+  }
 }
