@@ -34,16 +34,17 @@ uint32_t magnitude_of(float value) {
   return std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-// Scratch: bins of a histogram, then candidates or a sample.
+// Scratch: bins of a histogram, then candidates or a sample. Where every value is looked at, bins may take
+// all of it.
 struct Room {
   uint32_t* bins;
   uint32_t* places;
-  uint32_t* magnitudes;
+  uint32_t* bits;
   uint64_t size;
 
   explicit Room(const SelectArgs& args)
       : bins(args.scratch), places(bins + kSelectHostBins), size(select_candidates(args.count, args.take)) {
-    magnitudes = places + size;
+    bits = places + size;
   }
 };
 
@@ -52,13 +53,13 @@ struct Every {
   const float* values;
   uint64_t count;
   uint32_t place(uint64_t i) const { return static_cast<uint32_t>(i); }
-  uint32_t magnitude(uint64_t i) const { return magnitude_of(values[i]); }
+  float value(uint64_t i) const { return values[i]; }
 };
 struct Candidates {
-  const uint32_t *places, *magnitudes;
+  const uint32_t *places, *bits;
   uint64_t count;
   uint32_t place(uint64_t i) const { return places[i]; }
-  uint32_t magnitude(uint64_t i) const { return magnitudes[i]; }
+  float value(uint64_t i) const { return std::bit_cast<float>(bits[i]); }
 };
 
 // The k-th largest magnitude, and how many of just that one are among the k largest.
@@ -66,20 +67,24 @@ struct Threshold {
   uint32_t bits = 0;
   uint64_t equal = 0;
 };
-template <class Some>
-Threshold largest(const Some& some, uint64_t k, uint32_t* bins) {
-  struct Digit {
-    int shift, bits;
-  };
-  constexpr Digit kDigits[] = {{20, 11}, {10, 10}, {0, 10}};
-  static_assert(1u << kDigits[0].bits == kSelectHostBins);
+struct Digit {
+  int shift, bits;
+};
+// More digits are more passes, fewer are more bins.
+constexpr Digit kDigits[] = {{20, 11}, {10, 10}, {0, 10}};
+constexpr Digit kDigitsOfMany[] = {{16, 15}, {0, 16}};
+static_assert(1u << kDigits[0].bits == kSelectHostBins);
+static_assert(1u << kDigitsOfMany[1].bits == kSelectHostManyBins);
+
+template <size_t kCount, class Some>
+Threshold largest(const Digit (&digits)[kCount], const Some& some, uint64_t k, uint32_t* bins) {
   Threshold found{0, k};
-  for (const Digit& digit : kDigits) {
+  for (const Digit& digit : digits) {
     const uint32_t last = (1u << digit.bits) - 1;
     const int known = digit.shift + digit.bits;
     std::fill_n(bins, last + 1, 0);
     for (uint64_t i = 0; i < some.count; i++) {
-      const uint32_t magnitude = some.magnitude(i);
+      const uint32_t magnitude = magnitude_of(some.value(i));
       if ((magnitude ^ found.bits) >> known == 0) bins[magnitude >> digit.shift & last]++;
     }
     uint32_t value = last;
@@ -98,13 +103,13 @@ uint32_t bound_of(const SelectArgs& args, const Room& room) {
   SplitMix64 random(args.count);
   for (uint64_t i = 0; i < size; i++) {
     const uint64_t begin = i * args.count / size, end = (i + 1) * args.count / size;
-    sample[i] = magnitude_of(args.values[begin + ((random.next() >> 32) * (end - begin) >> 32)]);
+    sample[i] = std::bit_cast<uint32_t>(args.values[begin + ((random.next() >> 32) * (end - begin) >> 32)]);
   }
   const double expected =
       static_cast<double>(size) * static_cast<double>(args.take) / static_cast<double>(args.count);
   const auto k = static_cast<uint64_t>(expected + 3 * std::sqrt(expected)) + 4;
   if (k >= size) return 0;
-  return std::min(largest(Candidates{sample, sample, size}, k, room.bins).bits, kInfinity);
+  return std::min(largest(kDigits, Candidates{sample, sample, size}, k, room.bins).bits, kInfinity);
 }
 
 // The values whose magnitude is at least `bound`, into room; how many, or kNoRoom.
@@ -119,42 +124,43 @@ uint64_t collect(const SelectArgs& args, uint32_t bound, const Room& room) {
   uint64_t used = 0;
   uint64_t i = 0;
   for (; i + lanes <= args.count; i += lanes) {
-    const auto magnitude = hn::And(hn::BitCast(di, hn::LoadU(d, args.values + i)), mask);
-    const auto reaches = hn::Gt(magnitude, below);
+    const auto bits = hn::BitCast(di, hn::LoadU(d, args.values + i));
+    const auto reaches = hn::Gt(hn::And(bits, mask), below);
     if (hn::AllFalse(di, reaches)) continue;
     if (used + lanes > room.size) return kNoRoom;
     const auto places = hn::Add(hn::Set(du, static_cast<uint32_t>(i)), iota);
-    hn::CompressStore(hn::BitCast(du, magnitude), hn::RebindMask(du, reaches), du, room.magnitudes + used);
+    hn::CompressStore(hn::BitCast(du, bits), hn::RebindMask(du, reaches), du, room.bits + used);
     used += hn::CompressStore(places, hn::RebindMask(du, reaches), du, room.places + used);
   }
   for (; i < args.count; i++) {
-    const uint32_t magnitude = magnitude_of(args.values[i]);
-    if (magnitude < bound) continue;
+    if (magnitude_of(args.values[i]) < bound) continue;
     if (used == room.size) return kNoRoom;
-    room.magnitudes[used] = magnitude;
+    room.bits[used] = std::bit_cast<uint32_t>(args.values[i]);
     room.places[used++] = static_cast<uint32_t>(i);
   }
   return used;
 }
 
 // Every value that is taken, or is not finite, is among them.
-template <class Some>
-void take_of(const SelectArgs& args, const Some& some, uint32_t* bins) {
-  Threshold threshold{UINT32_MAX, 0};
-  if (args.take > 0) threshold = largest(some, args.take, bins);
+template <size_t kCount, class Some>
+void take_of(const Digit (&digits)[kCount], const SelectArgs& args, const Some& some, uint32_t* bins) {
+  Threshold threshold{kInfinity, 0};
+  if (args.take > 0) threshold = largest(digits, some, args.take, bins);
   uint64_t used = 0;
-  for (uint64_t i = 0; i < some.count; i++) {
-    const uint32_t magnitude = some.magnitude(i);
-    const bool equal = magnitude == threshold.bits && threshold.equal > 0;
-    const bool taken = magnitude > threshold.bits || equal;
-    if (!taken && magnitude < kInfinity) continue;
-    const uint32_t place = some.place(i);
-    if (taken) args.selected[used++] = {place, args.values[place]};
-    if (equal) threshold.equal--;
-    // More infinities than are taken have been told of; they are not kept.
-    if (args.residual) args.values[place] = 0;
+  for (uint64_t i = 0; used < args.take; i++) {  // without branches: which are taken is random
+    const uint32_t magnitude = magnitude_of(some.value(i));
+    const bool equal = (magnitude == threshold.bits) & (threshold.equal > 0);
+    args.selected[used] = {some.place(i), some.value(i)};
+    threshold.equal -= equal ? 1 : 0;
+    used += (magnitude > threshold.bits) | equal ? 1 : 0;
   }
   std::fill(args.selected + used, args.selected + args.room, Selected{kNoPlace, 0});
+  if (!args.residual) return;
+  for (uint64_t k = 0; k < used; k++) args.values[args.selected[k].place] = 0;
+  // More infinities than are taken have been told of; they are not kept.
+  for (uint64_t i = 0; threshold.bits >= kInfinity && i < some.count; i++) {
+    if (magnitude_of(some.value(i)) >= kInfinity) args.values[some.place(i)] = 0;
+  }
 }
 
 }  // namespace
@@ -162,13 +168,15 @@ void take_of(const SelectArgs& args, const Some& some, uint32_t* bins) {
 void select_largest(const SelectArgs& given) {
   const SelectArgs args = given;
   const Room room(args);
-  if (args.count >= kSelectSampled) {
+  if (args.count >= kSelectSampled && args.take <= args.count / 16) {
     const uint64_t found = collect(args, bound_of(args, room), room);
     if (found != kNoRoom && found >= args.take) {
-      return take_of(args, Candidates{room.places, room.magnitudes, found}, room.bins);
+      return take_of(kDigits, args, Candidates{room.places, room.bits, found}, room.bins);
     }
   }
-  take_of(args, Every{args.values, args.count}, room.bins);
+  const Every every{args.values, args.count};
+  if (args.count < kSelectMany) return take_of(kDigits, args, every, room.bins);
+  take_of(kDigitsOfMany, args, every, room.bins);
 }
 
 }  // namespace HWY_NAMESPACE

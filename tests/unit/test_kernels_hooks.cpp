@@ -385,3 +385,18 @@ TEST_CASE("the largest values are those of sorting, of equals the first, on ever
     }
   }
 }
+
+TEST_CASE("so are those of very many values") {
+  const uint64_t count = kSelectMany + 3;
+  auto lists = values_to_choose_from(count);
+  for (const size_t kind : {0u, 2u, 3u}) {
+    const std::vector<float>& values = lists[kind];
+    for (const uint64_t take : {count / 100, count / 9}) {
+      const Chosen expected = chosen_by_sorting(values, take, true);
+      for (const DeviceOps* ops : all_ops()) {
+        INFO(ops->name << ": " << take << ", list " << kind);
+        REQUIRE(chosen(*ops, values, take, true) == expected);
+      }
+    }
+  }
+}
