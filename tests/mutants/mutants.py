@@ -56,7 +56,7 @@ MUTANTS = [
            "fixed_ && running.absent == params.size();", "fixed_ && running.absent > 0;",
            "property_reducer"),
     Mutant("a fixed set leaves buckets out beside a rank without data", "step.cpp",
-           "fixed_ = begun_.fixed && all_ranks;", "fixed_ = begun_.fixed;", "unit_reducer_uneven"),
+           "fixed_ = begun_.fixed && all_ranks;", "fixed_ = begun_.fixed && (all_ranks || begun_.fixed);", "unit_reducer_uneven"),
     Mutant("what is accumulated when all have joined is part of the next epoch", "absent.cpp",
            "  s.presence->next_window();\n", "", "unit_reducer_uneven"),
     Mutant("the opening of a re-plan passes for a step", "replan.cpp",
