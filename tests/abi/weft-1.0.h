@@ -1000,8 +1000,8 @@ typedef struct weft_begin_options {
  * once. Needs WEFT_REDUCER_UNEVEN. */
 #define WEFT_BEGIN_NO_DATA UINT64_C(2)
 /* The program promises that the same parameters are absent from this step on all ranks: nothing is exchanged
- * about them, and buckets that are absent whole do not travel. A broken promise is WEFT_ERR_MISMATCH where
- * the collectives differ by it, else a wrong result. */
+ * about them, and buckets that are absent whole do not travel, if all ranks have data. A broken promise is
+ * WEFT_ERR_MISMATCH where the collectives differ by it, else a wrong result. */
 #define WEFT_BEGIN_FIXED UINT64_C(4)
 /* Note the order in which gradients become ready, for weft_reducer_replan. The first synchronised step does
  * so without it. */
@@ -1086,14 +1086,14 @@ typedef struct weft_finish_options {
 #define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0, 0}
 
 /* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
- * WEFT_ERR_STATE naming every parameter that never became ready (the step stays open: make them ready and
- * finish again, or abort); WEFT_ERR_HOOK; the communicator's failure. After a failure gradients are not
- * reduced; which buckets had completed is in the statistics. (If only the commit failed, they are reduced
- * here; weft_reducer_rebind finds out whether they are everywhere.) With streams of devices it returns as
- * soon as nothing is missing: what is put on them afterwards waits until the step is over, also if it fails,
- * and the next call on the reducer that needs the step's end (begin, say, or finish once more) waits for it
- * and returns its failure. In WEFT_PROGRESS_CALLER, with COMMIT and with WEFT_REDUCER_RETAIN the host waits
- * all the same. Threads: one thread at a time per reducer. Since 1.0 */
+ * WEFT_ERR_STATE naming every parameter that never became ready, WEFT_ERR_TIMEOUT in a LOCAL step while one
+ * is copied (the step stays open: finish again or abort); WEFT_ERR_HOOK; the communicator's failure. After
+ * a failure gradients are not reduced; which buckets had completed is in the statistics. (If only the
+ * commit failed, they are reduced here; weft_reducer_rebind finds out whether they are everywhere.) With
+ * streams of devices it returns as soon as nothing is missing: what is put on them afterwards waits until
+ * the step is over, also if it fails, and the next call on the reducer that needs the step's end (begin,
+ * say, or finish once more) waits for it and returns its failure. In WEFT_PROGRESS_CALLER, with COMMIT and
+ * with WEFT_REDUCER_RETAIN the host waits. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer
@@ -1129,8 +1129,8 @@ typedef struct weft_norms {
 } weft_norms;
 
 /* Norms of the last synchronised step, equal bits on all ranks. per_param (may be NULL) receives the L2 norm
- * of each parameter's result; param_count entries. Returns WEFT_ERR_STATE inside a step, before the first or
- * without WEFT_REDUCER_NORMS. Threads: one thread at a time per reducer. Since 1.0 */
+ * of each parameter's result, finite exactly if that is; param_count entries. WEFT_ERR_STATE inside a step,
+ * before the first or without WEFT_REDUCER_NORMS. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms, double* per_param);
 
 /* A piece of a parameter, elements in the order in which the gradient is laid out. */
@@ -1204,10 +1204,10 @@ typedef struct weft_join_result {
 } weft_join_result;
 
 /* This rank has no more data: take part in the others' steps without data until every rank has joined, then
- * return on all of them; the reducer may go on from there (the next epoch). What all ranks do in between is
- * theirs: broadcast the state from last_active, say. options and result may be NULL. Returns WEFT_ERR_STATE
- * inside a step, without WEFT_REDUCER_UNEVEN, or, with WEFT_REDUCER_STOP_WHEN_EXHAUSTED, once another rank
- * begins a step; else as finish. Threads: one thread at a time per reducer. Since 1.0 */
+ * return on all of them; what LOCAL steps have accumulated by then is dropped. The reducer may go on (the
+ * next epoch); what ranks do in between is theirs: broadcast the state from last_active, say. options and
+ * result may be NULL. Returns WEFT_ERR_STATE inside a step, without UNEVEN, or, with STOP_WHEN_EXHAUSTED,
+ * once another rank begins a step; else as finish. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                                        weft_join_result* result);
 
