@@ -178,6 +178,7 @@ int train(const std::string& folder) {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   const weft_stream on = {sizeof on, WEFT_DEVICE_CUDA, device, stream};  // Weft
   Model model;
+  check(cudaDeviceSynchronize(), "the model");  // it was made on another stream, for which ours does not wait
 
   std::vector<weft_param> list;  // Weft: the parameters, and where their gradients are
   for (const Param& p : model.params) {

@@ -34,10 +34,35 @@ Status Kernels::check(const char* what, CUresult result) const {
 }
 
 Status Kernels::load() {
+  const std::lock_guard lock(mutex_);
+  return load_locked();
+}
+
+// A kernel is loaded on a device when its function there is first asked for, or launched. Without the lock: a
+// launch on another device must not wait for this.
+Status Kernels::load_on(int device) {
+  std::array<CUkernel, kCount> kernels{};
+  {
+    const std::lock_guard lock(mutex_);
+    WEFT_TRY(load_locked());
+    if (devices_.contains(device)) return {};
+    kernels = kernels_;
+  }
+  for (CUkernel kernel : kernels) {
+    CUfunction function = nullptr;
+    WEFT_TRY(check("loading kernels", library_.call.kernel_function(&function, kernel)));
+    if (library_.call.function_load != nullptr)
+      WEFT_TRY(check("loading kernels", library_.call.function_load(function)));
+  }
+  const std::lock_guard lock(mutex_);
+  devices_.insert(device);
+  return {};
+}
+
+Status Kernels::load_locked() {
   constexpr const char* kNames[kCount] = {
       "weft_copy_pieces", "weft_accumulate_pieces", "weft_fold",     "weft_quantize",       "weft_dequantize",
       "weft_squares",     "weft_squares_total",     "weft_low_rank", "weft_orthonormalize", "weft_select"};
-  const std::lock_guard lock(mutex_);
   if (loaded_) return {};
   const Functions& call = library_.call;
   if (code_ == nullptr) {

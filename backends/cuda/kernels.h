@@ -4,6 +4,7 @@
 
 #include <array>
 #include <mutex>
+#include <set>
 
 #include "core/accelerator.h"
 #include "core/device_kernels.h"
@@ -19,6 +20,8 @@ class Kernels {
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
 
+  // On the current device, which is this one. May wait for what runs there.
+  Status load_on(int device);
   // The stream's device is the current one. The kernels' arguments are checked: addresses are the caller's
   // matter.
   Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
@@ -46,6 +49,7 @@ class Kernels {
     kCount
   };
   Status load();
+  Status load_locked();
   template <class Args>
   Status launch(Name kernel, DeviceStream stream, uint64_t blocks, Args args);
   Status check(const char* what, CUresult result) const;
@@ -55,6 +59,7 @@ class Kernels {
   bool loaded_ = false;  // guarded by mutex_, as all below
   CUlibrary code_ = nullptr;
   std::array<CUkernel, kCount> kernels_{};
+  std::set<int> devices_;  // that have them
 };
 
 }  // namespace weft::cuda

@@ -76,7 +76,13 @@ Status load(const std::string& file, Library* library) {
   WEFT_TRY(find_driver(library->file, "cuLibraryLoadData", &call.library_load));
   WEFT_TRY(find_driver(library->file, "cuLibraryGetKernel", &call.library_kernel));
   WEFT_TRY(find_driver(library->file, "cuLibraryUnload", &call.library_unload));
+  WEFT_TRY(find_driver(library->file, "cuKernelGetFunction", &call.kernel_function));
+  (void)find_driver(library->file, "cuFuncLoad", &call.function_load).ok();
   WEFT_TRY(find_driver(library->file, "cuLaunchKernel", &call.launch));
+  WEFT_TRY(find_driver(library->file, "cuDevicePrimaryCtxRetain", &call.retain_context));
+  WEFT_TRY(find_driver(library->file, "cuDevicePrimaryCtxRelease_v2", &call.release_context));
+  WEFT_TRY(find_driver(library->file, "cuCtxPushCurrent_v2", &call.push_context));
+  WEFT_TRY(find_driver(library->file, "cuCtxPopCurrent_v2", &call.pop_context));
   WEFT_TRY(find_driver(library->file, "cuGetErrorString", &call.error_string));
   const cudaError_t counted = call.cudaGetDeviceCount(&library->devices);
   if (counted == cudaSuccess && library->devices > 0) return {};

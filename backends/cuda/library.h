@@ -22,7 +22,8 @@ namespace weft::cuda {
   X(cudaPointerGetAttributes)            \
   X(cudaThreadExchangeStreamCaptureMode) \
   X(cudaStreamIsCapturing)               \
-  X(cudaStreamCreateWithFlags)           \
+  X(cudaDeviceGetStreamPriorityRange)    \
+  X(cudaStreamCreateWithPriority)        \
   X(cudaStreamDestroy)                   \
   X(cudaStreamWaitEvent)                 \
   X(cudaEventCreateWithFlags)            \
@@ -48,8 +49,14 @@ struct Functions {
   decltype(&::cuLibraryLoadData) library_load = nullptr;
   decltype(&::cuLibraryGetKernel) library_kernel = nullptr;
   decltype(&::cuLibraryUnload) library_unload = nullptr;
+  decltype(&::cuKernelGetFunction) kernel_function = nullptr;
   decltype(&::cuLaunchKernel) launch = nullptr;
+  decltype(&::cuDevicePrimaryCtxRetain) retain_context = nullptr;
+  decltype(&::cuDevicePrimaryCtxRelease) release_context = nullptr;
+  decltype(&::cuCtxPushCurrent) push_context = nullptr;
+  decltype(&::cuCtxPopCurrent) pop_context = nullptr;
   decltype(&::cuGetErrorString) error_string = nullptr;
+  CUresult (*function_load)(CUfunction function) = nullptr;  // CUDA 12.4; null before
   // CUDA 12.8; null before.
   cudaError_t (*stream_get_device)(cudaStream_t stream, int* device) = nullptr;
 };

@@ -5,22 +5,20 @@
 namespace weft::cuda {
 
 // The calling thread works on this device meanwhile, and a capture that another thread of the program has
-// begun does not forbid what it does.
+// begun does not forbid what it does. Not by cudaSetDevice: to go back it would have to set the device that
+// the thread had before, which makes a context there, also on one that the process does not use.
 class Runtime::Scope {
  public:
   static constexpr int kAny = -1;
-  Scope(const Functions& call, int device) : call_(call) {
+  Scope(Runtime& runtime, int device) : call_(runtime.library_.call) {
     (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
     if (device == kAny) return;
-    if (call_.cudaGetDevice(&before_) != cudaSuccess) before_ = kAny;  // then there is none to return to
-    if (before_ == device) {
-      before_ = kAny;
-      return;
-    }
-    (void)call_.cudaSetDevice(device);
+    const CUcontext context = runtime.contexts_.of(device);
+    pushed_ = context != nullptr && call_.push_context(context) == CUDA_SUCCESS;
   }
   ~Scope() {
-    if (before_ != kAny) (void)call_.cudaSetDevice(before_);
+    CUcontext popped = nullptr;
+    if (pushed_) (void)call_.pop_context(&popped);
     (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   Scope(const Scope&) = delete;
@@ -29,7 +27,7 @@ class Runtime::Scope {
  private:
   const Functions& call_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-  int before_ = kAny;
+  bool pushed_ = false;
 };
 
 namespace {
@@ -48,6 +46,19 @@ bool is_default(DeviceStream stream) {
 }
 
 }  // namespace
+
+Runtime::Contexts::~Contexts() {
+  for (const auto& [device, context] : known_) (void)library_.call.release_context(device);
+}
+
+CUcontext Runtime::Contexts::of(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(device);
+  if (known != known_.end()) return known->second;
+  CUcontext context = nullptr;
+  if (library_.call.retain_context(&context, device) != CUDA_SUCCESS) return nullptr;
+  return known_[device] = context;
+}
 
 Status Runtime::probe(std::string* detail) {
   const std::lock_guard lock(mutex_);
@@ -79,13 +90,13 @@ Status Runtime::current_device(int* device) {
 }
 
 Status Runtime::within(int device, const std::function<Status()>& work) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return work();
 }
 
 Status Runtime::look_at(const void* pointer, PointerInfo* info) {
   *info = {};
-  const Scope scope(library_.call, Scope::kAny);
+  const Scope scope(*this, Scope::kAny);
   // A later runtime's struct may be longer.
   union {
     cudaPointerAttributes attributes;
@@ -102,7 +113,7 @@ Status Runtime::look_at(const void* pointer, PointerInfo* info) {
 }
 
 Status Runtime::check_stream(int device, DeviceStream stream) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   WEFT_TRY(check("the stream", library_.call.cudaStreamIsCapturing(native(stream), &capture)));
   if (capture != cudaStreamCaptureStatusNone) {
@@ -117,21 +128,28 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
                        cat("weft_stream.device is ", device, ", but the stream is one of device ", own));
 }
 
+bool Runtime::own_of_thread(DeviceStream stream) const {
+  return native(stream) == cudaStreamPerThread;
+}
+
 Status Runtime::create_stream(int device, DeviceStream* stream) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   cudaStream_t made = nullptr;
-  WEFT_TRY(check("a stream", library_.call.cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking)));
+  int lowest = 0, highest = 0;
+  WEFT_TRY(check("priorities", library_.call.cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+  WEFT_TRY(
+      check("a stream", library_.call.cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, highest)));
   *stream = made;
   return {};
 }
 
 void Runtime::destroy_stream(int device, DeviceStream stream) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   (void)check("", library_.call.cudaStreamDestroy(native(stream))).ok();
 }
 
 Status Runtime::create_event(int device, DeviceEvent* event) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   cudaEvent_t made = nullptr;
   WEFT_TRY(check("an event", library_.call.cudaEventCreateWithFlags(&made, cudaEventDisableTiming)));
   *event = made;
@@ -139,23 +157,23 @@ Status Runtime::create_event(int device, DeviceEvent* event) {
 }
 
 void Runtime::destroy_event(int device, DeviceEvent event) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   (void)check("", library_.call.cudaEventDestroy(native_event(event))).ok();
 }
 
 Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return check("an event's record", library_.call.cudaEventRecord(native_event(event), native(stream)));
 }
 
 Status Runtime::wait_event(int device, DeviceStream stream, DeviceEvent event) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return check("a wait for an event",
                library_.call.cudaStreamWaitEvent(native(stream), native_event(event), 0));
 }
 
 Status Runtime::query(int device, DeviceEvent event, bool* done) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   const cudaError_t state = library_.call.cudaEventQuery(native_event(event));
   *done = state == cudaSuccess;
   if (state != cudaErrorNotReady) return check("work on the device", state);
@@ -164,7 +182,7 @@ Status Runtime::query(int device, DeviceEvent event, bool* done) {
 }
 
 Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   void* made = nullptr;
   WEFT_TRY(check("device memory", library_.call.cudaMalloc(&made, size)));
   *memory = static_cast<std::byte*>(made);
@@ -172,12 +190,12 @@ Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
 }
 
 void Runtime::free(int device, std::byte* memory) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   (void)check("", library_.call.cudaFree(memory)).ok();
 }
 
 Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   void* made = nullptr;
   WEFT_TRY(check("pinned memory", library_.call.cudaHostAlloc(&made, size, cudaHostAllocPortable)));
   *memory = static_cast<std::byte*>(made);
@@ -185,27 +203,27 @@ Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
 }
 
 void Runtime::free_pinned(std::byte* memory) {
-  const Scope scope(library_.call, Scope::kAny);
+  const Scope scope(*this, Scope::kAny);
   (void)check("", library_.call.cudaFreeHost(memory)).ok();
 }
 
 Status Runtime::pin(int device, std::byte* memory, uint64_t size) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return check("pinning memory", library_.call.cudaHostRegister(memory, size, cudaHostRegisterPortable));
 }
 
 void Runtime::unpin(std::byte* memory) {
-  const Scope scope(library_.call, Scope::kAny);
+  const Scope scope(*this, Scope::kAny);
   (void)check("", library_.call.cudaHostUnregister(memory)).ok();
 }
 
 Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return check("a copy", library_.call.cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, native(stream)));
 }
 
 Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   // Pinned memory has one address everywhere.
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(word));
   const CUresult result = library_.call.wait_value(native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ);
@@ -214,55 +232,60 @@ Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint
                                           static_cast<int>(result), ")"));
 }
 
+Status Runtime::load_kernels(int device) {
+  const Scope scope(*this, device);
+  return kernels_.load_on(device);
+}
+
 Status Runtime::copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.copy_pieces(stream, args);
 }
 
 Status Runtime::accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.accumulate_pieces(stream, args);
 }
 
 Status Runtime::fold(int device, DeviceStream stream, const FoldKernelArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.fold(stream, args);
 }
 
 Status Runtime::quantize(int device, DeviceStream stream, const QuantizeArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.quantize(stream, args);
 }
 
 Status Runtime::dequantize(int device, DeviceStream stream, const DequantizeArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.dequantize(stream, args);
 }
 
 Status Runtime::squares(int device, DeviceStream stream, const SquaresKernelArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.squares(stream, args);
 }
 
 Status Runtime::low_rank(int device, DeviceStream stream, const LowRankArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.low_rank(stream, args);
 }
 
 Status Runtime::low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) {
   const bool factor = args.product == LowRank::kLeft || args.product == LowRank::kRight;
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   if (!factor || !blas_.probe().ok()) return kernels_.low_rank(stream, args);
   return blas_.multiply(device, stream, args);
 }
 
 Status Runtime::orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.orthonormalize(stream, args);
 }
 
 Status Runtime::select(int device, DeviceStream stream, const SelectArgs& args) {
-  const Scope scope(library_.call, device);
+  const Scope scope(*this, device);
   return kernels_.select(stream, args);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -25,6 +26,7 @@ class Runtime final : public Accelerator {
   Status within(int device, const std::function<Status()>& work) override;
   Status look_at(const void* pointer, PointerInfo* info) override;
   Status check_stream(int device, DeviceStream stream) override;
+  bool own_of_thread(DeviceStream stream) const override;
   Status create_stream(int device, DeviceStream* stream) override;
   void destroy_stream(int device, DeviceStream stream) override;
   Status create_event(int device, DeviceEvent* event) override;
@@ -40,6 +42,7 @@ class Runtime final : public Accelerator {
   void unpin(std::byte* memory) override;
   Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) override;
   Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) override;
+  Status load_kernels(int device) override;
   Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
   Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
   Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) override;
@@ -53,6 +56,20 @@ class Runtime final : public Accelerator {
 
  private:
   class Scope;
+  // The context of each device that was used: the one that all libraries of the process share.
+  class Contexts {
+   public:
+    explicit Contexts(const Library& library) : library_(library) {}
+    ~Contexts();
+    Contexts(const Contexts&) = delete;
+    Contexts& operator=(const Contexts&) = delete;
+    CUcontext of(int device);  // null: there is none to be had, and what is done there will fail
+
+   private:
+    const Library& library_;
+    std::mutex mutex_;
+    std::map<int, CUcontext> known_;  // guarded by mutex_
+  };
   Status check(const char* what, cudaError_t error);
 
   const std::string file_;
@@ -61,6 +78,7 @@ class Runtime final : public Accelerator {
   Status status_;       // guarded by mutex_
   std::atomic<bool> loaded_{false};
   Library library_;  // constant once loaded_
+  Contexts contexts_{library_};
   Kernels kernels_{library_};
   Blas blas_{library_};
 };

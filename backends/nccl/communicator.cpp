@@ -43,6 +43,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   const auto begin = [&]() -> Status {
     WEFT_TRY(args.accelerator->current_device(&device));
     made = std::make_shared<Communicator>(args, std::move(library), device);
+    WEFT_TRY(args.accelerator->load_kernels(device));
     WEFT_TRY(args.accelerator->create_stream(device, &made->stream_));
     if (made->rank_ != 0) return {};
     return args.accelerator->within(

@@ -50,8 +50,12 @@ class Accelerator {
   virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
   // kArg if it is a stream of another device, where the library can tell.
   virtual Status check_stream(int device, DeviceStream stream) = 0;
+  // The handle means another stream on each thread (CUDA's default stream of a thread).
+  virtual bool own_of_thread(DeviceStream stream) const = 0;
 
-  // Streams that wait for no other (not for the legacy default stream either).
+  // Streams that wait for no other (not for the legacy default stream either), of the highest priority: what
+  // a stream of the program's waits for by wait_value, which the device's scheduler does not see, must not be
+  // queued behind it, as it may be where both share one of the few queues that the device has for a priority.
   virtual Status create_stream(int device, DeviceStream* stream) = 0;
   virtual void destroy_stream(int device, DeviceStream stream) = 0;
   virtual Status create_event(int device, DeviceEvent* event) = 0;
@@ -76,6 +80,9 @@ class Accelerator {
   virtual Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src,
                       uint64_t size) = 0;
   virtual Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) = 0;
+  // Load the kernels there, so that no launch does: that may wait for the device, and so for a stream that
+  // waits for us (CUDA's lazy loading). Before any stream of the program's is held. May take long.
+  virtual Status load_kernels(int device) = 0;
   // On the stream: kernels (lib/kernels/cuda), equal bit by bit to the host's.
   virtual Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;

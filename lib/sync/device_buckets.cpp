@@ -106,6 +106,7 @@ Status DeviceBuckets::make_lanes(const Manifest& manifest) {
   lanes_ = std::vector<Lane>(manifest.devices.size());
   for (size_t i = 0; i < lanes_.size(); i++) {
     lanes_[i].device = manifest.devices[i];
+    WEFT_TRY(accelerator_->load_kernels(lanes_[i].device));
     WEFT_TRY(accelerator_->create_stream(lanes_[i].device, &lanes_[i].in));
     WEFT_TRY(accelerator_->create_stream(lanes_[i].device, &lanes_[i].out));
   }
@@ -205,6 +206,12 @@ Status DeviceBuckets::record_all(uint32_t stamp) {
     if (has(b)) WEFT_TRY(record(b, stamp));
   }
   return {};
+}
+
+bool DeviceBuckets::recorded(uint32_t stamp) const {
+  return std::all_of(buckets_.begin(), buckets_.end(), [&](const std::unique_ptr<Bucket>& bucket) {
+    return bucket == nullptr || bucket->recorded.load(std::memory_order_acquire) == stamp;
+  });
 }
 
 void DeviceBuckets::inherit(DeviceBuckets& old) {

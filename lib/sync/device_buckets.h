@@ -76,6 +76,8 @@ class DeviceBuckets {
   // All gradients of the bucket are there: what is on its streams now is what is waited for.
   Status record(uint32_t bucket, uint32_t stamp);
   Status record_all(uint32_t stamp);
+  // That has been done for all buckets: what is put on streams from now on comes after their gradients.
+  bool recorded(uint32_t stamp) const;
   // Copy a gradient without gaps into its place or, `add`, add it there, in the order of the stream that was
   // noted for it; what is put on that stream afterwards comes after it.
   Status accumulate(uint32_t bucket, uint64_t param, const CopyArgs& args, bool add);

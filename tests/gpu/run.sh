@@ -5,7 +5,7 @@
 build=${1:-build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 targets="tests/gpu/gpu_kernels tests/gpu/gpu_buffers tests/gpu/gpu_reducer tests/gpu/gpu_bench"
-ninja -C "$build" -j "${JOBS:-2}" weft/libweft-cuda.so $targets >"$build/gpu-build.txt" 2>&1 || {
+ninja -C "$build" -j "${JOBS:-2}" libweft-cuda.so $targets >"$build/gpu-build.txt" 2>&1 || {
   tail -n 30 "$build/gpu-build.txt"
   exit 1
 }

@@ -202,3 +202,14 @@ TEST_CASE("launches that make no sense are refused") {
   select.room = 1;
   CHECK(device.runtime().select(0, device.stream(), select).code() == Code::kArg);
 }
+
+TEST_CASE("streams of Weft's own have the highest priority: none of the program's is in their way") {
+  Device device;
+  int lowest = 0, highest = 0, priority = 1;
+  REQUIRE(cudaDeviceGetStreamPriorityRange(&lowest, &highest) == cudaSuccess);
+  DeviceStream stream = nullptr;
+  REQUIRE(device.runtime().create_stream(0, &stream).ok());
+  REQUIRE(cudaStreamGetPriority(static_cast<cudaStream_t>(stream), &priority) == cudaSuccess);
+  CHECK(priority == highest);
+  device.runtime().destroy_stream(0, stream);
+}

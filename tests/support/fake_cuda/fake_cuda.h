@@ -17,8 +17,12 @@ const char* fake_cuda_problems();
 const char* fake_cuda_live();
 // Copies and other operations that have run.
 uint64_t fake_cuda_operations();
+// The process uses the device: since the setup somebody has set it, or asked for its context.
+bool fake_cuda_has_context(int device);
 // What the next call of this name returns in place of doing anything ("cudaMemcpyAsync"); 0: takes it back.
 void fake_cuda_fail(const char* call, int error);
+// The calling thread's next call of this name takes so long.
+void fake_cuda_slow(const char* call, int delay_us);
 // What the calls about versions say; 0: the usual; -1: that there is none.
 void fake_cuda_versions(int runtime, int driver);
 }

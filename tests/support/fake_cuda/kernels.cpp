@@ -7,6 +7,13 @@
 
 using namespace fake;
 
+void fake::load_kernel(std::unique_lock<std::mutex>& lock, const void* kernel) {
+  if (state().loaded.contains({current_device(), kernel})) return;
+  if (!drain(lock, current_device()))
+    problem("a kernel's loading waits for streams that wait for the program");
+  state().loaded.insert({current_device(), kernel});
+}
+
 extern "C" {
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* /*options*/, void** /*values*/,
@@ -30,10 +37,22 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary /*library*/, const char*
   }
   return CUDA_ERROR_NOT_FOUND;
 }
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  std::unique_lock lock(state().mutex);
+  load_kernel(lock, kernel);
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncLoad(CUfunction function) {
+  std::unique_lock lock(state().mutex);
+  load_kernel(lock, function);
+  return CUDA_SUCCESS;
+}
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                         unsigned int block_x, unsigned int block_y, unsigned int block_z,
                         unsigned int shared_bytes, CUstream handle, void** parameters, void** /*extra*/) {
-  const std::lock_guard lock(state().mutex);
+  std::unique_lock lock(state().mutex);
+  load_kernel(lock, function);
   const auto stream = find_stream(handle, "cuLaunchKernel");
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->device != current_device()) problem("cuLaunchKernel while another device is current");

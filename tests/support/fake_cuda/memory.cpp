@@ -27,7 +27,7 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   // A page that nobody may touch lies behind every block.
   void* const base = mmap(nullptr, pages(size) + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
-  if (kind == Kind::kPinned && mprotect(base, pages(size), PROT_READ | PROT_WRITE) != 0)
+  if (kind != Kind::kDevice && mprotect(base, pages(size), PROT_READ | PROT_WRITE) != 0)
     return cudaErrorMemoryAllocation;
   Block block;
   block.kind = kind;
@@ -49,7 +49,8 @@ cudaError_t release(Kind kind, void* pointer, const char* call) {
   std::unique_lock lock(s.mutex);
   if (pointer == nullptr) return cudaSuccess;
   Block* const block = find_block(pointer);
-  if (block == nullptr || block->base != pointer || block->kind != kind) {
+  const bool managed = block != nullptr && kind == Kind::kDevice && block->kind == Kind::kManaged;
+  if (block == nullptr || block->base != pointer || (block->kind != kind && !managed)) {
     problem(std::string(call) + " of what is no " + name(kind));
     return cudaErrorInvalidValue;
   }
@@ -67,7 +68,7 @@ cudaError_t release(Kind kind, void* pointer, const char* call) {
   }
   block->freed = true;
   block->content.reset();
-  if (kind == Kind::kPinned) mprotect(block->base, pages(block->size), PROT_NONE);
+  if (kind == Kind::kPinned || managed) mprotect(block->base, pages(block->size), PROT_NONE);
   return cudaSuccess;
 }
 
@@ -118,6 +119,9 @@ extern "C" {
 cudaError_t cudaMalloc(void** pointer, size_t size) {
   return allocate(Kind::kDevice, pointer, size, "cudaMalloc");
 }
+cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned int /*flags*/) {
+  return allocate(Kind::kManaged, pointer, size, "cudaMallocManaged");
+}
 cudaError_t cudaFree(void* pointer) {
   return release(Kind::kDevice, pointer, "cudaFree");
 }
@@ -151,7 +155,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->device = -1;
   const Block* const block = find_block(pointer);
   if (block == nullptr || block->freed) return cudaSuccess;
-  attributes->type = block->kind == Kind::kDevice ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+  attributes->type = block->kind == Kind::kDevice    ? cudaMemoryTypeDevice
+                     : block->kind == Kind::kManaged ? cudaMemoryTypeManaged
+                                                     : cudaMemoryTypeHost;
   attributes->device = block->device;
   attributes->devicePointer = const_cast<void*>(pointer);
   if (block->kind != Kind::kDevice) attributes->hostPointer = attributes->devicePointer;

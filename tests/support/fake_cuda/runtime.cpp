@@ -11,8 +11,17 @@ using namespace fake;
 namespace {
 
 thread_local int t_device = 0;
+thread_local std::vector<int> t_before;  // of contexts that were pushed since
 thread_local cudaError_t t_last = cudaSuccess;
 thread_local cudaStreamCaptureMode t_capture = cudaStreamCaptureModeGlobal;
+thread_local std::pair<std::string, int> t_slow;  // a call, and how long it takes
+
+// Without the lock.
+void linger(const char* call) {
+  if (t_slow.first != call) return;
+  const auto [name, delay_us] = std::exchange(t_slow, {});
+  std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+}
 
 cudaError_t note(cudaError_t error) {
   if (error != cudaSuccess) t_last = error;
@@ -33,13 +42,16 @@ Handle new_handle() {
   return reinterpret_cast<Handle>(new char);
 }
 
-cudaError_t make_stream(cudaStream_t* handle, bool blocking) {
+constexpr int kHighestPriority = -5;  // as of real ones
+
+cudaError_t make_stream(cudaStream_t* handle, bool blocking, int priority = 0) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (const cudaError_t error = failure("cudaStreamCreate"); error != cudaSuccess) return error;
   auto stream = std::make_shared<Stream>();
   stream->device = t_device;
   stream->blocking = blocking;
+  stream->priority = std::clamp(priority, kHighestPriority, 0);
   *handle = new_handle<cudaStream_t>();
   start(stream);
   s.streams[*handle] = std::move(stream);
@@ -73,6 +85,8 @@ void fake_cuda_setup(int devices, uint64_t seed, int delay_us) {
   s.operations = 0;
   s.problems.clear();
   s.failures.clear();
+  s.loaded.clear();
+  s.contexts.clear();
   s.runtime_version = s.driver_version = 13'000;
 }
 
@@ -103,6 +117,12 @@ uint64_t fake_cuda_operations() {
   return s.operations;
 }
 
+bool fake_cuda_has_context(int device) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.contexts.contains(device);
+}
+
 void fake_cuda_fail(const char* call, int error) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -111,6 +131,10 @@ void fake_cuda_fail(const char* call, int error) {
   } else {
     s.failures[call] = error;
   }
+}
+
+void fake_cuda_slow(const char* call, int delay_us) {
+  t_slow = {call, delay_us};
 }
 
 void fake_cuda_versions(int runtime, int driver) {
@@ -144,6 +168,7 @@ cudaError_t cudaSetDevice(int device) {
   const std::lock_guard lock(state().mutex);
   if (device < 0 || device >= state().devices) return note(cudaErrorInvalidDevice);
   t_device = device;
+  state().contexts.insert(device);  // as CUDA 12 does
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
@@ -173,6 +198,21 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return make_stream(stream, (flags & cudaStreamNonBlocking) == 0);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  return make_stream(stream, (flags & cudaStreamNonBlocking) == 0, priority);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = kHighestPriority;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamGetPriority");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  *priority = stream->priority;
+  return cudaSuccess;
 }
 // What is on it still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
@@ -263,6 +303,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
+  linger("cudaEventRecord");
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (const cudaError_t error = failure("cudaEventRecord"); error != cudaSuccess) return note(error);
@@ -297,6 +338,29 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   const auto event = find_event(handle, "cudaEventSynchronize");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
   return wait(lock, [&] { return event->completed == event->recorded; });
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const std::lock_guard lock(state().mutex);
+  if (device < 0 || device >= state().devices) return CUDA_ERROR_INVALID_DEVICE;
+  state().contexts.insert(device);
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice /*device*/) {
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext context) {
+  t_before.push_back(t_device);
+  t_device = static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (t_before.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(t_device) + 1);
+  t_device = t_before.back();
+  t_before.pop_back();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned int flags) {

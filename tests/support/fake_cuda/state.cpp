@@ -47,9 +47,10 @@ State& state() {
 }
 
 const char* name(Kind kind) {
-  return kind == Kind::kDevice   ? "device memory"
-         : kind == Kind::kPinned ? "pinned memory"
-                                 : "registered memory";
+  return kind == Kind::kDevice    ? "device memory"
+         : kind == Kind::kPinned  ? "pinned memory"
+         : kind == Kind::kManaged ? "managed memory"
+                                  : "registered memory";
 }
 
 void problem(const std::string& text) {

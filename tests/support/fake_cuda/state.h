@@ -19,7 +19,7 @@
 
 namespace fake {
 
-enum class Kind { kPinned, kRegistered, kDevice };
+enum class Kind { kPinned, kRegistered, kDevice, kManaged };
 const char* name(Kind kind);
 
 struct Block {
@@ -45,6 +45,7 @@ struct Operation {
 struct Stream {
   int device = 0;
   bool blocking = true;  // ordered with the legacy default stream
+  int priority = 0;
   bool capturing = false;
   std::deque<Operation> queue;
   uint64_t enqueued = 0;
@@ -67,7 +68,9 @@ struct State {
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<int, std::shared_ptr<Stream>> legacy;  // default streams, by device
   std::map<cudaEvent_t, std::shared_ptr<Event>> events;
-  std::set<const void*> dead;  // handles that were destroyed
+  std::set<int> contexts;                        // devices that have one
+  std::set<const void*> dead;                    // handles that were destroyed
+  std::set<std::pair<int, const void*>> loaded;  // kernels, by device
   std::map<std::string, int> failures;
   std::vector<std::string> problems;
 };
@@ -86,6 +89,9 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call);
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation);
 // Until the streams of a device (-1: all) have nothing left; false after 20 s.
 bool drain(std::unique_lock<std::mutex>& lock, int device);
+
+// A kernel is loaded on the current device, for which the real one may have to wait until that is idle.
+void load_kernel(std::unique_lock<std::mutex>& lock, const void* kernel);
 
 int current_device();
 
