@@ -161,7 +161,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     if (s.readiness->step().open()) {
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
     }
-    WEFT_TRY(note(settle_gather()));
+    WEFT_TRY(note(end_owed_gather()));
     StepStart start;
     start.local_steps = s.presence->local_steps();
     begin_without_data(start, true);

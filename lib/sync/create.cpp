@@ -320,6 +320,7 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (has_bucket(i) && !state_->buckets->place(i).sparse)
       stats_.param_bytes += state_->manifest.params[i].bytes();
+    has_values_ |= has_bucket(i) && state_->manifest.parameter(i) != nullptr;
   }
   history_.forget_waits(state_->comm->size());
   other_bytes_ = heap_bytes();

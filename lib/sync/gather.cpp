@@ -288,7 +288,11 @@ Status Reducer::gather_params(const weft_gather_options& options, const Status& 
   if (wish.ok() && options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
     wish = Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
   }
-  start_gather(wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
+  {
+    const std::lock_guard lock(owed_mutex_);
+    if (gathering_.load()) return note(wish);  // wait_param on another thread has started it
+    start_gather(wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
+  }
   if (wish.ok() && s.staging) return {};
   // The others learn why with their next call, as this rank does, and this rank at once, too.
   const Status gathered = await_gather();
@@ -310,6 +314,23 @@ void Reducer::start_gather(int64_t timeout_ms, const Status& wish, bool announce
   gather_deadline_ = call.deadline;
   gather_->start(call);
   gathering_.store(true);
+  owed_.store(false);
+}
+
+// The first to ask for a value after a sharded step starts the gather, on all ranks alike.
+void Reducer::start_owed_gather() {
+  if (!owed_.load()) return;  // then gathering_ is set, if there is one
+  const std::lock_guard lock(owed_mutex_);
+  if (owed_.load()) start_gather(0, Status(), state_->uneven);
+}
+
+// Before the next step: whoever asks for a value from now on asks for that step's result.
+Status Reducer::end_owed_gather() {
+  {
+    const std::lock_guard lock(owed_mutex_);
+    owed_.store(false);
+  }
+  return settle_gather();
 }
 
 // A gather that was started is over: how it went, once. On all ranks alike, so that a call that is refused

@@ -94,7 +94,7 @@ Status Reducer::check_rebind(Comm& comm) {
   if (old.readiness->step().open()) {
     return Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first"));
   }
-  settle_gather().ok();  // that it failed is known by then
+  end_owed_gather().ok();  // that it failed is known by then
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   const auto returned = [&] { return !step_->stage_out(); };
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
@@ -187,7 +187,7 @@ Status Reducer::retry(const weft_finish_options& options) {
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it")));
   }
-  WEFT_TRY(note(settle_gather()));
+  WEFT_TRY(note(end_owed_gather()));
   if (!s.retain || kept_step_ != stats_.steps) {
     return note(Status::error(
         Code::kState, cat("of step ", stats_.steps, " nothing is kept: ",

@@ -73,7 +73,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   }
   WEFT_TRY(note(check_begin(given)));
   WEFT_TRY(note(check_destinations(given.gradients)));
-  WEFT_TRY(note(settle_gather()));
+  WEFT_TRY(note(end_owed_gather()));
   reduced_ = false;
   destinations_ = given.gradients;
   if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {
@@ -299,6 +299,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     if (s.comm->size() == 1) step_->commit(stats_.steps);
     s.presence->next_window();
     reduced_ = results_ = true;
+    owed_.store(s.sharded && has_values_);
     measured_ = s.norms != nullptr;
     return {};
   }

@@ -98,6 +98,8 @@ class Reducer {
   void unmake_step();
   void start_gather(int64_t timeout_ms, const Status& wish, bool announce);
   Status settle_gather();
+  Status end_owed_gather();
+  void start_owed_gather();
   Status await_gather();
   bool end_gather();
   Status wait_value(const Parts& at, uint64_t param, int64_t timeout_ms);
@@ -187,10 +189,15 @@ class Reducer {
   std::shared_ptr<Step> step_;
   std::shared_ptr<Gather> gather_;      // null unless sharded; made with step_
   std::atomic<bool> gathering_{false};  // from gather_params until the next step
+  // A step's owners have their slices, and nothing has been gathered since: wait_param would start it. Set by
+  // the program's thread; cleared under owed_mutex_, once gathering_ is set or the next step begins.
+  std::atomic<bool> owed_{false};
+  std::mutex owed_mutex_;
   Deadline gather_deadline_ = Deadline::never();
   Status unable_;  // why this rank cannot gather
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;
+  bool has_values_ = false;  // some parameter that has a gradient has a value here
 
   // begin and finish
   uint32_t stamp_ = 0;

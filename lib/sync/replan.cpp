@@ -130,7 +130,7 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
-  WEFT_TRY(note(settle_gather()));
+  WEFT_TRY(note(end_owed_gather()));  // slices change owners
   WEFT_TRY(open_replan());
   PlanRequest request;
   const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;

@@ -87,6 +87,8 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   if (timeout_ms < WEFT_TIMEOUT_POLL) {
     return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
   }
+  WEFT_TRY(note(known(*parts().state, param)));
+  start_owed_gather();
   // First: parts that are put in place later know of this step, too.
   const uint32_t stamp = synchronised_.load();
   const bool gathering = gathering_.load();

@@ -242,13 +242,16 @@ class Reducer(Handle):
         return [Slice(each.param, each.offset, each.count) for each in slices]
 
     def wait_param(self, param: Union[int, str], *, timeout: Optional[float] = None) -> None:
-        """Wait for a parameter's result, in a synchronised step; after gather_params, for its value. Threads: any."""
+        """Wait for a parameter's result, in a synchronised step. Threads: any.
+
+        Sharded, between steps: for its value; the first such call gathers them, if gather_params has not. Collective then.
+        """
         self._check(lib.reducer_wait_param(self._handle, self.index(param), milliseconds(timeout)))
 
     def gather_params(self, *, timeout: Optional[float] = None) -> None:
         """Sharded: start to send each owner's slices of the parameters' values to all ranks. Collective.
 
-        Returns at once. `wait_param` waits for one parameter, the next begin for all.
+        Returns at once. `wait_param` waits for one parameter (and starts this too), the next begin for all.
         """
         self._check(lib.reducer_gather_params(self._handle, _abi.GatherOptions(timeout_ms=milliseconds(timeout))))
 

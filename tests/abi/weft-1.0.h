@@ -1097,9 +1097,9 @@ typedef struct weft_finish_options {
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer
- * step may run while later buckets travel. Ends no step. Returns WEFT_ERR_NOT_DONE if it takes longer;
- * WEFT_ERR_STATE without a synchronised step; the step's failure. timeout_ms as for weft_request_wait.
- * Threads: any thread, not from a callback. Since 1.0 */
+ * step may run while later buckets travel (sharded, once finish has returned: until its value is here).
+ * Ends no step. Returns WEFT_ERR_NOT_DONE if it takes longer; WEFT_ERR_STATE without a synchronised step; its
+ * failure. timeout_ms as for weft_request_wait. Threads: any thread, not from a callback. Since 1.0 */
 WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64_t timeout_ms);
 
 /* Copy the last step's result of a parameter to `gradient`, laid out by the parameter's strides; in copy
@@ -1154,9 +1154,9 @@ typedef struct weft_gather_options {
 #define WEFT_GATHER_OPTIONS_INIT {sizeof(weft_gather_options), 0, 0}
 
 /* Sharded: start to send each owner's slices of the parameters' values (weft_param.parameter) to all ranks,
- * in the order of the parameters. Returns at once; weft_reducer_wait_param waits for one parameter, the next
- * begin for all. Returns WEFT_ERR_STATE inside a step. Threads: one thread at a time per reducer. Since 1.0
- */
+ * in the order of the parameters. Returns at once. weft_reducer_wait_param waits for one parameter, and
+ * starts this by itself if nobody has since finish (all ranks call it then); the next begin waits for all.
+ * Returns WEFT_ERR_STATE inside a step. Threads: one thread at a time per reducer. Since 1.0 */
 WEFT_API weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options);
 
 typedef struct weft_broadcast_options {
