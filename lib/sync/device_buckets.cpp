@@ -114,7 +114,7 @@ Status DeviceBuckets::make_lanes(const Manifest& manifest) {
 }
 
 Status DeviceBuckets::make_buckets(const Manifest& manifest, const Plan& plan) {
-  gradients_.resize(manifest.params.size());
+  gradients_ = std::vector<Gradient>(manifest.params.size());
   uint64_t pieces = 0;
   for (const PlannedBucket& planned : plan.buckets) {
     std::unique_ptr<Bucket>& bucket = buckets_.emplace_back();
@@ -168,10 +168,22 @@ DeviceBuckets::~DeviceBuckets() {
 
 Status DeviceBuckets::note(uint32_t bucket, uint64_t param, DeviceStream stream) {
   Bucket& b = *buckets_[bucket];
-  const std::lock_guard lock(b.mutex);
-  WEFT_TRY(note_locked(&b, stream));
-  gradients_[param].stream = stream;  // of several uses the last one's
+  if (!lists(b, stream)) {
+    const std::lock_guard lock(b.mutex);
+    WEFT_TRY(note_locked(&b, stream));
+  }
+  std::atomic<DeviceStream>& last = gradients_[param].stream;  // of several uses the last one's
+  if (last.load(std::memory_order_relaxed) != stream) last.store(stream, std::memory_order_relaxed);
   return {};
+}
+
+// Whoever records the bucket's events sees what was noted before: this call's gradient arrives first.
+bool DeviceBuckets::lists(const Bucket& bucket, DeviceStream stream) {
+  const uint32_t listed = bucket.listed.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < listed; i++) {
+    if (bucket.list[i].load(std::memory_order_relaxed) == stream) return true;
+  }
+  return false;
 }
 
 Status DeviceBuckets::note_locked(Bucket* bucket, DeviceStream stream) {
@@ -185,7 +197,12 @@ Status DeviceBuckets::note_locked(Bucket* bucket, DeviceStream stream) {
     WEFT_TRY(accelerator_->create_event(device, &fresh.made));
     b.seen.push_back(fresh);
   }
-  b.seen[b.noted++].stream = stream;
+  b.seen[b.noted].stream = stream;
+  if (b.noted < kListed) {
+    b.list[b.noted].store(stream, std::memory_order_relaxed);
+    b.listed.store(static_cast<uint32_t>(b.noted) + 1, std::memory_order_release);
+  }
+  b.noted++;
   return {};
 }
 
@@ -236,6 +253,7 @@ Status DeviceBuckets::arrived(uint32_t bucket, uint32_t stamp, bool* done) {
     if (!*done) return {};
   }
   b.noted = 0;
+  b.listed.store(0, std::memory_order_release);
   *done = true;
   return {};
 }
@@ -290,7 +308,7 @@ Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs
   DeviceEvent made = nullptr;
   {
     const std::lock_guard seen_lock(b.mutex);
-    from = gradients_[param].stream;
+    from = gradients_[param].stream.load(std::memory_order_relaxed);
     for (size_t i = 0; i < b.noted; i++) {
       if (b.seen[i].stream == from) made = b.seen[i].made;
     }

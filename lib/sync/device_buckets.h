@@ -7,6 +7,7 @@
 // Threads: said of each call. Nothing but make and the destructor waits for a device.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -68,7 +69,8 @@ class DeviceBuckets {
   uint64_t memory_bytes() const { return bytes_; }
 
   // ---- any thread
-  // A gradient of the bucket is made on this stream. kArg if it is no stream of the device.
+  // A gradient of the bucket is made on this stream. kArg if it is no stream of the device. Takes the
+  // bucket's lock for the first gradient of a stream in a step alone (and for streams beyond kListed).
   Status note(uint32_t bucket, uint64_t param, DeviceStream stream);
   // The gradient is to be copied in the step of this stamp; by who claimed it, before it is counted.
   void take(uint64_t param, uint32_t stamp) { gradients_[param].stamp = stamp; }
@@ -112,11 +114,15 @@ class DeviceBuckets {
     DeviceStream stream = nullptr;
     DeviceEvent made = nullptr;  // the gradients up to here
   };
+  static constexpr uint32_t kListed = 4;
   struct Bucket {
     size_t lane = 0;
     std::mutex mutex;
-    std::vector<Seen> seen;             // guarded by mutex; events stay
-    size_t noted = 0;                   // guarded by mutex: so many of them
+    std::vector<Seen> seen;  // guarded by mutex; events stay
+    size_t noted = 0;        // guarded by mutex: so many of them
+    // The first of those, for who only asks; changed under the mutex.
+    std::array<std::atomic<DeviceStream>, kListed> list{};
+    std::atomic<uint32_t> listed{0};
     std::atomic<uint32_t> recorded{0};  // the stamp of the last step in which all were
     DeviceEvent in = nullptr;
     DeviceEvent out = nullptr;
@@ -124,15 +130,16 @@ class DeviceBuckets {
     uint32_t room = 0;
     uint32_t used = 0;
   };
-  // Written by who claimed the parameter, read once it has arrived.
+  // Written by who claimed the parameter, read once it has arrived; the stream by every use.
   struct Gradient {
     uint32_t stamp = 0;
-    DeviceStream stream = nullptr;
+    std::atomic<DeviceStream> stream{nullptr};
   };
   DeviceStream stream(const Bucket& bucket, Way way) const {
     return way == Way::kIn ? lanes_[bucket.lane].in : lanes_[bucket.lane].out;
   }
   Status fold(const Bucket& bucket, const CopyArgs& args);
+  static bool lists(const Bucket& bucket, DeviceStream stream);
   Status note_locked(Bucket* bucket, DeviceStream stream);
   Status make_lanes(const Manifest& manifest);
   Status make_buckets(const Manifest& manifest, const Plan& plan);

@@ -155,6 +155,16 @@ class Readiness {
   }
   // The claimed gradient is in its bucket. True for the bucket's last.
   bool arrive(uint32_t bucket) { return pending_[bucket].count.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  // The same, unless it would be the bucket's last: false, and it has yet to arrive.
+  bool arrive_unless_last(uint32_t bucket) {
+    std::atomic<uint32_t>& count = pending_[bucket].count;
+    uint32_t left = count.load(std::memory_order_acquire);
+    while (left > 1) {
+      if (count.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        return true;
+    }
+    return false;
+  }
   bool full(uint32_t bucket) const { return pending_[bucket].count.load(std::memory_order_acquire) == 0; }
 
   uint64_t memory_bytes() const {

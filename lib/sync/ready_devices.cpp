@@ -116,8 +116,9 @@ void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
 }
 
 // The bucket's last gradient: what is on its streams now is what its copy waits for. The step begins that
-// when it has been recorded, so it is not over before, unless it fails.
+// when it has been recorded, so it is not over before, unless it fails: the state is kept until then.
 void Reducer::arrive_on_device(uint32_t bucket) {
+  if (state_->readiness->arrive_unless_last(bucket)) return;
   const std::shared_ptr<ReducerState> state = state_;
   const uint32_t stamp = state->readiness->step().stamp();
   if (!state->readiness->arrive(bucket)) return;

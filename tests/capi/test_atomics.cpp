@@ -2,10 +2,14 @@
 // child through the call and looks at each instruction. For x86-64, where they are those with a lock prefix
 // and exchanges with memory.
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "capi/ranks.h"
 #include "support/catch.h"
+#ifdef WEFT_TEST_CUDA
+#include "capi/cuda.h"
+#endif
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <signal.h>
@@ -44,6 +48,7 @@ struct Kind {
   bool last = true;        // it is the last one
   uint64_t reducer = 0;    // flags
   bool elsewhere = false;  // view mode: the gradient is not in its view
+  bool device = false;     // view mode: gradients are on a (fake) CUDA device, all of one stream
 };
 constexpr Kind kKinds[] = {
     {.name = "plain", .atomics = 2},
@@ -57,13 +62,37 @@ constexpr Kind kKinds[] = {
     {.name = "with absent ones", .atomics = 2, .reducer = WEFT_REDUCER_ABSENT},
     {.name = "uneven", .atomics = 2, .reducer = WEFT_REDUCER_UNEVEN},
     {.name = "retained, with norms", .atomics = 2, .reducer = WEFT_REDUCER_RETAIN | WEFT_REDUCER_NORMS},
+#ifdef WEFT_TEST_CUDA
+    {.name = "on a device", .atomics = 2, .device = true},
+    {.name = "on a device, counted", .atomics = 2, .uses = 2, .device = true},
+    {.name = "on a device, counted, not the last", .atomics = 1, .uses = 2, .last = false, .device = true},
+#endif
     {.name = "strays", .atomics = 2, .reducer = WEFT_REDUCER_COPY_STRAYS, .elsewhere = true}};
+
+// A stream of the device's, if there is one.
+struct Where {
+#ifdef WEFT_TEST_CUDA
+  explicit Where(bool device) {
+    if (device) stream = std::make_unique<weft_test::Stream>(0);
+  }
+  const weft_stream* view() const { return stream ? stream->view() : nullptr; }
+  std::unique_ptr<weft_test::Stream> stream;
+#else
+  explicit Where(bool) {}
+  const weft_stream* view() const { return nullptr; }
+#endif
+};
 
 // The child: a step of one rank, stopped before and after one call of ready, that of neither the first nor
 // the last gradient of the bucket. Exits with 0 if all went well.
 [[noreturn]] void child(int32_t mode, const Kind& kind) {
   bool ok = false;
+#ifdef WEFT_TEST_CUDA
+  std::unique_ptr<weft_test::FakeCuda> fake;
+  if (kind.device) fake = std::make_unique<weft_test::FakeCuda>();
+#endif
   const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_CALLER, [&](weft_test::Rank& r) {
+    const Where where(kind.device);
     const int64_t shape = 4;
     float gradients[kParams][4] = {};
     std::vector<weft_param> params(kParams, weft_param WEFT_PARAM_INIT);
@@ -73,6 +102,7 @@ constexpr Kind kKinds[] = {
       params[i].dtype = WEFT_DTYPE_F32;
       params[i].ndim = 1;
       params[i].shape = &shape;
+      params[i].device_kind = kind.device ? WEFT_DEVICE_CUDA : WEFT_DEVICE_HOST;
       params[i].uses = (kind.reducer & WEFT_REDUCER_STATIC) != 0 ? 1 : kind.uses;
     }
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
@@ -95,7 +125,7 @@ constexpr Kind kKinds[] = {
           const bool watched = step == 2 && i == 4 && use == (kind.last ? kind.uses : 1);
           if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
           if (watched) raise(SIGSTOP);
-          status |= weft_reducer_ready(reducer, i, gradient, nullptr);
+          status |= weft_reducer_ready(reducer, i, gradient, where.view());
           if (watched) raise(SIGSTOP);
         }
       }
@@ -145,7 +175,8 @@ int count(pid_t pid, std::string* problem) {
 TEST_CASE("ready makes at most two atomic operations in every kind of step") {
   for (const Kind& kind : kKinds) {
     for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
-      if (kind.elsewhere && mode == WEFT_GRADIENT_COPY) continue;
+      // From a device a copy asks the driver about the memory.
+      if ((kind.elsewhere || kind.device) && mode == WEFT_GRADIENT_COPY) continue;
       const pid_t pid = fork();
       REQUIRE(pid >= 0);
       if (pid == 0) child(mode, kind);

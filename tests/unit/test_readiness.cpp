@@ -51,6 +51,44 @@ TEST_CASE("a step is settled when every gradient that was claimed has arrived") 
   }
 }
 
+TEST_CASE("of a bucket's gradients each arrives at once but the last, which arrives when it is done") {
+  const Plan plan = plan_of(3, 1200);
+  Readiness readiness(plan);
+  readiness.open(1, false);
+  for (uint64_t param = 0; param < 3; param++) CHECK(readiness.use(param, 1) == Use::kLast);
+  CHECK(readiness.arrive_unless_last(0));
+  CHECK(readiness.arrive_unless_last(0));
+  CHECK_FALSE(readiness.arrive_unless_last(0));
+  CHECK_FALSE(readiness.full(0));
+  CHECK_FALSE(readiness.settled());  // somebody is still at it
+  CHECK(readiness.arrive(0));
+  CHECK(readiness.full(0));
+  CHECK(readiness.settled());
+}
+
+TEST_CASE("of many threads whose gradients arrive one finds that its own is the last") {
+  constexpr int kThreads = 4;
+  const Plan plan = plan_of(kThreads, 100'000);
+  Readiness readiness(plan);
+  for (uint32_t stamp = 1; stamp <= 100; stamp++) {
+    readiness.open(stamp, false);
+    std::atomic<int> last{0}, ready{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; t++) {
+      threads.emplace_back([&] {
+        ready++;
+        while (ready.load() < kThreads) std::this_thread::yield();
+        if (readiness.arrive_unless_last(0)) return;
+        last++;
+        if (!readiness.arrive(0)) last += 100;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(last == 1);
+    REQUIRE(readiness.full(0));
+  }
+}
+
 TEST_CASE("uses are counted in the word that the last of them claims") {
   const Plan plan = plan_of(2, 400);
   Readiness readiness(plan);
