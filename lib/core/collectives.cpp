@@ -64,8 +64,9 @@ std::string Descriptor::text() const {
     out += cat(" of a shape with digest ", std::hex, tag);
   } else if (tag != 0) {
     out += cat(" of plan slot ", std::hex, tag / kTagSlot);
-    const uint64_t steps = tag & kTagLocalSteps;
-    if (steps != 0) out += cat(" after ", steps, steps == 1 ? " local step" : " local steps");
+    const uint64_t step = tag / kTagStep % (kTagSteps + 1), locals = tag & kTagLocalSteps;
+    if (step != 0) out += cat(" in step ", step - 1);
+    if (locals != 0) out += cat(" after ", locals, locals == 1 ? " local step" : " local steps");
   }
   return out;
 }
@@ -74,12 +75,14 @@ Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank,
   // A reducer's collectives, of the same slot.
   Descriptor others = mine;
   others.tag = theirs.tag;
-  const bool local_steps =
+  const bool same_slot =
       others == theirs && mine.tag / kTagSlot == theirs.tag / kTagSlot && mine.tag >= kTagSlot;
-  std::string text =
-      cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank, " calls ",
-          theirs.text(), "; every rank must make ",
-          local_steps ? "as many local steps before a synchronised one" : "the same calls in the same order");
+  const char* const same = !same_slot ? "the same calls in the same order"
+                           : mine.tag / kTagStep != theirs.tag / kTagStep
+                               ? "the same synchronised steps"
+                               : "as many local steps before a synchronised one";
+  std::string text = cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank,
+                         " calls ", theirs.text(), "; every rank must make ", same);
   return Status::error(Code::kMismatch, std::move(text), Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({other_rank});

@@ -21,12 +21,18 @@ class Program;
 struct CollectiveArgs;
 struct DeviceCall;
 
-// The tag of a reducer's collective is a name of the slot of its plan and, in these bits, how many local
-// steps (of accumulation) came before the step; more than they can hold are as many as they can.
-inline constexpr uint64_t kTagLocalSteps = 0xffff;
-inline constexpr uint64_t kTagSlot = kTagLocalSteps + 1;  // the lowest bit of the name
+// The tag of a reducer's collective, from the lowest bit: how many local steps (of accumulation) came before
+// the step, where more than the bits can hold are as many as they can; the step's number plus one, modulo the
+// number of steps that can be told apart, or 0 outside a step; and a name of the slot of its plan.
+inline constexpr uint64_t kTagLocalSteps = 0xfff;
+inline constexpr uint64_t kTagStep = kTagLocalSteps + 1;          // the lowest bit of the step
+inline constexpr uint64_t kTagSteps = 0xffffff;                   // so many are told apart
+inline constexpr uint64_t kTagSlot = kTagStep * (kTagSteps + 1);  // the lowest bit of the name
 inline uint64_t slot_tag(uint64_t hash) {
-  return std::max(hash & ~kTagLocalSteps, kTagSlot);  // 0 is the user's
+  return std::max(hash / kTagSlot * kTagSlot, kTagSlot);  // 0 is the user's
+}
+inline uint64_t step_tag(uint64_t step) {
+  return (step % kTagSteps + 1) * kTagStep;
 }
 
 // What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
@@ -82,7 +88,7 @@ struct CollectiveArgs {
   std::byte* dst = nullptr;
   double prescale = 1.0;             // every input is multiplied by it before it is added (premul_sum)
   double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
-  uint64_t tag = 0;                  // 0 for calls of the user; see kTagLocalSteps
+  uint64_t tag = 0;                  // 0 for calls of the user; see slot_tag
   const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
   // Reductions: each element's inputs are folded at once, in the order of the ranks, so
   // that its bits do not depend on how the operation is executed.

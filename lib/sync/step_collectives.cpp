@@ -139,8 +139,8 @@ bool Step::submit() {
     if (!s_.uneven && slot.of_bucket() && !slot.average) {
       next.args.tag = slot_tag(next.args.tag + (begun_.record.micro_batches - 1) * kSplitMixStep);
     }
-    // A rank that left it out meets nobody one step later.
-    if (slot.optional) next.args.tag = slot_tag(next.args.tag + begun_.number * kTagSlot);
+    // A rank that left one out in this step alone meets nobody one step later. (Records of openings say it.)
+    if (slot.kind != Slot::Kind::kOpening) next.args.tag |= step_tag(begun_.number);
     if (!s_.uneven) next.args.tag |= std::min(begun_.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});

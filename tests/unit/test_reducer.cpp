@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "reducer_rig.h"
+#include "shm/backend.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -252,6 +253,45 @@ TEST_CASE("a rank that is one local step off is named, with both numbers, and ge
       mine.fill(self.rank == 0 ? 3 : 2, self.rank);
       self.expect(differs(model, gradients.memory(), mine.memory()).empty(), "another window's result");
     }));
+  }
+}
+
+TEST_CASE("a rank that is one step ahead is named, with both steps, and gets no other step's gradients") {
+  const Model model({{"a", {5}}});
+  for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
+    RanksOptions options;
+    options.backend = backend;
+    check(run_threads(
+        2,
+        [&](Rank& self) {
+          std::unique_ptr<Reducer> reducer;
+          self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+          if (!reducer) return;
+          Gradients gradients(model);
+          const uint64_t param = 0;
+          // Rank 0 breaks the promise that the same is absent everywhere: its second step takes no time, and
+          // in the third it comes to the others' second.
+          Status status;
+          for (uint64_t step = 0; step < 3 && status.ok(); step++) {
+            gradients.fill(step, self.rank);
+            weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+            begin.flags = WEFT_BEGIN_FIXED;
+            status = reducer->begin(&begin);
+            const bool absent = self.rank == 0 && step == 1;
+            if (status.ok())
+              status = absent ? reducer->absent(&param, 1) : reducer->ready(0, gradients[0], nullptr);
+            if (status.ok()) status = reducer->finish({});
+          }
+          self.expect(status.code() == Code::kMismatch, cat("'", status.text(), "'"));
+          const std::string steps[] = {"in step 2", "in step 1"};
+          for (const std::string& part : steps) self.expect(has(status.text(), part), status.text());
+          self.expect(has(status.text(), "every rank must make the same synchronised steps"), status.text());
+          self.expect(has(status.text(), cat("rank ", 1 - self.rank)), status.text());
+          Gradients mine(model);
+          mine.fill(self.rank == 0 ? 2 : 1, self.rank);
+          self.expect(differs(model, gradients.memory(), mine.memory()).empty(), "another step's result");
+        },
+        options));
   }
 }
 
