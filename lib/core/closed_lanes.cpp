@@ -1,47 +1,32 @@
 #include "core/closed_lanes.h"
 
 #include <algorithm>
-#include <set>
 
 namespace weft {
-namespace {
-
-using Told = std::set<std::pair<uint32_t, uint64_t>>;
-
-// Takes a rank's part off its message; a message that ends before is empty, and tells of nothing.
-Told read(Bytes* message) {
-  ByteReader reader(*message);
-  Told told;
-  const auto lanes = reader.get<uint32_t>();
-  for (uint32_t i = 0; i < lanes && reader.ok(); i++) {
-    const auto id = reader.get<uint32_t>();
-    told.emplace(id, reader.get<uint64_t>());
-  }
-  if (!reader.ok()) {
-    message->clear();
-    return {};
-  }
-  const size_t part = sizeof lanes + lanes * (sizeof(uint32_t) + sizeof(uint64_t));
-  message->erase(message->begin(), message->begin() + static_cast<ptrdiff_t>(part));
-  return told;
-}
-
-}  // namespace
 
 void ClosedLanes::write(ByteWriter* message) const {
   message->put(static_cast<uint32_t>(kept_.size()));
   for (const auto& [id, lane] : kept_) message->put(id).put(lane.next_slot);
 }
 
-void ClosedLanes::compare(std::vector<Bytes>* messages) {
-  Told common;
-  for (const auto& [id, lane] : kept_) common.emplace(id, lane.next_slot);
-  for (Bytes& message : *messages) {
-    const Told told = read(&message);
-    std::erase_if(common, [&](const auto& lane) { return !told.contains(lane); });
+ClosedLanes::Told ClosedLanes::read(ByteReader* message) {
+  Told told;
+  const auto lanes = message->get<uint32_t>();
+  for (uint32_t i = 0; i < lanes && message->ok(); i++) {
+    const auto id = message->get<uint32_t>();
+    told.emplace(id, message->get<uint64_t>());
   }
+  return message->ok() ? told : Told();
+}
+
+void ClosedLanes::compare(const std::vector<Told>& told) {
   everywhere_.clear();
-  for (const auto& [id, slot] : common) everywhere_.push_back(id);
+  if (told.empty()) return;
+  for (const auto& [id, lane] : kept_) {
+    const std::pair<uint32_t, uint64_t> mine(id, lane.next_slot);
+    const auto closed = [&](const Told& theirs) { return theirs.contains(mine); };
+    if (std::all_of(told.begin(), told.end(), closed)) everywhere_.push_back(id);
+  }
   std::reverse(everywhere_.begin(), everywhere_.end());
 }
 

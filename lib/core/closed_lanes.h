@@ -1,12 +1,13 @@
 // Collective lanes that this rank has closed, kept to be opened again once every rank has closed them, so
 // that a backend with few lanes makes any number of reducers. The ranks tell each other which ones those are
-// with every agreement; what they said in the last one decides, and so all of them take the same. Used by
-// Comm, under its lanes_mutex_.
+// when they agree to open lanes (Comm::agree_to_open); what they said in the last one decides, and so all of
+// them take the same. Used by Comm, under its lanes_mutex_.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,15 +19,18 @@ namespace weft {
 class ClosedLanes {
  public:
   struct Kept {
-    std::shared_ptr<CollectiveLane> impl;  // rests, and goes on where it was
+    std::shared_ptr<CollectiveLane> impl;  // rests, and goes on where it was; null: could not be opened here
     uint64_t next_slot = 0;
   };
+  using Told = std::set<std::pair<uint32_t, uint64_t>>;  // lanes, with their next slots
 
   void keep(uint32_t id, Kept lane) { kept_.insert_or_assign(id, std::move(lane)); }
-  // What this rank says of them, in front of what else it has to say in an agreement.
+  // What this rank says of them.
   void write(ByteWriter* message) const;
-  // What all ranks have said; of each message the rest is left. The bytes are of other processes.
-  void compare(std::vector<Bytes>* messages);
+  // What a rank has said; nothing if the message is cut off. The bytes are of other processes.
+  static Told read(ByteReader* message);
+  // What all ranks have said, this one among them. None: nothing is known.
+  void compare(const std::vector<Told>& told);
   // The lowest that every rank had closed by then, after the same number of operations; false if there is
   // none.
   bool take(uint32_t* id, Kept* lane);

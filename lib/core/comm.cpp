@@ -60,9 +60,7 @@ Comm::~Comm() {
   (void)close().ok();
 }
 
-// With lanes_mutex_ held: close() sets its mark before it takes the lanes.
-Status Comm::add_lane(const LaneKey& key, bool overlapping, std::shared_ptr<Lane>* lane) {
-  if (closed_) return cancelled();
+Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes) {
   std::unique_ptr<CollectiveLane> impl;
   std::unique_ptr<CollectiveLane> second;
   const auto open = [&] {
@@ -74,27 +72,32 @@ Status Comm::add_lane(const LaneKey& key, bool overlapping, std::shared_ptr<Lane
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
     impl = std::make_unique<ProgramLane>(std::move(impl));
   }
-  add_lane(key, {std::move(impl), 0}, std::move(second), lane);
+  executes->impl = std::move(impl);
+  executes->second = std::move(second);
   return {};
 }
 
-void Comm::add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<CollectiveLane> second,
-                    std::shared_ptr<Lane>* lane) {
-  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), executes.next_slot, std::move(second));
+// With lanes_mutex_ held: close() sets its mark before it takes the lanes.
+void Comm::add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane) {
+  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), first, std::move(executes.second));
   lanes_.push_back(*lane);
   context_->engine().add(*lane);
 }
 
 Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   const std::lock_guard lock(lanes_mutex_);
+  if (closed_) return cancelled();
   LaneKey key;
-  if (ClosedLanes::Kept kept; !closed_ && closed_lanes_.take(&key.id, &kept)) {
-    add_lane(key, std::move(kept), nullptr, lane);
-    return {};
+  ClosedLanes::Kept kept;
+  if (!closed_lanes_.take(&key.id, &kept)) key.id = next_lane_++;
+  Executes executes{kept.impl, nullptr};
+  if (!executes.impl) {
+    const Status made = make_lane(key, overlapping && collectives_->overlaps(), &executes);
+    // Others may have opened it. Once they have closed it again all may try once more.
+    if (!made.ok() && collectives_->few_lanes()) closed_lanes_.keep(key.id, kept);
+    WEFT_TRY(made);
   }
-  key.id = next_lane_;
-  WEFT_TRY(add_lane(key, overlapping && collectives_->overlaps(), lane));
-  next_lane_++;
+  add_lane(key, std::move(executes), kept.next_slot, lane);
   return {};
 }
 
@@ -120,7 +123,12 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
   key.peer = args.peer;
   const std::lock_guard lock(lanes_mutex_);
   std::shared_ptr<Lane>& known = pair_lanes_[{key.kind, key.peer}];
-  if (!known) WEFT_TRY(add_lane(key, false, &known));
+  if (!known) {
+    if (closed_) return cancelled();
+    Executes executes;
+    WEFT_TRY(make_lane(key, false, &executes));
+    add_lane(key, std::move(executes), 0, &known);
+  }
   *lane = known;
   return {};
 }
@@ -161,15 +169,10 @@ Status Comm::run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, 
   return run_until(*lane, args, [&] { return deadline; });
 }
 
-Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
+Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
+                   const std::shared_ptr<Lane>& lane) {
+  const std::shared_ptr<Lane>& over = lane ? lane : user_lane_;
   std::vector<uint64_t> sizes(static_cast<size_t>(size_));
-  ByteWriter message;
-  {
-    const std::lock_guard lock(lanes_mutex_);
-    closed_lanes_.write(&message);
-  }
-  message.put_raw(mine);
-  mine = message.bytes();
   const uint64_t my_size = mine.size();
   CollectiveArgs args;
   args.coll = Coll::kAllGather;
@@ -177,7 +180,7 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
   args.count = 1;
   args.src = reinterpret_cast<const std::byte*>(&my_size);
   args.dst = reinterpret_cast<std::byte*>(sizes.data());
-  WEFT_TRY(run(args, deadline));
+  WEFT_TRY(run(over, args, deadline));
   const uint64_t most = *std::max_element(sizes.begin(), sizes.end());
   if (most > Control::kMaxMessage * 64) {
     return Status::error(Code::kArg,
@@ -189,14 +192,53 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
   args.count = most;
   args.src = padded.data();
   args.dst = gathered.data();
-  WEFT_TRY(run(args, deadline));
+  WEFT_TRY(run(over, args, deadline));
   all->clear();
   for (size_t r = 0; r < sizes.size(); r++) {
     const auto* start = gathered.data() + r * most;
     all->emplace_back(start, start + sizes[r]);
   }
+  return {};
+}
+
+void Comm::write_closed_lanes(ByteWriter* message) {
   const std::lock_guard lock(lanes_mutex_);
-  closed_lanes_.compare(all);
+  closed_lanes_.write(message);
+}
+
+void Comm::compare_closed_lanes(const std::vector<ClosedLanes::Told>& told) {
+  const std::lock_guard lock(lanes_mutex_);
+  closed_lanes_.compare(told);
+}
+
+// A message: this communicator's closed lanes, those of the one beside it with its id, and what is agreed on.
+Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
+  if (beside == this) beside = nullptr;
+  ByteWriter message;
+  write_closed_lanes(&message);
+  message.put(static_cast<uint8_t>(beside != nullptr));
+  if (beside != nullptr) {
+    message.put(beside->options_.id);
+    beside->write_closed_lanes(&message);
+  }
+  message.put_bytes(mine);
+  WEFT_TRY(agree(message.bytes(), all, deadline));
+  std::vector<ClosedLanes::Told> here, there;
+  for (Bytes& theirs : *all) {
+    ByteReader reader(theirs);
+    here.push_back(ClosedLanes::read(&reader));
+    if (reader.get<uint8_t>() != 0) {
+      const bool same = reader.get<uint64_t>() == (beside != nullptr ? beside->options_.id : 0);
+      ClosedLanes::Told told = ClosedLanes::read(&reader);
+      if (beside != nullptr && same) there.push_back(std::move(told));
+    }
+    const ByteView rest = reader.get_bytes(UINT32_MAX);
+    theirs = reader.done() ? Bytes(rest.begin(), rest.end()) : Bytes();  // empty: not readable
+  }
+  compare_closed_lanes(here);
+  if (beside == nullptr) return {};
+  if (there.size() != static_cast<size_t>(beside->size_)) there.clear();  // they open no lane together
+  beside->compare_closed_lanes(there);
   return {};
 }
 

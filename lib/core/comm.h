@@ -73,7 +73,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // The lane of a user's call: the first collective lane, or the one of a pair of ranks.
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
   // A further order of collectives (a reducer's). All ranks open them in the same order. Where a backend has
-  // few, one that all ranks had closed when they last agreed is used again; its slots go on.
+  // few, one that all ranks had closed when they last agreed to open lanes is used again; its slots go on.
+  // Whether it succeeds is this rank's own affair: the ranks agree on that before they use it, and who has
+  // one that not all have closes it. The next one is the same for all in any case.
   // overlapping: operations need not wait for the one before where the backend can do that, so none may read
   // what the one before writes.
   Status open_lane(std::shared_ptr<Lane>* lane, bool overlapping = false);
@@ -84,9 +86,13 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
   Status run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline);
-  // All-gather of small byte strings over the user's lane, for agreements (manifests, split). With them the
-  // ranks tell each other which lanes they have closed.
-  Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline);
+  // All-gather of small byte strings, for agreements (manifests, split). lane: null for the user's, in whose
+  // order it then is; where the program may call others at the same time, one of its own.
+  Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
+               const std::shared_ptr<Lane>& lane = nullptr);
+  // The same over the user's lane, before lanes are opened: the ranks tell each other also which ones they
+  // have closed. beside: where a lane is opened as well, a communicator of some of these ranks, or null.
+  Status agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
   // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
   void fail(const Status& status, bool tell = true);
@@ -133,9 +139,14 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_message(int rank, ByteView message) override;
 
  private:
-  Status add_lane(const LaneKey& key, bool overlapping, std::shared_ptr<Lane>* lane);
-  void add_lane(const LaneKey& key, ClosedLanes::Kept executes, std::shared_ptr<CollectiveLane> second,
-                std::shared_ptr<Lane>* lane);
+  // What executes a lane's operations; second: as Lane's.
+  struct Executes {
+    std::shared_ptr<CollectiveLane> impl, second;
+  };
+  Status make_lane(const LaneKey& key, bool overlapping, Executes* executes);
+  void add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane);
+  void write_closed_lanes(ByteWriter* message);
+  void compare_closed_lanes(const std::vector<ClosedLanes::Told>& told);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);

@@ -24,12 +24,17 @@ Vote read(ByteView bytes) {
   return {Code::kMismatch, "it sent an unreadable vote", {}};
 }
 
-Status refusal(int rank, const Vote& vote) {
+Status refusal(int rank, const char* doing, const Vote& vote) {
   // What is wrong on one rank is a difference between ranks to the others.
   const Code code = vote.code == Code::kArg ? Code::kMismatch : vote.code;
-  return Status::error(code, cat("rank ", rank, " cannot create the reducer: ", vote.reason),
-                       Evidence::kReport)
+  return Status::error(code, cat("rank ", rank, " cannot ", doing, ": ", vote.reason), Evidence::kReport)
       .with_ranks({rank});
+}
+
+Status gather(const Agreement& agreement, ByteView mine, std::vector<Bytes>* all) {
+  Comm& comm = agreement.comm;
+  if (agreement.opens) return comm.agree_to_open(agreement.beside, mine, all, agreement.deadline);
+  return comm.agree(mine, all, agreement.deadline, agreement.lane);
 }
 
 }  // namespace
@@ -41,17 +46,19 @@ uint64_t digest64(ByteView content) {
   return out;
 }
 
-Status agree_on(Comm& comm, const Status& local, ByteView content, const Difference& difference,
-                Deadline deadline) {
+Status agree_on(const Agreement& agreement, const Status& local, ByteView content,
+                const Difference& difference) {
+  const Comm& comm = agreement.comm;
   Vote mine{local.code(), local.text(), digest(content)};
   std::vector<Bytes> all;
-  WEFT_TRY(comm.agree(encode(mine), &all, deadline));
+  WEFT_TRY(gather(agreement, encode(mine), &all));
   std::vector<Vote> votes;
   votes.reserve(all.size());
   for (const Bytes& bytes : all) votes.push_back(read(bytes));
   if (!local.ok()) return local;
   for (int r = 0; r < comm.size(); r++) {
-    if (votes[static_cast<size_t>(r)].code != Code::kOk) return refusal(r, votes[static_cast<size_t>(r)]);
+    const Vote& vote = votes[static_cast<size_t>(r)];
+    if (vote.code != Code::kOk) return refusal(r, agreement.doing, vote);
   }
   int differs = 0;
   for (int r = comm.size() - 1; r > 0; r--) {
@@ -59,7 +66,7 @@ Status agree_on(Comm& comm, const Status& local, ByteView content, const Differe
   }
   if (differs == 0) return {};
   const bool shows = comm.rank() == 0 || comm.rank() == differs;
-  WEFT_TRY(comm.agree(shows ? content : ByteView{}, &all, deadline));
+  WEFT_TRY(gather(agreement, shows ? content : ByteView{}, &all));
   const std::string text = difference(differs, all[static_cast<size_t>(differs)], 0, all[0]);
   return Status::error(Code::kMismatch,
                        text.empty() ? cat("ranks ", differs, " and 0 want different reducers") : text,

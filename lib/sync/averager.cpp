@@ -75,7 +75,7 @@ Status Averager::create(const std::shared_ptr<Comm>& comm, const Status& given,
   }
   const Deadline deadline =
       Deadline::after(comm->context().clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
-  WEFT_TRY(agree_on(*comm, mine, content.bytes(), difference, deadline));
+  WEFT_TRY(agree_on({*comm, "create the averager", deadline}, mine, content.bytes(), difference));
   averager->reset(new Averager(comm, std::move(manifest), std::move(levels), options));
   return {};
 }

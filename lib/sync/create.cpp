@@ -226,6 +226,20 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   return {};
 }
 
+// Both are tried, so that those who share the hook's communicator keep the same numbers of lanes there too.
+Status open_lanes(ReducerState* s) {
+  const Status opened = s->comm->open_lane(&s->lane, true);
+  if (s->hook->comm() == nullptr) return opened;
+  const Status own = s->hook->comm()->open_lane(&s->hook_lane, true);
+  WEFT_TRY(opened);
+  return own.with_prefix(cat("the communicator of hook '", s->hook->name(), "': "));
+}
+
+void close_lanes(const ReducerState& s) {
+  if (s.lane) s.comm->close_lane(s.lane);
+  if (s.hook_lane) s.hook->comm()->close_lane(s.hook_lane);
+}
+
 }  // namespace
 
 Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,
@@ -237,20 +251,16 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   Plan plan;
   const Status wish = given.ok() ? propose(options, comm->size(), hook.get(), &proposal, &plan) : given;
   const Bytes wanted = wish.ok() ? proposal.write() : Bytes();
-  WEFT_TRY(agree_on(*comm, wish, wanted, proposal_difference, deadline));
+  Agreement agreement{*comm, "create the reducer", deadline};
+  agreement.opens = true;
+  if (wish.ok()) agreement.beside = hook->comm().get();
+  WEFT_TRY(agree_on(agreement, wish, wanted, proposal_difference));
 
   auto state = std::make_shared<ReducerState>();
-  // Opened here, where every rank comes or none, so that lanes keep the same numbers everywhere.
-  WEFT_TRY(comm->open_lane(&state->lane, true));
-  if (hook->comm() != nullptr) {
-    const Status opened = hook->comm()->open_lane(&state->hook_lane, true);
-    if (!opened.ok()) {
-      comm->fail(opened);  // the others wait for this rank
-      return opened;
-    }
-  }
   state->comm = comm;
   state->hook = std::move(hook);
+  // Here, where every rank comes or none, so that lanes keep the same numbers everywhere.
+  const Status opened = open_lanes(state.get());
   state->copy = options.mode != WEFT_GRADIENT_VIEW;
   state->on_bucket = options.on_bucket;
   state->on_bucket_user_data = options.on_bucket_user_data;
@@ -286,24 +296,24 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
     state->prelude = std::make_shared<Prelude>(state->manifest, (proposal.flags & WEFT_REDUCER_BUFFERS) != 0,
                                                proposal.buffers_root, proposal.check_interval);
   }
-  Status furnished = furnish(state.get(), deadline);
+  agreement.opens = false;
+  Status furnished = furnish(state.get(), opened, agreement);
   if (!furnished.ok()) {
-    comm->close_lane(state->lane);
-    if (state->hook_lane) state->hook->comm()->close_lane(state->hook_lane);
+    close_lanes(*state);
     return furnished;
   }
   reducer->reset(new Reducer(std::move(state), options.timeout_ms));
   return {};
 }
 
-Status Reducer::furnish(ReducerState* state, Deadline deadline) {
-  const Status furnished = furnish_local(state, deadline);
+Status Reducer::furnish(ReducerState* state, const Status& given, const Agreement& agreement) {
+  const Status furnished = given.ok() ? furnish_local(state, agreement.deadline) : given;
   ByteWriter planned;
   if (furnished.ok()) state->schedule.write(&planned);
   const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
     return schedule_difference(state->manifest, state->plan, rank, mine, other_rank, theirs);
   };
-  WEFT_TRY(agree_on(*state->comm, furnished, planned.bytes(), difference, deadline));
+  WEFT_TRY(agree_on(agreement, furnished, planned.bytes(), difference));
   ByteWriter whole;
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
@@ -381,8 +391,7 @@ Reducer::~Reducer() {
     state_->scratch->abandon();
   }
   if (quiet && gathered) {
-    comm.close_lane(state_->lane);
-    if (state_->hook_lane) state_->hook->comm()->close_lane(state_->hook_lane);
+    close_lanes(*state_);
   } else if (!quiet) {
     // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
     // for as long as the process runs, its communicator and context.

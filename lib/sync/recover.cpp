@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/proposal.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
 
@@ -45,32 +46,39 @@ Status Reducer::commit(Deadline deadline) {
 }
 
 // The last step that all ranks of comm have finished; committed ones are among them. plan: that of all. A
-// re-plan that broke off may have come to its end on some ranks alone: then all take rank 0's.
-Status Reducer::agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed, Plan* plan) {
+// re-plan that broke off may have come to its end on some ranks alone: then all take rank 0's. given: why
+// this rank cannot, which the others learn.
+Status Reducer::agree_on_committed(const Agreement& agreement, const Status& given, uint64_t* committed,
+                                   Plan* plan) {
+  Comm& comm = agreement.comm;
+  const auto difference = [](int rank, ByteView mine, int other_rank, ByteView theirs) {
+    return cat("rank ", rank, " binds another reducer than rank ", other_rank, ": ",
+               proposal_difference(rank, mine, other_rank, theirs));
+  };
+  WEFT_TRY(agree_on(agreement, given, state_->wanted, difference));
   ByteWriter mine;
   std::vector<uint32_t> words(Plan::words(state_->manifest.params.size()));
   state_->plan.pack(&words);
   const uint64_t my_plan = digest64(std::as_bytes(std::span(words)));
   bool alike = true;
-  mine.put(digest64(state_->wanted)).put(stats_.steps).put(my_plan).put(replanned_);
+  mine.put(stats_.steps).put(my_plan).put(replanned_);
   std::vector<Bytes> all;
-  WEFT_TRY(comm.agree(mine.bytes(), &all, deadline));
+  WEFT_TRY(comm.agree(mine.bytes(), &all, agreement.deadline));
   *committed = stats_.steps;
   for (int r = 0; r < comm.size(); r++) {
     ByteReader reader(all[static_cast<size_t>(r)]);
-    const auto wanted = reader.get<uint64_t>();
     const auto steps = reader.get<uint64_t>();
     alike &= reader.get<uint64_t>() == my_plan;
     replanned_ |= reader.get<uint8_t>() != 0;
-    if (!reader.done() || wanted != digest64(state_->wanted)) {
-      return Status::error(Code::kMismatch, cat("rank ", r, " binds another reducer than rank ", comm.rank()))
+    if (!reader.done()) {
+      return Status::error(Code::kMismatch, cat("what rank ", r, " says of its reducer is not readable"))
           .with_ranks({r});
     }
     *committed = std::min(*committed, steps);
   }
   *plan = state_->plan;
   if (alike) return {};
-  WEFT_TRY(comm.agree(std::as_bytes(std::span(words)), &all, deadline));
+  WEFT_TRY(comm.agree(std::as_bytes(std::span(words)), &all, agreement.deadline));
   if (all[0].size() != words.size() * sizeof words[0]) {
     return Status::error(Code::kMismatch, "rank 0's plan is not readable").with_ranks({0});
   }
@@ -117,37 +125,41 @@ Status Reducer::check_rebind(Comm& comm) {
 
 Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   static_cast<void>(settle_finish().ok());  // it is known that it failed
-  WEFT_TRY(note(check_rebind(*comm)));
   ReducerState& old = *state_;
   Context& context = comm->context();
   const Deadline deadline =
       Deadline::after(context.clock(), comm->options().init_timeout_ms, WEFT_DEFAULT_INIT_TIMEOUT_MS);
+  Agreement agreement{*comm, "bind its reducer", deadline};
+  agreement.opens = true;
   uint64_t committed = 0;
   Plan plan;
-  WEFT_TRY(note(agree_on_committed(*comm, deadline, &committed, &plan)));
+  WEFT_TRY(note(agree_on_committed(agreement, check_rebind(*comm), &committed, &plan)));
   // Known from here on, also if what follows fails: another rank may have told its program.
   {
     const std::lock_guard lock(mutex_);
     stats_.steps = committed;
   }
   std::shared_ptr<ReducerState> next = old.heir();
-  WEFT_TRY(note(comm->open_lane(&next->lane, true)));
+  Status bound = comm->open_lane(&next->lane, true);  // by all, or by none
   next->comm = comm;
   std::optional<Relocation> relocation;
   next->buckets = old.buckets;
   next->plan = std::move(plan);
   if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
-  Status bound = with_turn(context, *next->hook, deadline, [&] {
-    WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
-    return relocation ? next->hook->replan(next->plan.buckets.size()) : Status();
-  });
+  bool replanned = false;  // the hook has been told of other buckets
   if (bound.ok()) {
-    bound = furnish(next.get(), deadline);
-  } else {
-    comm->fail(bound.with_ranks({comm->rank()}));  // the others wait for this rank
+    bound = with_turn(context, *next->hook, deadline, [&] {
+      WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
+      replanned = relocation.has_value();
+      return replanned ? next->hook->replan(next->plan.buckets.size()) : Status();
+    });
   }
+  agreement.opens = false;
+  bound = furnish(next.get(), bound, agreement);
   if (!bound.ok()) {
-    comm->close_lane(next->lane);
+    if (next->lane) comm->close_lane(next->lane);
+    const auto back = [&] { return old.hook->replan(old.plan.buckets.size()); };
+    if (replanned) static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
     return note(bound);
   }
   if (relocation) {

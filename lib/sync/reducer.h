@@ -19,6 +19,7 @@
 
 namespace weft {
 
+struct Agreement;
 struct PlanRequest;
 
 class Reducer {
@@ -81,8 +82,8 @@ class Reducer {
   Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms);
 
   // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
-  // them. Collective.
-  static Status furnish(ReducerState* state, Deadline deadline);
+  // them. Collective. given: why this rank cannot, which the others learn.
+  static Status furnish(ReducerState* state, const Status& given, const Agreement& agreement);
   // What any thread may use while begin, a re-plan or rebind put others in their place: these stay for it.
   struct Parts {
     std::shared_ptr<ReducerState> state;
@@ -173,7 +174,7 @@ class Reducer {
   Status commit(Deadline deadline);
   Status check_rebind(Comm& comm);
   void take_over(std::shared_ptr<ReducerState> next, bool moved);
-  Status agree_on_committed(Comm& comm, Deadline deadline, uint64_t* committed, Plan* plan);
+  Status agree_on_committed(const Agreement& agreement, const Status& given, uint64_t* committed, Plan* plan);
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
   std::string step_text() const;

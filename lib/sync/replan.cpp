@@ -265,7 +265,10 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
   WEFT_TRY(told);
   Relocation relocation(old, next.get());
-  if (const Status furnished = furnish(next.get(), deadline); !furnished.ok()) {
+  // In the order of the reducer's own lane: the program may be in other collectives, or other reducers'
+  // begin.
+  const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
+  if (const Status furnished = furnish(next.get(), {}, agreement); !furnished.ok()) {
     const auto back = [&] { return old.hook->replan(old.plan.buckets.size()); };
     static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
     return furnished;

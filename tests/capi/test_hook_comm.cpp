@@ -27,8 +27,9 @@ class Report {
   std::string text_;
 };
 
-void run(int ranks, Report* report, const std::function<void(Rank&)>& body) {
-  const std::string error = weft_test::run("loopback", ranks, WEFT_PROGRESS_THREAD, body);
+void run(int ranks, Report* report, const std::function<void(Rank&)>& body,
+         const char* backend = "loopback") {
+  const std::string error = weft_test::run(backend, ranks, WEFT_PROGRESS_THREAD, body);
   CHECK(error == "");
   CHECK(report->text() == "");
 }
@@ -280,4 +281,41 @@ TEST_CASE(
     weft_comm_destroy(&pair);
     weft_comm_destroy(&survivors);
   });
+}
+
+TEST_CASE("a hook's communicator that has no lane left on some ranks is an error on all, which goes by") {
+  Report report;
+  const auto create_and_end = [&](Rank& r, weft_comm* pair, const std::string& refused) {
+    weft_error error = WEFT_ERROR_INIT;
+    weft_hook* hook = make_hook(r.context, "post_local_sgd", "start=3", pair, &report);
+    weft_reducer* reducer = nullptr;
+    const weft_status made = make_reducer(r.comm, hook, 0, &reducer, &error);
+    const bool right =
+        refused.empty() ? made == WEFT_OK : made == WEFT_ERR_UNSUPPORTED && has(error.text, refused.c_str());
+    report.expect(right, "rank " + std::to_string(r.rank) + ": " + error.text);
+    weft_reducer_destroy(&reducer);
+    weft_hook_destroy(&hook);
+  };
+  run(
+      4, &report,
+      [&](Rank& r) {
+        weft_comm* pair = part_of(r.comm, r.rank / 2, &report);
+        // As many as there are lanes, one after the other.
+        for (int i = 0; i < 70; i++) create_and_end(r, pair, "");
+        std::vector<weft_reducer*> others(r.rank < 2 ? 63 : 0);
+        weft_error error = WEFT_ERROR_INIT;
+        for (weft_reducer*& other : others) {
+          report.expect(make_reducer(pair, nullptr, 0, &other, &error) == WEFT_OK, error.text);
+        }
+        const std::string why = "the communicator of hook 'post_local_sgd";
+        for (int time = 0; time < 2; time++)
+          create_and_end(r, pair, r.rank < 2 ? why : "rank 0 cannot create the reducer: " + why);
+        for (weft_comm* comm : {r.comm, pair})
+          report.expect(weft_barrier(comm, nullptr, nullptr) == WEFT_OK, "a communicator has failed");
+        if (!others.empty()) weft_reducer_destroy(&others[7]);
+        create_and_end(r, pair, "");
+        for (weft_reducer*& other : others) weft_reducer_destroy(&other);
+        weft_comm_destroy(&pair);
+      },
+      "shm");
 }

@@ -90,7 +90,7 @@ TEST_CASE("lanes that all ranks have closed are opened again, any number of time
         ByteWriter mine;
         mine.put(last);
         std::vector<Bytes> all;
-        self.expect(self.comm->agree(mine.bytes(), &all, deadline), "agree");
+        self.expect(self.comm->agree_to_open(nullptr, mine.bytes(), &all, deadline), "agree");
         for (const Bytes& theirs : all)
           self.expect(theirs == mine.bytes(), cat("another lane in round ", round));
         std::shared_ptr<Lane> lane;
