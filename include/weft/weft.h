@@ -427,7 +427,8 @@ WEFT_API weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options
 WEFT_API weft_status weft_comm_abort(weft_comm* comm, const char* reason);
 
 /* WEFT_OK while the communicator works, else the code of its first failure, described in error (may be NULL).
- * Threads: any thread. Since 1.0 */
+ * Of one that works error has code 0, and its text says why the last of its collective calls that was refused
+ * was (WEFT_ERR_ARG, say); it is empty if none was. Threads: any thread. Since 1.0 */
 WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 
 /* Memory that peers reach directly: the fastest place for buffers. Aligned to 4096 bytes, zeroed, populated.
@@ -1027,7 +1028,8 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * this call is done, is read once the bucket is full (in a local step: in the order of the stream), and
  * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
  * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
- * WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). What lies at gradient
+ * WEFT_ERR_UNSUPPORTED for a stream that is being captured or is a thread's own default one; WEFT_ERR_STATE
+ * outside a step, for a parameter that is ready already (naming it). What lies at gradient
  * nobody can check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently.
  * Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
@@ -1101,6 +1103,18 @@ WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finis
  * Ends no step. Returns WEFT_ERR_NOT_DONE if it takes longer; WEFT_ERR_STATE without a synchronised step; its
  * failure. timeout_ms as for weft_request_wait. Threads: any thread, not from a callback. Since 1.0 */
 WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64_t timeout_ms);
+
+/* The same on a device's stream, where gradients are on devices: what is put there from now on waits until
+ * the result of a parameter is in its gradient, also if that is on another device or on the host, or until
+ * the step is over without it. Called once every gradient of the step is ready or absent, before finish or
+ * after it. Returns at once; from here on the step has a deadline. Ends no step: finish, or begin, says how
+ * it went, so ask before what was computed is used for good. In WEFT_PROGRESS_CALLER the host waits. Returns
+ * WEFT_ERR_STATE without a synchronised step, or naming the gradients that are missing, for which the stream
+ * could wait in vain; WEFT_ERR_ARG for the host, or a stream that is not of its device;
+ * WEFT_ERR_UNSUPPORTED if no gradient is on a device; the step's failure. Threads: any thread, not from a
+ * callback. Since 1.0 */
+WEFT_API weft_status weft_reducer_stream_wait_param(weft_reducer* reducer, uint64_t param,
+                                                    const weft_stream* stream);
 
 /* Copy the last step's result of a parameter to `gradient`, laid out by the parameter's strides; in copy
  * mode, for parameters that were absent here without a place for their result. Returns WEFT_ERR_STATE inside

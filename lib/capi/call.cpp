@@ -8,6 +8,14 @@
 
 namespace weft::capi {
 
+void note_refusal(weft_comm* comm, const Status& status) noexcept {
+  static_cast<void>(guarded([&]() -> Status {
+                      if (comm == nullptr || comm->rep->context().forked() || comm->rep->failed()) return {};
+                      comm->refusal.note(status.text());
+                      return {};
+                    }).ok());
+}
+
 Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, int32_t peer) {
   if (call->request != nullptr) *call->request = nullptr;
   WEFT_TRY(call->comm == nullptr ? null_argument("comm") : Status());

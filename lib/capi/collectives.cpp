@@ -8,7 +8,7 @@ extern "C" {
 
 weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                             int32_t op, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kAllReduce, count, dtype, op, 0));
     WEFT_TRY(check_buffers(call, {src, count, "src"}, {dst, count, "dst"}, src, dst));
@@ -20,7 +20,7 @@ weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_
 
 weft_status weft_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                         int32_t op, int32_t root, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kReduce, count, dtype, op, root));
     const bool is_root = call.rank == static_cast<uint64_t>(root);
@@ -33,7 +33,7 @@ weft_status weft_reduce(weft_comm* comm, const void* src, void* dst, uint64_t co
 
 weft_status weft_broadcast(weft_comm* comm, void* buffer, uint64_t count, int32_t dtype, int32_t root,
                            const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kBroadcast, count, dtype, 0, root));
     WEFT_TRY(check_buffers(call, {buffer, count, "buffer"}, {}, nullptr, nullptr));
@@ -45,7 +45,7 @@ weft_status weft_broadcast(weft_comm* comm, void* buffer, uint64_t count, int32_
 
 weft_status weft_all_gather(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                             const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kAllGather, count, dtype, 0, 0));
     const void* own = dst == nullptr ? nullptr : bytes(dst) + call.rank * count * dtype_size(call.args.dtype);
@@ -58,7 +58,7 @@ weft_status weft_all_gather(weft_comm* comm, const void* src, void* dst, uint64_
 
 weft_status weft_reduce_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                                 int32_t op, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kReduceScatter, count, dtype, op, 0));
     const void* own = src == nullptr ? nullptr : bytes(src) + call.rank * count * dtype_size(call.args.dtype);
@@ -71,7 +71,7 @@ weft_status weft_reduce_scatter(weft_comm* comm, const void* src, void* dst, uin
 
 weft_status weft_gather(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                         int32_t root, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kGather, count, dtype, 0, root));
     const bool is_root = call.rank == static_cast<uint64_t>(root);
@@ -86,7 +86,7 @@ weft_status weft_gather(weft_comm* comm, const void* src, void* dst, uint64_t co
 
 weft_status weft_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                          int32_t root, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kScatter, count, dtype, 0, root));
     const bool is_root = call.rank == static_cast<uint64_t>(root);
@@ -101,7 +101,7 @@ weft_status weft_scatter(weft_comm* comm, const void* src, void* dst, uint64_t c
 
 weft_status weft_all_to_all(weft_comm* comm, const void* src, void* dst, uint64_t count, int32_t dtype,
                             const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kAllToAll, count, dtype, 0, 0));
     WEFT_TRY(check_buffers(call, {src, count * call.size, "src"}, {dst, count * call.size, "dst"}, nullptr,
@@ -113,7 +113,7 @@ weft_status weft_all_to_all(weft_comm* comm, const void* src, void* dst, uint64_
 }
 
 weft_status weft_barrier(weft_comm* comm, const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kBarrier, 0, WEFT_DTYPE_U8, 0, 0));
     return submit(&call);
@@ -122,7 +122,7 @@ weft_status weft_barrier(weft_comm* comm, const weft_coll_options* options, weft
 
 weft_status weft_send(weft_comm* comm, const void* src, uint64_t count, int32_t dtype, int32_t peer,
                       const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kSend, count, dtype, 0, peer));
     if (call.rank == static_cast<uint64_t>(peer))
@@ -135,7 +135,7 @@ weft_status weft_send(weft_comm* comm, const void* src, uint64_t count, int32_t 
 
 weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32_t dtype, int32_t peer,
                       const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, peer));
     if (call.rank == static_cast<uint64_t>(peer))

@@ -213,11 +213,16 @@ weft_status weft_comm_abort(weft_comm* comm, const char* reason) {
 }
 
 weft_status weft_comm_error(const weft_comm* comm, weft_error* error) {
-  return reported(error, [&]() -> Status {
+  std::string refused;
+  const Status status = guarded([&]() -> Status {
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_process(comm->rep->context()));
-    return comm->rep->failure();
+    WEFT_TRY(comm->rep->failure());
+    refused = comm->refusal.text();
+    return {};
   });
+  fill_error(status, error, refused);
+  return code_of(status);
 }
 
 weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory) {

@@ -24,7 +24,7 @@ static_assert(static_cast<int>(Code::kMismatch) == WEFT_ERR_MISMATCH &&
 static_assert(static_cast<int>(Evidence::kReport) == WEFT_EVIDENCE_REPORT);
 static_assert(static_cast<int>(LogLevel::kDebug) == WEFT_LOG_DEBUG);
 
-void fill_error(const Status& status, weft_error* out) {
+void fill_error(const Status& status, weft_error* out, const std::string& otherwise) {
   if (out == nullptr) return;
   const ErrorInfo& info = status.info();
   weft_error error{};
@@ -36,7 +36,7 @@ void fill_error(const Status& status, weft_error* out) {
   for (size_t i = 0; i < std::min<size_t>(info.ranks.size(), WEFT_ERROR_RANKS); i++) {
     error.failed_ranks[i] = info.ranks[i];
   }
-  put_text(info.text, error.text);
+  put_text(status.ok() ? otherwise : info.text, error.text);
   (void)write_struct(error, "error", out).ok();
 }
 

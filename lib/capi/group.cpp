@@ -79,7 +79,7 @@ using namespace weft::capi;
 extern "C" {
 
 weft_status weft_group_begin(weft_comm* comm) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));
     WEFT_TRY(no_group(*comm));
@@ -89,7 +89,7 @@ weft_status weft_group_begin(weft_comm* comm) {
 }
 
 weft_status weft_group_end(weft_comm* comm, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     if (request != nullptr) *request = nullptr;
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));

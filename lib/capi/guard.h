@@ -83,7 +83,8 @@ Status write_struct(const T& value, const char* name, T* out) {
 }
 
 // The details of a status for the program; out may be null. A struct_size that cannot be is ignored.
-void fill_error(const Status& status, weft_error* out);
+// otherwise: the text of one that is ok.
+void fill_error(const Status& status, weft_error* out, const std::string& otherwise = {});
 
 // A string into a fixed field, always terminated.
 template <size_t N>

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "capi/guard.h"
 #include "core/comm.h"
@@ -27,6 +29,23 @@ struct weft_context {
 namespace weft::capi {
 class Group;
 class GroupEnd;
+
+// What was wrong with the last call that was refused. Threads: any thread.
+class Refusal {
+ public:
+  void note(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;  // guarded by mutex_
+};
 }  // namespace weft::capi
 
 struct weft_comm {
@@ -35,6 +54,7 @@ struct weft_comm {
   std::shared_ptr<weft::Comm> rep;
   std::shared_ptr<weft::Registry> registry;
   std::unique_ptr<weft::capi::Group> group;  // the open one; one thread at a time, as collectives
+  weft::capi::Refusal refusal;               // of collectives, while the communicator works
 };
 
 struct weft_hook {

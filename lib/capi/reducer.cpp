@@ -182,7 +182,8 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
     std::vector<weft_stream> streams;
-    WEFT_TRY(read_streams(*reducer->context, &read, &streams));
+    if (Status given = read_streams(*reducer->context, &read, &streams); !given.ok())
+      return reducer->rep->refuse(std::move(given));
     Status status = reducer->rep->finish(read);
     after_progress(*reducer->context);
     return status;
@@ -193,6 +194,20 @@ weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
     const Status status = reducer->rep->wait_param(param, timeout_ms);
+    after_progress(*reducer->context);
+    return status;
+  });
+}
+
+weft_status weft_reducer_stream_wait_param(weft_reducer* reducer, uint64_t param, const weft_stream* stream) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    StreamArgs checked;
+    Status given = check_stream(*reducer->context, stream, &checked);
+    if (given.ok() && checked.kind == WEFT_DEVICE_HOST)
+      given = Status::error(Code::kArg, "the stream is the host's, on which weft_reducer_wait_param waits");
+    if (!given.ok()) return reducer->rep->refuse(std::move(given));
+    const Status status = reducer->rep->stream_wait_param(param, checked.device, checked.handle);
     after_progress(*reducer->context);
     return status;
   });
@@ -321,7 +336,8 @@ weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options*
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
     std::vector<weft_stream> streams;
-    WEFT_TRY(read_streams(*reducer->context, &read, &streams));
+    if (Status given = read_streams(*reducer->context, &read, &streams); !given.ok())
+      return reducer->rep->refuse(std::move(given));
     Status status = reducer->rep->retry(read);
     after_progress(*reducer->context);
     return status;

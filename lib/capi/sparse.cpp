@@ -57,7 +57,7 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
                                    int32_t ndim, int32_t sparse_ndim, int32_t dtype, int32_t op,
                                    const weft_coll_options* options, weft_sparse* result,
                                    weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     if (request != nullptr) *request = nullptr;
     WEFT_TRY(check_sparse(result, "result"));
     if (src == result) {

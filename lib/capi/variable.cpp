@@ -112,7 +112,7 @@ extern "C" {
 weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                               const uint64_t* offsets, int32_t dtype, const weft_coll_options* options,
                               weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kAllGatherV, 0, dtype, 0, 0));
     return gather(&call, src, dst, {"dst", counts, offsets}, true);
@@ -122,7 +122,7 @@ weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const
 weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                                   const uint64_t* offsets, int32_t dtype, int32_t op,
                                   const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kReduceScatterV, 0, dtype, op, 0));
     return scatter(&call, src, dst, {"src", counts, offsets}, true);
@@ -132,7 +132,7 @@ weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst, c
 weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                           const uint64_t* offsets, int32_t dtype, int32_t root,
                           const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kGatherV, 0, dtype, 0, root));
     return gather(&call, src, dst, {"dst", counts, offsets}, call.rank == static_cast<uint64_t>(root));
@@ -142,7 +142,7 @@ weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uin
 weft_status weft_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                            const uint64_t* offsets, int32_t dtype, int32_t root,
                            const weft_coll_options* options, weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kScatterV, 0, dtype, 0, root));
     return scatter(&call, src, dst, {"src", counts, offsets}, call.rank == static_cast<uint64_t>(root));
@@ -153,7 +153,7 @@ weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const uint64_t* 
                               const uint64_t* src_offsets, void* dst, const uint64_t* dst_counts,
                               const uint64_t* dst_offsets, int32_t dtype, const weft_coll_options* options,
                               weft_request** request) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kAllToAllV, 0, dtype, 0, 0));
     Given from{"src", src_counts, src_offsets}, to{"dst", dst_counts, dst_offsets};

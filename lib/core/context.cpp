@@ -41,6 +41,10 @@ Status Context::close() {
     if (!comm) continue;
     if (Status closed = comm->close(); status.ok()) status = std::move(closed);
   }
+  // Steps that were left to streams have failed, and end once no device copies for them any more: nobody
+  // would drive them afterwards.
+  engine_.wait([&] { return !gate_.holding(); },
+               Deadline::after(*clock_, WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0));
   engine_.stop();
   if (Status stopped = stages_.stop(WEFT_DEFAULT_DESTROY_TIMEOUT_MS); status.ok())
     status = std::move(stopped);

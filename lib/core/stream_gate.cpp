@@ -32,6 +32,7 @@ Status StreamGate::hold(const DeviceCall& call) {
   WEFT_TRY(accelerator_->wait_value(call.device, call.stream, ticket->word, value));
   ticket->value = value;
   ticket->held = true;
+  holding_.fetch_add(1, std::memory_order_relaxed);
   return accelerator_->record(call.device, ticket->passed, call.stream);
 }
 
@@ -39,7 +40,10 @@ void StreamGate::leave(DeviceCall* call) {
   auto* const ticket = static_cast<Ticket*>(call->ticket);
   if (ticket == nullptr) return;
   call->ticket = nullptr;
-  if (ticket->held) std::atomic_ref(*ticket->word).store(ticket->value, std::memory_order_release);
+  if (ticket->held) {
+    std::atomic_ref(*ticket->word).store(ticket->value, std::memory_order_release);
+    holding_.fetch_sub(1, std::memory_order_release);
+  }
   const std::lock_guard lock(mutex_);
   resting_[ticket->device].push_back(ticket);
 }

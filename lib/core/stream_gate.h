@@ -4,6 +4,7 @@
 // by requests that complete. Threads: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -29,6 +30,8 @@ class StreamGate {
   Status hold(const DeviceCall& call);
   // The operation is over: nothing touches the buffers any more. Never blocks.
   void leave(DeviceCall* call);
+  // Streams wait for calls that have not left.
+  bool holding() const { return holding_.load(std::memory_order_acquire) > 0; }
 
  private:
   struct Ticket {
@@ -48,6 +51,7 @@ class StreamGate {
   static constexpr uint64_t kWordBytes = 64;  // a cache line
 
   const std::shared_ptr<Accelerator> accelerator_;
+  std::atomic<int> holding_{0};
   std::mutex mutex_;  // never held while memory is allocated: that may wait for a stream that waits for us
   std::deque<Ticket> tickets_;                  // guarded by mutex_, as all below; never moves
   std::map<int, std::deque<Ticket*>> resting_;  // by device: those whose calls have left, oldest first

@@ -76,6 +76,12 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
     return refuse(
         cat("the stream is of CUDA device ", stream->device, ", and the gradient is on device ", device));
   }
+  if (s.devices->accelerator().own_of_thread(stream->handle)) {
+    return refuse(
+        "the stream is the calling thread's own default one, and the bucket's last gradient may come on "
+        "another thread: give a stream that the program has made",
+        Code::kUnsupported);
+  }
   if (!s.copy) {
     std::byte* const view = s.views_on_devices->of(param);
     if (*gradient != nullptr && *gradient != view) {
@@ -189,6 +195,7 @@ bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t ente
   if (on_host(options.stream) || commits || context.engine().mode() == Engine::Mode::kCaller) return false;
   finish_deadline_ = s.comm->op_deadline(timeout_ms_);
   step_->set_deadline(finish_deadline_);
+  if (!await_gradients(stamp_, finish_deadline_)) return false;
   const uint64_t count = std::max<uint64_t>(options.stream_count, 1);
   for (uint64_t i = 0; i < count; i++) {
     const weft_stream& stream = options.stream[i];
@@ -206,6 +213,65 @@ bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t ente
   entered_ns_ = entered_ns;
   context.engine().notify();
   return true;
+}
+
+// A gradient that is claimed may still be on its way, on another thread: a stream that waited for the step
+// before the events of its gradients are recorded there would wait for itself. False after a failure.
+bool Reducer::await_gradients(uint32_t stamp, Deadline deadline) {
+  const ReducerState& s = *state_;
+  const auto all = [&] { return s.readiness->full() && s.devices->recorded(stamp); };
+  s.comm->context().engine().wait([&] { return all() || s.comm->failed(); }, deadline);
+  return all() && !s.comm->failed();
+}
+
+// Whether a stream can be told to wait, of a step that is not over.
+Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
+  const ReducerState& s = *state_;
+  const StepWord step = s.readiness->step();
+  if (!step.open() || step.stamp() != stamp) return {};
+  if (s.norms && s.comm->context().engine().mode() == Engine::Mode::kCaller) {
+    return Status::error(Code::kState,
+                         "results come with finish, because they have norms: in WEFT_PROGRESS_CALLER a "
+                         "stream can wait for them after it");
+  }
+  if (s.readiness->full()) return {};
+  const std::vector<uint32_t> missing = s.readiness->missing();
+  if (missing.empty()) return {};  // another thread's call of ready is about to return
+  return Status::error(
+      Code::kState, cat("a stream cannot wait for parameter ", param, " ('", s.manifest.params[param].name,
+                        "') yet: the gradients of ", s.manifest.names(missing, 8),
+                        " are not ready in this step, and what makes them may come after it on the stream"));
+}
+
+// A stream waits in place of the host for one parameter's result.
+Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream stream) {
+  ReducerState& s = *state_;
+  WEFT_TRY(note(known(param)));
+  if (!s.devices) return note(no_streams());
+  const uint32_t stamp = synchronised_.load();
+  Context& context = s.comm->context();
+  const uint32_t bucket = s.buckets->place(param).bucket;
+  const bool over = stamp == 0 || step_->done(bucket, stamp) || step_->finished(stamp);
+  if (over) return wait_param(param, WEFT_TIMEOUT_POLL);
+  WEFT_TRY(note(check_stream_wait(param, stamp)));
+  const Deadline deadline = s.comm->op_deadline(timeout_ms_);
+  step_->limit(deadline);
+  if (context.engine().mode() == Engine::Mode::kCaller) return wait_param(param, timeout_ms_);
+  if (!await_gradients(stamp, deadline)) {
+    if (s.comm->failed()) return note(s.comm->failure());
+    return note(Status::error(Code::kTimeout, "another thread's call of ready does not return"));
+  }
+  if (step_->holds(device, stream, bucket)) return {};
+  DeviceCall call;
+  WEFT_TRY(note(context.gate().enter(device, stream, &call)));
+  Status held = context.gate().hold(call);
+  if (!held.ok()) {
+    context.gate().leave(&call);
+    return note(std::move(held));
+  }
+  step_->hold(call, stamp, bucket);
+  context.engine().notify();
+  return {};
 }
 
 Status Reducer::settle_finish() {

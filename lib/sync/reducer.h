@@ -47,6 +47,9 @@ class Reducer {
   // Collective; returns at once. given: what the caller found wrong; the other ranks learn it.
   Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
+  // On a stream, which is checked. Any thread.
+  Status stream_wait_param(uint64_t param, int device, DeviceStream stream);
+  Status refuse(Status status) { return note(std::move(status)); }  // what the C layer found wrong
   Status param(uint64_t param, weft_param_info* info) const;
   // Steps without data until all ranks have joined.
   Status join(const weft_join_options& options, weft_join_result* result);
@@ -126,6 +129,8 @@ class Reducer {
   Status await_devices(Deadline deadline);
   Status result_on_device(uint64_t param, void* gradient);
   bool leave_to_streams(const weft_finish_options& options, uint64_t entered_ns);
+  bool await_gradients(uint32_t stamp, Deadline deadline);
+  Status check_stream_wait(uint64_t param, uint32_t stamp) const;
   int32_t device_of(uint64_t param) const;
   Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
   // entries: of a sparse gradient, or null if they were put already.

@@ -331,7 +331,7 @@ uint64_t Step::memory_bytes() const {
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
          records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
          rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes() +
-         held_.capacity() * sizeof(DeviceCall);
+         held_.capacity() * sizeof(Held);
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

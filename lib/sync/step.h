@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,8 +62,17 @@ class Step final : public Task, public FlightSource {
   // In a step that may still run: when the bucket's result was in the gradients, of the clock. done() says
   // whether it was. Any thread.
   uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
-  // A stream of the program's that waits: it goes on when the step of this stamp is over.
-  void hold(const DeviceCall& call, uint32_t stamp);
+  // The step fails at this deadline if finish has not named another one. Any thread.
+  void limit(Deadline deadline) {
+    uint64_t none = UINT64_MAX;
+    deadline_ns_.compare_exchange_strong(none, deadline.ns(), std::memory_order_acq_rel);
+  }
+  // A stream of the program's that waits: it goes on when the step of this stamp is over or, where one is
+  // named, when the bucket's result is in the gradients. Any thread.
+  static constexpr uint32_t kWholeStep = UINT32_MAX;
+  void hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket = kWholeStep);
+  // The stream waits for as much already.
+  bool holds(int device, DeviceStream stream, uint32_t bucket);
   // The step of this stamp is over, well or not: the library does not touch gradients any more. Nor does the
   // hook, unless they are views into buckets and one of its stages was given up (stage_given_up, stage_out).
   bool finished(uint32_t stamp) const { return reached(finished_.load(std::memory_order_acquire), stamp); }
@@ -221,8 +231,9 @@ class Step final : public Task, public FlightSource {
   Status copy_out(uint32_t bucket);
   bool devices_idle();
   void device_failed(uint32_t bucket, const char* what, const Status& status);
-  void release();
-  void release_locked();
+  void release() { release(kWholeStep); }
+  void release(uint32_t bucket);
+  void release_locked(uint32_t bucket);
   // Nothing to do but to ask a device again, or a deadline that a stream waits for.
   Poll idle() const {
     return device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
@@ -311,8 +322,13 @@ class Step final : public Task, public FlightSource {
   Fetch fetch_ = Fetch::kNone;
   bool returning_ = false;     // a device copies results of the bucket that is being copied back
   bool device_waits_ = false;  // this poll has asked a device in vain
+  struct Held {
+    DeviceCall call;
+    uint32_t bucket = kWholeStep;
+    std::thread::id thread;  // that it was put on the stream by: threads have streams of the same handle
+  };
   std::mutex held_mutex_;
-  std::vector<DeviceCall> held_;      // streams that wait for the step; guarded by held_mutex_
+  std::vector<Held> held_;            // streams that wait; guarded by held_mutex_
   std::atomic<bool> holding_{false};  // there are some
   static constexpr uint32_t kNone = UINT32_MAX;
 };

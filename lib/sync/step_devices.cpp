@@ -1,5 +1,6 @@
 // Buckets whose gradients lie on devices: how gradients come into the bucket before it travels, and how
 // results go back. Called from Step::poll. Nothing here waits: the device is asked again with the next poll.
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
@@ -146,23 +147,40 @@ void Step::device_failed(uint32_t bucket, const char* what, const Status& status
                     .with_step(begun_.number));
 }
 
-// A stream of the program's waits until the step of this stamp is over; at once if it is.
-void Step::hold(const DeviceCall& call, uint32_t stamp) {
+void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
   const std::lock_guard lock(held_mutex_);
-  held_.push_back(call);
+  held_.push_back({call, bucket, std::this_thread::get_id()});
   holding_.store(true, std::memory_order_release);
-  if (finished(stamp)) release_locked();
+  // What came before this was noted. A step that is not the last one is over.
+  if (finished(stamp) || s_.readiness->step().stamp() != stamp) {
+    release_locked(kWholeStep);
+  } else if (bucket != kWholeStep && done(bucket, stamp)) {
+    release_locked(bucket);
+  }
 }
 
-void Step::release() {
+bool Step::holds(int device, DeviceStream stream, uint32_t bucket) {
   const std::lock_guard lock(held_mutex_);
-  release_locked();
+  return std::any_of(held_.begin(), held_.end(), [&](const Held& held) {
+    return held.call.device == device && held.call.stream == stream &&
+           held.thread == std::this_thread::get_id() && (held.bucket == bucket || held.bucket == kWholeStep);
+  });
 }
 
-void Step::release_locked() {
-  for (DeviceCall& call : held_) s_.comm->context().gate().leave(&call);
-  held_.clear();
-  holding_.store(false, std::memory_order_release);
+void Step::release(uint32_t bucket) {
+  const std::lock_guard lock(held_mutex_);
+  release_locked(bucket);
+}
+
+// kWholeStep: all of them.
+void Step::release_locked(uint32_t bucket) {
+  const auto goes_on = [&](Held& held) {
+    if (bucket != kWholeStep && held.bucket != bucket) return false;
+    s_.comm->context().gate().leave(&held.call);
+    return true;
+  };
+  held_.erase(std::remove_if(held_.begin(), held_.end(), goes_on), held_.end());
+  if (held_.empty()) holding_.store(false, std::memory_order_release);
 }
 
 }  // namespace weft

@@ -149,6 +149,7 @@ void Step::bucket_done(uint32_t bucket) {
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   running_[bucket].done.store(stamp_, std::memory_order_release);
+  if (s_.devices) release(bucket);
   done_++;
   trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
   report(bucket, Code::kOk);

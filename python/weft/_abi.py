@@ -329,6 +329,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_absent": (status, c_void_p, P(c_uint64), c_uint64),
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
     "weft_reducer_wait_param": (status, c_void_p, c_uint64, c_int64),
+    "weft_reducer_stream_wait_param": (status, c_void_p, c_uint64, P(Stream)),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),
     "weft_reducer_ready_tensor": (status, c_void_p, c_uint64, P(Tensor), P(Stream)),
     "weft_reducer_ready_sparse": (status, c_void_p, c_uint64, P(Sparse), P(Stream)),

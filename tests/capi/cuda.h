@@ -7,6 +7,7 @@
 #include <weft/weft.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,31 @@ class FakeCuda {
 
 #endif
 
+// What ranks note: Catch2's assertions are for the main thread.
+class Notes {
+ public:
+  void expect(const std::string& wrong) {
+    const std::lock_guard lock(mutex_);
+    if (!wrong.empty()) text_ += wrong + "\n";
+  }
+  void expect(bool ok, const std::string& what) { expect(ok ? std::string() : what); }
+  void check() const {
+    INFO(text_);
+    CHECK(text_.empty());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+// Why a communicator failed, or refused a call.
+inline std::string error_of(const weft_comm* comm) {
+  weft_error error = WEFT_ERROR_INIT;
+  weft_comm_error(comm, &error);
+  return error.text;
+}
+
 // A stream of the program's on a device, as Weft takes it.
 class Stream {
  public:
@@ -78,6 +104,15 @@ class Stream {
   cudaStream_t stream_ = nullptr;
   weft_stream view_{};
 };
+
+inline weft_coll_options on(const weft_stream* stream) {
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.stream = stream;
+  return options;
+}
+inline weft_coll_options on(const Stream& stream) {
+  return on(stream.view());
+}
 
 // Elements in device memory, and pinned memory from which they are written in the order of a stream.
 template <class T>

@@ -207,7 +207,19 @@ TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   CHECK((no_device == WEFT_ERR_ARG || no_device == WEFT_ERR_UNAVAILABLE));
   stream.kind = 9;
   CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_ARG);
-  CHECK(weft_comm_error(solo.comm, nullptr) == WEFT_OK);  // none of this failed the communicator
+  // None of this failed the communicator, which says what was wrong with the last one.
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
+  CHECK(error.code == WEFT_OK);
+  CHECK(std::string(error.text) == "unknown kind of stream 9");
+  CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
+  CHECK(std::string(error.text).find("src and dst overlap") != std::string::npos);
+  CHECK(weft_comm_abort(solo.comm, "enough") == WEFT_OK);
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_ERR_ABORTED);
+  CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_ERR_ABORTED);
+  CHECK(std::string(error.text).find("enough") != std::string::npos);
 }
 
 TEST_CASE("buffers that are not aligned to their elements are refused") {

@@ -15,12 +15,6 @@ namespace {
 constexpr int kRanks = 3;
 constexpr uint64_t kGap = 3;  // elements between blocks
 
-weft_coll_options on(const Stream& stream) {
-  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-  options.stream = stream.view();
-  return options;
-}
-
 // What rank `from` has for rank `to` at an index.
 int32_t value(int from, int to, uint64_t i) {
   return static_cast<int32_t>(i % 1'000'000) * 16 + from * 4 + to;

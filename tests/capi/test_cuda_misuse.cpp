@@ -1,9 +1,11 @@
 // What a program gets wrong with CUDA buffers and streams, and a CUDA that is not as it should be: each is
 // refused by name, and what is right works as before. On the fake CUDA, which can be made to fail.
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "capi/cuda.h"
@@ -13,12 +15,6 @@
 using namespace weft_test;
 
 namespace {
-
-weft_coll_options on(const weft_stream* stream) {
-  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-  options.stream = stream;
-  return options;
-}
 
 // What the context says of the CUDA runtime in this file; null: the usual one.
 std::string reason_of(const char* file, const char* modules = nullptr) {
@@ -90,7 +86,9 @@ TEST_CASE("every kind of collective refuses buffers that are not where the strea
         for (void* wrong : {static_cast<void*>(host.data()), static_cast<void*>(there.get()), freed, pinned,
                             misaligned, static_cast<void*>(here.get() + 1)}) {
           f.expect(call(wrong, also_here.get()) == WEFT_ERR_ARG);
+          f.expect(error_of(r.comm).find(": src ") != std::string::npos);
           f.expect(call(also_here.get(), wrong) == WEFT_ERR_ARG);
+          f.expect(error_of(r.comm).find(": dst ") != std::string::npos);
         }
       }
       if (grouped) f.expect(weft_group_end(r.comm, nullptr) == WEFT_OK);
@@ -99,6 +97,95 @@ TEST_CASE("every kind of collective refuses buffers that are not where the strea
   });
   CHECK(error == "");
   CHECK(f.wrong == 0);
+}
+
+TEST_CASE("managed memory is of every device and of the host, and pinned memory of the host") {
+  const FakeCuda fake(2);
+  Findings f;
+  const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const Stream first(0), second(1);
+    void *managed = nullptr, *pinned = nullptr;
+    cudaMallocManaged(&managed, 400, cudaMemAttachGlobal);
+    cudaHostAlloc(&pinned, 400, 0);
+    for (const weft_stream* stream :
+         {first.view(), second.view(), static_cast<const weft_stream*>(nullptr)}) {
+      auto* const values = static_cast<int32_t*>(managed);
+      for (int i = 0; i < 100; i++) values[i] = i + r.rank;
+      const weft_coll_options options = on(stream);
+      f.expect(weft_all_reduce(r.comm, values, values, 100, WEFT_DTYPE_I32, WEFT_OP_SUM, &options, nullptr) ==
+               WEFT_OK);
+      for (int i = 0; i < 100; i++) f.expect(values[i] == 2 * i + 1);
+      const bool host = stream == nullptr;
+      std::memset(pinned, 0, 400);
+      if (host) {
+        f.expect(weft_all_reduce(r.comm, pinned, pinned, 100, WEFT_DTYPE_I32, WEFT_OP_SUM, &options,
+                                 nullptr) == WEFT_OK);
+      } else {
+        f.expect(weft_all_reduce(r.comm, pinned, pinned, 100, WEFT_DTYPE_I32, WEFT_OP_SUM, &options,
+                                 nullptr) == WEFT_ERR_ARG);
+        f.expect(error_of(r.comm).find("src is pinned host memory") != std::string::npos);
+      }
+    }
+    cudaFree(managed);
+    cudaFreeHost(pinned);
+  });
+  CHECK(error == "");
+  CHECK(f.wrong == 0);
+}
+
+TEST_CASE("sparse sums of device memory are refused by name, as the table of what exists says") {
+  const FakeCuda fake;
+  Findings f;
+  const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    for (const int32_t kind : {WEFT_DEVICE_HOST, WEFT_DEVICE_CUDA}) {
+      uint8_t supported = 9;
+      f.expect(weft_capability(r.context, "loopback", WEFT_COLL_SPARSE_ALL_REDUCE, WEFT_DTYPE_F32,
+                               WEFT_OP_SUM, kind, &supported) == WEFT_OK);
+      f.expect(supported == (kind == WEFT_DEVICE_HOST ? 1 : 0));
+    }
+    const Stream stream;
+    const weft_coll_options options = on(stream);
+    const int64_t shape = 100;
+    weft_sparse entries{}, result{};
+    entries.struct_size = result.struct_size = sizeof entries;
+    f.expect(weft_sparse_all_reduce(r.comm, &entries, &shape, 1, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
+                                    &result, nullptr) == WEFT_ERR_UNSUPPORTED);
+    f.expect(error_of(r.comm) == "sparse_all_reduce of device memory is not supported");
+    f.expect(weft_sparse_all_reduce(r.comm, &entries, &shape, 1, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
+                                    &result, nullptr) == WEFT_OK);
+    weft_sparse_release(&result);
+  });
+  CHECK(error == "");
+  CHECK(f.wrong == 0);
+}
+
+TEST_CASE("a device that the program does not use is left alone, and its threads keep their device") {
+  const FakeCuda fake(2);
+  Findings f;
+  const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const Stream stream(1);
+    DeviceBuffer<float> buffer(1000, 1);
+    const weft_coll_options options = on(stream);
+    for (int round = 0; round < 3; round++) {
+      weft_request* request = nullptr;
+      f.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), 1000, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                               &options, &request) == WEFT_OK);
+      f.expect(weft_request_wait(request, 10'000) == WEFT_OK);
+      weft_request_release(&request);
+    }
+    int device = -1;
+    f.expect(cudaGetDevice(&device) == cudaSuccess && device == 1);
+    std::thread([&] {  // one that has not chosen a device
+      f.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), 1000, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                               &options, nullptr) == WEFT_OK);
+      f.expect(cudaGetDevice(&device) == cudaSuccess && device == 0);
+    })
+        .join();
+  });
+  CHECK(error == "");
+  CHECK(f.wrong == 0);
+  CHECK(fake_cuda_has_context(1));
+  CHECK_FALSE(fake_cuda_has_context(0));
 }
 
 TEST_CASE("streams that are captured, or of a device that is not theirs, are refused") {
@@ -116,6 +203,7 @@ TEST_CASE("streams that are captured, or of a device that is not theirs, are ref
     cudaGraph_t graph = nullptr;
     cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal);
     f.expect(reduce(stream.view()) == WEFT_ERR_UNSUPPORTED);
+    f.expect(error_of(r.comm).find("is being captured into a graph") != std::string::npos);
     cudaStreamEndCapture(stream.get(), &graph);
     f.expect(reduce(stream.view()) == WEFT_OK);
     for (const int32_t device : {-1, 0, 2}) {

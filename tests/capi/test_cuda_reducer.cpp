@@ -6,24 +6,6 @@ using namespace weft_test;
 
 namespace {
 
-// What ranks note: Catch2's assertions are for the main thread.
-class Notes {
- public:
-  void expect(const std::string& wrong) {
-    const std::lock_guard lock(mutex_);
-    if (!wrong.empty()) text_ += wrong + "\n";
-  }
-  void expect(bool ok, const std::string& what) { expect(ok ? "" : what); }
-  void check() const {
-    INFO(text_);
-    CHECK(text_.empty());
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
 weft_begin_options begins(uint64_t flags = 0) {
   weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
   options.flags = flags;
@@ -85,6 +67,9 @@ TEST_CASE("finish with streams does not wait, and what is put on them comes afte
   std::atomic<int> called{0};
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Twins twins(r, mixed_tensors(), {});
+    // What a first step allocates may wait for the device, where a stream is held.
+    notes.expect(step(twins, 5, true));
+    notes.expect(twins.compare());
     int gate = 0;
     twins.stream(0, 0).hold(&gate);  // gradients that come behind this are made later
     notes.expect(step(twins, 7, true));
@@ -164,13 +149,17 @@ TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
       weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
       options.params = params.data();
       options.param_count = 1;
-      options.timeout_ms = 50;
+      options.timeout_ms = 1000;
       notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+      weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+      finish.stream = twins.stream(0, 1).view();
+      // What a first step allocates may wait for the device, where a stream is held.
+      weft_reducer_begin(reducer, nullptr);
+      notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
+      notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
       weft_reducer_begin(reducer, nullptr);
       twins.stream(0).hold(&gate);
       notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
-      weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
-      finish.stream = twins.stream(0, 1).view();
       notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
       notes.expect(cudaStreamSynchronize(twins.stream(0, 1).get()) == cudaSuccess, "the other stream hangs");
       notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_TIMEOUT, "finish once more");
@@ -221,6 +210,8 @@ TEST_CASE("what is not where it is said to be is refused, by the parameter's nam
     weft_stream wrong = *twins.stream(1).view();
     wrong.device = 0;
     refused(0, first.get(), &wrong, "the stream is one of device 1");
+    const weft_stream of_thread = {sizeof of_thread, WEFT_DEVICE_CUDA, 0, cudaStreamPerThread};
+    refused(0, first.get(), &of_thread, "the calling thread's own default one");
     refused(2, first.get(), nullptr,
             "is memory of CUDA device 0, but weft_param says that it is in host memory");
     refused(2, memory.data(), on, "device streams");

@@ -1,6 +1,5 @@
 // CUDA buffers through the C ABI over the nccl backend, on the fake NCCL and the fake CUDA.
 #include <atomic>
-#include <mutex>
 #include <string>
 
 #include "capi/fake_nccl.h"
@@ -8,35 +7,6 @@
 using namespace weft_test;
 
 namespace {
-
-weft_coll_options on(const Stream& stream) {
-  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-  options.stream = stream.view();
-  return options;
-}
-
-// What ranks note: Catch2's assertions are for the main thread.
-class Notes {
- public:
-  void expect(bool ok, const std::string& what) {
-    const std::lock_guard lock(mutex_);
-    if (!ok) text_ += what + "\n";
-  }
-  void check() const {
-    INFO(text_);
-    CHECK(text_.empty());
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
-std::string error_of(weft_comm* comm) {
-  weft_error error = WEFT_ERROR_INIT;
-  weft_comm_error(comm, &error);
-  return error.text;
-}
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

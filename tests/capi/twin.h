@@ -156,10 +156,25 @@ class Twins {
   }
   // on_streams: streams wait in place of the host.
   std::string finish(weft_finish_options options, bool on_streams) {
+    return finish(options, on_streams ? Waits::kStreams : Waits::kHost);
+  }
+  enum class Waits {
+    kHost,
+    kStreams,  // each of them for the step
+    kParams,   // for each gradient the stream that compare reads it on, and another one for the step
+  };
+  std::string finish(weft_finish_options options, Waits waits) {
     if (weft_reducer_finish(on_host_, &options) != WEFT_OK) return "host finish: " + error(on_host_);
     std::vector<weft_stream> waiting;
     for (const auto& stream : streams_) waiting.push_back(*stream->view());
-    if (on_streams) {
+    for (size_t i = 0; waits == Waits::kParams && i < tensors_.size(); i++) {
+      if (tensors_[i].device == kHost) continue;
+      const Stream& reads = stream(tensors_[i].device, i);
+      if (weft_reducer_stream_wait_param(on_device_, i, reads.view()) != WEFT_OK)
+        return "wait on a stream: " + error(on_device_);
+    }
+    if (waits == Waits::kParams) waiting = {*idle_.view()};
+    if (waits != Waits::kHost) {
       options.stream = waiting.data();
       options.stream_count = waiting.size();
     }
@@ -336,8 +351,9 @@ class Twins {
   const std::vector<Tensor> tensors_;
   const Options options_;
   std::vector<std::unique_ptr<Stream>> streams_;  // two a device
-  std::vector<std::vector<char>> host_;           // of the host's reducer
-  std::vector<std::vector<char>> beside_;         // host gradients of the other one
+  const Stream idle_;
+  std::vector<std::vector<char>> host_;    // of the host's reducer
+  std::vector<std::vector<char>> beside_;  // host gradients of the other one
   std::vector<std::unique_ptr<DeviceBuffer<char>>> device_;
   std::vector<std::unique_ptr<Pinned>> pinned_;
   weft_hook* hooks_[2] = {};
