@@ -136,4 +136,16 @@ Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<Ho
   return status;
 }
 
+Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
+                 const std::array<HostBuffer, 2>& buffers) {
+  return row.devices ? run_on_device(self, args, buffers) : self.run(args);
+}
+
+std::string text_there(const BackendRow& row, CollectiveArgs args) {
+  DeviceCall call;
+  call.kind = kCudaDevices;
+  args.device = row.devices ? &call : nullptr;
+  return Descriptor::of(args).text();
+}
+
 }  // namespace weft::test

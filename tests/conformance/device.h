@@ -5,7 +5,9 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "backends.h"
 #include "core/accelerator.h"
 #include "core/lane.h"
 #include "support/ranks.h"
@@ -51,5 +53,16 @@ class DeviceOperation {
 
 // Run it on device memory.
 Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers);
+
+// Run it where the row's buffers lie.
+Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
+                 const std::array<HostBuffer, 2>& buffers = {});
+// How errors describe it then.
+std::string text_there(const BackendRow& row, CollectiveArgs args);
+
+template <class T>
+HostBuffer whole(std::vector<T>& data) {
+  return {reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(T)};
+}
 
 }  // namespace weft::test

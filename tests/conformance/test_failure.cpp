@@ -4,6 +4,7 @@
 
 #include "backends.h"
 #include "calls.h"
+#include "device.h"
 #include "support/catch.h"
 
 using namespace weft;
@@ -18,7 +19,8 @@ TEST_CASE("a rank that does not call is named by the deadline's error") {
           row, 3,
           [&](Rank& self) {
             std::vector<int32_t> data(10);
-            const Status status = self.rank == absent ? wait_for_failure(self) : self.run(all_reduce(data));
+            const Status status = self.rank == absent ? wait_for_failure(self)
+                                                      : run_there(row, self, all_reduce(data), {whole(data)});
             self.expect(status.code() == Code::kTimeout, "code: " + status.text());
             // On a busy machine another one may not have come by then either.
             const std::vector<int>& named = status.info().ranks;
@@ -38,7 +40,8 @@ TEST_CASE("a receive whose message never comes names the sender") {
         row, 3,
         [&](Rank& self) {
           std::vector<int32_t> data(10);
-          const Status status = self.rank == 1 ? self.run(receive(data, 2)) : wait_for_failure(self);
+          const Status status =
+              self.rank == 1 ? run_there(row, self, receive(data, 2), {whole(data)}) : wait_for_failure(self);
           self.expect(status.code() == Code::kTimeout, "code: " + status.text());
           self.expect(status.info().ranks == std::vector<int>{2}, "ranks: " + status.text());
         },
@@ -51,14 +54,14 @@ TEST_CASE("a rank that left is named by whoever still needs it, and by nobody el
     for (int leaver = 0; leaver < 3; leaver++) {
       run_on(row, 3, [&](Rank& self) {
         std::vector<int32_t> data(30'000, 1);
-        Status status = self.run(all_reduce(data));
+        Status status = run_there(row, self, all_reduce(data), {whole(data)});
         if (self.rank == leaver) {
           self.expect(status, "before the farewell");
           self.expect(self.comm->close(), "close");
           return;
         }
         // Somebody may have been done with it, called the next and failed before this rank was done.
-        if (status.ok()) status = self.run(all_reduce(data));
+        if (status.ok()) status = run_there(row, self, all_reduce(data), {whole(data)});
         self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
         self.expect(status.info().ranks == std::vector<int>{leaver}, "ranks: " + status.text());
       });
@@ -71,7 +74,7 @@ TEST_CASE("ranks may leave as soon as their own operations are complete") {
     for (int round = 0; round < 10; round++) {
       run_on(row, 4, [&](Rank& self) {
         std::vector<int32_t> data(round % 2 == 0 ? 5 : 40'000, 1);
-        self.expect(self.run(all_reduce(data)), "all_reduce");
+        self.expect(run_there(row, self, all_reduce(data), {whole(data)}), "all_reduce");
         self.expect(data.back() == 4, "sum");
       });
     }

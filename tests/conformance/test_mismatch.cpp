@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "calls.h"
 #include "coll/variable.h"
+#include "device.h"
 #include "support/catch.h"
 
 using namespace weft;
@@ -44,7 +45,7 @@ void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uin
     CollectiveArgs other = ordinary;
     variant.change(other);
     if (other.coll != ordinary.coll) other.op = ReduceOp::kNone;
-    Status status = self.run(self.rank == odd ? other : ordinary);
+    Status status = run_there(row, self, self.rank == odd ? other : ordinary, {whole(from), whole(to)});
     // Whoever receives nothing may have been done before anybody noticed; the communicator fails all the
     // same.
     if (status.ok()) {
@@ -54,7 +55,7 @@ void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uin
     }
     self.expect(status.code() == Code::kMismatch, "code: " + status.text());
     for (const CollectiveArgs& args : {ordinary, other}) {
-      self.expect(contains(status.text(), Descriptor::of(args).text()), "both sides: " + status.text());
+      self.expect(contains(status.text(), text_there(row, args)), "both sides: " + status.text());
     }
     self.expect(contains(status.text(), cat("rank ", odd)), "the odd rank: " + status.text());
     self.expect(status.info().slot == 0, "slot: " + status.text());
@@ -89,11 +90,11 @@ TEST_CASE("another root or count in a rooted collective is an error on all") {
 
 TEST_CASE("calls in another order are an error on all") {
   for (const BackendRow& row : backend_rows()) {
-    run_on(row, 3, [](Rank& self) {
+    run_on(row, 3, [&](Rank& self) {
       std::vector<int32_t> data(1000, 1);
       std::vector<CollectiveArgs> calls = {all_reduce(data), barrier()};
       if (self.rank == 2) std::swap(calls[0], calls[1]);
-      const Status status = self.run(calls[0]);
+      const Status status = run_there(row, self, calls[0], {whole(data)});
       self.expect(status.code() == Code::kMismatch, "code: " + status.text());
       self.expect(contains(status.text(), "barrier"), status.text());
       self.expect(contains(status.text(), "all_reduce"), status.text());
@@ -186,7 +187,8 @@ TEST_CASE("a message of another length or dtype is an error at the receiver") {
         INFO(sent << " sent, " << expected << " expected");
         run_on(row, 2, [&](Rank& self) {
           std::vector<int32_t> data(self.rank == 0 ? sent : expected);
-          const Status status = self.run(self.rank == 0 ? send(data, 1) : receive(data, 0));
+          const Status status =
+              run_there(row, self, self.rank == 0 ? send(data, 1) : receive(data, 0), {whole(data)});
           if (self.rank == 1) {
             self.expect(status.code() == Code::kMismatch, status.text());
             self.expect(contains(status.text(), cat("i32 x ", sent)), status.text());

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gradient_home.h"
 #include "reducer_rig.h"
 #include "registry.h"
 
@@ -69,7 +70,7 @@ inline std::vector<double> as_f64(const Model& model, Gradients& gradients, size
 inline Results train(const Model& model, const MakeHook& make, const Training& training) {
   Results results(training.steps,
                   std::vector<std::vector<std::vector<double>>>(static_cast<size_t>(training.ranks)));
-  const auto failures = run_threads(training.ranks, [&](Rank& self) {
+  const auto failures = run_ranks(training.ranks, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
     self.expect(make(&hook), "hook");
     std::unique_ptr<Reducer> reducer;
@@ -82,11 +83,7 @@ inline Results train(const Model& model, const MakeHook& make, const Training& t
           store(model[i].dtype, training.value(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
         }
       }
-      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
-      begin.micro_batches = training.micro_batches;
-      self.expect(reducer->begin(&begin), "begin");
-      self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
-      self.expect(reducer->finish({}), "finish");
+      self.expect(train_step(*reducer, gradients, step, training.micro_batches), "step");
       auto& mine = results[step][static_cast<size_t>(self.rank)];
       for (size_t i = 0; i < model.size(); i++) mine.push_back(as_f64(model, gradients, i));
     }

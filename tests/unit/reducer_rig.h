@@ -58,6 +58,9 @@ class Model {
       c.strides = p.strides.data();
       c.flags = p.sparse_ndim > 0 ? WEFT_PARAM_SPARSE : 0;
       c.sparse_ndim = p.sparse_ndim;
+#ifdef WEFT_TEST_DEVICE_GRADIENTS  // gradient_home.h
+      c.device_kind = WEFT_DEVICE_CUDA;
+#endif
       c_.push_back(c);
     }
   }
@@ -229,7 +232,7 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
 
 // Every gradient becomes ready, in an order and on threads of its own.
 inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradients, uint64_t seed,
-                        int threads = 1) {
+                        int threads = 1, const weft_stream* stream = nullptr) {
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::mt19937_64 random(seed);
@@ -237,7 +240,7 @@ inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradien
   std::vector<Status> results(static_cast<size_t>(threads));
   const auto body = [&](size_t t) {
     for (size_t i = t; i < order.size(); i += static_cast<size_t>(threads)) {
-      const Status status = reducer.ready(order[i], gradients[order[i]], nullptr);
+      const Status status = reducer.ready(order[i], gradients[order[i]], stream);
       if (!status.ok()) results[t] = status;
     }
   };

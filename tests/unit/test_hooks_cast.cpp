@@ -220,7 +220,7 @@ TEST_CASE("hooks that compute refuse gradients that are no floats, by name") {
 
 TEST_CASE("ranks that want different options of a hook learn both") {
   const Model model({{"a", {10}}});
-  const auto failures = run_threads(2, [&](Rank& self) {
+  const auto failures = run_ranks(2, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
     self.expect(built_in("fp16", self.rank == 0 ? "" : "order=ddp", &hook), "hook");
     std::unique_ptr<Reducer> reducer;
@@ -281,7 +281,7 @@ TEST_CASE("an optional collective runs in the steps in which its stage wants it"
 
 TEST_CASE("a rank that leaves out what the others run fails the step by name") {
   const Model model({{"a", {10}}, {"b", {10}}});
-  const auto failures = run_threads(2, [&](Rank& self) {
+  const auto failures = run_ranks(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     const auto hook = std::make_shared<Alternating>(self.rank == 1);
     self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = 10'000}), "create");
@@ -289,9 +289,7 @@ TEST_CASE("a rank that leaves out what the others run fails the step by name") {
     Gradients gradients(model);
     Status status;
     for (uint64_t step = 0; step < 2 && status.ok(); step++) {
-      status = reducer->begin(nullptr);
-      if (status.ok()) status = ready_all(*reducer, pointers(gradients), step);
-      if (status.ok()) status = reducer->finish({});
+      status = train_step(*reducer, gradients, step);
     }
     self.expect(status.code() == Code::kMismatch, status.text());
   });

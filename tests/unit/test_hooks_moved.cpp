@@ -91,9 +91,7 @@ class Trainee {
           store(Dtype::kF32, noise(step, number_, i, k), gradients_[i] + gradients_.at(i, k));
         }
       }
-      self_.expect(reducer_->begin(nullptr), "begin");
-      self_.expect(ready_all(*reducer_, pointers(gradients_), step + rank), "ready");
-      self_.expect(reducer_->finish({}), "finish");
+      self_.expect(train_step(*reducer_, gradients_, step + rank), "step");
       if (results == nullptr) continue;
       auto& mine = (*results)[step - first][rank];
       for (size_t i = 0; i < model_.size(); i++) mine.push_back(as_f64(model_, gradients_, i));
@@ -125,7 +123,7 @@ Run moves_to(const Model& model, const Remembers& hook, const std::vector<int>& 
   Run run(members.size());
   const Registry registry("");
   test::Meeting meeting(kRanks);
-  const auto failures = run_threads(kRanks, [&](Rank& self) {
+  const auto failures = run_ranks(kRanks, [&](Rank& self) {
     const auto place = std::find(members.begin(), members.end(), self.rank);
     const auto rank = static_cast<size_t>(place - members.begin());
     std::shared_ptr<Comm> next;
@@ -151,7 +149,7 @@ Run moves_to(const Model& model, const Remembers& hook, const std::vector<int>& 
 Run begins_with(const Model& model, const Remembers& hook, const std::vector<int>& members,
                 const States& states, const weft_plan* plan = nullptr) {
   Run run(members.size());
-  const auto failures = run_threads(static_cast<int>(members.size()), [&](Rank& self) {
+  const auto failures = run_ranks(static_cast<int>(members.size()), [&](Rank& self) {
     const auto rank = static_cast<size_t>(self.rank);
     Trainee trainee(self, model, members[rank]);
     trainee.create(hook, &states[static_cast<size_t>(members[rank])], plan);
@@ -190,7 +188,7 @@ TEST_CASE("in other buckets a hook goes on with all that it remembers") {
     INFO(hook.name << " " << hook.options);
     Run moved(kRanks), stayed(kRanks);
     const auto train = [&](Run* run, bool replans) {
-      check(run_threads(kRanks, [&](Rank& self) {
+      check(run_ranks(kRanks, [&](Rank& self) {
         const auto rank = static_cast<size_t>(self.rank);
         Trainee trainee(self, model, self.rank);
         trainee.create(hook, nullptr);

@@ -38,7 +38,7 @@ Results train_from(const Model& model, std::pair<const char*, const char*> name,
   constexpr int kRanks = 3;
   saved->of_rank.resize(kRanks);
   Results results(steps, std::vector<std::vector<std::vector<double>>>(kRanks));
-  const auto failures = run_threads(kRanks, [&](Rank& self) {
+  const auto failures = run_ranks(kRanks, [&](Rank& self) {
     const auto rank = static_cast<size_t>(self.rank);
     std::shared_ptr<Hook> hook;
     if (loaded == nullptr) {
@@ -60,9 +60,7 @@ Results train_from(const Model& model, std::pair<const char*, const char*> name,
           store(Dtype::kF32, noise(first + step, self.rank, i, k), gradients[i] + gradients.at(i, k));
         }
       }
-      self.expect(reducer->begin(nullptr), "begin");
-      self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
-      self.expect(reducer->finish({}), "finish");
+      self.expect(train_step(*reducer, gradients, step), "step");
       for (size_t i = 0; i < model.size(); i++) results[step][rank].push_back(as_f64(model, gradients, i));
     }
     self.expect(save_hook(*hook, &saved->of_rank[rank]), "save");
@@ -109,7 +107,7 @@ TEST_CASE("a hook whose communicator changed forgets what it had not sent, and n
   const Model model(layers());
   for (const char* const name : {"int8", "topk", "powersgd"}) {
     INFO(name);
-    const auto failures = run_threads(2, [&](Rank& self) {
+    const auto failures = run_ranks(2, [&](Rank& self) {
       const std::string options = std::string(name) == "powersgd" ? "start=2" : "";
       std::shared_ptr<Hook> hook, loaded;
       self.expect(built_in(name, options, &hook), "hook");
@@ -120,9 +118,7 @@ TEST_CASE("a hook whose communicator changed forgets what it had not sent, and n
         self.expect(make_reducer(self.comm, model, with, &reducer), "create");
         for (uint64_t step = 0; step < count && reducer; step++) {
           gradients.fill(step, self.rank);
-          self.expect(reducer->begin(nullptr), "begin");
-          self.expect(ready_all(*reducer, pointers(gradients), step), "ready");
-          self.expect(reducer->finish({}), "finish");
+          self.expect(train_step(*reducer, gradients, step), "step");
         }
       };
       steps(hook, 5);
@@ -196,7 +192,7 @@ TEST_CASE(
     Blobs saved;
     train_from(model, name, 0, 6, nullptr, &saved);
     Lines lines;
-    const auto failures = run_threads(2, [&](Rank& self) {
+    const auto failures = run_ranks(2, [&](Rank& self) {
       const Bytes& mine = saved.of_rank[static_cast<size_t>(self.rank)];
       std::shared_ptr<Hook> hook;
       self.expect(built_in(name.first, name.second, &hook, nullptr, nullptr, lines.log), "hook");
@@ -213,9 +209,7 @@ TEST_CASE(
       self.expect(by_bucket || whole_buckets || arrays_of(after) == arrays_of(mine), "factors are kept");
       Gradients gradients(model);
       gradients.fill(7, self.rank);
-      self.expect(reducer->begin(nullptr), "begin");
-      self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
-      self.expect(reducer->finish({}), "finish");
+      self.expect(train_step(*reducer, gradients, 0), "step");
     });
     check(failures);
     CHECK(lines.have("3 ranks have saved, 2 go on: what the others had not sent is lost"));
@@ -256,7 +250,7 @@ TEST_CASE("a parameter of another size starts anew, and the log says which") {
   Blobs saved;
   train_from(before, {"powersgd", "start=2"}, 0, 6, nullptr, &saved);
   Lines lines;
-  const auto failures = run_threads(3, [&](Rank& self) {
+  const auto failures = run_ranks(3, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
     self.expect(built_in("powersgd", "start=2", &hook, nullptr, nullptr, lines.log), "hook");
     self.expect(load_hook(*hook, saved.of_rank[static_cast<size_t>(self.rank)]), "load");
