@@ -39,6 +39,20 @@ class ShmCollectives final : public Collectives {
   }
   bool few_lanes() const override { return true; }
   std::shared_ptr<Arena> arena() override { return group_->arena(); }
+  bool place_of(const std::byte* memory, uint64_t bytes, uint64_t* place) override {
+    return group_->in_arena(memory, bytes, 1, place);
+  }
+  Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
+    if (!group_->valid_claim(place, bytes, 1)) {
+      return Status::error(Code::kPeerFailed,
+                           cat("rank ", group_->name(rank), " claims memory outside its segment"),
+                           Evidence::kDescriptor)
+          .with_ranks({group_->name(rank)});
+    }
+    WEFT_TRY(group_->ensure(rank, place, bytes));
+    *at = group_->memory(rank, place);
+    return {};
+  }
   CollectiveCounters counters() const override {
     CollectiveCounters counters;
     counters.bytes_shared = group_->shared_bytes();

@@ -932,6 +932,13 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_REPLAN UINT64_C(8192)
 /* With WEFT_REDUCER_REPLAN: by WEFT_PLANNER_MODEL. */
 #define WEFT_REDUCER_MODEL UINT64_C(16384)
+/* With WEFT_REDUCER_MODEL: by WEFT_PLANNER_FIRST_NEEDED. */
+#define WEFT_REDUCER_FIRST_NEEDED UINT64_C(32768)
+/* With SHARDED, in view mode, over a backend whose ranks share memory (shm), not with UNEVEN: every rank may
+ * read all results where their owners have them (weft_reducer_reduced_view). Every finish then commits
+ * (WEFT_FINISH_COMMIT), and the begin after it waits until all ranks have come to theirs, within timeout_ms:
+ * between the two nobody writes into a view. */
+#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(65536)
 
 /* For roots: the highest rank that has data. */
 #define WEFT_ROOT_LAST_ACTIVE -1
@@ -1160,6 +1167,25 @@ typedef struct weft_slice {
 WEFT_API weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices,
                                         uint64_t* count);
 
+/* Consecutive elements of a parameter's result, where their owner has them. */
+typedef struct weft_reduced_piece {
+  const void* data; /* of the gradient's dtype; not to be written */
+  uint64_t offset;  /* elements of the parameter, in the order in which its view is laid out */
+  uint64_t count;   /* elements, at least 1 */
+  int32_t owner;    /* rank */
+  uint32_t reserved;
+} weft_reduced_piece;
+
+/* The last step's result of a parameter, without a copy: pieces in ascending order that are together all of
+ * it; at most one a rank. Needs WEFT_REDUCER_REDUCED_VIEWS. They stay as they are until this rank's next
+ * begin, weft_reducer_replan or weft_reducer_rebind, or until a rank destroys its reducer. *count: room in
+ * pieces, becomes how many there are; pieces may be NULL to ask. Returns WEFT_ERR_ARG if there is not room
+ * enough or for an unknown index; WEFT_ERR_STATE without that flag, inside a step, or if the last step was
+ * not synchronised, failed or did not reduce the parameter. Threads: one thread at a time per reducer.
+ * Since 1.0 */
+WEFT_API weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param,
+                                               weft_reduced_piece* pieces, uint64_t* count);
+
 typedef struct weft_gather_options {
   size_t struct_size;
   uint64_t flags;     /* 0 */
@@ -1228,10 +1254,15 @@ WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_op
 /* Where buckets end: at bucket_limits; or where a model of the step says that least communication is left
  * over after the last gradient, from when gradients were ready (on the last rank) in the step that noted it
  * and from what all-reduces cost, which the call measures (some tenths of a second). By that model it is
- * never worse than the plan by bucket_limits. It does not know what a hook's stages cost. */
+ * never worse than the plan by bucket_limits. It does not know what a hook's stages cost. FIRST_NEEDED: as
+ * MODEL, but no bucket of several parameters is larger than the last of bucket_limits (unless the plan by
+ * these is better), and of the buckets that, by the model, are ready when one has been through, the one with
+ * the first parameter of the list is launched: where communication lags behind, what the next forward pass
+ * needs first is there first. */
 typedef int32_t weft_planner;
 #define WEFT_PLANNER_LIMITS 0
 #define WEFT_PLANNER_MODEL 1
+#define WEFT_PLANNER_FIRST_NEEDED 2
 
 typedef struct weft_replan_options {
   size_t struct_size;

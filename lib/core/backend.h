@@ -84,7 +84,7 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
 };
-inline constexpr uint32_t kBackendModuleAbi = 7;
+inline constexpr uint32_t kBackendModuleAbi = 8;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

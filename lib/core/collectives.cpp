@@ -34,6 +34,11 @@ Status CollectiveLane::prepare(const DeviceCall& /*call*/) {
   return Status::error(Code::kUnsupported, "the communicator takes no device memory");
 }
 
+Status Collectives::peer_memory(int /*rank*/, uint64_t /*place*/, uint64_t /*bytes*/,
+                                const std::byte** /*at*/) {
+  return Status::error(Code::kUnsupported, cat("ranks do not reach each other's memory over '", name(), "'"));
+}
+
 uint64_t Descriptor::hash() const {
   uint64_t h = mix(0, static_cast<uint64_t>(coll) | static_cast<uint64_t>(dtype) << 8 |
                           static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(device) << 24 |

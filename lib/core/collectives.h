@@ -210,6 +210,14 @@ class Collectives {
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
   // Memory that peers reach directly. Never null. A communicator that is shrunk from this one takes it over.
   virtual std::shared_ptr<Arena> arena() = 0;
+  // Where the memory of the own arena lies, as a number that the other ranks find it by. False where they do
+  // not reach it. Any thread.
+  virtual bool place_of(const std::byte* /*memory*/, uint64_t /*bytes*/, uint64_t* /*place*/) {
+    return false;
+  }
+  // A rank's memory, from such a number, which is checked: to be read for as long as this object lives. With
+  // the drive lock held.
+  virtual Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at);
   virtual CollectiveCounters counters() const = 0;       // any thread
   virtual int local_size() const = 0;                    // ranks sharing this host's memory
   virtual std::string transports() const { return {}; }  // any thread; see Transport

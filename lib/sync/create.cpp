@@ -22,7 +22,8 @@ Status check_options(const weft_reducer_options& options, int size) {
       WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED |
       WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
       WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
-      WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS;
+      WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS |
+      WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
@@ -39,6 +40,23 @@ Status check_options(const weft_reducer_options& options, int size) {
   }
   if ((options.flags & WEFT_REDUCER_MODEL) != 0 && (options.flags & WEFT_REDUCER_REPLAN) == 0) {
     return Status::error(Code::kArg, "WEFT_REDUCER_MODEL needs WEFT_REDUCER_REPLAN");
+  }
+  if ((options.flags & WEFT_REDUCER_FIRST_NEEDED) != 0 && (options.flags & WEFT_REDUCER_MODEL) == 0) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_FIRST_NEEDED needs WEFT_REDUCER_MODEL");
+  }
+  if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0) {
+    if ((options.flags & WEFT_REDUCER_SHARDED) == 0 || options.mode != WEFT_GRADIENT_VIEW) {
+      return Status::error(
+          Code::kArg,
+          "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read "
+          "in the views of their owners");
+    }
+    if (uneven) {
+      return Status::error(
+          Code::kArg,
+          "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does "
+          "not say when it has read the results");
+    }
   }
   const uint64_t moves = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN;
   if ((options.flags & moves) == moves && (options.flags & WEFT_REDUCER_OWN_WHOLE) == 0) {
@@ -114,6 +132,10 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_COPY_STRAYS) != 0) {
     return Status::error(Code::kUnsupported,
                          "WEFT_REDUCER_COPY_STRAYS is for gradients in host memory alone");
+  }
+  if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0) {
+    return Status::error(Code::kUnsupported,
+                         "WEFT_REDUCER_REDUCED_VIEWS is for gradients in host memory alone");
   }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
@@ -283,6 +305,8 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   state->replans = (proposal.flags & WEFT_REDUCER_REPLAN) != 0;
   state->models = (proposal.flags & WEFT_REDUCER_MODEL) != 0;
+  state->needs = (proposal.flags & WEFT_REDUCER_FIRST_NEEDED) != 0;
+  state->lends = (proposal.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;
@@ -318,7 +342,8 @@ Status Reducer::furnish(ReducerState* state, const Status& given, const Agreemen
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
-  return {};
+  if (!state->lends) return {};
+  return PeerBuckets::make(*state->comm, state->plan, *state->buckets, deadline, &state->peers);
 }
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)

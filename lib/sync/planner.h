@@ -32,10 +32,23 @@ class TransferCost {
 // order of launch, each from when its last gradient is ready.
 uint64_t exposed_ns(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost);
 
+// What is launched first of what is ready.
+enum class LaunchOrder {
+  kReadiness,    // what was ready first
+  kFirstNeeded,  // the bucket with the first parameter of the list: the next forward pass begins there
+};
+
 // Of plans that launch buckets in the order in which they become ready, the one of which the model says that
 // it exposes least; with gradients of one dtype on one device it is the least there is. Never one that
 // exposes more than make_plan's with these limits and the same order; of equals that with fewer buckets.
+// kFirstNeeded: no bucket of several parameters is larger than the last limit, so that there is something to
+// choose from; of the best such plan the buckets are launched in first_needed's order, which exposes as much.
 Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits, const ReadyTimes& ready,
-                   const TransferCost& cost);
+                   const TransferCost& cost, LaunchOrder order = LaunchOrder::kReadiness);
+
+// The same buckets, launched in another order: whenever one is through, of those that are ready by then the
+// one whose first parameter comes first in the list; if none is, the next one that becomes ready. The network
+// is never idle while a bucket waits, so the last one is through no later than in any other order.
+Plan first_needed(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost);
 
 }  // namespace weft

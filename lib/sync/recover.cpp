@@ -38,6 +38,7 @@ Status Reducer::commit(Deadline deadline) {
   const Status done = state_->comm->run(state_->lane, barrier, deadline);
   if (done.ok()) {
     step_->commit(stats_.steps);
+    lent_ = state_->lends;
     return {};
   }
   return note(done.with_prefix(cat("step ", stats_.steps - 1,
@@ -186,7 +187,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   }
   if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
-  reduced_ = false;
+  reduced_ = lent_ = false;
   last_active_ = -1;  // ranks have other numbers
 }
 

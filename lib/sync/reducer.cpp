@@ -74,6 +74,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   WEFT_TRY(note(check_begin(given)));
   WEFT_TRY(note(check_destinations(given.gradients)));
   WEFT_TRY(note(end_owed_gather()));
+  WEFT_TRY(note(await_readers()));
   reduced_ = false;
   destinations_ = given.gradients;
   if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {
@@ -177,7 +178,8 @@ Status Reducer::finish(const weft_finish_options& options) {
   }
   tell(options);
   if (!s.comm->failed() && leave_to_streams(options, entered_ns)) return {};
-  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, timeout_ms_);
+  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain || s.lends,
+                       timeout_ms_);
 }
 
 // Once nothing can be wrong with the step here.

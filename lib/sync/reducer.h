@@ -44,6 +44,8 @@ class Reducer {
   Status norms(weft_norms* norms, double* per_param);
   // slices: null to ask for their number.
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
+  // Results of all ranks where their owners have them (reduced.cpp). pieces: null to ask for their number.
+  Status reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count);
   // Collective; returns at once. given: what the caller found wrong; the other ranks learn it.
   Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
@@ -177,6 +179,7 @@ class Reducer {
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
+  Status await_readers();
   Status check_rebind(Comm& comm);
   void take_over(std::shared_ptr<ReducerState> next, bool moved);
   Status agree_on_committed(const Agreement& agreement, const Status& given, uint64_t* committed, Plan* plan);
@@ -217,6 +220,7 @@ class Reducer {
   int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
   bool reduced_ = false;          // the buckets hold the last step's results
   bool results_ = false;          // the last synchronised step has some, in the gradients
+  bool lent_ = false;             // other ranks may read them in this rank's views; equal on all ranks
   bool measured_ = false;         // there was a step with norms
   uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
   uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them

@@ -21,6 +21,7 @@ struct PlanVote {
   static constexpr uint32_t kKnows = 8;    // it has noted an order of readiness
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
   static constexpr uint32_t kItself = 32;  // ... no: its begin has (WEFT_REDUCER_REPLAN)
+  static constexpr uint32_t kNeeds = 64;   // ... with WEFT_PLANNER_FIRST_NEEDED, which models as well
   uint32_t flags = 0;
   uint32_t reserved = 0;
   uint64_t wish = 0;  // digest of what it asks for
@@ -36,6 +37,7 @@ struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
   bool by_model = false;                       // ... and by what a step costs then
+  bool by_need = false;                        // ... and first what is needed first
   bool by_itself = false;                      // WEFT_REDUCER_REPLAN: what cannot be is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
@@ -43,13 +45,16 @@ struct PlanRequest {
 };
 
 Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
-  if (options.planner != WEFT_PLANNER_LIMITS && options.planner != WEFT_PLANNER_MODEL) {
+  if (options.planner < WEFT_PLANNER_LIMITS || options.planner > WEFT_PLANNER_FIRST_NEEDED) {
     return Status::error(Code::kArg, cat("planner is ", options.planner, "; it is one of WEFT_PLANNER_*"));
   }
-  request->by_model = options.planner == WEFT_PLANNER_MODEL;
+  request->by_model = options.planner != WEFT_PLANNER_LIMITS;
+  request->by_need = options.planner == WEFT_PLANNER_FIRST_NEEDED;
   if (request->by_model && options.plan != nullptr) {
     return Status::error(Code::kArg,
-                         "a plan of the program's own and WEFT_PLANNER_MODEL: it is one or the other");
+                         cat("a plan of the program's own and ",
+                             request->by_need ? "WEFT_PLANNER_FIRST_NEEDED" : "WEFT_PLANNER_MODEL",
+                             ": it is one or the other"));
   }
   if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
     return Status::error(Code::kArg, "bucket_limits is NULL");
@@ -63,7 +68,7 @@ Status PlanRequest::read(const weft_replan_options& options, const Manifest& man
 
 uint64_t PlanRequest::digest() const {
   ByteWriter writer;
-  writer.put(by_model).put(static_cast<uint32_t>(limits.size()));
+  writer.put(by_model).put(by_need).put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
   for (const std::vector<uint32_t>& params : buckets) {
     writer.put(static_cast<uint32_t>(params.size()));
@@ -175,6 +180,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   }
   if (!by_order) mine.flags |= PlanVote::kBrings;
   if (request != nullptr && request->by_model) mine.flags |= PlanVote::kModels;
+  if (request != nullptr && request->by_need) mine.flags |= PlanVote::kNeeds;
   if (request != nullptr && request->by_itself) mine.flags |= PlanVote::kItself;
   if (s.order->noted()) mine.flags |= PlanVote::kKnows;
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
@@ -206,7 +212,8 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     if (!by_order) {
       WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
     } else if (surveyed != nullptr) {
-      plan = plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost);
+      const auto launch = anyone(PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
+      plan = plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost, launch);
     } else {
       plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
     }
@@ -248,6 +255,7 @@ Status Reducer::replan_by_itself() {
   WEFT_TRY(open_replan());
   PlanRequest request;
   request.by_model = state_->models;
+  request.by_need = state_->needs;
   request.by_itself = true;
   return take_plan(&request, {});
 }
@@ -284,7 +292,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
     step.adopt(synchronised_, results_);
   });
   kept_step_ = kNoStep;
-  reduced_ = false;
+  reduced_ = lent_ = false;
   const uint64_t other_bytes = heap_bytes();
   const std::lock_guard lock(mutex_);
   other_bytes_ = other_bytes;

@@ -232,6 +232,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"ready_order", s.order->memory_bytes()},
           {"gradients", s.gradients.capacity() * sizeof(std::byte*)},
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
+          {"peers", s.peers ? s.peers->memory_bytes() : 0},
           {"norms", s.norms ? s.norms->memory_bytes() : 0},
           {"prelude", s.prelude ? s.prelude->memory_bytes() : 0},
           {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},

@@ -23,6 +23,7 @@
 #include "sync/presence.h"
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
+#include "sync/reduced.h"
 #include "sync/schedule.h"
 #include "sync/sparse.h"
 #include "sync/uses.h"
@@ -49,6 +50,8 @@ struct ReducerState {
   Buckets::Hold hold = Buckets::Hold::kTravelling;
   bool replans = false;  // WEFT_REDUCER_REPLAN
   bool models = false;   // WEFT_REDUCER_MODEL
+  bool needs = false;    // WEFT_REDUCER_FIRST_NEEDED
+  bool lends = false;    // WEFT_REDUCER_REDUCED_VIEWS
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of its state
@@ -62,6 +65,7 @@ struct ReducerState {
   bool own_whole = false;                // WEFT_REDUCER_OWN_WHOLE
   bool sharded = false;                  // WEFT_REDUCER_SHARDED
   std::unique_ptr<Ownership> ownership;  // null unless sharded
+  std::unique_ptr<PeerBuckets> peers;    // null unless it lends
   std::unique_ptr<HookViews> views;      // step, divisor: written by Step
   Schedule schedule;
   bool beside_devices = false;             // host gradients might be said to be where those of devices are
@@ -102,6 +106,8 @@ struct ReducerState {
     next->strays = strays;
     next->replans = replans;
     next->models = models;
+    next->needs = needs;
+    next->lends = lends;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;

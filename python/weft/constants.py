@@ -160,6 +160,8 @@ class ReducerFlag(enum.IntFlag):
     COPY_STRAYS = 4096
     REPLAN = 8192
     MODEL = 16384
+    FIRST_NEEDED = 32768
+    REDUCED_VIEWS = 65536
 
 
 class ParamFlag(enum.IntFlag):
@@ -176,10 +178,11 @@ class BroadcastFlag(enum.IntFlag):
 
 
 class Planner(enum.IntEnum):
-    """Where buckets end: at their limits, or where a model of the step says."""
+    """Where buckets end: at their limits, or where a model of the step says; or that, and first what is needed first."""
 
     LIMITS = 0
     MODEL = 1
+    FIRST_NEEDED = 2
 
 
 class Divide(enum.IntEnum):

@@ -49,6 +49,9 @@ class Reducer(Handle):
     deterministic  the same bits for every backend, algorithm and plan
     replan         re-plan as the second synchronised step begins; in view mode, `views` are others then
     model          by a model of the step then, as Planner.MODEL
+    first_needed   with model: as Planner.FIRST_NEEDED
+    reduced_views  with sharded, in view mode, over shm: results can be read where their owners have them, see
+                   `reduced_view`
     copy_strays    view mode: ready takes gradients that are elsewhere, and copies them into their views
 
     Threads: one at a time; ready: any, different parameters concurrently.
@@ -66,7 +69,7 @@ class Reducer(Handle):
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                  reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
                  deterministic: bool = False, copy_strays: bool = False, replan: bool = False,
-                 model: bool = False) -> None:
+                 model: bool = False, first_needed: bool = False, reduced_views: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
@@ -92,7 +95,8 @@ class Reducer(Handle):
                              (sparse_fixed, ReducerFlag.SPARSE_FIXED),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
                              (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN),
-                             (model, ReducerFlag.MODEL)):
+                             (model, ReducerFlag.MODEL), (first_needed, ReducerFlag.FIRST_NEEDED),
+                             (reduced_views, ReducerFlag.REDUCED_VIEWS)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
@@ -240,6 +244,22 @@ class Reducer(Handle):
         slices = (_abi.Slice * count.value)()
         self._check(lib.reducer_owned(self._handle, rank, slices, count))
         return [Slice(each.param, each.offset, each.count) for each in slices]
+
+    def reduced_view(self, param: Union[int, str]) -> list[tuple[int, np.ndarray[Any, Any]]]:
+        """The last step's result without a copy: (first element, array) of each piece, in the order of the view.
+
+        The arrays are read-only, flat and of the gradient's dtype (of complex numbers: pairs of floats). They are not to be used after this rank's next
+        begin, replan or rebind, or once a rank has closed its reducer. Needs reduced_views.
+        """
+        index, count = self.index(param), ctypes.c_uint64()
+        self._check(lib.reducer_reduced_view(self._handle, index, None, count))
+        pieces = (_abi.ReducedPiece * count.value)()
+        self._check(lib.reducer_reduced_view(self._handle, index, pieces, count))
+        dtype = {DType.C64: DType.F32, DType.C128: DType.F64}.get(self.params[index].dtype, self.params[index].dtype)
+        out = [(int(each.offset), memory_array(each.data or 0, dtype, (each.count,), None, self)) for each in pieces]
+        for _, array in out:
+            array.flags.writeable = False
+        return out
 
     def wait_param(self, param: Union[int, str], *, timeout: Optional[float] = None) -> None:
         """Wait for a parameter's result, in a synchronised step. Threads: any.

@@ -419,6 +419,8 @@ TEST_CASE(
   double each = 0;
   uint64_t count = 0;
   weft_slice slice{};
+  weft_reduced_piece piece{};
+  CHECK(weft_reducer_reduced_view(nullptr, 0, nullptr, &count) == WEFT_ERR_ARG);
   CHECK(weft_reducer_norms(nullptr, &norms, nullptr) == WEFT_ERR_ARG);
   CHECK(weft_reducer_owned(nullptr, 0, nullptr, &count) == WEFT_ERR_ARG);
   CHECK(weft_reducer_gather_params(nullptr, nullptr) == WEFT_ERR_ARG);
@@ -427,6 +429,8 @@ TEST_CASE(
   CHECK(weft_reducer_norms(reducer, &norms, nullptr) == WEFT_ERR_STATE);
   CHECK(weft_reducer_owned(reducer, 0, nullptr, &count) == WEFT_ERR_STATE);
   CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_STATE);
+  CHECK(weft_reducer_reduced_view(reducer, 0, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_reduced_view(reducer, 0, &piece, &count) == WEFT_ERR_STATE);
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
 
   options.flags = WEFT_REDUCER_OWN_WHOLE;

@@ -199,4 +199,12 @@ MUTANTS = [
            "[&] { return next->hook->replan(buckets); }", "[&] { return Status(); }", "unit_hooks_moved"),
     Mutant("what is absent is agreed on behind the last bucket", "schedule.cpp",
            "s.bucket + 1 == buckets.size();", "s.bucket == buckets.size();", "unit_trace"),
+    Mutant("a rank begins while others still read its results", "reduced.cpp",
+           "if (!lent_) return {};", "if (lent_ || !lent_) return {};", "unit_reducer_reduced"),
+    Mutant("results are lent before all ranks have theirs", "reducer.cpp",
+           "|| s.retain || s.lends", "|| s.retain", "unit_reducer_reduced"),
+    Mutant("of buckets that are ready the one that is needed last is launched first", "planner.cpp",
+           "std::vector<Waiting>, std::greater<>> waiting;", "std::vector<Waiting>> waiting;", "unit_planner"),
+    Mutant("ranks that want what is needed first, and ranks that do not, pass for equal", "replan.cpp",
+           "writer.put(by_model).put(by_need)", "writer.put(by_model)", "unit_reducer_model"),
 ]

@@ -164,3 +164,73 @@ TEST_CASE("a model of very many parameters is planned all the same") {
   const Plan by_size = make_plan(m, {.order = as_listed(counts.size())});
   CHECK(exposed_ns(plan, ready, cost) < exposed_ns(by_size, ready, cost) / 2);
 }
+
+TEST_CASE("where communication lags behind, what is needed first is launched first of what is ready") {
+  const Manifest m = manifest_of({100, 100, 100, 100, 100});  // 400 bytes: 410 ns each
+  const TransferCost cost(Points{{0, 10}, {1000, 1010}});
+  const ReadyTimes ready = {400, 300, 200, 100, 0};
+  const std::vector<uint64_t> alone = {0};
+  const auto plan = [&](const ReadyTimes& when) {
+    return members(plan_by_model(m, alone, when, cost, LaunchOrder::kFirstNeeded));
+  };
+  // All others are ready when the first one, which had the network alone, is through.
+  CHECK(plan(ready) == Buckets{{4}, {0}, {1}, {2}, {3}});
+  // 3 must not wait for 0, which is not ready at 410; when 3 is through it is.
+  CHECK(plan({500, 2000, 450, 100, 0}) == Buckets{{4}, {3}, {0}, {2}, {1}});
+  // Nothing lags behind: the order of readiness.
+  CHECK(plan({4000, 3000, 2000, 1000, 0}) == Buckets{{4}, {3}, {2}, {1}, {0}});
+  // The network is free at 410, and would be idle until the next one is ready.
+  CHECK(plan({3000, 2000, 2000, 2000, 0}) == Buckets{{4}, {1}, {2}, {3}, {0}});
+  CHECK(plan({kNeverReady, 0, 0, 0, 0}) == Buckets{{0}, {1}, {2}, {3}, {4}});
+  const Plan by_readiness = plan_by_model(m, alone, ready, cost);
+  CHECK(members(by_readiness) == Buckets{{4}, {3, 2, 1, 0}});  // which takes no heed of the limits
+  const Plan moved = first_needed(by_readiness, ready, cost);
+  CHECK(moved == by_readiness);
+}
+
+TEST_CASE("launching what is needed first costs nothing, and has it through no later") {
+  SplitMix64 random(20261122);
+  // When the bucket with a parameter is through.
+  const auto through = [](const Plan& plan, const ReadyTimes& ready, const TransferCost& cost,
+                          uint32_t param) {
+    uint64_t now = 0;
+    for (uint32_t b = 0; b < plan.buckets.size(); b++) {
+      for (const uint32_t p : plan.buckets[b].params) now = std::max(now, ready[p]);
+      now += cost.ns(plan.buckets[b].bytes());
+      if (b == plan.bucket_of[param]) break;
+    }
+    return now;
+  };
+  uint64_t sooner = 0;
+  for (int round = 0; round < 300; round++) {
+    const size_t count = 2 + random.next() % 40;
+    std::vector<uint64_t> counts;
+    ReadyTimes ready;
+    for (size_t i = 0; i < count; i++) {
+      counts.push_back(1 + random.next() % 20000);
+      ready.push_back(random.next() % 400000);
+    }
+    const Manifest m = manifest_of(counts);
+    const TransferCost cost(Points{{0, random.next() % 20000}, {1 << 16, 30000 + random.next() % 100000}});
+    const std::vector<uint64_t> limits = {random.next() % 3 == 0 ? 0 : random.next() % 200000};
+    std::vector<uint32_t> order = as_listed(count);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return ready[a] < ready[b]; });
+    const Plan before = make_plan(m, {.limits = limits, .order = order});
+    const Plan after = first_needed(before, ready, cost);
+    CAPTURE(round, counts, ready, limits);
+    CHECK(exposed_ns(after, ready, cost) == exposed_ns(before, ready, cost));
+    CHECK(through(after, ready, cost, 0) <= through(before, ready, cost, 0));
+    sooner += through(after, ready, cost, 0) < through(before, ready, cost, 0) ? 1 : 0;
+    Plan again;
+    REQUIRE(make_plan(m, members(after), &again).ok());
+    CHECK(again.bucket_of == after.bucket_of);
+    CHECK(again.offset_of == after.offset_of);
+
+    const Plan plan = plan_by_model(m, limits, ready, cost, LaunchOrder::kFirstNeeded);
+    CHECK(exposed_ns(plan, ready, cost) <= exposed_ns(before, ready, cost));
+    for (const PlannedBucket& bucket : plan.buckets) {
+      if (bucket.params.size() > 1 && !(plan == after)) CHECK(bucket.bytes() <= limits[0]);
+    }
+  }
+  CHECK(sooner > 30);
+}

@@ -1,5 +1,9 @@
 // Re-plans by the model of a step (lib/sync/planner, survey): all ranks take the same plan, and gradients
 // stay right.
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+
 #include "core/arena.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
@@ -28,11 +32,55 @@ std::vector<std::vector<uint64_t>> buckets_of(Reducer& reducer) {
   return out;
 }
 
+// Threads wait for each other; the last one to come does something before they go on.
+class Gathering {
+ public:
+  explicit Gathering(int size) : size_(size) {}
+  void run(const std::function<void()>& once) {
+    std::unique_lock lock(mutex_);
+    const int turn = turn_;
+    if (++here_ == size_) {
+      once();
+      here_ = 0;
+      turn_++;
+      met_.notify_all();
+      return;
+    }
+    met_.wait(lock, [&] { return turn_ != turn; });
+  }
+
+ private:
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable met_;
+  int here_ = 0, turn_ = 0;
+};
+
 Status replan(Reducer& reducer, int32_t planner) {
   weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
   options.planner = planner;
   return reducer.replan(options, {});
 }
+
+// The machine's, whose hands can be held: then everything takes no time.
+class HeldClock final : public Clock {
+ public:
+  uint64_t now_ns() override {
+    const uint64_t held = held_ns_.load();
+    return held != 0 ? held : system_.now_ns();
+  }
+  void relax(uint32_t round) override { system_.relax(round); }
+  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
+    system_.sleep(word, expected, std::min(until_ns, system_.now_ns() + 1'000'000));
+  }
+  void wake_all(const std::atomic<uint32_t>& word) override { system_.wake_all(word); }
+  void hold() { held_ns_ = system_.now_ns(); }
+  void release() { held_ns_ = 0; }
+
+ private:
+  SystemClock system_;
+  std::atomic<uint64_t> held_ns_{0};
+};
 
 Status step_of(Reducer& reducer, Gradients& gradients, uint64_t seed, int rank) {
   gradients.fill(seed, rank);
@@ -81,6 +129,50 @@ TEST_CASE("gradients that are ready at once travel together, once the model has 
   }
 }
 
+TEST_CASE("what the forward pass needs first is launched first of what is ready together, on all ranks") {
+  const Model model = many_small();
+  constexpr int kRanks = 3;
+  for (const bool by_itself : {false, true}) {
+    const auto clock = std::make_shared<HeldClock>();
+    RanksOptions options;
+    options.clock = clock;
+    Gathering met(kRanks);
+    check(run_threads(
+        kRanks,
+        [&](Rank& self) {
+          std::unique_ptr<Reducer> reducer;
+          const uint64_t flags =
+              by_itself ? WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_FIRST_NEEDED : 0;
+          self.expect(
+              make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .flags = flags}),
+              "create");
+          if (!reducer) return;
+          Gradients gradients(model);
+          met.run([&] { clock->hold(); });
+          self.expect(step_of(*reducer, gradients, 0, self.rank), "the step that is noted");
+          if (!by_itself) self.expect(replan(*reducer, WEFT_PLANNER_FIRST_NEEDED), "replan");
+          self.expect(step_of(*reducer, gradients, 1, self.rank), "step");
+          met.run([&] { clock->release(); });
+          std::vector<std::vector<uint64_t>> as_listed;
+          for (uint64_t i = 0; i < model.size(); i++) as_listed.push_back({i});
+          self.expect(buckets_of(*reducer) == as_listed, "the order of launch");
+          const Gradients expected = reference(model, {1}, kRanks, kRanks);
+          self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
+          self.expect(step_of(*reducer, gradients, 2, self.rank), "step in real time");
+          uint64_t before = 0;
+          for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
+            weft_bucket_info info{};
+            self.expect(reducer->bucket(b, &info, nullptr, 0), "bucket");
+            self.expect(info.launch_ns >= before, cat("bucket ", b, " was launched before its turn"));
+            before = info.launch_ns;
+          }
+          const Gradients last = reference(model, {2}, kRanks, kRanks);
+          self.expect(differs(model, gradients.memory(), last.memory()).empty(), "result in real time");
+        },
+        options));
+  }
+}
+
 TEST_CASE("ranks that want different planners are told so, and keep their plan") {
   const Model model = many_small();
   check(run_threads(2, [&](Rank& self) {
@@ -89,8 +181,10 @@ TEST_CASE("ranks that want different planners are told so, and keep their plan")
     if (!reducer) return;
     Gradients gradients(model);
     self.expect(step_of(*reducer, gradients, 0, self.rank), "step");
-    const Status refused = replan(*reducer, self.rank == 0 ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS);
-    self.expect(refused.code() == Code::kMismatch, refused.text());
+    for (const int32_t other : {WEFT_PLANNER_LIMITS, WEFT_PLANNER_FIRST_NEEDED}) {
+      const Status refused = replan(*reducer, self.rank == 0 ? WEFT_PLANNER_MODEL : other);
+      self.expect(refused.code() == Code::kMismatch, refused.text());
+    }
     self.expect(reducer->bucket_count() == 40, "the plan stays");
     self.expect(step_of(*reducer, gradients, 1, self.rank), "the reducer works");
   }));
@@ -102,9 +196,11 @@ TEST_CASE("a planner that does not exist, and one beside a plan of the program's
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
     if (!reducer) return;
-    const Status unknown = replan(*reducer, 7);
-    self.expect(unknown.code() == Code::kArg && unknown.text().find("planner is 7") != std::string::npos,
-                unknown.text());
+    for (const int32_t planner : {-1, 3}) {
+      const Status unknown = replan(*reducer, planner);
+      self.expect(unknown.code() == Code::kArg && has(unknown.text(), cat("planner is ", planner)),
+                  unknown.text());
+    }
     const uint64_t sizes[] = {2}, params[] = {0, 1};
     const weft_plan plan = {sizeof plan, 1, sizes, params};
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
@@ -115,6 +211,12 @@ TEST_CASE("a planner that does not exist, and one beside a plan of the program's
     const Status alone =
         make_reducer(self.comm, model, allreduce_hook(), &other, {.flags = WEFT_REDUCER_MODEL});
     self.expect(alone.code() == Code::kArg, alone.text());
+    const Status plain = make_reducer(self.comm, model, allreduce_hook(), &other,
+                                      {.flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_FIRST_NEEDED});
+    self.expect(plain.code() == Code::kArg && has(plain.text(), "needs WEFT_REDUCER_MODEL"), plain.text());
+    options.planner = WEFT_PLANNER_FIRST_NEEDED;
+    const Status both = reducer->replan(options, {});
+    self.expect(has(both.text(), "WEFT_PLANNER_FIRST_NEEDED"), both.text());
   }));
 }
 

@@ -1,0 +1,112 @@
+#include "sync/reduced.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/agreement.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+Status PeerBuckets::make(Comm& comm, const Plan& plan, const Buckets& buckets, Deadline deadline,
+                         std::unique_ptr<PeerBuckets>* peers) {
+  const auto count = static_cast<uint32_t>(plan.buckets.size());
+  std::vector<uint64_t> bytes(count);
+  ByteWriter mine;
+  Status local;
+  for (uint32_t b = 0; b < count; b++) {
+    bytes[b] = plan.buckets[b].count * dtype_size(buckets.held(b));
+    uint64_t place = 0;
+    if (local.ok() && !comm.collectives().place_of(buckets.buffers()[b], bytes[b], &place)) {
+      local = Status::error(
+          Code::kUnsupported,
+          cat("WEFT_REDUCER_REDUCED_VIEWS: ranks do not reach each other's buckets by backend '",
+              comm.collectives().name(),
+              "': it needs shm and, to be bound to another communicator, one shrunk from its first one"));
+    }
+    mine.put(place);
+  }
+  const auto no_difference = [](int, ByteView, int, ByteView) { return std::string(); };
+  WEFT_TRY(agree_on(comm, local, {}, no_difference, deadline));
+  std::vector<Bytes> all;
+  WEFT_TRY(comm.agree(mine.bytes(), &all, deadline));
+  std::unique_ptr<PeerBuckets> made(new PeerBuckets);
+  made->buckets_ = count;
+  Status found;
+  comm.context().engine().locked([&] { found = made->find(comm, bytes, all); });
+  WEFT_TRY(agree_on(comm, found, {}, no_difference, deadline));
+  *peers = std::move(made);
+  return {};
+}
+
+Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const std::vector<Bytes>& said) {
+  memory_.reserve(said.size() * buckets_);
+  for (int r = 0; r < comm.size(); r++) {
+    ByteReader reader(said[static_cast<size_t>(r)]);
+    for (const uint64_t size : bytes) {
+      const auto place = reader.get<uint64_t>();
+      const std::byte* at = nullptr;
+      WEFT_TRY(comm.collectives().peer_memory(r, place, size, &at).with_ranks({r}));
+      memory_.push_back(at);
+    }
+    if (!reader.done()) {
+      return Status::error(Code::kMismatch, cat("rank ", r, " says unreadably where its buckets are"))
+          .with_ranks({r});
+    }
+  }
+  return {};
+}
+
+// Before this rank's gradients change: the others may read them until they have come to their begin as well.
+Status Reducer::await_readers() {
+  if (!lent_) return {};
+  CollectiveArgs barrier;
+  barrier.coll = Coll::kBarrier;
+  barrier.tag = state_->schedule.slots.empty() ? 1 : state_->schedule.slots.front().args.tag;
+  const Status came = state_->comm->run(state_->lane, barrier, state_->comm->op_deadline(timeout_ms_));
+  lent_ = false;  // also after a failure, which is the communicator's
+  if (!came.ok()) {
+    return came.with_prefix(cat("begin: not every rank has come to it, and results of step ",
+                                stats_.steps - 1, " may still be read: "));
+  }
+  return {};
+}
+
+Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count) {
+  const uint64_t room = *count;
+  *count = 0;
+  WEFT_TRY(settle_finish());
+  const ReducerState& s = *state_;
+  if (!s.peers) {
+    return note(
+        Status::error(Code::kState, "reduced view: create the reducer with WEFT_REDUCER_REDUCED_VIEWS"));
+  }
+  WEFT_TRY(note(known(param)));
+  if (s.readiness->step().open()) {
+    return note(Status::error(Code::kState, cat("reduced view inside ", step_text(), ": finish it first")));
+  }
+  if (!lent_) {
+    return note(Status::error(Code::kState,
+                              cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                  "'): the last step has no results on all ranks, or was not synchronised")));
+  }
+  WEFT_TRY(note(check_result(param)));
+  const uint32_t bucket = s.plan.bucket_of[param];
+  const uint64_t element = s.buckets->place(param).element_bytes;
+  for (int r = 0; r < s.comm->size(); r++) {
+    const Owned owned = s.ownership->of(r, param);
+    if (owned.count == 0) continue;
+    const uint64_t at = *count;
+    *count += 1;
+    if (pieces == nullptr || at >= room) continue;
+    pieces[at] = {s.peers->at(r, bucket) + (s.plan.offset_of[param] + owned.first) * element, owned.first,
+                  owned.count, r, 0};
+  }
+  if (pieces != nullptr && room < *count) {
+    return note(Status::error(Code::kArg, cat("room for ", room, " pieces of ", *count)));
+  }
+  return {};
+}
+
+}  // namespace weft
