@@ -56,15 +56,29 @@ def test_types():
 
 
 def test_step():
-    """a gradient step of a manifest is measured and right, in both modes"""
+    """a gradient step of a manifest is measured and right, in every mode, with other buckets, over several steps"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.json"
         params = [{"name": f"p{i}", "shape": shape} for i, shape in enumerate([[300, 1000], [1000], [7, 3, 5], [1]])]
         path.write_text(json.dumps({"name": "small", "params": params}))
-        for mode in ("copy", "view"):
-            row = bench("step", "--manifest", path, "--mode", mode)["results"][0]
+        for mode in ("copy", "view", "reduced"):
+            row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm")["results"][0]
             expect(row["correct"], f"mode {mode}", row)
             expect_equal((row["work"], row["count"]), ("step small", 301106))
+        for mode, more, details in (("copy", ["--bucket-limits", "0"], "4 buckets"),
+                                    ("reduced", ["--bucket-limits", "8,16M", "--replan", "first-needed"], "buckets"),
+                                    ("copy", ["--accumulate", 3], "3 steps"), ("view", ["--accumulate", 2], "2 steps")):
+            row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm", *more)["results"][0]
+            expect(row["correct"] and details in row["details"], mode, more, row)
+
+
+def test_launches():
+    """the same bytes as ever smaller tensors, the last one shorter; all results are right"""
+    for memory in ("arena", "private"):
+        rows = bench("launches", "--total", 1 << 20, "--sizes", "1000,100K,8M", "--memory", memory)["results"]
+        expect_equal([(row["bytes"], row["count"], row["details"].split(" ")[0]) for row in rows],
+                     [(1 << 20, 250, "1049"), (1 << 20, 25600, "11"), (1 << 20, 1 << 18, "1")])
+        expect(all(row["correct"] and row["median_us"] > 0 for row in rows), "results", rows)
 
 
 def test_replay():
@@ -109,7 +123,9 @@ def test_bad_manifest():
 def test_bad_words():
     """unknown benchmarks, types and sizes are refused before any rank starts"""
     for words in (["all_reduse"], ["all_reduce", "--dtype", "f8"], ["all_reduce", "--op", "mean"],
-                  ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"]):
+                  ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"],
+                  ["launches", "--total", "much"], ["launches", "--op", "premul_sum"],
+                  ["all_reduce", "--bucket-limits", "1x"], ["all_reduce", "--mode", "reduced", "--accumulate", 2]):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
 

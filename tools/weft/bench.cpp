@@ -34,6 +34,8 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
     if (op == "step") {
       for (const std::string& manifest : options.manifests)
         results.push_back(bench_step(job, options, manifest));
+    } else if (op == "launches") {
+      for (Result& result : bench_launches(job, options)) results.push_back(std::move(result));
     } else if (op == "ready") {
       for (Result& result : bench_ready(job, options)) results.push_back(std::move(result));
     } else {
@@ -66,9 +68,17 @@ void check_options(const BenchOptions& options) {
   parse_dtype(options.dtype);
   parse_op(options.op);
   for (const std::string& size : options.sizes) parse_bytes(size);
+  for (const std::string& limit : options.bucket_limits) parse_bytes(limit);
+  if (options.op == "premul_sum" && std::count(options.ops.begin(), options.ops.end(), "launches") > 0) {
+    throw std::invalid_argument("bench launches has no factor for premul_sum");
+  }
+  parse_bytes(options.total);
+  if (options.reduced_views && options.accumulate > 1) {
+    throw std::invalid_argument("--mode reduced measures single steps: no --accumulate");
+  }
   if (!options.baseline.empty()) Baseline(options.baseline);  // throws
   for (const std::string& op : options.ops) {
-    if (op != "step" && op != "ready") check_collective(op);
+    if (op != "step" && op != "ready" && op != "launches") check_collective(op);
     if (op == "step" && options.manifests.empty()) {
       throw std::invalid_argument("bench step needs --manifest FILE; see bench/manifests");
     }
@@ -104,9 +114,10 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->footer(
       "OP: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, "
       "send_recv\n"
-      "(a round trip), barrier, step (a gradient step of a manifest's parameters), or ready (what handing "
+      "(a round trip), barrier, step (a gradient step of a manifest's parameters), ready (what handing "
       "over\n"
-      "a gradient costs without its copy, and what many tiny parameters do).\n"
+      "a gradient costs without its copy, and what many tiny parameters do), or launches (--total bytes as\n"
+      "tensors of --sizes, all launched, waited for once).\n"
       "Before every timed call each rank writes its buffers anew and all meet in a barrier; the time is that "
       "of\n"
       "the slowest rank. Results are checked in the first and the last call; a wrong one is exit code 1.");
@@ -129,9 +140,14 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
       ->check(CLI::ExistingFile);
   bench
       ->add_option_function<std::string>(
-          "--mode", [options](const std::string& mode) { options->view_mode = mode == "view"; },
-          "gradients of step: copy (default) or view")
-      ->check(CLI::IsMember({"copy", "view"}));
+          "--mode",
+          [options](const std::string& mode) {
+            options->view_mode = mode != "copy";
+            options->reduced_views = mode == "reduced";
+          },
+          "gradients of step: copy (default), view, or reduced: views whose results stay with their owners, "
+          "where the others read them")
+      ->check(CLI::IsMember({"copy", "view", "reduced"}));
   bench->add_option("--hook", options->hook,
                     "of step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
   bench
@@ -141,10 +157,21 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
           "times its time; what is exposed is said")
       ->check(CLI::PositiveNumber);
   bench
-      ->add_option(
-          "--replan", options->replan,
-          "of step: buckets in the order of readiness of the first step, by their limits or by the model")
-      ->check(CLI::IsMember({"limits", "model"}));
+      ->add_option("--replan", options->replan,
+                   "of step: buckets in the order of readiness of the first step, by their limits, by the "
+                   "model, or by "
+                   "the model and what is needed first before the others")
+      ->check(CLI::IsMember({"limits", "model", "first-needed"}));
+  bench
+      ->add_option("--bucket-limits", options->bucket_limits,
+                   "of step: bytes at which buckets close, divided by commas; the last repeats, 0 is one "
+                   "parameter a bucket")
+      ->delimiter(',');
+  bench
+      ->add_option("--accumulate", options->accumulate,
+                   "of step: a measurement is so many steps, of which the last one synchronises; default 1")
+      ->check(CLI::Range(1, 1024));
+  bench->add_option("--total", options->total, "of launches: bytes in all, default 240000000");
   bench->add_option("--iterations", options->iterations, "timed calls a size; default: 20 to 5000, by size");
   bench->add_option("--warmup", options->warmup, "calls before them, default 3")
       ->check(CLI::Range(1, 1000000));

@@ -11,21 +11,24 @@
 
 #include "manifest.h"
 #include "measure.h"
+#include "names.h"
 #include "pattern.h"
 
 namespace {
 
 class Step {
  public:
-  Step(Job& job, const Manifest& manifest, bool view_mode, const std::string& hook)
+  Step(Job& job, const Manifest& manifest, const BenchOptions& options)
       : job_(job),
         manifest_(manifest),
-        view_mode_(view_mode),
+        view_mode_(options.view_mode),
+        reduced_views_(options.reduced_views),
+        accumulate_(options.accumulate),
         mine_(Tile::of_rank(WEFT_DTYPE_F32, WEFT_OP_AVG, job.rank())),
         mean_(Tile::reduced(WEFT_DTYPE_F32, WEFT_OP_AVG, job.size(), 1)) {
-    create_reducer(view_mode, hook);
+    create_reducer(options);
     gradients_.resize(manifest.params.size());
-    if (view_mode) {
+    if (view_mode_) {
       look_up_views();
       return;
     }
@@ -41,6 +44,8 @@ class Step {
   Step& operator=(const Step&) = delete;
 
   void rewrite(uint64_t round) {
+    // Where results stay with their owners a rank writes when all have begun.
+    if (reduced_views_) check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
     for (size_t i = 0; i < gradients_.size(); ++i)
       mine_.fill(gradients_[i], manifest_.params[i].count, round + i);
   }
@@ -51,8 +56,18 @@ class Step {
     times_ = times;
   }
 
+  // Steps that accumulate, and the one that synchronises. A view holds what the steps add up to already.
   void run() {
-    check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.flags = WEFT_BEGIN_LOCAL;
+    for (uint32_t i = 1; i < accumulate_; i++) run(options);
+    options.flags = 0;
+    options.micro_batches = view_mode_ ? 1 : accumulate_;
+    run(options);
+  }
+
+  void run(const weft_begin_options& options) {
+    if (!reduced_views_) check(weft_reducer_begin(reducer_, &options), "weft_reducer_begin");
     const auto begin = std::chrono::steady_clock::now();
     for (size_t n = 0; n < gradients_.size(); n++) {
       const size_t i = backward_ == nullptr ? gradients_.size() - 1 - n : backward_->order[n];
@@ -66,16 +81,20 @@ class Step {
   }
 
   // As the last step's gradients became ready. In view mode they move.
-  void replan(bool by_model) {
+  void replan(const std::string& by) {
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
-    options.planner = by_model ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS;
+    options.planner = by == "model"          ? WEFT_PLANNER_MODEL
+                      : by == "first-needed" ? WEFT_PLANNER_FIRST_NEEDED
+                                             : WEFT_PLANNER_LIMITS;
     check(weft_reducer_replan(reducer_, &options, nullptr), "weft_reducer_replan");
     if (view_mode_) look_up_views();
   }
 
   bool holds_mean(uint64_t round) const {
     for (size_t i = 0; i < gradients_.size(); ++i) {
-      if (!mean_.matches(gradients_[i], manifest_.params[i].count, round + i)) return false;
+      if (reduced_views_ ? !pieces_hold_mean(i, round)
+                         : !mean_.matches(gradients_[i], manifest_.params[i].count, round + i))
+        return false;
     }
     return true;
   }
@@ -103,6 +122,18 @@ class Step {
     return stats;
   }
 
+  bool pieces_hold_mean(size_t param, uint64_t round) const {
+    std::vector<weft_reduced_piece> pieces(static_cast<size_t>(job_.size()));
+    uint64_t count = pieces.size(), elements = 0;
+    check(weft_reducer_reduced_view(reducer_, param, pieces.data(), &count), "weft_reducer_reduced_view");
+    for (uint64_t p = 0; p < count; p++) {
+      const auto* const data = static_cast<const std::byte*>(pieces[p].data);
+      if (!mean_.matches(data, pieces[p].count, round + param + pieces[p].offset)) return false;
+      elements += pieces[p].count;
+    }
+    return elements == manifest_.params[param].count;
+  }
+
   void look_up_views() {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       void* view = nullptr;
@@ -111,7 +142,7 @@ class Step {
     }
   }
 
-  void create_reducer(bool view_mode, const std::string& hook) {
+  void create_reducer(const BenchOptions& bench) {
     std::vector<weft_param> params;
     for (const ManifestParam& param : manifest_.params) {
       weft_param entry{};
@@ -125,9 +156,14 @@ class Step {
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
     options.params = params.data();
     options.param_count = params.size();
-    options.mode = view_mode ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+    options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+    if (reduced_views_) options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS;
+    std::vector<uint64_t> limits;
+    for (const std::string& limit : bench.bucket_limits) limits.push_back(parse_bytes(limit));
+    options.bucket_limits = limits.data();
+    options.bucket_limit_count = static_cast<uint32_t>(limits.size());
     weft_error error = WEFT_ERROR_INIT;
-    if (!hook.empty()) options.hook = make_hook(hook);
+    if (!bench.hook.empty()) options.hook = make_hook(bench.hook);
     const weft_status status = weft_reducer_create(job_.comm(), &options, &reducer_, &error);
     weft_hook_destroy(&options.hook);  // the reducer keeps what it uses
     if (status != WEFT_OK) throw std::runtime_error(std::string("weft_reducer_create: ") + error.text);
@@ -157,6 +193,8 @@ class Step {
   Job& job_;
   const Manifest& manifest_;
   const bool view_mode_;
+  const bool reduced_views_;
+  const uint32_t accumulate_;
   const Backward* backward_ = nullptr;  // null: all gradients are ready at once
   double times_ = 1;
   const Tile mine_, mean_;
@@ -169,7 +207,7 @@ class Step {
 
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path) {
   const Manifest manifest = read_manifest(manifest_path);
-  Step step(job, manifest, options.view_mode, options.hook);
+  Step step(job, manifest, options);
   std::optional<Backward> backward;
   if (options.replay > 0) {
     backward = read_backward(manifest_path, manifest);
@@ -178,7 +216,7 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   if (!options.replan.empty()) {
     step.rewrite(0);
     step.run();
-    step.replan(options.replan == "model");
+    step.replan(options.replan);
   }
   const bool exact = options.hook.empty() || options.hook == "allreduce";
   const Subject subject{[&](uint64_t round) { step.rewrite(round); }, [&] { step.run(); },
@@ -187,7 +225,11 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   result.work = "step " + manifest.name;
   result.details =
       std::to_string(manifest.params.size()) + " f32 gradients in " + std::to_string(step.bucket_count()) +
-      " buckets, " + (options.view_mode ? "view" : "copy") + " mode" +
+      " buckets, " +
+      (options.reduced_views ? "reduced view"
+       : options.view_mode   ? "view"
+                             : "copy") +
+      " mode" + (options.accumulate == 1 ? "" : ", " + std::to_string(options.accumulate) + " steps") +
       (options.replan.empty()    ? ""
        : step.has_another_plan() ? ", re-planned by " + options.replan
                                  : ", as before by " + options.replan) +
@@ -198,7 +240,8 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   result.bus_factor = 2 * (ranks - 1) / ranks;
   result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 30, options.warmup);
   if (backward.has_value()) {
-    const double backward_us = std::chrono::duration<double, std::micro>(step.when(backward->ns)).count();
+    const double backward_us =
+        std::chrono::duration<double, std::micro>(step.when(backward->ns)).count() * options.accumulate;
     result.exposed_us = std::max(0.0, result.times.median_us - backward_us);
     std::ostringstream times;
     times << std::fixed << std::setprecision(1) << result.exposed_us / 1e3 << " ms behind a backward of "

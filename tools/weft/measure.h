@@ -21,8 +21,12 @@ struct BenchOptions {
   bool view_mode = false;              // of `step`
   std::string hook;                    // of `step`: its name, and options behind a space; default allreduce
   double replay = 0;                   // of `step`: times as long as the recorded backward; 0: none
-  std::string replan;                  // of `step`: "limits" or "model", after the first step; default not
-  uint64_t iterations = 0;             // 0: by size
+  bool reduced_views = false;  // of `step`, in view mode: results are read where their owners have them
+  std::string replan;  // of `step`: "limits", "model" or "first-needed", after the first step; default not
+  std::vector<std::string> bucket_limits;  // of `step`: bytes; default the library's
+  uint32_t accumulate = 1;                 // of `step`: steps, of which the last one synchronises
+  std::string total = "240000000";         // of `launches`: bytes; 60 million f32
+  uint64_t iterations = 0;                 // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
   bool joined = false;  // this process is a rank already
@@ -70,6 +74,7 @@ struct Result {
 void check_collective(const std::string& op);
 // The benchmarks. Rank 0's results are complete; the others' may be anything.
 std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op);
+std::vector<Result> bench_launches(Job& job, const BenchOptions& options);
 std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
 
