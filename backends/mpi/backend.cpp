@@ -15,8 +15,8 @@ Status probe(std::string* detail) {
 }
 
 Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
-  auto link = std::make_unique<MpiLink>(args.exchange.rank(), args.exchange.size(), args.progress_thread,
-                                        args.clock, args.log);
+  auto link =
+      std::make_unique<MpiLink>(args.exchange, args.deadline, args.progress_thread, args.clock, args.log);
   return frames::meet_over(std::move(link), args, transport);
 }
 

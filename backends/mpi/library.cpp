@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -22,6 +23,7 @@ constexpr const char* kFlavour = "MPICH";
 
 // MPI is begun and ended once in a process.
 std::mutex begin_mutex;
+std::atomic<int> long_calls{0};
 
 bool asked(int (*question)(int*)) {
   int answer = 0;
@@ -72,7 +74,7 @@ void show_to_components() {
 // At exit of a process where Weft has begun MPI, whatever has failed: mpirun takes a rank that does not for
 // one that has died, and ends the others.
 void end() {
-  if (!asked(MPI_Finalized)) MPI_Finalize();
+  if (long_calls == 0 && !asked(MPI_Finalized)) MPI_Finalize();
 }
 
 Status unavailable(const std::string& why) {
@@ -93,6 +95,14 @@ std::string level_name(int level) {
 }
 
 }  // namespace
+
+LongCall::LongCall() {
+  long_calls++;
+}
+
+LongCall::~LongCall() {
+  long_calls--;
+}
 
 std::string version() {
   // If the library is not the right one, its bound is not ours: MPICH's is 8192, Open MPI's 256.

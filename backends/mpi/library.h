@@ -28,6 +28,15 @@ enum class Callers { kAny, kOneAtATime, kMainThread };
 // one without, does. On the program's thread.
 Status begin(int size, bool progress_thread, Callers* callers);
 
+// For the time of a call of MPI's that may never return: at exit MPI is not ended while there is one.
+class LongCall {
+ public:
+  LongCall();
+  ~LongCall();
+  LongCall(const LongCall&) = delete;
+  LongCall& operator=(const LongCall&) = delete;
+};
+
 // kUnavailable: "because what: MPI's words".
 Status failed(const std::string& what, int error);
 std::string words(int error);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/thread.h"
 #include "frames/wire.h"
 
 namespace weft::mpi {
@@ -51,8 +52,14 @@ int class_of(int error) {
 
 }  // namespace
 
-MpiLink::MpiLink(int rank, int size, bool progress_thread, Clock& clock, Log& log)
-    : rank_(rank), size_(size), progress_thread_(progress_thread), clock_(clock), log_(log) {}
+MpiLink::MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, Clock& clock, Log& log)
+    : exchange_(exchange),
+      deadline_(deadline),
+      rank_(exchange.rank()),
+      size_(exchange.size()),
+      progress_thread_(progress_thread),
+      clock_(clock),
+      log_(log) {}
 
 MpiLink::~MpiLink() {
   stop();
@@ -110,16 +117,56 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
   return {};
 }
 
-// Without a deadline: MPI has none. The ranks have agreed a moment ago that all of them come.
+// MPI's call has no deadline: it is made on a thread, which is left to MPI where a rank does not come, with
+// what it makes. Where one thread alone may call MPI there is none; the ranks have agreed a moment ago that
+// all of them come.
+Status MpiLink::create_group(MPI_Group group, int tag) {
+  if (callers_ != Callers::kAny) {
+    const int error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm_);
+    return error == MPI_SUCCESS ? Status() : failed("MPI_Comm_create_group", error);
+  }
+  struct Making {
+    MPI_Comm comm = MPI_COMM_NULL;
+    int error = MPI_SUCCESS;
+    std::atomic<bool> over{false};
+  };
+  const auto making = std::make_shared<Making>();
+  std::thread thread;
+  const auto body = [making, group, tag] {
+    const LongCall call;
+    making->error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &making->comm);
+    making->over.store(true, std::memory_order_release);
+  };
+  WEFT_TRY(start_thread("weft-mpi-join", body, {}, &thread));
+  thread.detach();
+  // Some of the time is left for the ranks to tell each other how it went.
+  const uint64_t now = clock_.now_ns();
+  const Deadline deadline = Deadline::at(now + (std::max(deadline_.ns(), now) - now) / 4 * 3);
+  for (uint32_t round = 0; !making->over.load(std::memory_order_acquire); round++) {
+    WEFT_TRY(exchange_.check());
+    if (deadline.expired(clock_)) {
+      return Status::error(Code::kTimeout,
+                           "MPI has not made its communicator by the deadline: a rank does not come to "
+                           "MPI_Comm_create_group, and MPI does not say which",
+                           Evidence::kDeadline);
+    }
+    clock_.relax(round);
+  }
+  comm_ = making->comm;
+  return making->error == MPI_SUCCESS ? Status() : failed("MPI_Comm_create_group", making->error);
+}
+
 Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) {
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group group = MPI_GROUP_NULL;
   int error = MPI_Comm_group(MPI_COMM_WORLD, &world);
   if (error == MPI_SUCCESS) error = MPI_Group_incl(world, size_, world_ranks.data(), &group);
-  if (error == MPI_SUCCESS) error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm_);
-  if (group != MPI_GROUP_NULL) MPI_Group_free(&group);
   if (world != MPI_GROUP_NULL) MPI_Group_free(&world);
-  if (error != MPI_SUCCESS) return failed("MPI_Comm_create_group", error);
+  if (error != MPI_SUCCESS) return failed("MPI_Group_incl", error);
+  const Status created = create_group(group, tag);
+  // Otherwise the thread may still have it.
+  if (created.ok()) MPI_Group_free(&group);
+  WEFT_TRY(created);
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_set_name(comm_, "weft");
   // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "core/exchange.h"
 #include "frames/link.h"
 #include "library.h"
 
@@ -22,8 +23,9 @@ namespace weft::mpi {
 
 class MpiLink final : public frames::Link {
  public:
-  // clock and log outlive the link. progress_thread: MPI is called from a thread of Weft's own, too.
-  MpiLink(int rank, int size, bool progress_thread, Clock& clock, Log& log);
+  // clock and log outlive the link, exchange join(), which ends by the deadline where MPI lets any thread
+  // call it. progress_thread: MPI is called from a thread of Weft's own, too.
+  MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, Clock& clock, Log& log);
   ~MpiLink() override;
 
   Status open(frames::LinkEvents& events, Bytes* address) override;
@@ -49,6 +51,7 @@ class MpiLink final : public frames::Link {
   };
 
   Status make_communicator(const std::vector<int>& world_ranks, int tag);
+  Status create_group(MPI_Group group, int tag);
   bool may_call();  // MPI, now, on this thread; else all peers are lost, once
   void lose_all(const Status& why);
   std::byte* receive_slot(size_t i) { return staging_.get() + i * kSlotBytes; }
@@ -67,6 +70,8 @@ class MpiLink final : public frames::Link {
   static constexpr size_t kReceives = 32;
   static constexpr size_t kSends = 32;
 
+  Exchange& exchange_;
+  const Deadline deadline_;
   const int rank_;
   const int size_;
   const bool progress_thread_;

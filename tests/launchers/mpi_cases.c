@@ -9,17 +9,36 @@
  * WHAT: sum, launcher (rank and size as mpirun's variables say, not as MPI does), other-thread (it waits),
  * finalize-first, finalize-before (a second sum), finalize-busy, leak, part (all ranks but the last), many
  * (communicators), mismatch, silent (the last rank does not call), refused (rank 0's options are), nowhere
- * (rank 0 has no place for its communicator), no-size (options of no struct_size). MODULES: the folder of
- * Weft's modules. */
+ * (rank 0 has no place for its communicator), no-size (options of no struct_size), stopped and killed (the
+ * last rank, between two sums; the others say whether they had their answer in time), stuck (the last rank
+ * comes into MPI's making of the communicator after the deadline). MODULES: the folder of Weft's modules. */
 #include <mpi.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 #include <weft/weft_mpi.h>
+
+enum { kOpTimeoutMs = 2000, kInitTimeoutMs = 3000, kSlackMs = 4000 };
 
 static weft_comm* comm;
 static int rank, size;
+static int late_in_mpi; /* this rank is */
+
+/* In place of the library's, also for Weft's module. */
+int MPI_Comm_create_group(MPI_Comm of, MPI_Group group, int tag, MPI_Comm* made) {
+  if (late_in_mpi) sleep(kInitTimeoutMs / 1000 + 1);
+  return PMPI_Comm_create_group(of, group, tag, made);
+}
+
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static weft_status sum(weft_comm* over, int64_t wanted) {
   int64_t values[3000];
@@ -37,6 +56,30 @@ static void told(const char* what, weft_status status) {
   weft_error error = WEFT_ERROR_INIT;
   if (status != WEFT_OK) weft_comm_error(comm, &error);
   say(what, status, &error);
+}
+
+/* The last rank does not come to the second sum. */
+static void without_the_last(const char* what) {
+  const int last = rank == size - 1;
+  const int pid = (int)getpid();
+  int* const pids = calloc((size_t)size, sizeof *pids);
+  MPI_Allgather(&pid, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
+  told("before", sum(comm, size));
+  if (last) raise(strcmp(what, "killed") == 0 ? SIGKILL : SIGSTOP);
+  const int64_t begun = now_ms();
+  told(what, sum(comm, size));
+  if (!last) printf(now_ms() - begun < kOpTimeoutMs + kSlackMs ? "in time\n" : "too late\n");
+  if (strcmp(what, "stopped") == 0) {
+    if (rank == 0) kill(pids[size - 1], SIGCONT);
+    free(pids);
+    return;
+  }
+  /* MPI_Finalize would wait for the dead; and mpirun ends the others when one has gone without it. */
+  weft_comm_destroy(&comm);
+  printf("the end of rank %d\n", rank);
+  fflush(stdout);
+  sleep(2);
+  _exit(0);
 }
 
 static void* on_other_thread(void* status) {
@@ -78,6 +121,10 @@ static void run(weft_context* context, const weft_comm_options* options, const c
     weft_request_release(&request);
     return;
   }
+  if (strcmp(what, "stopped") == 0 || strcmp(what, "killed") == 0) {
+    without_the_last(what);
+    return;
+  }
   if (strcmp(what, "mismatch") == 0) {
     int64_t value[8] = {0};
     status = weft_all_reduce(comm, value, value, rank == 0 ? 8 : 7, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, NULL);
@@ -112,10 +159,11 @@ int main(int argc, char* argv[]) {
   for (int i = 0; i < 4; i++) {
     if (strcmp(argv[1], names[i]) == 0) MPI_Init_thread(&argc, &argv, levels[i], &level);
   }
+  setvbuf(stdout, NULL, _IOLBF, 0); /* what a rank says counts though it is killed later */
   context_options.progress = strcmp(argv[2], "caller") == 0 ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD;
   context_options.module_path = getenv("MODULES");
   options.backend = "mpi";
-  options.op_timeout_ms = 2000;
+  options.op_timeout_ms = kOpTimeoutMs;
   if (weft_context_create(&context_options, &context, &error) != WEFT_OK) return 2;
   weft_status status;
   if (strcmp(argv[1], "none") == 0 || strcmp(argv[3], "launcher") == 0) {
@@ -130,6 +178,10 @@ int main(int argc, char* argv[]) {
     }
     if (strcmp(argv[3], "refused") == 0 && rank == 0) options.flags = (uint64_t)1 << 40;
     if (strcmp(argv[3], "no-size") == 0) options.struct_size = 0;
+    if (strcmp(argv[3], "stuck") == 0) {
+      options.init_timeout_ms = kInitTimeoutMs;
+      late_in_mpi = rank == size - 1;
+    }
     const int nowhere = strcmp(argv[3], "nowhere") == 0 && rank == 0;
     status = weft_comm_create_from_mpi(context, mpi_comm, &options, nowhere ? NULL : &comm, &error);
   }
@@ -138,6 +190,7 @@ int main(int argc, char* argv[]) {
   } else {
     say("create", status, &error);
   }
+  if (strcmp(argv[3], "stuck") == 0) sleep(3); /* until MPI has made it after all */
   if (strcmp(argv[3], "leak") != 0) {
     weft_comm_destroy(&comm);
     weft_context_destroy(&context);

@@ -130,6 +130,33 @@ def test_failures():
         expect(output.count("rank 2 left the communicator") == 2, flavour, output)
 
 
+def test_stopped():
+    """a rank that is stopped is named at the deadline, fails by name when it goes on, and MPI ends in order"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread stopped")
+        expect_equal((output.count("before: ok"), output.count("in time")), (3, 2), flavour, output)
+        expect_equal(output.count("passed its deadline waiting for rank 2"), 3, flavour, output)
+
+
+def test_killed():
+    """a rank that is killed is named by the others, before the deadline, and they end, where mpirun lets them"""
+    if "openmpi" not in mpi.each(BUILD):
+        cases.skip("MPICH's mpirun ends the other ranks, told otherwise or not")
+    command = [BUILD / "tests" / "launchers" / "mpi_cases_openmpi", "multiple", "thread", "killed"]
+    _, output = mpi.run("openmpi", 3, command, flags=["--enable-recovery"])
+    expect_equal((output.count("before: ok"), output.count("in time"), output.count("the end of rank")), (3, 2, 2), output)
+    expect_equal(output.count("killed: another rank failed: "), 2, output)
+    expect_equal(output.count("rank 2 "), 2, output)
+
+
+def test_stuck():
+    """making a communicator ends at its deadline, though a rank is late inside MPI, which has none"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread stuck")
+        expect_equal(output.count("create: deadline passed: "), 3, flavour, output)
+        expect("MPI has not made its communicator" in output, flavour, output)
+
+
 def test_refused():
     """a rank whose arguments are refused is named by the others, who do not wait for it"""
     for flavour in mpi.each(BUILD):

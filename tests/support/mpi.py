@@ -32,10 +32,10 @@ def environment(**more):
     return {**kept, **SETTINGS, **more}
 
 
-def run(flavour, ranks, command, timeout=60, **more):
-    """`command` as so many ranks; more: variables. What they print goes through a file: mpirun outlives its ranks' pipes."""
+def run(flavour, ranks, command, timeout=60, flags=(), **more):
+    """`command` as so many ranks; flags: of mpirun; more: variables. What they print goes through a file: mpirun outlives its ranks' pipes."""
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen([mpirun(flavour), "-n", str(ranks), *map(str, command)], env=environment(**more),
+        process = subprocess.Popen([mpirun(flavour), *flags, "-n", str(ranks), *map(str, command)], env=environment(**more),
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             process.wait(timeout)
