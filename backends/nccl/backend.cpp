@@ -40,6 +40,13 @@ class NcclCollectives final : public Collectives {
   }
   bool executes(Coll coll) const override { return below_->executes(coll); }
   bool executes_on_device(Coll coll) const override { return below_->executes_on_device(coll); }
+  bool takes(int device, const CollectiveArgs& args) const override {
+    return device == communicator_->device() && nccl::executes(args);
+  }
+  Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
+    if (device != communicator_->device()) return Collectives::allocate_on_device(device, size, memory);
+    return Communicator::allocate(communicator_, size, memory);
+  }
   bool progress() override { return below_->progress(); }
   bool few_lanes() const override { return below_->few_lanes(); }
   bool settled() override { return below_->settled(); }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kFinalizeMs = 5'000;
 constexpr int64_t kEndMs = 5'000;
+constexpr int64_t kCallMs = 10'000;
 
 Status malformed(const Exchange& exchange) {
   return Status::error(Code::kInternal, cat("rank ", exchange.name(0), " sent no identifier of NCCL's"))
@@ -62,7 +63,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   Status connected = made->connect(id);
   WEFT_TRY(agree_on(args.exchange, connected, args.deadline));
   connected = made->wait(args);
-  if (!connected.ok()) made->give_up();
+  if (!connected.ok()) made->give_up(connected);
   WEFT_TRY(agree_on(args.exchange, connected, args.deadline));
   *communicator = std::move(made);
   return {};
@@ -74,7 +75,7 @@ Status Communicator::connect(const ncclUniqueId& id) {
   Status status = accelerator_->within(device_, [&] {
     return check("a communicator", library_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
   });
-  if (!status.ok()) give_up();
+  if (!status.ok()) give_up(status);
   return status;
 }
 
@@ -94,13 +95,86 @@ Status Communicator::wait(const BackendArgs& args) {
   }
 }
 
+Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator, uint64_t size,
+                              std::shared_ptr<std::byte>* memory) {
+  Communicator& c = *communicator;
+  const Library& nccl = *c.library_;
+  void* block = nullptr;
+  void* handle = nullptr;
+  if (!nccl.registers()) {
+    WEFT_TRY(c.accelerator_->allocate(c.device_, size, reinterpret_cast<std::byte**>(&block)));
+  } else {
+    WEFT_TRY(c.accelerator_->within(
+        c.device_, [&] { return c.check("memory on the device", nccl.mem_alloc(&block, size)); }));
+    const Status registered =
+        c.call("registering memory", [&] { return nccl.comm_register(c.native(), block, size, &handle); });
+    if (!registered.ok()) {
+      free(*c.held_, static_cast<std::byte*>(block));
+      return registered;
+    }
+  }
+  *memory = std::shared_ptr<std::byte>(
+      static_cast<std::byte*>(block),
+      [communicator, handle](std::byte* left) { communicator->release(left, handle); });
+  return {};
+}
+
+// To free what a kernel of NCCL's that hangs may touch would wait for it.
+void Communicator::release(std::byte* memory, void* handle) {
+  Held& held = *held_;
+  // An error is one of the communicator's: its end takes what is registered along.
+  if (handle != nullptr && !aborted()) {
+    (void)call("memory", [&] { return library_->comm_deregister(native(), handle); }).ok();
+  }
+  {
+    const std::lock_guard lock(held.mutex);
+    if (aborted() && !ended()) return held.left.push_back(memory);
+  }
+  free(held, memory);
+}
+
+void Communicator::free(const Held& held, std::byte* memory) {
+  if (!held.library->registers()) return held.accelerator->free(held.device, memory);
+  (void)held.accelerator
+      ->within(held.device,
+               [&] {
+                 (void)held.library->mem_free(memory);
+                 return Status();
+               })
+      .ok();
+}
+
+// A call that is no lane's: once what lanes have called is on the stream. From any thread, without the drive
+// lock.
+Status Communicator::call(const char* what, const std::function<ncclResult_t()>& call) {
+  const Deadline deadline = Deadline::after(clock_, kCallMs, 0);
+  bool called = false;
+  for (uint32_t round = 0;; round++) {
+    {
+      const std::lock_guard lock(held_->calls);
+      WEFT_TRY(failure());
+      bool done = false;
+      WEFT_TRY(settled(&done));
+      if (done && called) return {};
+      if (done) {
+        WEFT_TRY(accelerator_->within(device_, [&] { return check(what, call()); }));
+        called = true;
+        continue;
+      }
+    }
+    if (deadline.expired(clock_))
+      return Status::error(Code::kTimeout, cat("NCCL: ", what, ": it does not get to that"));
+    clock_.relax(round);
+  }
+}
+
 Communicator::~Communicator() {
   const bool any = held_->comm != nullptr;
   if (any && !aborted_ && finalize().ok()) {
     aborted_ = true;
     end(library_->ncclCommDestroy);
   }
-  give_up();
+  give_up(Status::error(Code::kCancelled, "NCCL's communicator ends"));
   const Deadline deadline = Deadline::after(clock_, kEndMs, 0);
   for (uint32_t round = 0; any && !ended() && !deadline.expired(clock_); round++) clock_.relax(round);
   if (stream_ != nullptr && (!any || ended())) accelerator_->destroy_stream(device_, stream_);
@@ -122,20 +196,28 @@ Status Communicator::finalize() {
   }
 }
 
-void Communicator::give_up() {
-  if (std::exchange(aborted_, true) || held_->comm == nullptr) return;
+void Communicator::give_up(const Status& why) {
+  if (aborted()) return;
+  failure_ = why;
+  aborted_.store(true, std::memory_order_release);
+  if (held_->comm == nullptr) return;
   end(library_->ncclCommAbort);
 }
 
 void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
   const auto body = [held = held_, how] {
-    (void)held->accelerator
-        ->within(held->device,
-                 [&] {
-                   (void)how(held->comm);
-                   return Status();
-                 })
-        .ok();
+    {
+      const std::lock_guard lock(held->calls);
+      (void)held->accelerator
+          ->within(held->device,
+                   [&] {
+                     (void)how(held->comm);
+                     return Status();
+                   })
+          .ok();
+    }
+    const std::lock_guard lock(held->mutex);
+    for (std::byte* memory : std::exchange(held->left, {})) free(*held, memory);
     held->ended.store(true, std::memory_order_release);
   };
   std::thread thread;
@@ -149,7 +231,7 @@ void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
 Status Communicator::check(const char* what, ncclResult_t result) const {
   if (result == ncclSuccess || result == ncclInProgress) return {};
   // It may be unrelated, and says more all the same.
-  const char* const last = library_->ncclGetLastError(held_->comm);
+  const char* const last = aborted() ? nullptr : library_->ncclGetLastError(held_->comm);
   const bool more = last != nullptr && *last != '\0';
   const Code code = result == ncclRemoteError ? Code::kPeerFailed : Code::kSystem;
   return Status::error(code, cat("NCCL: ", what, ": ", library_->ncclGetErrorString(result), more ? "; " : "",

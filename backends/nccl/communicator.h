@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/accelerator.h"
 #include "core/backend.h"
@@ -20,6 +23,11 @@ class Communicator {
   // On the calling thread's current device. Collective over args.exchange; within args.deadline.
   static Status make(const BackendArgs& args, std::shared_ptr<const Library> library,
                      std::shared_ptr<Communicator>* communicator);
+  // Memory on the device, registered where NCCL can, freed when the last one lets go of it, or, where
+  // operations were aborted, once NCCL has let go as well. Any thread, also for the end; may wait for the
+  // device.
+  static Status allocate(const std::shared_ptr<Communicator>& communicator, uint64_t size,
+                         std::shared_ptr<std::byte>* memory);
   Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device);
   // What was started is over or was aborted. Takes ten seconds at most; what NCCL does not let go of by then
   // is left to it.
@@ -42,14 +50,19 @@ class Communicator {
   bool has_turn(uint64_t turn) const { return turn == turn_; }
   void pass_turn() { turn_++; }
 
+  // Before each of NCCL's calls below: not held while a call that is no lane's is under way.
+  std::unique_lock<std::mutex> try_calls() const { return {held_->calls, std::try_to_lock}; }
   // Ok if it succeeded or goes on by itself.
   Status check(const char* what, ncclResult_t result) const;
   // Whether what was called last is done; errors, also those of operations under way.
   Status settled(bool* done) const;
 
-  // End what is under way, without waiting. From here on nothing is launched.
-  void give_up();
-  bool aborted() const { return aborted_; }
+  // End what is under way, without waiting, and say why to who comes next. From here on nothing of it may be
+  // called.
+  void give_up(const Status& why);
+  // Why, or ok while it works.
+  Status failure() const { return aborted() ? failure_ : Status(); }
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   // Nothing of it is on the device any more. Any thread.
   bool ended() const { return held_->ended.load(std::memory_order_acquire); }
 
@@ -63,8 +76,14 @@ class Communicator {
     std::shared_ptr<const Library> library;
     int device = 0;
     ncclComm_t comm = nullptr;
-    std::atomic<bool> ended{false};
+    std::mutex calls;  // NCCL's, of this communicator: one at a time
+    std::mutex mutex;
+    std::vector<std::byte*> left;    // memory that is freed at the end; guarded by mutex
+    std::atomic<bool> ended{false};  // written under mutex
   };
+  static void free(const Held& held, std::byte* memory);
+  void release(std::byte* memory, void* handle);
+  Status call(const char* what, const std::function<ncclResult_t()>& call);
   Status connect(const ncclUniqueId& id);
   Status wait(const BackendArgs& args);
   Status finalize();
@@ -79,9 +98,10 @@ class Communicator {
   const int device_;
   const std::shared_ptr<Held> held_;
   DeviceStream stream_ = nullptr;
-  uint64_t turns_ = 0;  // on rank 0: how many were given
-  uint64_t turn_ = 0;   // whose it is
-  bool aborted_ = false;
+  uint64_t turns_ = 0;                // on rank 0: how many were given
+  uint64_t turn_ = 0;                 // whose it is
+  Status failure_;                    // once aborted_
+  std::atomic<bool> aborted_{false};  // written with the drive lock held, or at the end
   std::atomic<uint64_t> bytes_{0};
 };
 

@@ -19,7 +19,7 @@ Status Lane::prepare(const DeviceCall& call) {
                                          " (the calling thread's), and the stream is of device ", call.device,
                                          "; nccl works on the one alone"));
   }
-  WEFT_TRY(below_->prepare(call));
+  if (!call.direct) WEFT_TRY(below_->prepare(call));
   const std::lock_guard lock(mutex_);
   Accelerator& accelerator = communicator_->accelerator();
   if (memory_ == nullptr) {
@@ -130,14 +130,18 @@ Status Lane::begin_numbering() {
 }
 
 Status Lane::begin_work() {
-  if (communicator_->aborted())
-    return Status::error(Code::kAborted, "NCCL's communicator was aborted").with_slot(whole_.slot);
+  WEFT_TRY(communicator_->failure());
+  const auto calls = communicator_->try_calls();
+  if (!calls) return {};
   state_ = State::kLaunching;
   communicator_->count(args_.count * dtype_size(args_.dtype));
   return launch(*communicator_, args_, work_);
 }
 
 Status Lane::settle() {
+  WEFT_TRY(communicator_->failure());  // another lane's
+  const auto calls = communicator_->try_calls();
+  if (!calls) return {};
   bool done = false;
   WEFT_TRY(communicator_->settled(&done));
   if (!done) return {};
@@ -150,20 +154,22 @@ Status Lane::settle() {
 }
 
 Status Lane::look_at_work() {
+  WEFT_TRY(communicator_->failure());
   bool done = false;
   WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
   if (done) {
     state_ = State::kOver;
     return {};
   }
-  return communicator_->settled(&done);
+  const auto calls = communicator_->try_calls();
+  return calls ? communicator_->settled(&done) : Status();
 }
 
 // What is on the device ends before the operation does.
 Poll Lane::fail(const Status& status) {
   status_ = status.with_slot(whole_.slot);
   if (on_device()) {
-    communicator_->give_up();
+    communicator_->give_up(status);
     state_ = State::kEnding;
     return Poll::kWaiting;
   }
@@ -173,7 +179,7 @@ Poll Lane::fail(const Status& status) {
 
 void Lane::abandon() {
   if (meets()) below_->abandon();
-  if (on_device()) communicator_->give_up();
+  if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
 }
 
 // This process's own device until NCCL has let go.

@@ -33,6 +33,7 @@ class Lane final : public CollectiveLane {
   std::vector<int> absent() const override { return meets() ? below_->absent() : std::vector<int>(); }
   const char* algorithm() const override { return own_ ? "nccl" : below_->algorithm(); }
   uint64_t memory_bytes() const override;
+  void rest() override { below_->rest(); }
 
  private:
   enum class State : uint8_t {

@@ -8,6 +8,7 @@
 namespace weft::nccl {
 namespace {
 
+constexpr int kRegisters = 21900;
 constexpr const char* kInstalled = "libnccl.so.2";
 
 template <class Function>
@@ -41,6 +42,11 @@ Status load(const std::string& file, std::shared_ptr<const Library>* library) {
   (void)find(made->file, "ncclAlltoAll", &made->all_to_all).ok();
   (void)find(made->file, "ncclGather", &made->gather).ok();
   (void)find(made->file, "ncclScatter", &made->scatter).ok();
+  const bool registers = made->version >= kRegisters &&
+                         find(made->file, "ncclCommRegister", &made->comm_register).ok() &&
+                         find(made->file, "ncclCommDeregister", &made->comm_deregister).ok() &&
+                         find(made->file, "ncclMemFree", &made->mem_free).ok();
+  if (registers) (void)find(made->file, "ncclMemAlloc", &made->mem_alloc).ok();
   *library = std::move(made);
   return {};
 }

@@ -47,6 +47,12 @@ struct Library {
                          ncclComm_t comm, cudaStream_t stream) = nullptr;
   ncclResult_t (*scatter)(const void* src, void* dst, size_t count, ncclDataType_t type, int root,
                           ncclComm_t comm, cudaStream_t stream) = nullptr;
+  // NCCL 2.19; null before, all four.
+  ncclResult_t (*mem_alloc)(void** memory, size_t size) = nullptr;
+  ncclResult_t (*mem_free)(void* memory) = nullptr;
+  ncclResult_t (*comm_register)(ncclComm_t comm, void* memory, size_t size, void** handle) = nullptr;
+  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
+  bool registers() const { return mem_alloc != nullptr; }
   std::string file;
   int version = 0;  // 22809: 2.28.9
 };

@@ -115,6 +115,7 @@ struct DeviceCall {
   DeviceStream stream = nullptr;
   DeviceEvent ready = nullptr;  // done when the buffers are the call's
   void* ticket = nullptr;       // of the gate
+  bool direct = false;          // of prepare: for what Collectives::takes alone
 };
 
 }  // namespace weft

@@ -76,6 +76,11 @@ std::string Descriptor::text() const {
   return out;
 }
 
+Status Collectives::allocate_on_device(int device, uint64_t /*size*/, std::shared_ptr<std::byte>* memory) {
+  memory->reset();
+  return Status::error(Code::kUnsupported, cat(name(), " takes no memory of CUDA device ", device));
+}
+
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {
   // A reducer's collectives, of the same slot.
   Descriptor others = mine;

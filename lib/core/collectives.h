@@ -204,6 +204,12 @@ class Collectives {
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
   // The same for buffers on a device.
   virtual bool executes_on_device(Coll coll) const { return executes(coll); }
+  // Whether it executes this one from device to device where its buffers lie on this device; it goes through
+  // host memory otherwise. Any thread.
+  virtual bool takes(int /*device*/, const CollectiveArgs& /*args*/) const { return false; }
+  // Memory of such a device for these, until the last one lets go, which may wait for the device. What an
+  // operation that failed may still touch is never freed. Any thread; may block.
+  virtual Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory);
   virtual bool settled() { return true; }
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }

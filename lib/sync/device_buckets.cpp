@@ -243,6 +243,11 @@ void DeviceBuckets::inherit(DeviceBuckets& old) {
   }
 }
 
+DeviceCall DeviceBuckets::call(uint32_t bucket) const {
+  const Bucket& b = *buckets_[bucket];
+  return {kCudaDevices, lanes_[b.lane].device, accelerator_.get(), lanes_[b.lane].in, b.in};
+}
+
 Status DeviceBuckets::arrived(uint32_t bucket, uint32_t stamp, bool* done) {
   Bucket& b = *buckets_[bucket];
   *done = false;
@@ -269,11 +274,23 @@ void DeviceBuckets::add(uint32_t bucket, const std::byte* src, std::byte* dst, u
 }
 
 Status DeviceBuckets::launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale) {
-  const Bucket& b = *buckets_[bucket];
+  Bucket& b = *buckets_[bucket];
   const int device = lanes_[b.lane].device;
-  const CopyPiecesArgs args{b.pieces, b.used, static_cast<uint8_t>(from), static_cast<uint8_t>(to), scale};
-  if (b.used > 0) WEFT_TRY(accelerator_->copy_pieces(device, stream(b, way), args));
+  const CopyPiecesArgs args{b.pieces + b.launched, b.used - b.launched, static_cast<uint8_t>(from),
+                            static_cast<uint8_t>(to), scale};
+  if (args.piece_count > 0) WEFT_TRY(accelerator_->copy_pieces(device, stream(b, way), args));
+  b.launched = b.used;
   return accelerator_->record(device, way == Way::kIn ? b.in : b.out, stream(b, way));
+}
+
+Status DeviceBuckets::squares(uint32_t bucket, const SquaresKernelArgs& args) {
+  const Bucket& b = *buckets_[bucket];
+  return accelerator_->squares(lanes_[b.lane].device, stream(b, Way::kOut), args);
+}
+
+Status DeviceBuckets::record_out(uint32_t bucket) {
+  const Bucket& b = *buckets_[bucket];
+  return accelerator_->record(lanes_[b.lane].device, b.out, stream(b, Way::kOut));
 }
 
 Status DeviceBuckets::query(uint32_t bucket, Way way, bool* over) {

@@ -66,6 +66,8 @@ class DeviceBuckets {
   bool has(uint32_t bucket) const { return buckets_[bucket] != nullptr; }
   int device(uint32_t bucket) const { return lanes_[buckets_[bucket]->lane].device; }
   Accelerator& accelerator() const { return *accelerator_; }
+  // For what works on the bucket's memory once it has been launched in: whoever makes the plan's parts.
+  DeviceCall call(uint32_t bucket) const;
   uint64_t memory_bytes() const { return bytes_; }
 
   // ---- any thread
@@ -91,14 +93,18 @@ class DeviceBuckets {
   void inherit(DeviceBuckets& old);
   // What has been recorded for the step is done; the streams are forgotten then.
   Status arrived(uint32_t bucket, uint32_t stamp, bool* done);
-  // The table of what is copied next: between two launches.
-  void clear(uint32_t bucket) { buckets_[bucket]->used = 0; }
+  // The table of what is copied next: while nothing is.
+  void clear(uint32_t bucket) { buckets_[bucket]->used = buckets_[bucket]->launched = 0; }
   void add(uint32_t bucket, const std::byte* src, std::byte* dst, uint64_t count, uint64_t src_bytes,
            uint64_t dst_bytes);
-  // Into the bucket, or from it to the gradients: copies the table, and is over when query says so.
+  // Into the bucket, or from it to the gradients: copies what is in the table since the launch before, and is
+  // over when query says so.
   enum class Way : uint8_t { kIn, kOut };
   Status launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale);
   Status add_into(uint32_t bucket, const CopyArgs& args);  // part of the next launch
+  // Sums of squares of a bucket on its device; over when query says so of kOut, once it is recorded.
+  Status squares(uint32_t bucket, const SquaresKernelArgs& args);
+  Status record_out(uint32_t bucket);
   Status query(uint32_t bucket, Way way, bool* over);
 
  private:
@@ -129,6 +135,7 @@ class DeviceBuckets {
     CopyPiece* pieces = nullptr;  // pinned
     uint32_t room = 0;
     uint32_t used = 0;
+    uint32_t launched = 0;
   };
   // Written by who claimed the parameter, read once it has arrived; the stream by every use.
   struct Gradient {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "core/device.h"
 
@@ -39,8 +40,16 @@ struct Ruling {
 Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
                     Ruling* ruling);
 
+// Gradients do not hold all that travels: results are rounded on their way back, and may overflow.
+inline bool rounds(Dtype travels, Dtype held) {
+  return travels != held && dtype_size(held) <= dtype_size(travels);
+}
+
 class Norms {
  public:
+  // Pieces of a parameter whose sums are added in order: their size is part of what the bits are.
+  static constexpr uint64_t kPieceElements = 1u << 16;
+
   explicit Norms(size_t params) : params_(params), sums_(2 * params) {}
 
   void clear(uint64_t param) { sums_[param] = sums_[params_ + param] = 0; }

@@ -197,8 +197,8 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
 
   std::unique_ptr<Survey> surveyed;
   if (anyone(PlanVote::kModels)) {
-    const Status measured =
-        survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, &surveyed);
+    const Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline,
+                                   &surveyed, s.residents ? s.residents->survey_place() : SurveyPlace());
     // All ranks know alike that one of them has no memory for that.
     if (!measured.ok() && (measured.code() != Code::kNoMemory || s.comm->failed())) return measured;
     if (!measured.ok()) s.comm->context().log().warn(cat(measured.text(), "; buckets end at the limits"));

@@ -242,11 +242,17 @@ void Schedule::write(ByteWriter* writer) const {
   for (const Slot& slot : slots) {
     if (!is_declared(slot)) continue;
     if (slot.kind == Slot::Kind::kSparse) {
-      writer->put(slot.bucket).put(slot.index).put(!buckets[slot.bucket].sums).put(false).put(true);
+      writer->put(slot.bucket)
+          .put(slot.index)
+          .put(!buckets[slot.bucket].sums)
+          .put(false)
+          .put(true)
+          .put(false);
       writer->put(Coll::kAllReduce).put(slot.args.dtype).put(ReduceOp::kSum).put(int32_t{0}).put(uint64_t{0});
       continue;
     }
     writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional).put(slot.dynamic);
+    writer->put(buckets[slot.bucket].resident);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
   }
@@ -278,7 +284,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
                                 int other_rank, ByteView theirs) {
   struct Read {
     uint32_t bucket, index;
-    bool average, optional, dynamic;
+    bool average, optional, dynamic, resident;
     Descriptor what;
     std::string text() const {
       return cat(what.text(), average ? " (averaged)" : "", optional ? " (optional)" : "",
@@ -292,6 +298,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     out.average = from.get<uint8_t>() != 0;
     out.optional = from.get<uint8_t>() != 0;
     out.dynamic = from.get<uint8_t>() != 0;
+    out.resident = from.get<uint8_t>() != 0;
     out.what.coll = from.get<uint8_t>();
     out.what.dtype = from.get<uint8_t>();
     out.what.op = from.get<uint8_t>();
@@ -309,14 +316,20 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
   for (uint32_t i = 0; i < std::max(count_a, count_b) && a.ok() && b.ok(); i++) {
     const Read x = i < count_a ? read(a) : Read{};
     const Read y = i < count_b ? read(b) : Read{};
-    if (i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index && x.average == y.average &&
-        x.optional == y.optional && x.dynamic == y.dynamic && x.what == y.what) {
-      continue;
-    }
+    const bool alike = i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index &&
+                       x.average == y.average && x.optional == y.optional && x.dynamic == y.dynamic &&
+                       x.what == y.what;
+    if (alike && x.resident == y.resident) continue;
     // The order is by bucket and index: where they differ, one rank has a collective that the other lacks.
     const uint32_t bucket = i < count_a ? x.bucket : y.bucket;
     const std::string where =
         bucket < plan.buckets.size() ? plan.text(manifest, bucket) : cat("bucket ", bucket);
+    if (alike) {
+      return cat(where, " travels from device to device on rank ", x.resident ? rank : other_rank,
+                 " and through host memory on rank ", x.resident ? other_rank : rank,
+                 ", whose communicator has another CUDA device than these gradients: it has that which was "
+                 "current when it was made (cudaSetDevice)");
+    }
     return cat("the hook's collectives differ at ", where, ": ", side(rank, i < count_a, x), ", ",
                side(other_rank, i < count_b, y));
   }

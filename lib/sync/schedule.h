@@ -84,6 +84,8 @@ struct HookedBucket {
   // Of a sparse gradient.
   bool asks = false;  // the hook's stages come before and behind its way
   bool sums = false;  // its sums are not divided
+  // It travels from device to device (sync/resident.h).
+  bool resident = false;
 };
 
 struct Schedule {

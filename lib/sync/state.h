@@ -24,6 +24,7 @@
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
 #include "sync/reduced.h"
+#include "sync/resident.h"
 #include "sync/schedule.h"
 #include "sync/sparse.h"
 #include "sync/uses.h"
@@ -72,6 +73,7 @@ struct ReducerState {
   DeviceReach reach;                       // of gradients on devices
   std::shared_ptr<DeviceBuckets> devices;  // null if no gradient is on one
   std::shared_ptr<DeviceViews> views_on_devices;  // stay, like the buckets; null but in view mode
+  std::shared_ptr<ResidentBuckets> residents;     // null if no bucket travels from device to device
   std::shared_ptr<Buckets> buckets;               // stay when the reducer is bound to another communicator
   std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
@@ -88,6 +90,7 @@ struct ReducerState {
   // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 
+  bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // What does not hang on the communicator and the plan.
   std::shared_ptr<ReducerState> heir() const {
@@ -127,6 +130,7 @@ struct ReducerState {
     next->reach = reach;
     next->beside_devices = beside_devices;
     next->views_on_devices = views_on_devices;
+    next->residents = residents;  // whose memory may serve again
     return next;
   }
 };

@@ -210,6 +210,7 @@ void Step::look_at(uint32_t bucket) {
 // Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight
 // and give them the type in which they travel. True when that is done.
 bool Step::make_up(uint32_t bucket) {
+  if (s_.resident(bucket)) return true;  // by the copy into it
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;

@@ -213,6 +213,7 @@ class Step final : public Task, public FlightSource {
   void fill(const Slot& slot, CollectiveArgs* args);
   bool next_result();
   bool measure_piece(uint32_t bucket);
+  bool measure_on_device(uint32_t bucket);
   void rule();
   Owned owned(uint32_t param) const;
   double factor() const;
@@ -227,6 +228,7 @@ class Step final : public Task, public FlightSource {
   bool on_device(uint32_t bucket) const { return s_.devices && s_.devices->has(bucket); }
   bool fetch(uint32_t bucket);
   Status copy_in(uint32_t bucket);
+  Status copy_to_device(uint32_t bucket);
   bool give_back(uint32_t bucket);
   Status copy_out(uint32_t bucket);
   bool devices_idle();

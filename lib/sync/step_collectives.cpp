@@ -115,6 +115,8 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->ordered = s_.ordered && is_reduction(args->coll);
   } else if (slot.dynamic) {
     args->count = running_[slot.bucket].moved;
+  } else if (s_.resident(slot.bucket)) {
+    args->device = s_.residents->call(slot.bucket);
   }
 }
 

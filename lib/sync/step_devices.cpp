@@ -44,6 +44,7 @@ bool Step::fetch(uint32_t bucket) {
 }
 
 Status Step::copy_in(uint32_t bucket) {
+  if (s_.resident(bucket)) return copy_to_device(bucket);
   DeviceBuckets& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket);
@@ -63,6 +64,40 @@ Status Step::copy_in(uint32_t bucket) {
     });
   }
   return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, held, 1.0);
+}
+
+// As copy_in, into a bucket that stays on its device, as it travels: with the rank's weight, and with what is
+// in host memory (sums of local steps, and zeros).
+Status Step::copy_to_device(uint32_t bucket) {
+  DeviceBuckets& devices = *s_.devices;
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const Dtype held = s_.buckets->held(bucket);
+  const uint64_t element = dtype_size(planned.dtype);
+  const auto comes = [&](uint32_t param) {  // from the gradient alone
+    return devices.taken(param, stamp_) && !(s_.copy && s_.presence->accumulated(param));
+  };
+  const auto to = [&](size_t i) { return s_.residents->memory(bucket) + planned.offsets[i] * element; };
+  devices.clear(bucket);
+  for (size_t i = 0; i < planned.params.size(); i++) {
+    const uint32_t param = planned.params[i];
+    const Buckets::Place& place = s_.buckets->place(param);
+    if (comes(param) || place.count == 0) continue;
+    if (devices.taken(param, stamp_)) {
+      WEFT_TRY(devices.add_into(bucket, {s_.gradients[param], place.memory, place.count, held, held, 1.0}));
+    }
+    devices.add(bucket, place.memory, to(i), place.count, place.element_bytes, element);
+  }
+  WEFT_TRY(devices.launch(bucket, DeviceBuckets::Way::kIn, held, planned.dtype, opening_.factor));
+  for (size_t i = 0; i < planned.params.size(); i++) {
+    const uint32_t param = planned.params[i];
+    const Buckets::Place& place = s_.buckets->place(param);
+    if (!comes(param) || place.count == 0) continue;
+    for_each_run(s_, place, 0, place.count, [&](uint64_t from, uint64_t at, uint64_t count) {
+      devices.add(bucket, s_.gradients[param] + from * place.gradient_bytes, to(i) + at * element, count,
+                  place.gradient_bytes, element);
+    });
+  }
+  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, planned.dtype, opening_.factor);
 }
 
 // True when the bucket's results are in its gradients.
@@ -99,8 +134,8 @@ Status Step::copy_out(uint32_t bucket) {
     std::byte* const gradient = s_.gradients[param];
     if (gradient == nullptr || place.count == 0 || (s_.copy && nowhere)) continue;
     std::byte* const from = result + planned.offsets[i] * element;
-    // A hook may have made something of nothing.
-    if (nowhere) std::memset(from, 0, place.count * element);
+    // A hook may have made something of nothing; on a device there is none.
+    if (nowhere && (skipped || !s_.resident(bucket))) std::memset(from, 0, place.count * element);
     const Owned mine = owned(param);
     for_each_run(s_, place, mine.first, mine.count, [&](uint64_t to, uint64_t at, uint64_t count) {
       devices.add(bucket, from + at * element, gradient + to * place.gradient_bytes, count, element,

@@ -8,15 +8,8 @@
 namespace weft {
 namespace {
 
-// Pieces of a parameter whose sums are added in order: their size is part of what the bits are.
-constexpr uint64_t kPieceElements = 1u << 16;
 constexpr uint64_t kPollBytes = 1u << 20;  // measured in one poll
 constexpr uint64_t kRoundedElements = 1u << 13;
-
-// Gradients do not hold all that travels: results are rounded on their way back, and may overflow.
-bool rounds(Dtype travels, Dtype held) {
-  return travels != held && dtype_size(held) <= dtype_size(travels);
-}
 
 }  // namespace
 
@@ -42,13 +35,58 @@ bool Step::measure() {
     return true;
   }
   if (copying_ == kNone && !next_result()) return false;
-  if (measure_piece(copying_)) {
+  const bool resident = s_.resident(copying_);
+  if (resident && !measure_on_device(copying_)) return false;
+  if (resident || measure_piece(copying_)) {
     measured_++;
     copying_ = kNone;
     copy_param_ = 0;
     copy_element_ = 0;
   }
   return true;
+}
+
+// Of a bucket that stays on its device, in the pieces of measure_piece: false until the device is done.
+bool Step::measure_on_device(uint32_t bucket) {
+  const PlannedBucket& planned = s_.plan.buckets[bucket];
+  const uint64_t element = dtype_size(planned.dtype);
+  // Calls visit(parameter, its elements' place, their count) in order.
+  const auto for_each_piece = [&](auto&& visit) -> Status {
+    for (size_t i = 0; i < planned.params.size(); i++) {
+      const uint32_t param = planned.params[i];
+      const uint64_t count = s_.buckets->place(param).count;
+      const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
+      for (uint64_t at = 0; at < count && !nowhere; at += Norms::kPieceElements) {
+        const std::byte* const from = s_.residents->memory(bucket) + (planned.offsets[i] + at) * element;
+        WEFT_TRY(visit(param, from, std::min(Norms::kPieceElements, count - at)));
+      }
+    }
+    return {};
+  };
+  Status status;
+  Squares* result = s_.residents->squares();
+  if (!returning_) {
+    const auto launch = [&](uint32_t /*param*/, const std::byte* from, uint64_t count) {
+      return s_.devices->squares(bucket, {from, count, static_cast<uint8_t>(planned.dtype),
+                                          s_.residents->squares_parts(), result++});
+    };
+    status = for_each_piece(launch);
+    if (status.ok()) status = s_.devices->record_out(bucket);
+    returning_ = status.ok();
+  }
+  bool done = false;
+  if (status.ok()) status = s_.devices->query(bucket, DeviceBuckets::Way::kOut, &done);
+  if (!status.ok()) device_failed(bucket, "norms", status);
+  if (!status.ok() || done) returning_ = false;
+  device_waits_ |= returning_;
+  if (!done || !status.ok()) return false;
+  for (const uint32_t param : planned.params) s_.norms->clear(param);
+  result = s_.residents->squares();
+  const auto add = [&](uint32_t param, const std::byte* /*from*/, uint64_t /*count*/) {
+    s_.norms->add(param, *result++);
+    return Status();
+  };
+  return for_each_piece(add).ok();
 }
 
 // True when the bucket has been measured.
@@ -65,7 +103,7 @@ bool Step::measure_piece(uint32_t bucket) {
     const Owned mine = owned(param);
     const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
     const bool rounded = rounds(planned.dtype, planned.gradients);
-    const uint64_t most = rounded ? kRoundedElements : kPieceElements;
+    const uint64_t most = rounded ? kRoundedElements : Norms::kPieceElements;
     const uint64_t count = nowhere ? elements : std::min(most, elements - copy_element_);
     if (!nowhere && count > 0) {
       const uint64_t at =

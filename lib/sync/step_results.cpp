@@ -48,6 +48,7 @@ bool Step::copy_back() {
 }
 
 const std::byte* Step::result_of(uint32_t bucket) const {
+  if (s_.resident(bucket)) return s_.residents->memory(bucket);
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
   const std::byte* const base =
       hooked.result_space == WEFT_SPACE_BUCKET ? s_.buckets->buffers()[bucket] : s_.scratch->parts()[bucket];

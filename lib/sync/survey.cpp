@@ -53,10 +53,12 @@ Status largest(Comm& comm, const std::shared_ptr<Lane>& lane, std::vector<uint64
 }  // namespace
 
 Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& mine, uint64_t largest_bytes,
-              Deadline deadline, std::unique_ptr<Survey>* result) {
+              Deadline deadline, std::unique_ptr<Survey>* result, const SurveyPlace& place) {
   Scratch scratch(comm.collectives().arena());
-  const uint64_t most = std::clamp(largest_bytes, kSizes[0], *std::rbegin(kSizes));
-  const Status taken = scratch.take(most);
+  const bool placed = place.bytes >= kSizes[0];
+  uint64_t most = std::clamp(largest_bytes, kSizes[0], *std::rbegin(kSizes));
+  if (placed) most = std::min(most, place.bytes);
+  const Status taken = placed ? Status() : scratch.take(most);
   // 0: not ready. The last value: somebody has no memory.
   std::vector<uint64_t> latest(mine.size() + 1);
   std::transform(mine.begin(), mine.end(), latest.begin(),
@@ -79,8 +81,10 @@ Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& m
     std::vector<uint64_t> least = {UINT64_MAX};
     for (int round = 0; round < kRounds; round++) {
       const uint64_t begin = comm.context().clock().now_ns();
-      WEFT_TRY(comm.run(lane, reduction(Dtype::kF32, ReduceOp::kSum, bytes / sizeof(float), scratch.memory()),
-                        deadline));
+      CollectiveArgs args = reduction(Dtype::kF32, ReduceOp::kSum, bytes / sizeof(float),
+                                      placed ? place.memory : scratch.memory());
+      if (placed) args.device = place.device;
+      WEFT_TRY(comm.run(lane, args, deadline));
       if (round > 0) least[0] = std::min(least[0], comm.context().clock().now_ns() - begin);
     }
     WEFT_TRY(largest(comm, lane, &least, deadline));

@@ -1,112 +1,8 @@
-// Random programs of reducers on devices: local steps, absent parameters, ranks without data, weights, norms,
-// re-plans, shards, in both modes, against their twins in host memory.
-#include "capi/twin.h"
+// Random programs of reducers on devices against their twins in host memory, over backends of host memory.
+#include "capi/programs.h"
 #include "support/seed.h"
 
 using namespace weft_test;
-
-namespace {
-
-using Random = std::mt19937_64;
-
-struct Program {
-  Twins::Options how;
-  int ranks = 2;
-  int windows = 4;
-  bool local = false;
-  bool caller = false;  // WEFT_PROGRESS_CALLER
-  double clip = 0;
-  bool normed() const { return (how.flags & WEFT_REDUCER_NORMS) != 0; }
-};
-
-bool one_in(Random& random, unsigned n) {
-  return random() % n == 0;
-}
-
-// Equal on all ranks.
-Program draw(Random& random) {
-  Program program;
-  Twins::Options& how = program.how;
-  program.ranks = 2 + static_cast<int>(random() % 2);
-  how.mode = one_in(random, 3) ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
-  constexpr uint64_t kLimits[] = {0, 300, 4000, 1u << 20};
-  how.limit = kLimits[random() % 4];
-  if (one_in(random, 2)) how.flags |= WEFT_REDUCER_ABSENT;
-  if (one_in(random, 2)) how.flags |= WEFT_REDUCER_UNEVEN;
-  if (one_in(random, 4)) how.flags |= WEFT_REDUCER_DETERMINISTIC;
-  if (one_in(random, 3)) how.flags |= WEFT_REDUCER_NORMS;
-  if ((how.flags & WEFT_REDUCER_NORMS) != 0 && one_in(random, 2)) program.clip = 3.0;
-  if ((how.flags & WEFT_REDUCER_UNEVEN) != 0) how.divide_by = static_cast<int32_t>(random() % 3);
-  if (one_in(random, 3)) {
-    how.reduce_dtype = one_in(random, 2) ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32;
-  } else if (how.mode == WEFT_GRADIENT_COPY && one_in(random, 4)) {
-    how.flags |= WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE;
-  }
-  if ((how.flags & WEFT_REDUCER_SHARDED) == 0 && one_in(random, 3))
-    how.hook = one_in(random, 2) ? "fp16" : "bf16";
-  // On a device gradients are added up in their own type.
-  program.local = one_in(random, 2) && (how.reduce_dtype == 0 || how.mode == WEFT_GRADIENT_VIEW);
-  return program;
-}
-
-// One window: local steps, then a synchronised one. common: equal on all ranks.
-std::string window(Twins& twins, const Program& program, Random& common, Random& own, uint64_t seed) {
-  const size_t count = twins.tensors().size();
-  const bool absent = (program.how.flags & WEFT_REDUCER_ABSENT) != 0;
-  const bool uneven = (program.how.flags & WEFT_REDUCER_UNEVEN) != 0;
-  const uint64_t locals = program.local ? common() % 3 : 0;
-  std::vector<bool> begun(count);  // in this window, so that a view is added to
-  std::string wrong;
-  const auto ready = [&](size_t i, uint64_t at) {
-    if (wrong.empty()) wrong = twins.ready(i, seed * 100 + at * 20 + i, begun[i]);
-    begun[i] = true;
-  };
-  for (uint64_t local = 0; local < locals && wrong.empty(); local++) {
-    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
-    begin.flags = WEFT_BEGIN_LOCAL;
-    wrong = twins.begin(begin);
-    for (size_t i = 0; i < count; i++) {
-      const bool gaps = twins.tensors()[i].name == "padded" && !twins.views();
-      if (!gaps && !one_in(own, 3)) ready(i, local);
-    }
-    if (wrong.empty()) wrong = twins.finish(WEFT_FINISH_OPTIONS_INIT, false);
-  }
-  weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
-  begin.micro_batches = static_cast<uint32_t>(locals) + 1;
-  const bool fixed = one_in(common, 3);
-  const uint64_t fixed_seed = common();
-  const bool without = uneven && !fixed && one_in(own, 3);
-  if (fixed) begin.flags |= WEFT_BEGIN_FIXED;
-  if (without) begin.flags |= WEFT_BEGIN_NO_DATA;
-  if (program.how.divide_by == WEFT_DIVIDE_WEIGHTS) begin.weight = 1.0 + static_cast<double>(own() % 3);
-  if (wrong.empty()) wrong = twins.begin(begin);
-  std::vector<size_t> order(count);
-  for (size_t i = 0; i < count; i++) order[i] = i;
-  std::shuffle(order.begin(), order.end(), own);
-  Random together(fixed_seed);
-  std::vector<bool> leaves(count);
-  for (size_t i = 0; i < count; i++)
-    leaves[i] = fixed ? locals == 0 && one_in(together, 3) : absent && one_in(own, 3);
-  for (const size_t i : order) {
-    if (without || !wrong.empty()) continue;
-    if (leaves[i]) {
-      wrong = twins.absent(i);
-    } else {
-      ready(i, 9);
-    }
-  }
-  weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
-  finish.clip_norm = program.clip;
-  constexpr Twins::Waits kWaits[] = {Twins::Waits::kHost, Twins::Waits::kStreams, Twins::Waits::kParams};
-  // Where the program drives, a parameter's result does not come before finish if that rules on norms.
-  const auto waits = kWaits[own() % (program.caller && program.normed() ? 2 : 3)];
-  if (wrong.empty()) wrong = twins.finish(finish, waits);
-  if (wrong.empty()) wrong = twins.compare();
-  if (wrong.empty() && program.normed()) wrong = twins.compare_norms();
-  return wrong;
-}
-
-}  // namespace
 
 TEST_CASE("random programs give the bits of their twins in host memory") {
   for (uint64_t round = 0; round < 24; round++) {
@@ -116,30 +12,12 @@ TEST_CASE("random programs give the bits of their twins in host memory") {
     program.caller = round % 4 == 3;
     const uint64_t common_seed = random();
     const FakeCuda fake(2, seed, 1 + static_cast<int>(random() % 80));
-    std::mutex mutex;
-    std::string wrong;
-    const auto note = [&](const std::string& text) {
-      const std::lock_guard lock(mutex);
-      if (!text.empty()) wrong += text + "\n";
-    };
+    Notes notes;
     const char* const backend = kBackends[round % 2];
-    note(run(backend, program.ranks, kModes[program.caller ? 1 : 0], [&](Rank& r) {
-      Twins twins(r, mixed_tensors(), program.how);
-      note(twins.created());
-      Random common(common_seed), own(common_seed + 1 + static_cast<uint64_t>(r.rank));
-      std::string text;
-      for (int w = 0; w < program.windows && twins.created().empty() && text.empty(); w++) {
-        if (w == 2 && one_in(common, 2)) text = twins.replan(common() % 5000);
-        if (text.empty()) text = window(twins, program, common, own, static_cast<uint64_t>(w));
-        if (!text.empty())
-          text = "rank " + std::to_string(r.rank) + ", window " + std::to_string(w) + ": " + text;
-      }
-      note(text);
-    }));
-    INFO("--rng-seed " << seed << ", flags " << program.how.flags << ", mode " << program.how.mode
-                       << ", reduce_dtype " << program.how.reduce_dtype << ", hook " << program.how.hook
-                       << ", local " << program.local << ", " << backend << ": " << wrong);
-    CHECK(wrong.empty());
-    if (!wrong.empty()) return;
+    INFO(text_of(program, seed) << ", " << backend);
+    notes.expect(run(backend, program.ranks, kModes[program.caller ? 1 : 0],
+                     [&](Rank& r) { notes.expect(run_program(r, mixed_tensors(), program, common_seed)); }));
+    notes.check();
+    if (!notes.empty()) return;
   }
 }

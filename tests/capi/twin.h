@@ -81,7 +81,9 @@ class Twins {
 
   Twins(Rank& rank, const std::vector<Tensor>& tensors, const Options& options)
       : rank_(rank), tensors_(there(tensors)), options_(options) {
-    for (int device = 0; device < 2; device++) {
+    int most = 2;
+    for (const Tensor& tensor : tensors_) most = std::max(most, tensor.device + 1);
+    for (int device = 0; device < most; device++) {
       for (int i = 0; i < 2; i++) streams_.push_back(std::make_unique<Stream>(device % devices()));
     }
     for (const Tensor& tensor : tensors_) {

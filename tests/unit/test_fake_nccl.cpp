@@ -96,6 +96,38 @@ TEST_CASE("a sum runs when both ranks' streams have come to it") {
   CHECK(std::string(fake_nccl_problems()).empty());
 }
 
+TEST_CASE("memory is registered on all ranks alike, and not freed before that ends") {
+  Pair pair;
+  void* memory[2] = {};
+  void* handles[2] = {};
+  const auto sum = [&](int rank) {
+    Peer& peer = pair.peers[rank];
+    ncclAllReduce(memory[rank], memory[rank], 4, ncclFloat32, ncclSum, peer.comm, peer.stream);
+    CHECK(settle(peer.comm) == ncclSuccess);
+  };
+  for (const int rank : {0, 1}) {
+    cudaSetDevice(rank);
+    REQUIRE(ncclMemAlloc(&memory[rank], 4 * sizeof(float)) == ncclSuccess);
+    REQUIRE(ncclCommRegister(pair.peers[rank].comm, memory[rank], 4 * sizeof(float), &handles[rank]) ==
+            ncclSuccess);
+  }
+  sum(0);
+  sum(1);
+  for (const int rank : {0, 1}) cudaStreamSynchronize(pair.peers[rank].stream);
+  CHECK(std::string(fake_nccl_problems()).empty());
+  CHECK(ncclCommDeregister(pair.peers[1].comm, handles[1]) == ncclSuccess);
+  CHECK(ncclCommDeregister(pair.peers[1].comm, handles[1]) == ncclInvalidArgument);
+  CHECK(told("ncclCommDeregister of what is not registered"));
+  sum(0);
+  sum(1);
+  for (const int rank : {0, 1}) cudaStreamSynchronize(pair.peers[rank].stream);
+  CHECK(told("ncclAllReduce of memory that ranks have registered differently"));
+  for (void* block : memory) CHECK(ncclMemFree(block) == ncclSuccess);
+  CHECK(told("ncclMemFree of registered memory"));
+  CHECK(ncclMemFree(memory[0]) == ncclInvalidArgument);
+  CHECK(told("ncclMemFree of what ncclMemAlloc did not give"));
+}
+
 TEST_CASE("messages of a group meet whatever their order") {
   Pair pair;
   for (const int rank : {0, 1}) {

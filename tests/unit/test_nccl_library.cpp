@@ -28,12 +28,14 @@ TEST_CASE("a library is refused that is too old, missing, or no NCCL") {
   std::shared_ptr<const nccl::Library> library;
   REQUIRE(nccl::load(fake_file(), &library).ok());
   CHECK(library->all_to_all != nullptr);
+  CHECK(library->registers());
   fake_nccl_version(nccl::kMinVersion - 1);
   Status status = nccl::load(fake_file(), &library);
   CHECK(status.code() == Code::kUnavailable);
   CHECK(status.text().find("needs 2.14.3 or later") != std::string::npos);
   fake_nccl_version(nccl::kMinVersion);
   CHECK(nccl::load(fake_file(), &library).ok());
+  CHECK(!library->registers());  // not before 2.19
   fake_nccl_version(0);
   status = nccl::load("libm.so.6", &library);
   CHECK(status.code() == Code::kUnavailable);
@@ -49,5 +51,6 @@ TEST_CASE("the real NCCL has what Weft calls") {
   REQUIRE(status.ok());
   CHECK(library->version >= nccl::kMinVersion);
   CHECK((library->all_to_all != nullptr) == (library->version >= 22800));
+  CHECK(library->registers() == (library->version >= 21900));
 }
 #endif

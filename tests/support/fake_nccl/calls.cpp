@@ -132,6 +132,8 @@ ncclResult_t post(const char* call, Task task, ncclComm_t handle, int in, int ou
     }
     task.factor = made->second;
   }
+  task.src_at = place_of(*comm, task.src);
+  task.dst_at = place_of(*comm, task.dst);
   if (task.op == ncclAvg) problem("ncclAvg: Weft scales by itself");
   task.number = task.kind == Kind::kSend   ? comm->sent[task.peer]++
                 : task.kind == Kind::kRecv ? comm->received[task.peer]++
@@ -197,6 +199,14 @@ size_t size_of(ncclDataType_t type) {
   return static_cast<size_t>(type) < std::size(kSizes) ? kSizes[type] : 0;
 }
 
+ptrdiff_t place_of(const ncclComm& comm, const void* pointer) {
+  const auto* const at = static_cast<const char*>(pointer);
+  for (const auto& [handle, block] : comm.registered) {
+    if (at >= block.at && at < block.at + block.size) return at - block.at;
+  }
+  return -1;
+}
+
 const char* name(Kind kind) {
   constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce",   "ncclReduceScatter", "ncclBroadcast",
                                     "ncclAllGather", "ncclAlltoAll", "ncclGather",        "ncclScatter",
@@ -230,6 +240,7 @@ const char* fake_nccl_live() {
   const std::lock_guard lock(state().mutex);
   text_.clear();
   if (!state().live.empty()) text_ += std::to_string(state().live.size()) + " communicators\n";
+  if (!state().memory.empty()) text_ += std::to_string(state().memory.size()) + " blocks of ncclMemAlloc\n";
   return text_.c_str();
 }
 
@@ -337,6 +348,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   if (comm == nullptr) return ncclInvalidArgument;
   if (!comm->finalized || comm->state != ncclSuccess) problem("ncclCommDestroy before the end");
   if (!comm->operations.empty()) problem("ncclCommDestroy of a communicator that has operations");
+  if (!comm->registered.empty()) problem("ncclCommDestroy of a communicator that has registered memory");
   remove(comm, lock, "ncclCommDestroy");
   return ncclSuccess;
 }
@@ -416,6 +428,57 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   const int made = static_cast<int>(ncclNumOps) + 1 + static_cast<int>(comm->operations.size());
   comm->operations[made] = (half & 0x8000) != 0 ? -value : value;
   *op = static_cast<ncclRedOp_t>(made);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void** memory, size_t size) {
+  {
+    const std::lock_guard lock(state().mutex);
+    if (const ncclResult_t result = begin("ncclMemAlloc"); result != ncclSuccess) return result;
+  }
+  if (memory == nullptr || size == 0) return ncclInvalidArgument;
+  if (cudaMalloc(memory, size) != cudaSuccess) return ncclUnhandledCudaError;
+  const std::lock_guard lock(state().mutex);
+  state().memory[*memory] = size;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* memory) {
+  {
+    const std::lock_guard lock(state().mutex);
+    state().calls["ncclMemFree"]++;
+    if (state().memory.erase(memory) == 0) {
+      problem("ncclMemFree of what ncclMemAlloc did not give");
+      return ncclInvalidArgument;
+    }
+    for (const auto& [handle, comm] : state().live) {
+      if (!comm->aborted && place_of(*comm, memory) >= 0) problem("ncclMemFree of registered memory");
+    }
+  }
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void* memory, size_t size, void** registered) {
+  const std::lock_guard lock(state().mutex);
+  if (const ncclResult_t result = begin("ncclCommRegister"); result != ncclSuccess) return result;
+  const auto comm = find_ready(handle, "ncclCommRegister");
+  if (comm == nullptr || registered == nullptr || !reaches(memory, size, "ncclCommRegister"))
+    return ncclInvalidArgument;
+  const uintptr_t number = ++state().made;
+  comm->registered[number] = {static_cast<const char*>(memory), size};
+  *registered = reinterpret_cast<void*>(number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registered) {
+  const std::lock_guard lock(state().mutex);
+  if (const ncclResult_t result = begin("ncclCommDeregister"); result != ncclSuccess) return result;
+  const auto comm = find_ready(handle, "ncclCommDeregister");
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->registered.erase(reinterpret_cast<uintptr_t>(registered)) == 0) {
+    problem("ncclCommDeregister of what is not registered");
+    return ncclInvalidArgument;
+  }
   return ncclSuccess;
 }
 

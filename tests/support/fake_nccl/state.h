@@ -42,6 +42,7 @@ struct Task {
   cudaStream_t stream = nullptr;
   uint64_t number = 0;  // among the rank's collectives, or the messages of the pair
   bool done = false;
+  ptrdiff_t src_at = -1, dst_at = -1;  // in memory that was registered when it was called
 };
 
 // The ranks of a communicator and what they have come to.
@@ -62,6 +63,7 @@ struct State {
   uint64_t made = 0;  // identifiers and communicators
   std::map<std::string, std::shared_ptr<Clique>> cliques;
   std::map<ncclComm*, std::shared_ptr<ncclComm>> live;
+  std::map<const void*, size_t> memory;         // of ncclMemAlloc
   std::vector<std::shared_ptr<ncclComm>> dead;  // so that no two have one address
   std::map<std::string, int> failures;
   std::map<std::string, uint64_t> calls;
@@ -75,6 +77,8 @@ size_t size_of(ncclDataType_t type);
 const char* name(Kind kind);
 // Put the tasks, all of one communicator and stream, on the stream. false: there is no such stream.
 bool enqueue(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tasks);
+// How far behind the beginning of registered memory; -1: it is in none.
+ptrdiff_t place_of(const ncclComm& comm, const void* pointer);
 
 }  // namespace fake_nccl
 
@@ -92,5 +96,10 @@ struct ncclComm {
   uint64_t collectives = 0;
   std::map<int, uint64_t> sent, received;  // by peer
   std::map<int, double> operations;        // that were made: factor, by handle
+  struct Registered {
+    const char* at = nullptr;
+    size_t size = 0;
+  };
+  std::map<uintptr_t, Registered> registered;  // by handle
   uint64_t random = 0;
 };

@@ -151,6 +151,10 @@ void meet_collective(ncclComm& comm, Task& task) {
     problem("ranks call different collectives: " + std::string(name(part->kind)) + " and " + name(task.kind));
     return;  // and nobody ever gets any further
   }
+  for (const auto& [rank, part] : parts) {
+    if (part->src_at != task.src_at || part->dst_at != task.dst_at)
+      problem(std::string(name(task.kind)) + " of memory that ranks have registered differently");
+  }
   Collective(parts, comm.size).run();
   for (const auto& [rank, part] : parts) part->done = true;
   clique.collectives.erase(task.number);

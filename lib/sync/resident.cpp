@@ -1,0 +1,95 @@
+#include "sync/resident.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+#include "core/context.h"
+#include "sync/state.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kAlignment = 256;  // as cudaMalloc's
+
+// Whether its bucket's collective needs nothing of the host: equal on all ranks, but for the device.
+bool can_stay(const ReducerState& s, const Slot& slot) {
+  const PlannedBucket& planned = s.plan.buckets[slot.bucket];
+  const bool whole = slot.kind == Slot::Kind::kBucket && !slot.own && !slot.optional && !slot.dynamic;
+  // Norms are those of the results as gradients have them.
+  const bool measured = s.norms == nullptr || !rounds(planned.dtype, planned.gradients);
+  return whole && measured && planned.on_device() && planned.count > 0 &&
+         s.comm->collectives().takes(s.devices->device(slot.bucket), slot.args);
+}
+
+}  // namespace
+
+Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
+                             std::shared_ptr<ResidentBuckets>* out) {
+  out->reset();
+  // What is kept for another try, and shards, are read in host memory.
+  if (s->devices == nullptr || !s->hook->plain() || s->retain || s->sharded) return {};
+  std::shared_ptr<ResidentBuckets> made(new ResidentBuckets);
+  const size_t count = s->plan.buckets.size();
+  std::vector<uint64_t> offsets(count);
+  std::vector<uint32_t> staying;
+  for (const Slot& slot : s->schedule.slots) {
+    if (!slot.of_bucket() || !can_stay(*s, slot)) continue;
+    const uint32_t b = slot.bucket;
+    staying.push_back(b);
+    offsets[b] = made->bytes_;
+    made->bytes_ += round_up(s->plan.buckets[b].bytes(), kAlignment);
+  }
+  if (staying.empty()) return {};
+  Collectives& collectives = s->comm->collectives();
+  const int device = s->devices->device(staying.front());  // the communicator's: one for all of them
+  made->owner_ = &collectives;
+  if (old != nullptr && old->owner_ == &collectives && old->bytes_ >= made->bytes_) {
+    made->memory_ = old->memory_;
+    made->bytes_ = old->bytes_;
+  } else {
+    WEFT_TRY(collectives.allocate_on_device(device, made->bytes_, &made->memory_)
+                 .with_prefix("buckets on their device: "));
+  }
+  made->buckets_.resize(count);
+  made->calls_.resize(count);
+  for (const uint32_t b : staying) {
+    made->buckets_[b] = made->memory_.get() + offsets[b];
+    made->calls_[b] = s->devices->call(b);
+    s->schedule.buckets[b].resident = true;
+  }
+  if (s->norms) WEFT_TRY(made->make_norms(*s, staying).with_prefix("norms on a device: "));
+  made->first_ = staying.front();
+  DeviceCall direct = made->calls_[made->first_];
+  direct.direct = true;
+  WEFT_TRY(s->lane->prepare(direct));
+  *out = std::move(made);
+  return {};
+}
+
+Status ResidentBuckets::make_norms(const ReducerState& s, const std::vector<uint32_t>& staying) {
+  constexpr uint64_t kStretches = Norms::kPieceElements / kSquaresStretch;
+  uint64_t most = 0;  // pieces of a bucket
+  for (const uint32_t b : staying) {
+    uint64_t pieces = 0;
+    for (const uint32_t param : s.plan.buckets[b].params)
+      pieces += s.buckets->place(param).count / Norms::kPieceElements + 1;
+    most = std::max(most, pieces);
+  }
+  const int device = calls_[staying.front()].device;
+  // Each sum's kernels come after the ones before it: they share their parts.
+  const uint64_t parts = kStretches * sizeof(SquaresPart);
+  WEFT_TRY(s.comm->collectives().allocate_on_device(device, parts, &parts_));
+  std::byte* memory = nullptr;
+  WEFT_TRY(s.reach.accelerator->allocate_pinned(device, most * sizeof(Squares), &memory));
+  accelerator_ = s.reach.accelerator;
+  squares_ = reinterpret_cast<Squares*>(memory);
+  measured_bytes_ = parts + most * sizeof(Squares);
+  return {};
+}
+
+ResidentBuckets::~ResidentBuckets() {
+  // Freeing waits for the kernels that write it.
+  if (squares_ != nullptr) accelerator_->free_pinned(reinterpret_cast<std::byte*>(squares_));
+}
+
+}  // namespace weft
