@@ -349,7 +349,7 @@ Status Reducer::furnish(ReducerState* state, const Status& given, const Agreemen
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
   if (!state->lends) return {};
-  return PeerBuckets::make(*state->comm, state->plan, *state->buckets, deadline, &state->peers);
+  return PeerBuckets::make(agreement, state->plan, *state->buckets, &state->peers);
 }
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)

@@ -4,13 +4,15 @@
 
 #include "base/text.h"
 #include "core/context.h"
-#include "sync/agreement.h"
 #include "sync/reducer.h"
 
 namespace weft {
 
-Status PeerBuckets::make(Comm& comm, const Plan& plan, const Buckets& buckets, Deadline deadline,
+Status PeerBuckets::make(const Agreement& agreement, const Plan& plan, const Buckets& buckets,
                          std::unique_ptr<PeerBuckets>* peers) {
+  Comm& comm = agreement.comm;
+  // Lanes are open by now.
+  const Agreement again{comm, agreement.doing, agreement.deadline, agreement.lane};
   const auto count = static_cast<uint32_t>(plan.buckets.size());
   std::vector<uint64_t> bytes(count);
   ByteWriter mine;
@@ -28,14 +30,14 @@ Status PeerBuckets::make(Comm& comm, const Plan& plan, const Buckets& buckets, D
     mine.put(place);
   }
   const auto no_difference = [](int, ByteView, int, ByteView) { return std::string(); };
-  WEFT_TRY(agree_on(comm, local, {}, no_difference, deadline));
+  WEFT_TRY(agree_on(again, local, {}, no_difference));
   std::vector<Bytes> all;
-  WEFT_TRY(comm.agree(mine.bytes(), &all, deadline));
+  WEFT_TRY(comm.agree(mine.bytes(), &all, again.deadline, again.lane));
   std::unique_ptr<PeerBuckets> made(new PeerBuckets);
   made->buckets_ = count;
   Status found;
   comm.context().engine().locked([&] { found = made->find(comm, bytes, all); });
-  WEFT_TRY(agree_on(comm, found, {}, no_difference, deadline));
+  WEFT_TRY(agree_on(again, found, {}, no_difference));
   *peers = std::move(made);
   return {};
 }

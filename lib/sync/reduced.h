@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "core/comm.h"
+#include "sync/agreement.h"
 #include "sync/buckets.h"
 
 namespace weft {
@@ -18,7 +18,8 @@ class PeerBuckets {
  public:
   // Collective: every rank says where its buckets lie and finds those of the others, or none does.
   // kUnsupported where ranks do not reach each other's memory.
-  static Status make(Comm& comm, const Plan& plan, const Buckets& buckets, Deadline deadline,
+  // agreement: what is being made, by when, over which lane.
+  static Status make(const Agreement& agreement, const Plan& plan, const Buckets& buckets,
                      std::unique_ptr<PeerBuckets>* peers);
 
   // A rank's bucket. To be read while that rank lets it be.
