@@ -10,6 +10,7 @@ constexpr uint32_t kLeftColumns = 4;  // of the factor, for each time that the m
 constexpr uint32_t kDots = kLowRankDots;
 constexpr uint32_t kLeftRows = kLowRankLeftRows;
 constexpr uint32_t kProductRows = kLowRankProductRows;
+constexpr float kLargest = 3.40282347e38f;  // what is finite is at most that
 
 WEFT_KERNEL_CODE uint64_t ceil_of(uint64_t a, uint64_t b) {
   return (a + b - 1) / b;
@@ -98,7 +99,7 @@ WEFT_KERNEL_CODE void product(const Block& block, const LowRankArgs& args) {
       const uint64_t at = i * one.columns + j;
       if (one.product == LowRank::kResidual) {
         const float residual = one.matrix[at] - sum;
-        one.residual[at] = isfinite(residual) ? residual : 0.0f;
+        one.residual[at] = residual >= -kLargest && residual <= kLargest ? residual : 0.0f;
       } else {
         one.matrix[at] = sum;
       }
