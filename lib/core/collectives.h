@@ -190,8 +190,8 @@ struct CollectiveCounters {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  // Local: communicates nothing. All ranks open lanes with the same ids, each id once (twice where they overlap).
-  // Errors: kUnsupported when there are too many.
+  // Local: communicates nothing. All ranks open lanes with the same ids, each id once (twice where they
+  // overlap). Errors: kUnsupported when there are too many.
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
   // Of the transport below, if there is one (core/transport.h). With the drive lock held.
   virtual bool progress() { return false; }
