@@ -187,7 +187,8 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   }
   if (state_->sparse) state_->sparse->forget_fixed();
   state_->presence->next_window();
-  reduced_ = lent_ = false;
+  reduced_ = false;
+  lent_ = false;
   last_active_ = -1;  // ranks have other numbers
 }
 

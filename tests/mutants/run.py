@@ -37,8 +37,8 @@ def parse_arguments():
     parser.add_argument("--check", action="store_true", help="only look whether every mutant can be made")
     parser.add_argument("--ask-others", action="store_true", help="of a survivor, tell which other test would notice it")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time; default 2")
-    parser.add_argument("--patience", type=float, default=60,
-                        help="seconds in which no test case ends, after which a program hangs; default 60")
+    parser.add_argument("--timeout-multiplier", type=float, default=1.0,
+                        help="of the time in which a test case ends: the one that meson.build gives its program")
     return parser.parse_args()
 
 
@@ -60,7 +60,8 @@ def output_of(command, folder):
 
 
 def failed_case(program, report, patience, environment=None, case=None):
-    """What a test program says is wrong: the case, and how it ended; None if all is well.
+    """What a test program says is wrong: the case, and how it ended; None if all is well. It hangs if for `patience` seconds
+    no case begins or ends.
 
     The cases are those that it tells to tests/run.py (tests/support/main.cpp). With `case`, only that one runs.
     """
@@ -98,8 +99,11 @@ def failed_case(program, report, patience, environment=None, case=None):
 class Build:
     """A build folder of this tree. Threads: any."""
 
-    def __init__(self, folder, patience):
-        self.folder, self.patience = folder.resolve(), patience
+    def __init__(self, folder, timeout_multiplier):
+        self.folder = folder.resolve()
+        listing = subprocess.run(["meson", "introspect", "--tests", str(folder)], check=True, stdout=subprocess.PIPE)
+        self.patience = {Path(entry["cmd"][0]).name: entry["timeout"] * timeout_multiplier
+                         for entry in json.loads(listing.stdout)}
         self.overlays = self.folder / "mutants"
         self.lock = threading.Lock()
         self.made, self.commands, self.taken, self.sound = set(), {}, {}, {}
@@ -148,7 +152,7 @@ class Build:
         with self.lock:
             if (test, case) not in self.sound:
                 self.sound[test, case] = failed_case(self.folder / self.program(test), self.overlays / "sound.report",
-                                                     self.patience, case=case)
+                                                     self.patience[test], case=case)
             return self.sound[test, case]
 
 
@@ -218,7 +222,7 @@ class Overlay:
             complaint = self.link(self.build.program(test), program)
         if complaint:
             return "broken", f"it does not compile or link:\n{complaint}"
-        wrong = failed_case(program, self.folder / "report", self.build.patience, environment)
+        wrong = failed_case(program, self.folder / "report", self.build.patience[test], environment)
         if wrong is None:
             return "survived", test
         case, how = wrong
@@ -264,7 +268,7 @@ def main():
     chosen = choose(arguments)
     if arguments.list or arguments.check:
         return list_mutants(chosen)
-    build = Build(arguments.build, arguments.patience)
+    build = Build(arguments.build, arguments.timeout_multiplier)
 
     def one(choice):
         number, mutant = choice
