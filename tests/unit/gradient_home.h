@@ -8,7 +8,13 @@
 
 #include "reducer_rig.h"
 #ifdef WEFT_TEST_DEVICE_GRADIENTS
-#include "device_rig.h"
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include "runtime.h"
+#ifndef WEFT_TEST_REAL_CUDA
+#include "support/fake_cuda/fake_cuda.h"
+#endif
 #endif
 
 namespace weft::test {
@@ -21,7 +27,9 @@ inline std::shared_ptr<Accelerator> gradient_devices() {
     auto runtime = std::make_shared<cuda::Runtime>("");
 #else
     fake_cuda_setup(1, 1, 0);
-    auto runtime = std::make_shared<cuda::Runtime>(Device::fake_path());
+    Dl_info info{};
+    dladdr(reinterpret_cast<const void*>(&fake_cuda_setup), &info);
+    auto runtime = std::make_shared<cuda::Runtime>(info.dli_fname);
 #endif
     std::string detail;
     REQUIRE(runtime->probe(&detail).ok());
