@@ -17,7 +17,7 @@ class Staged final : public Collectives {
     std::unique_ptr<CollectiveLane> inner;
     WEFT_TRY(inner_->open_lane(key, &inner));
     auto made =
-        std::make_unique<coll::StagedLane>(std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
+        std::make_unique<coll::StagedLane>(key, std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
     if (inner_->executes(Coll::kAllToAllV)) made->send_blocks_as_they_are();
     *lane = std::move(made);
     return {};

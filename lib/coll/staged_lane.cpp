@@ -104,7 +104,7 @@ Status StagedLane::prepare(const DeviceCall& call) {
 void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
   if (args.device == nullptr) {
     staging_ = nullptr;
-    const uint64_t inner_slot = inner_slot_++;
+    const uint64_t inner_slot = next_slot();
     if (inner_slot == slot || args.whole != nullptr) return inner_->start(args, inner_slot);
     whole_ = {Descriptor::of(args), slot};
     args_ = args;
@@ -182,7 +182,7 @@ bool StagedLane::travel() {
     // A rank that has no src or dst gives none.
     part.src = shape_.in > 0 || args_.coll == Coll::kBroadcast ? memory : nullptr;
     part.dst = shape_.out > 0 || args_.coll == Coll::kBroadcast ? out_area(travelled_) : nullptr;
-    inner_->start(part, inner_slot_++);
+    inner_->start(part, next_slot());
     travels_ = true;
     return true;
   }

@@ -69,9 +69,10 @@ class Staging {
 
 class StagedLane final : public CollectiveLane {
  public:
-  StagedLane(std::unique_ptr<CollectiveLane> inner, std::shared_ptr<Arena> arena, int rank, int size,
-             uint64_t slot_bytes)
-      : inner_(std::move(inner)),
+  StagedLane(const LaneKey& key, std::unique_ptr<CollectiveLane> inner, std::shared_ptr<Arena> arena,
+             int rank, int size, uint64_t slot_bytes)
+      : key_(key),
+        inner_(std::move(inner)),
         arena_(std::move(arena)),
         rank_(rank),
         size_(size),
@@ -117,6 +118,9 @@ class StagedLane final : public CollectiveLane {
   std::byte* out_area(uint64_t chunk);
   void fail(const Status& status);
 
+  uint64_t next_slot() { return key_.twin + key_.twins * operations_++; }  // of inner_
+
+  const LaneKey key_;
   const std::unique_ptr<CollectiveLane> inner_;
   const std::shared_ptr<Arena> arena_;
   const int rank_;
@@ -124,7 +128,7 @@ class StagedLane final : public CollectiveLane {
   const uint64_t slot_bytes_;
   std::mutex mutex_;
   std::map<int, std::unique_ptr<Staging>> stagings_;  // by device; guarded by mutex_; entries stay
-  uint64_t inner_slot_ = 0;                           // operations of inner_
+  uint64_t operations_ = 0;                           // of inner_
   // Of the travelling chunk's blocks: counts of both lists, and offsets; empty: blocks are padded.
   std::vector<uint64_t> cut_;
   Blocks cut_blocks_;

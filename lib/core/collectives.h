@@ -127,6 +127,10 @@ struct LaneKey {
   uint32_t id =
       0;  // collective lanes: 0 is the user's, others are numbered as they are opened, equally on all ranks
   int peer = -1;  // send and receive lanes
+  // Of lanes that overlap: how many there are of this key, and which of them this is. One that numbers the
+  // operations below it by itself takes twin, twin + twins and so on.
+  uint32_t twins = 1;
+  uint32_t twin = 0;
 };
 
 // Threads: called with the engine's drive lock held (one thread at a time), except the destructor's caller,

@@ -63,9 +63,12 @@ Comm::~Comm() {
 Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes) {
   std::unique_ptr<CollectiveLane> impl;
   std::unique_ptr<CollectiveLane> second;
+  LaneKey twin = key;
+  twin.twins = overlapping ? 2 : 1;
   const auto open = [&] {
-    const Status opened = collectives_->open_lane(key, &impl);
-    return opened.ok() && overlapping ? collectives_->open_lane(key, &second) : opened;
+    const Status opened = collectives_->open_lane(twin, &impl);
+    twin.twin = 1;
+    return opened.ok() && overlapping ? collectives_->open_lane(twin, &second) : opened;
   };
   WEFT_TRY(context_->engine().locked(open));
   // Of the user's collectives some are programs.

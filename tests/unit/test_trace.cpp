@@ -317,7 +317,8 @@ TEST_CASE("the trace of a step shows the small collective of absences beside the
     const TraceEvent& map = travels[2];
     self.expect(map.bytes == sizeof(uint64_t), "a bit a parameter");
     self.expect(travels[1].bytes == 2000 && travels[3].bytes == 2000, "buckets");
-    self.expect(map.end_ns <= travels[3].begin_ns && travels[3].end_ns <= done[2].begin_ns,
+    self.expect(map.begin_ns <= travels[3].begin_ns && map.end_ns <= travels[3].end_ns &&
+                    travels[3].end_ns <= done[2].begin_ns,
                 "before the last bucket");
     self.expect(done[0].begin_ns < map.begin_ns, "behind the first");
     weft_param_info info{};
