@@ -106,7 +106,7 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
   } else {
     WEFT_TRY(c.accelerator_->within(
         c.device_, [&] { return c.check("memory on the device", nccl.mem_alloc(&block, size)); }));
-    const Status registered =
+    Status registered =
         c.call("registering memory", [&] { return nccl.comm_register(c.native(), block, size, &handle); });
     if (!registered.ok()) {
       free(*c.held_, static_cast<std::byte*>(block));
