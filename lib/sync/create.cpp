@@ -256,7 +256,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
 
 // Both are tried, so that those who share the hook's communicator keep the same numbers of lanes there too.
 Status open_lanes(ReducerState* s) {
-  const Status opened = s->comm->open_lane(&s->lane, true);
+  Status opened = s->comm->open_lane(&s->lane, true);
   if (s->hook->comm() == nullptr) return opened;
   const Status own = s->hook->comm()->open_lane(&s->hook_lane, true);
   WEFT_TRY(opened);
