@@ -65,6 +65,7 @@ static void without_the_last(const char* what) {
   int* const pids = calloc((size_t)size, sizeof *pids);
   MPI_Allgather(&pid, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
   told("before", sum(comm, size));
+  fflush(stdout); /* what a rank says counts though it is killed now */
   if (last) raise(strcmp(what, "killed") == 0 ? SIGKILL : SIGSTOP);
   const int64_t begun = now_ms();
   told(what, sum(comm, size));
@@ -159,7 +160,6 @@ int main(int argc, char* argv[]) {
   for (int i = 0; i < 4; i++) {
     if (strcmp(argv[1], names[i]) == 0) MPI_Init_thread(&argc, &argv, levels[i], &level);
   }
-  setvbuf(stdout, NULL, _IOLBF, 0); /* what a rank says counts though it is killed later */
   context_options.progress = strcmp(argv[2], "caller") == 0 ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD;
   context_options.module_path = getenv("MODULES");
   options.backend = "mpi";
