@@ -2,7 +2,7 @@
 #include <cmath>
 #include <map>
 
-#include "reducer_rig.h"
+#include "sharded_rig.h"
 #include "shm/backend.h"
 #include "sync/ownership.h"
 
@@ -10,22 +10,6 @@ using namespace weft;
 using namespace weft::test;
 
 namespace {
-
-constexpr uint64_t kWhole = WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE;
-
-std::vector<TestParam> params() {
-  std::vector<TestParam> out = mixed_params();
-  out.push_back({"large", {3'000, 7}});
-  return out;
-}
-
-std::vector<weft_slice> slices_of(Rank& self, Reducer& reducer, int rank) {
-  uint64_t count = 0;
-  self.expect(reducer.owned(rank, nullptr, &count), "how many slices");
-  std::vector<weft_slice> out(count);
-  self.expect(reducer.owned(rank, out.data(), &count), "slices");
-  return out;
-}
 
 // A rank's reducer with all flags that a test wants, and gradients in either mode.
 class Trainer {
