@@ -738,7 +738,8 @@ typedef struct weft_hook_table {
   weft_status (*replan)(void* user_data, uint64_t bucket_count, char* message);
   /* This rank has no data in this step: buffer is zero and stays unread; stages run all the same. */
   weft_status (*join)(void* user_data, const weft_bucket* bucket, char* message);
-  /* The communicator changed. */
+  /* The communicator changed. A failure is weft_reducer_rebind's on all ranks; a repeated call of that calls
+   * this again. */
   weft_status (*rebind)(void* user_data, int32_t rank, int32_t size, char* message);
   /* Write state: *size is the capacity in and the need out; buffer may be NULL to ask. */
   weft_status (*save)(void* user_data, void* buffer, uint64_t* size, char* message);
@@ -1005,11 +1006,14 @@ typedef struct weft_begin_options {
 #define WEFT_BEGIN_LOCAL UINT64_C(1)
 /* This rank has no data in this step: it contributes zeros and receives the results. (With gradients of
  * earlier local steps it contributes those, and counts as a rank with data.) No ready follows, finish at
- * once. Needs WEFT_REDUCER_UNEVEN. */
+ * once. Needs WEFT_REDUCER_UNEVEN; not with LOCAL or FIXED. */
 #define WEFT_BEGIN_NO_DATA UINT64_C(2)
-/* The program promises that the same parameters are absent from this step on all ranks: nothing is exchanged
- * about them, and buckets that are absent whole do not travel, if all ranks have data. A broken promise is
- * WEFT_ERR_MISMATCH where the collectives differ by it, else a wrong result. */
+/* The program promises that the same parameters are absent from this step on all ranks that have data:
+ * nothing is exchanged about them, and buckets that are absent whole do not travel. In a step in which a rank
+ * has no data (NO_DATA, or it has joined) they do, and with WEFT_REDUCER_ABSENT so does what is absent. With
+ * WEFT_REDUCER_UNEVEN all ranks with data give the flag or none does, else the step is WEFT_ERR_MISMATCH. A
+ * promise that is broken otherwise is WEFT_ERR_MISMATCH where the collectives differ by it, else a wrong
+ * result. */
 #define WEFT_BEGIN_FIXED UINT64_C(4)
 /* Note the order in which gradients become ready, for weft_reducer_replan. The first synchronised step does
  * so without it. */
@@ -1416,10 +1420,12 @@ WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* v
  * used, undo that or commit steps before you use them. What was accumulated in local steps and not retained
  * is dropped. Peak memory: the buckets stay; scratch_bytes and other_bytes (weft_reducer_stats) are needed
  * a second time during the call. Returns WEFT_ERR_ARG for a communicator of another context; WEFT_ERR_STATE
- * inside a step, or if a stage of its hook or a weft_reducer_ready has not returned; WEFT_ERR_MISMATCH if
- * the ranks bring different reducers; the communicator's failure, after which the reducer can be bound to a
- * further one. error may be NULL. Threads: one thread at a time per communicator, and no other call on the
- * reducer may be running but weft_reducer_query. Since 1.0 */
+ * inside a step, or if a stage of its hook or a weft_reducer_ready has not returned; its hook's failure;
+ * WEFT_ERR_MISMATCH if the ranks bring different reducers; the communicator's failure, after which the
+ * reducer can be bound to a further one. What one rank refuses is an error on all, which names that rank and
+ * quotes its reason; the communicator stays usable, and all may call again. error may be NULL. Threads: one
+ * thread at a time per communicator, and no other call on the reducer may be running but weft_reducer_query.
+ * Since 1.0 */
 WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error);
 
 /* Do the step that failed again without computing it again: sum what the ranks contributed, now over the
