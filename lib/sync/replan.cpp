@@ -23,8 +23,8 @@ struct PlanVote {
   static constexpr uint32_t kItself = 32;  // ... no: its begin has (WEFT_REDUCER_REPLAN)
   static constexpr uint32_t kNeeds = 64;   // ... with WEFT_PLANNER_FIRST_NEEDED, which models as well
   uint32_t flags = 0;
-  uint32_t reserved = 0;
-  uint64_t wish = 0;  // digest of what it asks for
+  uint32_t limits = 0;  // how many it names
+  uint64_t wish = 0;    // digest of what it asks for
 
   bool has(uint32_t flag) const { return (flags & flag) != 0; }
 };
@@ -79,15 +79,19 @@ uint64_t PlanRequest::digest() const {
 
 namespace {
 
-// The rank whose plan is taken.
-Status judge_votes(const std::vector<PlanVote>& votes, int* root) {
+// The rank whose plan is taken, and the lowest one that asks for it.
+Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   *root = -1;
-  int first = -1;
+  int& first = *asks = -1;
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {
       return Status::error(Code::kMismatch, cat("rank ", rank, " cannot re-plan: see its error"),
                            Evidence::kReport)
+          .with_ranks({rank});
+    }
+    if (votes[r].limits > kMaxLimits) {
+      return Status::error(Code::kMismatch, cat("rank ", rank, " names ", votes[r].limits, " bucket limits"))
           .with_ranks({rank});
     }
     if (*root < 0 && votes[r].has(PlanVote::kKnows)) *root = rank;
@@ -116,10 +120,11 @@ CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
   return args;
 }
 
-CollectiveArgs send_plan(std::vector<uint32_t>* words, int root) {
+template <class Word>
+CollectiveArgs send(std::vector<Word>* words, int root) {
   CollectiveArgs args;
   args.coll = Coll::kBroadcast;
-  args.dtype = Dtype::kU32;
+  args.dtype = sizeof(Word) == 8 ? Dtype::kU64 : Dtype::kU32;
   args.count = words->size();
   args.peer = root;
   args.src = args.dst = reinterpret_cast<std::byte*>(words->data());
@@ -177,6 +182,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   if (request != nullptr) {
     mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
     mine.wish = request->digest();
+    mine.limits = static_cast<uint32_t>(request->limits.size());
   }
   if (!by_order) mine.flags |= PlanVote::kBrings;
   if (request != nullptr && request->by_model) mine.flags |= PlanVote::kModels;
@@ -186,8 +192,8 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
   WEFT_TRY(given);
-  int root = -1;
-  const Status judged = judge_votes(votes, &root);
+  int root = -1, asks = -1;
+  const Status judged = judge_votes(votes, &root, &asks);
   const auto anyone = [&](uint32_t flag) {
     return std::any_of(votes.begin(), votes.end(), [&](const PlanVote& vote) { return vote.has(flag); });
   };
@@ -195,6 +201,13 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
   WEFT_TRY(judged);
 
+  // Also for ranks that have joined, whose order may be the one that is taken.
+  std::vector<uint64_t> limits = s.limits;
+  if (const uint32_t named = asks >= 0 ? votes[static_cast<size_t>(asks)].limits : 0; named > 0) {
+    limits.assign(named, 0);
+    if (asks == s.comm->rank()) limits = request->limits;
+    WEFT_TRY(s.comm->run(s.lane, send(&limits, asks), deadline));
+  }
   std::unique_ptr<Survey> surveyed;
   if (anyone(PlanVote::kModels)) {
     const Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline,
@@ -205,9 +218,6 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   }
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (root == s.comm->rank()) {
-    // A rank that has joined knows the order, and not the limits that the others ask for: those in use.
-    const std::vector<uint64_t> limits =
-        request != nullptr && !request->limits.empty() ? request->limits : s.limits;
     Plan plan;
     if (!by_order) {
       WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
@@ -220,7 +230,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     if (by_order && s.own_whole) plan = grouped_by_owner(s.manifest, plan, s.comm->size());
     plan.pack(&words);
   }
-  WEFT_TRY(s.comm->run(s.lane, send_plan(&words, root), deadline));
+  WEFT_TRY(s.comm->run(s.lane, send(&words, root), deadline));
   Plan plan;
   Status usable = Plan::unpack(s.manifest, words, &plan);
   if (!usable.ok()) {
@@ -229,11 +239,16 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   }
   const std::shared_ptr<Comm> comm = s.comm;  // s goes
   Status moved;
+  s.limits.swap(limits);  // in use, from now on
   if (plan == s.plan) {
     s.plan.take_limits(plan);
+    const uint64_t other_bytes = heap_bytes();
+    const std::lock_guard lock(mutex_);
+    other_bytes_ = other_bytes;
   } else {
     moved = move_to(std::move(plan), deadline);
   }
+  if (!moved.ok()) state_->limits.swap(limits);
   if (!moved.ok() && (!by_itself || comm->failed())) return moved;
   replanned_ = true;
   if (moved.ok()) return {};

@@ -1,6 +1,7 @@
 // lib/sync/relayout: ranges change places within their memory; and re-plans that do so.
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "reducer_rig.h"
@@ -271,6 +272,68 @@ TEST_CASE("of ranks that noted different orders the lowest one's wins, if it had
         self.expect(reducer->bucket(b, &info, &param, 1), "bucket");
         self.expect(param == orders[data_on_0 ? 0 : 1][b], cat("bucket ", b, " has parameter ", param));
       }
+    }));
+  }
+}
+
+TEST_CASE(
+    "limits that a re-plan names are in use from then on, also where a rank that has joined knows the "
+    "order") {
+  const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
+  for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
+    check(run_threads(3, [&](Rank& self) {
+      std::unique_ptr<Reducer> reducer;
+      const RigOptions rig = {.limits = {300}, .flags = WEFT_REDUCER_REPLAN | uneven};
+      self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+      if (!reducer) return;
+      Gradients gradients(model);
+      const auto step = [&](uint64_t flags) {
+        weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+        begin.flags = flags;
+        self.expect(reducer->begin(&begin), "begin");
+        for (const size_t i : {size_t{2}, size_t{0}, size_t{3}, size_t{1}}) {
+          self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+        }
+        self.expect(reducer->finish({}), "finish");
+      };
+      const auto replan = [&](const std::vector<uint64_t>& limits) {
+        weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+        options.bucket_limits = limits.data();
+        options.bucket_limit_count = static_cast<uint32_t>(limits.size());
+        return reducer->replan(options, {});
+      };
+      const auto look = [&](uint32_t buckets, const std::vector<uint64_t>& limits, uint64_t generation,
+                            const char* when) {
+        weft_reducer_stats stats{};
+        reducer->query(&stats);
+        const auto said =
+            nlohmann::json::parse(reducer->report())["reducer"]["bucket_limits"].get<std::vector<uint64_t>>();
+        self.expect(reducer->bucket_count() == buckets && stats.plan_generation == generation,
+                    cat(when, ": ", reducer->bucket_count(), " buckets, generation ", stats.plan_generation));
+        self.expect(said == limits, cat(when, ": the limits are [", list_text(said), "]"));
+      };
+      step(0);
+      look(2, {300}, 0, "as created");
+      // Rank 0, whose order wins, has no more data, and has not been asked for limits.
+      if (uneven != 0 && self.rank == 0) {
+        weft_join_result joined{};
+        self.expect(reducer->join({}, &joined), "join");
+        return look(3, {100, 200}, 2, "when all have joined");
+      }
+      const Status refused = replan({self.rank == 1 ? uint64_t{0} : uint64_t{100}});
+      self.expect(refused.code() == Code::kMismatch, refused.text());
+      look(2, {300}, 0, "after a re-plan that was refused");
+      self.expect(replan({0}), "replan");
+      look(4, {0}, 1, "after a re-plan");
+      step(WEFT_BEGIN_RECORD);
+      look(4, {0}, 1, "a begin does not re-plan once more");
+      self.expect(replan({}), "replan without limits");
+      look(4, {0}, 1, "after a re-plan that names none");
+      self.expect(replan({100, 200}), "replan");
+      self.expect(replan({}), "replan without limits");
+      look(3, {100, 200}, 2, "after one that names two");
+      weft_join_result joined{};
+      if (uneven != 0) self.expect(reducer->join({}, &joined), "join");
     }));
   }
 }
