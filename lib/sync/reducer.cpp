@@ -10,6 +10,11 @@
 #include "sync/host_stream.h"
 
 namespace weft {
+namespace {
+
+constexpr int64_t kSealMs = 2000;  // for a piece of a result that is being copied into its gradient
+
+}  // namespace
 
 Status Reducer::grad_view(uint64_t param, void** view) {
   *view = nullptr;
@@ -204,10 +209,12 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     return context.engine().wait(over, give_up, helper);
   };
   if (!wait()) {
-    step_->seal();
-    s.comm->fail(Status::error(Code::kTimeout,
-                               cat("rank ", s.comm->rank(), ", ", step_text(),
-                                   ": the progress thread or hook '", s.hook->name(), "' is stuck"),
+    const bool sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
+    const std::string stuck = sealed ? cat(": the progress thread or hook '", s.hook->name(), "' is stuck")
+                                     : std::string(
+                                           ": a copy of results into gradients has not returned, and "
+                                           "may still write them");
+    s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), stuck),
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }

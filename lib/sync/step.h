@@ -51,14 +51,8 @@ class Step final : public Task, public FlightSource {
   // What finish wants, where gradients have norms: once a step, after prepare.
   void tell(const FinishRecord& record);
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
-  // goes on when it returns after all.
-  void seal() {
-    {
-      const std::lock_guard lock(copy_mutex_);
-      sealed_ = true;
-    }
-    release();
-  }
+  // goes on when it returns after all. False if the piece that is being written is not done by the deadline.
+  bool seal(Deadline deadline);
   // In a step that may still run: when the bucket's result was in the gradients, of the clock. done() says
   // whether it was. Any thread.
   uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
@@ -276,8 +270,8 @@ class Step final : public Task, public FlightSource {
   std::atomic<uint64_t> committed_{0};
 
   bool active_ = false;
-  std::mutex copy_mutex_;  // held while gradients are written
-  bool sealed_ = false;    // guarded by copy_mutex_
+  std::mutex copy_mutex_;            // held while gradients are written, a piece at a time
+  std::atomic<bool> sealed_{false};  // no further piece
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
   // Of the bucket that is launched next: its elements, first as they are kept, then as they are converted.

@@ -75,6 +75,16 @@ double Step::factor_of(uint32_t bucket) const {
   return in_place(bucket) ? 1.0 : factor();
 }
 
+bool Step::seal(Deadline deadline) {
+  sealed_.store(true);
+  // Nobody takes the lock for long, but who writes to memory that does not answer.
+  std::unique_lock lock(copy_mutex_, std::defer_lock);
+  const bool sealed = engine_.wait([&] { return lock.try_lock(); }, deadline);
+  if (sealed) lock.unlock();
+  release();
+  return sealed;
+}
+
 // The views get their type back, a piece at a time. True when that is done.
 bool Step::restore(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];

@@ -63,6 +63,18 @@ void held_copy(const CopyArgs& args) {
   host_ops().copy(args);
 }
 
+// Memory that does not answer while copies are held.
+std::atomic<const std::byte*> mute{nullptr};
+std::atomic<bool> gave_up{false};
+
+void copy_into_mute(const CopyArgs& args) {
+  if (args.dst == mute) {
+    copy_entered = true;
+    if (!wait_for([] { return !copy_held; })) gave_up = true;
+  }
+  host_ops().copy(args);
+}
+
 // The first copy of two stops in its middle until the second is over, or has been kept from beginning.
 std::atomic<bool> halving{false};
 std::atomic<int> copies{0};
@@ -238,6 +250,38 @@ TEST_CASE("of a step that finish has given up nothing is said that the engine ma
   CHECK(!reducer->report().empty());
   release = true;
   busy.join();
+}
+
+TEST_CASE("finish does not wait for a result that is being copied into memory which does not answer") {
+  DeviceOps ops = host_ops();
+  ops.copy = copy_into_mute;
+  Alone alone(ops);
+  const Model model({{"a", {4}}, {"b", {4}}});
+  std::unique_ptr<Reducer> reducer;
+  REQUIRE(
+      make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 100}).ok());
+  Gradients gradients(model);
+  gradients.fill(1, 0);
+  mute = gradients[1];  // of the bucket that is launched first
+  copy_held = true;
+  copy_entered = gave_up = false;
+  REQUIRE(reducer->begin(nullptr).ok());
+  REQUIRE(ready_all(*reducer, pointers(gradients), 1).ok());
+  CHECK(wait_for([] { return copy_entered.load(); }));  // on the progress thread, not on this one
+  const Status finished = reducer->finish({});
+  CHECK(!gave_up);
+  copy_held = false;
+  INFO(finished.text());
+  CHECK(finished.code() == Code::kTimeout);
+  CHECK(has(finished.text(), "0 of 2 buckets reduced"));
+  CHECK(has(finished.text(), "a copy of results into gradients has not returned, and may still write them"));
+  weft_bucket_info info{};
+  for (const uint32_t bucket : {0u, 1u}) {
+    CHECK(reducer->bucket(bucket, &info, nullptr, 0).ok());
+    CHECK(info.done_ns == 0);
+  }
+  reducer.reset();
+  mute = nullptr;
 }
 
 TEST_CASE(
