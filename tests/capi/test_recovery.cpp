@@ -1,5 +1,6 @@
 // Shrink, rebind and retry among ranks that are threads: what processes do in tests/fault, where the thread
 // sanitizer can see it.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -105,6 +106,106 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
       CHECK(findings.wrong == 0);
     }
   }
+}
+
+namespace {
+
+// The mean of both parameters is this, read where the owners have it; the ranks that own pieces.
+int read_results(Findings& findings, weft_reducer* reducer, float mean) {
+  uint64_t owners = 0;
+  for (uint64_t p = 0; p < 2; p++) {
+    weft_reduced_piece pieces[3] = {};
+    uint64_t count = 3, next = 0;
+    findings.expect(weft_reducer_reduced_view(reducer, p, pieces, &count) == WEFT_OK);
+    for (uint64_t k = 0; k < count && k < 3; k++) {
+      findings.expect(pieces[k].offset == next);
+      const auto* const data = static_cast<const float*>(pieces[k].data);
+      findings.expect(std::count(data, data + pieces[k].count, mean) ==
+                      static_cast<ptrdiff_t>(pieces[k].count));
+      next += pieces[k].count;
+      owners |= uint64_t{1} << pieces[k].owner;
+    }
+    findings.expect(next == kCount);
+  }
+  return static_cast<int>(owners);
+}
+
+}  // namespace
+
+TEST_CASE("reduced views end with a rebind, and are those of the survivors after it") {
+  Findings findings;
+  std::atomic<int> begun{0};  // by those who stay, the step that fails
+  const std::string error = weft_test::run("shm", 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const char* const names[] = {"a", "b"};
+    weft_param params[2] = {};
+    for (int p = 0; p < 2; p++) {
+      params[p] = {sizeof(weft_param), names[p], WEFT_DTYPE_F32, 1, &kCount, nullptr, 0, 0, 0};
+    }
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params;
+    options.param_count = 2;
+    options.mode = WEFT_GRADIENT_VIEW;
+    options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS;
+    weft_reducer* reducer = nullptr;
+    findings.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK);
+    if (reducer == nullptr) return;
+    const auto mine = static_cast<float>(1 << r.rank);
+    const auto one_step = [&](float value, std::atomic<int>* count) {
+      const weft_status status = weft_reducer_begin(reducer, nullptr);
+      if (status != WEFT_OK) return status;
+      for (uint64_t p = 0; p < 2; p++) {
+        void* view = nullptr;
+        findings.expect(weft_reducer_grad_view(reducer, p, &view) == WEFT_OK);
+        std::fill_n(static_cast<float*>(view), kCount, value);
+      }
+      if (count != nullptr) (*count)++;
+      for (uint64_t p = 0; p < 2; p++) weft_reducer_ready(reducer, p, nullptr, nullptr);
+      return weft_reducer_finish(reducer, nullptr);
+    };
+    const auto gone = [&] {
+      uint64_t count = 0;
+      return weft_reducer_reduced_view(reducer, 0, nullptr, &count) == WEFT_ERR_STATE;
+    };
+    findings.expect(one_step(mine * 3, nullptr) == WEFT_OK);
+    findings.expect(read_results(findings, reducer, 7) == 7);
+    if (r.rank == 1) {
+      weft_reducer_begin(reducer, nullptr);
+      while (begun != 2) std::this_thread::yield();
+      weft_reducer_destroy(&reducer);
+      return;
+    }
+    findings.expect(one_step(mine, &begun) != WEFT_OK);
+    findings.expect(gone());
+    weft_comm* next = nullptr;
+    weft_error details = WEFT_ERROR_INIT;
+    findings.expect(weft_comm_shrink(r.comm, nullptr, &next, &details) == WEFT_OK);
+    if (next == nullptr) return;
+    findings.expect(weft_reducer_rebind(reducer, next, &details) == WEFT_OK);
+    weft_comm_destroy(&r.comm);
+    r.comm = next;
+    findings.expect(gone());
+    for (int i = 0; i < 2; i++) {
+      findings.expect(one_step(mine * 2, nullptr) == WEFT_OK);
+      findings.expect(read_results(findings, reducer, 5) == 3);  // owners have new numbers
+    }
+    findings.expect(weft_reducer_rebind(reducer, r.comm, &details) == WEFT_OK);
+    findings.expect(gone());
+    findings.expect(one_step(mine * 2, nullptr) == WEFT_OK);
+    // Over memory that is not the first one's there are no views: the reducer stays where it is.
+    weft_comm* other = nullptr;
+    findings.expect(weft_comm_split(r.comm, 0, 0, &other, &details) == WEFT_OK);
+    if (other != nullptr) {
+      findings.expect(weft_reducer_rebind(reducer, other, &details) == WEFT_ERR_UNSUPPORTED);
+      findings.expect(std::string(details.text).find("shrunk from its first one") != std::string::npos);
+    }
+    findings.expect(one_step(mine * 4, nullptr) == WEFT_OK);
+    findings.expect(read_results(findings, reducer, 10) == 3);
+    findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
+    weft_comm_destroy(&other);
+  });
+  INFO(error);
+  CHECK(error.empty());
+  CHECK(findings.wrong == 0);
 }
 
 TEST_CASE("who does not call shrink is named by its rank in the communicator that is shrunk") {

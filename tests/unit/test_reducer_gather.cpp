@@ -268,6 +268,39 @@ TEST_CASE("a refused gather is named on all ranks by the next call that they mak
   }
 }
 
+TEST_CASE(
+    "a rank that waits for a value while another one begins the next step is told so, and so is that one") {
+  const Model model(params());
+  for (const bool over_shm : {false, true}) {
+    for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
+      RanksOptions options;
+      if (over_shm) options.backend = &shm::backend();
+      check(run_threads(
+          3,
+          [&](Rank& self) {
+            Values values(model);
+            std::unique_ptr<Reducer> reducer;
+            self.expect(make_with_values(self, values.params, kWhole | uneven, 1000, &reducer), "create");
+            if (!reducer) return;
+            Gradients gradients(model);
+            gradients.fill(1, self.rank);
+            self.expect(step_of(*reducer, gradients), "step");
+            values.update(self, model, *reducer, 1);
+            const std::vector<Bytes> before = values.memory.memory();
+            const Status differs =
+                self.rank == 1 ? reducer->wait_param(0, 30'000) : step_of(*reducer, gradients);
+            self.expect(differs.code() == Code::kMismatch,
+                        cat(code_name(differs.code()), " ", differs.text()));
+            self.expect(has(differs.text(), "rank 1 ") && has(differs.text(), "gather") &&
+                            has(differs.text(), "step"),
+                        differs.text());
+            self.expect(values.memory.memory() == before, "values are touched");
+          },
+          options));
+    }
+  }
+}
+
 TEST_CASE("a rank that has joined stays inside join when a gather is refused") {
   const Model model(params());
   check(run_threads(2, [&](Rank& self) {

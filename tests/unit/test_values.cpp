@@ -247,6 +247,10 @@ TEST_CASE("a broadcast that cannot be is an error on all ranks before anything m
             "root is 0 on rank 0 and 2 on rank 2");
     refused(how(0, self.rank == 2 ? 64 : 32, 0, WEFT_BROADCAST_STATE), -1,
             "chunk_bytes is 32 on rank 0 and 64 on rank 2");
+    refused(how(0, self.rank == 2 ? 64 : 0, 0, WEFT_BROADCAST_STATE), -1,
+            cat("chunk_bytes is ", 250 << 20, " on rank 0 and 64 on rank 2"));
+    refused(how(0, 0, self.rank == 2 ? 5 : 0, WEFT_BROADCAST_STATE), -1,
+            "in_flight is 2 on rank 0 and 5 on rank 2");
     refused(how(self.rank == 2 ? 7 : 0, 0, 0, WEFT_BROADCAST_STATE), 2,
             self.rank == 2 ? "root 7 of 3 ranks" : "rank 2 cannot broadcast: see its error");
     const Status never = reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE), {});
