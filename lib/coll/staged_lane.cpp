@@ -8,6 +8,15 @@
 #include "core/arena.h"
 
 namespace weft::coll {
+namespace {
+
+// Whether a buffer of the collective's (`in`: what is given) has a block of each rank, or this rank's alone.
+bool has_all(Coll coll, bool in) {
+  const Coll kind = even(coll);
+  return kind == Coll::kAllToAll || in == (kind == Coll::kReduceScatter || kind == Coll::kScatter);
+}
+
+}  // namespace
 
 StagedShape staged_shape(const CollectiveArgs& args, int rank, int size) {
   const bool root = rank == args.peer;
@@ -212,8 +221,8 @@ StagedLane::Extent StagedLane::extent(uint64_t chunk, uint64_t block, bool in) c
   const uint64_t done = chunk * chunk_;
   if (args_.blocks == nullptr) return {block * count_ + done, clipped(chunk, count_)};
   const BlockList& list = in ? args_.blocks->from : args_.blocks->to;
-  // A buffer of one block alone has this rank's, at its beginning.
-  const bool all = (in ? shape_.in : shape_.out) == size_;
+  // A buffer of one block alone has it at its beginning.
+  const bool all = has_all(args_.coll, in);
   const int rank = all ? static_cast<int>(block) : rank_;
   return {(all ? list.offset(rank) : 0) + done, clipped(chunk, list.count(rank))};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/text.h"
 #include "blocks.h"
@@ -209,7 +210,13 @@ void prepare_exact(Case& c, int size, Random& random) {
 
 namespace {
 
-// As attempt, of blocks of different sizes, in host memory: tests/capi/test_cuda_blocks.cpp has devices.
+// The row's buffers lie on devices.
+bool on_device(const Case& c, Rank& self) {
+  return self.comm->context().accelerator() != nullptr &&
+         check_capability({c.coll, c.dtype, c.op, kCudaDevices}).ok();
+}
+
+// As attempt, of blocks of different sizes.
 Status attempt_blocks(const Case& c, Rank& self) {
   const Bytes& source = c.sources[index(self.rank)];
   const Bytes& expected = c.expected[index(self.rank)];
@@ -232,9 +239,19 @@ Status attempt_blocks(const Case& c, Rank& self) {
   args.src = give.none ? nullptr : src;
   args.dst = take.none ? nullptr : dst;
   give.put(source, src, element);
-  const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, give.list(), take.list(),
-                                &args);
-  Status status = self.run(args);
+  // Its program keeps where the buffers are: it is made when they are where they will be.
+  std::optional<coll::VariableCall> call;
+  const auto complete = [&](CollectiveArgs* known) {
+    call.emplace(self.comm->collectives(), self.rank, self.size, give.list(), take.list(), known,
+                 known->device != nullptr);
+  };
+  Status status;
+  if (on_device(c, self)) {
+    status = run_on_device(self, args, {from.whole(), to.whole()}, complete);
+  } else {
+    complete(&args);
+    status = self.run(args);
+  }
   if (status.ok() && !take.none) compare(c, self, take.get(dst, element).data(), expected);
   self.expect(from.guard_intact() && to.guard_intact(), c.text() + ": wrote beyond a buffer");
   self.expect(shared || give.get(src, element) == source, c.text() + ": the source has changed");
@@ -267,9 +284,7 @@ Status attempt(const Case& c, Rank& self) {
   // In place, src may lie within the buffer.
   const size_t at = args.src == nullptr ? 0 : static_cast<size_t>(args.src - from.data());
   if (!source.empty()) std::memcpy(from.data() + at, source.data(), source.size());
-  const bool on_device = self.comm->context().accelerator() != nullptr &&
-                         check_capability({c.coll, c.dtype, c.op, kCudaDevices}).ok();
-  Status status = on_device ? run_on_device(self, args, {from.whole(), to.whole()}) : self.run(args);
+  Status status = on_device(c, self) ? run_on_device(self, args, {from.whole(), to.whole()}) : self.run(args);
   if (status.ok() && args.dst != nullptr) compare(c, self, args.dst, expected);
   self.expect(from.guard_intact() && to.guard_intact(), c.text() + ": wrote beyond a buffer");
   const bool kept = shared || source.empty() || std::memcmp(from.data(), source.data(), source.size()) == 0;

@@ -126,10 +126,12 @@ std::string device_problems() {
 }
 #endif
 
-Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers) {
+Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers,
+                     const std::function<void(CollectiveArgs*)>& complete) {
   DeviceOperation operation(self, args, buffers);
+  if (complete) complete(&operation.args());
   std::shared_ptr<Lane> lane;
-  WEFT_TRY(self.comm->lane_for(args, &lane));
+  WEFT_TRY(self.comm->lane_for(operation.args(), &lane));
   WEFT_TRY(operation.prepare(*lane));
   Status status = self.run(operation.args());
   operation.fetch();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +40,7 @@ class DeviceOperation {
 
   // Before it is submitted to the lane.
   Status prepare(Lane& lane);
-  const CollectiveArgs& args() const { return args_; }
+  CollectiveArgs& args() { return args_; }
   // After it is over.
   void fetch();
 
@@ -51,8 +52,9 @@ class DeviceOperation {
   DeviceCall call_;
 };
 
-// Run it on device memory.
-Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers);
+// Run it on device memory. complete: adds what needs the device's addresses.
+Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers,
+                     const std::function<void(CollectiveArgs*)>& complete = {});
 
 // Run it where the row's buffers lie.
 Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
