@@ -92,6 +92,55 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a capture that the program has under way is not spoilt by Weft's work beside it") {
+  for (const std::string backend : kBackends) {
+    INFO(backend);
+    const FakeCuda fake(1, 5);
+    Notes notes;
+    std::atomic<int> arrived[4] = {};
+    const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      constexpr size_t kCount = 70'000;
+      const auto meet = [&](std::atomic<int>& here) {
+        here++;
+        while (here < 2) std::this_thread::yield();
+      };
+      const Stream stream, captured;
+      DeviceBuffer<int32_t> buffer(kCount), other(16);
+      const weft_coll_options options = on(stream);
+      buffer.write(stream, [&](size_t i) { return static_cast<int32_t>(i) + r.rank; });
+      other.write(stream, [](size_t) { return 7; });
+      cudaStreamSynchronize(stream.get());
+      meet(arrived[0]);
+      // In the mode that forbids all threads what might wait for the device.
+      if (r.rank == 0) {
+        cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal);
+        other.write(captured, [](size_t) { return 9; });
+      }
+      meet(arrived[1]);
+      // The first call: it allocates, pins, and makes streams and events.
+      for (int round = 0; round < 2; round++) {
+        const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32,
+                                                   WEFT_OP_SUM, &options, nullptr);
+        notes.expect(status == WEFT_OK, error_of(r.comm));
+      }
+      meet(arrived[2]);
+      if (r.rank == 0) {
+        cudaGraph_t graph = nullptr;
+        notes.expect(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess, "the capture is spoilt");
+        if (graph != nullptr) cudaGraphDestroy(graph);
+      }
+      meet(arrived[3]);
+      notes.expect(other.read(stream) == std::vector<int32_t>(16, 7), "what was captured has run");
+      const std::vector<int32_t> got = buffer.read(stream);
+      size_t wrong = 0;
+      for (size_t i = 0; i < kCount; i++) wrong += got[i] != 2 * (2 * static_cast<int32_t>(i) + 1);
+      notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+    });
+    CHECK(error == "");
+    notes.check();
+  }
+}
+
 TEST_CASE("every collective takes CUDA buffers") {
   for (const std::string backend : kBackends) {
     INFO(backend);

@@ -204,7 +204,8 @@ TEST_CASE("streams that are captured, or of a device that is not theirs, are ref
     cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal);
     f.expect(reduce(stream.view()) == WEFT_ERR_UNSUPPORTED);
     f.expect(error_of(r.comm).find("is being captured into a graph") != std::string::npos);
-    cudaStreamEndCapture(stream.get(), &graph);
+    f.expect(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess);
+    cudaGraphDestroy(graph);
     f.expect(reduce(stream.view()) == WEFT_OK);
     for (const int32_t device : {-1, 0, 2}) {
       weft_stream wrong = *stream.view();

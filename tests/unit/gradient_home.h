@@ -49,10 +49,11 @@ class OnDevice {
       offsets.push_back(bytes);
       bytes += gradient.size();
     }
-    good_ = cudaSetDevice(0) == cudaSuccess && cudaMalloc(&memory_, bytes) == cudaSuccess;
-    for (size_t i = 0; good_ && i < host_.size(); i++) {
+    status_ = check("cudaSetDevice", cudaSetDevice(0));
+    if (status_.ok()) status_ = check("cudaMalloc", cudaMalloc(&memory_, bytes));
+    for (size_t i = 0; status_.ok() && i < host_.size(); i++) {
       places_.push_back(static_cast<std::byte*>(memory_) + offsets[i]);
-      good_ = cudaMemcpy(places_[i], host_[i].data(), host_[i].size(), cudaMemcpyHostToDevice) == cudaSuccess;
+      status_ = copy(i, places_[i], host_[i].data(), cudaMemcpyHostToDevice);
     }
   }
   ~OnDevice() { cudaFree(memory_); }
@@ -60,24 +61,31 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
   Status ready(Reducer& reducer, uint64_t seed) const {
-    if (!good_) return Status::error(Code::kSystem, "no gradients on the device");
+    WEFT_TRY(status_);
     const weft_stream usual = {sizeof usual, WEFT_DEVICE_CUDA, 0, nullptr};
     return ready_all(reducer, places_, seed, 1, &usual);
   }
   Status fetch() {
-    for (size_t i = 0; i < host_.size(); i++) {
-      if (cudaMemcpy(host_[i].data(), places_[i], host_[i].size(), cudaMemcpyDeviceToHost) != cudaSuccess)
-        return Status::error(Code::kSystem, "the gradients do not come back");
-    }
+    for (size_t i = 0; i < host_.size(); i++)
+      WEFT_TRY(copy(i, host_[i].data(), places_[i], cudaMemcpyDeviceToHost));
     return {};
   }
 
  private:
+  static Status check(const std::string& call, cudaError_t error) {
+    if (error == cudaSuccess) return {};
+    return Status::error(Code::kSystem, cat(call, ": ", cudaGetErrorString(error)));
+  }
+  Status copy(size_t i, void* to, const void* from, cudaMemcpyKind kind) const {
+    const uint64_t size = host_[i].size();
+    return check(cat("cudaMemcpy of gradient ", i, ", ", size, " bytes"), cudaMemcpy(to, from, size, kind));
+  }
+
   static constexpr size_t kAlignment = 256;
   std::vector<Bytes>& host_;
   std::vector<std::byte*> places_;
   void* memory_ = nullptr;
-  bool good_ = false;
+  Status status_;
 };
 
 // A step in which all gradients become ready, in some order.

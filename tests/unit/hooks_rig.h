@@ -102,6 +102,7 @@ inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b
 inline bool replicas_identical(const Results& results) {
   for (const auto& step : results) {
     for (const auto& rank : step) {
+      if (rank.size() != step[0].size()) return false;  // one failed
       for (size_t i = 0; i < rank.size(); i++) {
         if (!same_bits(rank[i], step[0][i])) return false;
       }
@@ -113,6 +114,7 @@ inline bool replicas_identical(const Results& results) {
 inline bool same_results(const Results& a, const Results& b) {
   for (size_t s = 0; s < a.size(); s++) {
     for (size_t r = 0; r < a[s].size(); r++) {
+      if (a[s][r].size() != b[s][r].size()) return false;
       for (size_t i = 0; i < a[s][r].size(); i++) {
         if (!same_bits(a[s][r][i], b[s][r][i])) return false;
       }

@@ -374,7 +374,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
   }
 }
 
-TEST_CASE("over 100,000 steps what codes have not sent stays bounded") {
+TEST_CASE("over 100,000 steps what codes have not sent stays bounded", "[host]") {
   constexpr size_t kCount = 33;
   std::vector<float> base[2], more[2];
   for (int r = 0; r < 2; r++) {

@@ -24,6 +24,7 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   if (pointer == nullptr) return cudaErrorInvalidValue;
   *pointer = nullptr;
   if (size == 0) return cudaSuccess;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   // A page that nobody may touch lies behind every block.
   void* const base = mmap(nullptr, pages(size) + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
@@ -48,11 +49,12 @@ cudaError_t release(Kind kind, void* pointer, const char* call) {
   State& s = state();
   std::unique_lock lock(s.mutex);
   if (pointer == nullptr) return cudaSuccess;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   Block* const block = find_block(pointer);
   const bool managed = block != nullptr && kind == Kind::kDevice && block->kind == Kind::kManaged;
   if (block == nullptr || block->base != pointer || (block->kind != kind && !managed)) {
     problem(std::string(call) + " of what is no " + name(kind));
-    return cudaErrorInvalidValue;
+    return kind == Kind::kRegistered ? cudaErrorHostMemoryNotRegistered : cudaErrorInvalidValue;
   }
   if (block->freed) {
     problem(std::string(call) + ": freed twice");
@@ -137,6 +139,7 @@ cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned int /*flags*/)
   const std::lock_guard lock(s.mutex);
   if (const cudaError_t error = failure("cudaHostRegister"); error != cudaSuccess) return error;
   if (pointer == nullptr || size == 0) return cudaErrorInvalidValue;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   auto* const base = static_cast<std::byte*>(pointer);
   if (find_block(base) != nullptr || find_block(base + size - 1) != nullptr)
     return cudaErrorHostMemoryAlreadyRegistered;
@@ -185,12 +188,14 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t size, cudaMemcpyK
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
   State& s = state();
   std::unique_lock lock(s.mutex);
-  if (!matches(kind, dst, src)) return cudaErrorInvalidValue;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;  // nothing may lie nowhere
   const auto stream = find_stream(nullptr, "cudaMemcpy");
   enqueue(stream, {});
   const uint64_t number = stream->enqueued;
   if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return stream->completed >= number; }))
     return cudaErrorLaunchTimeout;
+  if (size == 0) return cudaSuccess;
   const auto place = [&](const void* pointer) {
     return find_block(pointer) == nullptr ? static_cast<std::byte*>(const_cast<void*>(pointer))
                                           : reach(pointer, size, "cudaMemcpy");
@@ -198,7 +203,7 @@ cudaError_t cudaMemcpy(void* dst, const void* src, size_t size, cudaMemcpyKind k
   std::byte* const to = place(dst);
   const std::byte* const from = place(src);
   if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
-  if (size > 0) std::memcpy(to, from, size);
+  std::memcpy(to, from, size);
   return cudaSuccess;
 }
 

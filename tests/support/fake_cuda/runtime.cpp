@@ -13,7 +13,6 @@ namespace {
 thread_local int t_device = 0;
 thread_local std::vector<int> t_before;  // of contexts that were pushed since
 thread_local cudaError_t t_last = cudaSuccess;
-thread_local cudaStreamCaptureMode t_capture = cudaStreamCaptureModeGlobal;
 thread_local std::pair<std::string, int> t_slow;  // a call, and how long it takes
 
 // Without the lock.
@@ -23,23 +22,12 @@ void linger(const char* call) {
   std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
 }
 
-cudaError_t note(cudaError_t error) {
-  if (error != cudaSuccess) t_last = error;
-  return error;
-}
-
 std::shared_ptr<Event> find_event(cudaEvent_t handle, const char* call) {
   State& s = state();
   const auto it = s.events.find(handle);
   if (it != s.events.end()) return it->second;
   problem(std::string(call) + (s.dead.count(handle) != 0 ? " of a destroyed event" : " of no event"));
   return nullptr;
-}
-
-// Handles are addresses that nothing else has, and that are never given again.
-template <class Handle>
-Handle new_handle() {
-  return reinterpret_cast<Handle>(new char);
 }
 
 constexpr int kHighestPriority = -5;  // as of real ones
@@ -68,6 +56,11 @@ cudaError_t wait(std::unique_lock<std::mutex>& lock, Done&& done) {
 std::string text_;  // what was last returned; guarded by the lock
 
 }  // namespace
+
+cudaError_t fake::note(cudaError_t error) {
+  if (error != cudaSuccess) t_last = error;
+  return error;
+}
 
 int fake::current_device() {
   return t_device;
@@ -107,6 +100,7 @@ const char* fake_cuda_live() {
       text_ += std::string(name(block.kind)) + " of " + std::to_string(block.size) + " bytes\n";
   }
   if (!s.streams.empty()) text_ += std::to_string(s.streams.size()) + " streams\n";
+  if (!s.graphs.empty()) text_ += std::to_string(s.graphs.size()) + " graphs\n";
   if (!s.events.empty()) text_ += std::to_string(s.events.size()) + " events\n";
   return text_.c_str();
 }
@@ -188,11 +182,6 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() {
   return std::exchange(t_last, cudaSuccess);
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  std::swap(*mode, t_capture);
-  return cudaSuccess;
-}
-
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return make_stream(stream, true);
 }
@@ -223,31 +212,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   stream->ending = true;
   s.streams.erase(handle);
   s.dead.insert(handle);
-  s.changed.notify_all();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  const std::lock_guard lock(state().mutex);
-  *status = cudaStreamCaptureStatusNone;
-  const auto stream = find_stream(handle, "cudaStreamIsCapturing");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (stream->capturing) *status = cudaStreamCaptureStatusActive;
-  return cudaSuccess;
-}
-// A capture is something to be refused: there are no graphs.
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode /*mode*/) {
-  const std::lock_guard lock(state().mutex);
-  const auto stream = find_stream(handle, "cudaStreamBeginCapture");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  stream->capturing = true;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  const std::lock_guard lock(state().mutex);
-  const auto stream = find_stream(handle, "cudaStreamEndCapture");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  stream->capturing = false;
-  *graph = nullptr;
+  stream->given.notify_one();
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
@@ -261,17 +226,22 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   const std::lock_guard lock(state().mutex);
   const auto stream = find_stream(handle, "cudaStreamQuery");
   if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  if (spoils(*stream)) return note(cudaErrorStreamCaptureUnsupported);
   return stream->completed == stream->enqueued ? cudaSuccess : note(cudaErrorNotReady);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   std::unique_lock lock(state().mutex);
   const auto stream = find_stream(handle, "cudaStreamSynchronize");
   if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  if (spoils(*stream)) return note(cudaErrorStreamCaptureUnsupported);
   const uint64_t number = stream->enqueued;
   return wait(lock, [&] { return stream->completed >= number; });
 }
 cudaError_t cudaDeviceSynchronize() {
   std::unique_lock lock(state().mutex);
+  for (const auto& [handle, stream] : state().streams) {
+    if (stream->device == t_device && spoils(*stream)) return note(cudaErrorStreamCaptureUnsupported);
+  }
   if (drain(lock, t_device)) return cudaSuccess;
   problem("a wait for the device does not end");
   return note(cudaErrorLaunchTimeout);
@@ -311,10 +281,11 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   const auto stream = find_stream(stream_handle, "cudaEventRecord");
   if (event == nullptr || stream == nullptr || event->device != stream->device)
     return note(cudaErrorInvalidResourceHandle);
-  const uint64_t number = ++event->recorded;
-  enqueue(stream, {{}, [event, number] {
+  event->captured = stream->capture != nullptr;
+  event->done = std::make_shared<bool>(event->captured);
+  enqueue(stream, {{}, [done = event->done] {
                      const std::lock_guard relock(state().mutex);
-                     event->completed = std::max(event->completed, number);
+                     *done = true;
                    }});
   return cudaSuccess;
 }
@@ -323,7 +294,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
   const auto event = find_event(handle, "cudaStreamWaitEvent");
   const auto stream = find_stream(stream_handle, "cudaStreamWaitEvent");
   if (event == nullptr || stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  enqueue(stream, {[event, number = event->recorded] { return event->completed >= number; }, {}});
+  if (event->captured && !stream->capture) {
+    problem("a stream joins a capture, which the fake does not have");
+    return note(cudaErrorStreamCaptureIsolation);
+  }
+  if (event->done) enqueue(stream, {[done = event->done] { return *done; }, {}});
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
@@ -331,13 +306,15 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return note(error);
   const auto event = find_event(handle, "cudaEventQuery");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  return event->completed == event->recorded ? cudaSuccess : note(cudaErrorNotReady);
+  if (event->captured || forbidden()) return note(cudaErrorStreamCaptureUnsupported);
+  return event->completed() ? cudaSuccess : note(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   std::unique_lock lock(state().mutex);
   const auto event = find_event(handle, "cudaEventSynchronize");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  return wait(lock, [&] { return event->completed == event->recorded; });
+  if (event->captured || forbidden()) return note(cudaErrorStreamCaptureUnsupported);
+  return wait(lock, [done = event->done] { return done == nullptr || *done; });
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
@@ -376,7 +353,8 @@ CUresult cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t va
                        return true;
                      return static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
                    },
-                   {}});
+                   {},
+                   true});
   return CUDA_SUCCESS;
 }
 

@@ -18,7 +18,7 @@ void work(const std::shared_ptr<Stream>& stream) {
   State& s = state();
   std::unique_lock lock(s.mutex);
   for (;;) {
-    s.changed.wait(lock, [&] { return stream->ending || !stream->queue.empty(); });
+    stream->given.wait(lock, [&] { return stream->ending || !stream->queue.empty(); });
     if (stream->queue.empty()) return;
     Operation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
@@ -27,8 +27,13 @@ void work(const std::shared_ptr<Stream>& stream) {
     lock.unlock();
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
     lock.lock();
-    // What a wait is for may be a word in memory, about which nobody is told.
-    while (operation.may_run && !operation.may_run()) s.changed.wait_for(lock, std::chrono::microseconds(50));
+    while (operation.may_run && !operation.may_run()) {
+      if (operation.asks) {
+        s.changed.wait_for(lock, std::chrono::microseconds(50));
+      } else {
+        s.changed.wait(lock);
+      }
+    }
     lock.unlock();
     if (operation.run) operation.run();
     operation = {};
@@ -122,6 +127,7 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call) {
 // after its.
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation) {
   State& s = state();
+  if (stream->capture) return;
   const bool legacy = s.legacy.count(stream->device) != 0 && s.legacy[stream->device] == stream;
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> before;
   if (legacy) {
@@ -143,7 +149,7 @@ void enqueue(const std::shared_ptr<Stream>& stream, Operation operation) {
   }
   stream->queue.push_back(std::move(operation));
   stream->enqueued++;
-  s.changed.notify_all();
+  stream->given.notify_one();
 }
 
 bool drain(std::unique_lock<std::mutex>& lock, int device) {

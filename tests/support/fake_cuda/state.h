@@ -33,25 +33,35 @@ struct Block {
 
 struct Event {
   int device = 0;
-  uint64_t recorded = 0;
-  uint64_t completed = 0;
+  std::shared_ptr<bool> done;  // of the last record; null: there was none
+  bool captured = false;       // that was one of a stream that is captured
+  bool completed() const { return done == nullptr || *done; }
+};
+
+// Of a stream (capture.cpp).
+struct Capture {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;  // that has begun it
+  bool spoilt = false;     // by a call that it forbids
 };
 
 struct Operation {
   std::function<bool()> may_run;  // with the lock held; empty: at once
   std::function<void()> run;      // without the lock
+  bool asks = false;              // nobody is told when may_run changes: it is for a word in memory
 };
 
 struct Stream {
   int device = 0;
   bool blocking = true;  // ordered with the legacy default stream
   int priority = 0;
-  bool capturing = false;
+  std::unique_ptr<Capture> capture;
   std::deque<Operation> queue;
   uint64_t enqueued = 0;
   uint64_t completed = 0;
   uint64_t random = 0;
   bool ending = false;
+  std::condition_variable given;  // there is something to do
 };
 
 struct State {
@@ -68,6 +78,7 @@ struct State {
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<int, std::shared_ptr<Stream>> legacy;  // default streams, by device
   std::map<cudaEvent_t, std::shared_ptr<Event>> events;
+  std::set<cudaGraph_t> graphs;
   std::set<int> contexts;                        // devices that have one
   std::set<const void*> dead;                    // handles that were destroyed
   std::set<std::pair<int, const void*>> loaded;  // kernels, by device
@@ -86,6 +97,11 @@ std::byte* reach(const void* pointer, size_t size, const char* what);
 // Begin the thread of a new stream.
 void start(const std::shared_ptr<Stream>& stream);
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call);
+// Whether a capture forbids the calling thread a call that might wait for the device; the capture is spoilt
+// then.
+bool forbidden();
+// That, of a call that asks for the stream's work: of one that is captured there is none.
+bool spoils(Stream& stream);
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation);
 // Until the streams of a device (-1: all) have nothing left; false after 20 s.
 bool drain(std::unique_lock<std::mutex>& lock, int device);
@@ -94,5 +110,12 @@ bool drain(std::unique_lock<std::mutex>& lock, int device);
 void load_kernel(std::unique_lock<std::mutex>& lock, const void* kernel);
 
 int current_device();
+// It is the thread's last error.
+cudaError_t note(cudaError_t error);
+// Handles are addresses that nothing else has, and that are never given again.
+template <class Handle>
+Handle new_handle() {
+  return reinterpret_cast<Handle>(new char);
+}
 
 }  // namespace fake

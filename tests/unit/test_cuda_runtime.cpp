@@ -1,0 +1,257 @@
+// What Weft and its tests rely on of the CUDA runtime: asked of the fake here, and as tests/gpu of a real one
+// (WEFT_TEST_REAL_CUDA). Where they differ, the fake is wrong.
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "support/catch.h"
+#ifndef WEFT_TEST_REAL_CUDA
+#include "support/fake_cuda/fake_cuda.h"
+#endif
+
+namespace {
+
+#ifdef WEFT_TEST_REAL_CUDA
+struct Runtime {
+  ~Runtime() { CHECK(cudaDeviceSynchronize() == cudaSuccess); }
+  void forgive() { (void)cudaGetLastError(); }
+};
+#else
+struct Runtime {
+  Runtime() { fake_cuda_setup(1, 1, 20); }
+  ~Runtime() {
+    CHECK(std::string(fake_cuda_problems()) == "");
+    CHECK(std::string(fake_cuda_live()) == "");
+  }
+  // What was done wrong was meant.
+  void forgive() {
+    (void)cudaGetLastError();
+    fake_cuda_setup(1, 1, 20);
+  }
+};
+#endif
+
+struct Stream {
+  explicit Stream(unsigned flags = cudaStreamNonBlocking) {
+    REQUIRE(cudaStreamCreateWithFlags(&stream, flags) == cudaSuccess);
+  }
+  ~Stream() {
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  // What is put there afterwards runs once the gate is open.
+  void hold(std::atomic<bool>* gate) {
+    const auto wait = [](void* open) {
+      while (!static_cast<std::atomic<bool>*>(open)->load()) std::this_thread::yield();
+    };
+    REQUIRE(cudaLaunchHostFunc(stream, wait, gate) == cudaSuccess);
+  }
+  cudaStream_t stream = nullptr;
+};
+
+struct Event {
+  Event() { REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess); }
+  ~Event() { CHECK(cudaEventDestroy(event) == cudaSuccess); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t event = nullptr;
+};
+
+// Two numbers in pinned memory: the second one shows whether a copy has run.
+struct Copy {
+  Copy() {
+    void* memory = nullptr;
+    REQUIRE(cudaHostAlloc(&memory, 2 * sizeof(int), 0) == cudaSuccess);
+    numbers = static_cast<int*>(memory);
+    numbers[0] = 1;
+    numbers[1] = 0;
+  }
+  ~Copy() { CHECK(cudaFreeHost(numbers) == cudaSuccess); }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+  cudaError_t put_on(cudaStream_t stream) {
+    return cudaMemcpyAsync(numbers + 1, numbers, sizeof(int), cudaMemcpyDefault, stream);
+  }
+  bool ran() const { return __atomic_load_n(numbers + 1, __ATOMIC_ACQUIRE) == 1; }
+  bool stays_away() const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return !ran();
+  }
+  int* numbers = nullptr;
+};
+
+// The call's result on another thread, in that thread's capture mode.
+template <class Call>
+cudaError_t elsewhere(cudaStreamCaptureMode mode, Call&& call) {
+  cudaError_t result = cudaSuccess;
+  std::thread([&] {
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    result = call();
+    (void)cudaGetLastError();
+  }).join();
+  return result;
+}
+
+cudaError_t allocate() {
+  void* memory = nullptr;
+  const cudaError_t result = cudaMalloc(&memory, 100);
+  (void)cudaFree(memory);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("copies of nothing succeed wherever they would lie") {
+  const Runtime runtime;
+  char host = 0;
+  void* device = nullptr;
+  REQUIRE(cudaMalloc(&device, 1) == cudaSuccess);
+  CHECK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemcpy(device, nullptr, 0, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemcpy(static_cast<char*>(device) + 1, &host, 0, cudaMemcpyHostToDevice) == cudaSuccess);
+  const Stream stream;
+  CHECK(cudaMemcpyAsync(nullptr, nullptr, 0, cudaMemcpyDefault, stream.stream) == cudaSuccess);
+  CHECK(cudaFree(device) == cudaSuccess);
+}
+
+TEST_CASE("a stream waits for what an event stood for when it was told to") {
+  const Runtime runtime;
+  std::atomic<bool> gate{false};
+  Stream held;
+  const Stream waiting, idle;
+  const Event event;
+  Copy copy;
+  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // never recorded
+  CHECK(cudaStreamWaitEvent(waiting.stream, event.event, 0) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(waiting.stream) == cudaSuccess);
+  held.hold(&gate);
+  REQUIRE(cudaEventRecord(event.event, held.stream) == cudaSuccess);
+  CHECK(cudaEventQuery(event.event) == cudaErrorNotReady);
+  CHECK(cudaStreamQuery(held.stream) == cudaErrorNotReady);
+  (void)cudaGetLastError();
+  REQUIRE(cudaStreamWaitEvent(waiting.stream, event.event, 0) == cudaSuccess);
+  REQUIRE(copy.put_on(waiting.stream) == cudaSuccess);
+  REQUIRE(cudaEventRecord(event.event, idle.stream) == cudaSuccess);
+  REQUIRE(cudaStreamSynchronize(idle.stream) == cudaSuccess);
+  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // it stands for the later record
+  CHECK(copy.stays_away());
+  gate = true;
+  CHECK(cudaStreamSynchronize(waiting.stream) == cudaSuccess);
+  CHECK(copy.ran());
+}
+
+TEST_CASE("the default stream and blocking streams wait for each other, others do not") {
+  const Runtime runtime;
+  std::atomic<bool> gate{false};
+  Stream blocking(cudaStreamDefault);
+  const Stream other;
+  Copy behind, beside;
+  blocking.hold(&gate);
+  REQUIRE(behind.put_on(nullptr) == cudaSuccess);
+  REQUIRE(beside.put_on(other.stream) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(other.stream) == cudaSuccess);
+  CHECK(beside.ran());
+  CHECK(behind.stays_away());
+  gate = true;
+  CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  CHECK(behind.ran());
+}
+
+TEST_CASE("memory says where it lies") {
+  const Runtime runtime;
+  void *device = nullptr, *pinned = nullptr, *managed = nullptr;
+  int plain = 0;
+  REQUIRE(cudaMalloc(&device, 100) == cudaSuccess);
+  REQUIRE(cudaHostAlloc(&pinned, 100, cudaHostAllocPortable) == cudaSuccess);
+  REQUIRE(cudaMallocManaged(&managed, 100, cudaMemAttachGlobal) == cudaSuccess);
+  const auto type = [](const void* at) {
+    cudaPointerAttributes attributes{};
+    CHECK(cudaPointerGetAttributes(&attributes, at) == cudaSuccess);
+    return attributes.type;
+  };
+  CHECK(type(device) == cudaMemoryTypeDevice);
+  CHECK(type(static_cast<char*>(device) + 99) == cudaMemoryTypeDevice);
+  CHECK(type(pinned) == cudaMemoryTypeHost);
+  CHECK(type(managed) == cudaMemoryTypeManaged);
+  CHECK(type(&plain) == cudaMemoryTypeUnregistered);
+  CHECK(cudaFree(device) == cudaSuccess);
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+  CHECK(cudaFree(managed) == cudaSuccess);
+}
+
+TEST_CASE("what makes no sense is refused, and the thread's last error once") {
+  Runtime runtime;
+  int devices = 0, plain = 0;
+  REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
+  CHECK(cudaSetDevice(devices) == cudaErrorInvalidDevice);
+  CHECK(cudaGetLastError() == cudaErrorInvalidDevice);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  CHECK(cudaFree(nullptr) == cudaSuccess);
+  CHECK(cudaFree(&plain) == cudaErrorInvalidValue);
+  CHECK(cudaFreeHost(&plain) == cudaErrorInvalidValue);
+  void* device = nullptr;
+  REQUIRE(cudaMalloc(&device, 100) == cudaSuccess);
+  CHECK(cudaFree(static_cast<char*>(device) + 50) == cudaErrorInvalidValue);
+  CHECK(cudaFree(device) == cudaSuccess);
+  static char block[1 << 16];
+  REQUIRE(cudaHostRegister(block, sizeof block, 0) == cudaSuccess);
+  CHECK(cudaHostRegister(block, sizeof block, 0) == cudaErrorHostMemoryAlreadyRegistered);
+  CHECK(cudaHostUnregister(block) == cudaSuccess);
+  CHECK(cudaHostUnregister(block) == cudaErrorHostMemoryNotRegistered);
+  runtime.forgive();
+}
+
+TEST_CASE("what is put on a stream that is captured does not run") {
+  Runtime runtime;
+  const Stream stream;
+  const Event event;
+  Copy copy;
+  cudaGraph_t graph = nullptr;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal) ==
+        cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) != cudaSuccess);
+  CHECK(cudaStreamIsCapturing(stream.stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusNone);
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaStreamIsCapturing(stream.stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusActive);
+  CHECK(copy.put_on(stream.stream) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, stream.stream) == cudaSuccess);
+  CHECK(copy.stays_away());
+  CHECK(elsewhere(cudaStreamCaptureModeGlobal, allocate) == cudaSuccess);  // of this thread alone
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaSuccess);
+  CHECK(graph != nullptr);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(copy.stays_away());
+
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  const auto end = [&] { return cudaStreamEndCapture(stream.stream, &graph); };
+  CHECK(elsewhere(cudaStreamCaptureModeGlobal, end) == cudaErrorStreamCaptureWrongThread);
+  if (end() == cudaSuccess) CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  runtime.forgive();
+}
+
+TEST_CASE("a capture forbids calls that might wait for the device, but to threads in relaxed mode") {
+  Runtime runtime;
+  const Stream stream;
+  const Event event;
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  CHECK(elsewhere(cudaStreamCaptureModeRelaxed, allocate) == cudaSuccess);
+  CHECK(elsewhere(cudaStreamCaptureModeRelaxed, [&] { return cudaEventQuery(event.event); }) == cudaSuccess);
+  CHECK(elsewhere(cudaStreamCaptureModeThreadLocal, allocate) == cudaSuccess);
+  REQUIRE(cudaStreamEndCapture(stream.stream, &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  CHECK(elsewhere(cudaStreamCaptureModeGlobal, allocate) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  CHECK(graph == nullptr);
+  runtime.forgive();
+}
