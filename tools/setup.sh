@@ -1,7 +1,8 @@
 #!/bin/sh
 # Make this machine able to build Weft: `make setup` and the first `make` of anything call it.
 #
-#   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh
+#   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh; where nvcc
+#                            is, nccl.h for the backend nccl
 #   tools/setup.sh parity    also what makes virtual environments, for make test-parity
 #   tools/setup.sh lint      also clang and lld, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
@@ -13,6 +14,7 @@ what=${1:-build}
 clang_format=19.1.7
 clang_tidy=23.1.4
 mypy=2.4.1
+nccl=2.30.7
 
 debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
   catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
@@ -98,8 +100,30 @@ lint_tools() {
   fi
 }
 
+# NVIDIA gives the header within a wheel of the library, of 213 MB. Without it all but that backend is built.
+nccl_header() {
+  { has nvcc && [ ! -e .setup/nccl/include/nccl.h ] && [ ! -e /usr/include/nccl.h ]; } || return 0
+  ! python3 -c 'import nvidia.nccl' 2>/dev/null || return 0
+  say "fetching nccl.h, which is in the wheel nvidia-nccl-cu13==$nccl (213 MB; the rest of it is not kept)"
+  wheel=.setup/wheel
+  mkdir -p "$wheel"
+  if timeout 180 python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary :all: \
+    --retries 1 --timeout 15 --dest "$wheel" "nvidia-nccl-cu13==$nccl" &&
+    mkdir -p .setup/nccl/include && python3 - "$wheel" .setup/nccl/include/nccl.h <<'EOF'; then
+import pathlib, sys, zipfile
+wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
+pathlib.Path(sys.argv[2]).write_bytes(zipfile.ZipFile(wheel).read("nvidia/nccl/include/nccl.h"))
+EOF
+    say "nccl.h is in .setup/nccl/include"
+  else
+    say "it could not be fetched: the backend nccl is built where nccl.h is installed, or pip can reach PyPI"
+  fi
+  rm -rf "$wheel"
+}
+
 if has apt-get && has dpkg-query; then with_apt; else without_apt; fi
 [ "$what" != lint ] || lint_tools
 mkdir -p .setup
+[ "$what" != build ] || nccl_header
 touch ".setup/$what"
 say "ready to $what"

@@ -11,7 +11,23 @@ import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 SOURCE, BUILD = Path(sys.argv[1]), Path(sys.argv[2])
-TOOLS = ("sh", "cat", "dirname", "echo", "env", "grep", "id", "mkdir", "sed", "touch")
+TOOLS = ("sh", "cat", "dirname", "echo", "env", "grep", "id", "mkdir", "rm", "sed", "timeout", "touch")
+PRESENT = ("c++", "meson", "ninja", "pkg-config", "nvcc")
+# Python without the wheel, whose pip either fails or brings one.
+PYTHON = """#!/bin/sh
+case "$*" in
+  *nvidia.nccl*) exit 1 ;;
+  "-m pip download"*) exec {python} -c '{download}' "$@" ;;
+esac
+exec {python} "$@"
+"""
+DOWNLOAD = """import sys, zipfile
+assert sys.argv[-1].startswith("nvidia-nccl-cu13=="), sys.argv
+folder = sys.argv[sys.argv.index("--dest") + 1]
+with zipfile.ZipFile(folder + "/nvidia_nccl_cu13.whl", "w") as wheel:
+    wheel.writestr("nvidia/nccl/include/nccl.h", "the header")
+    wheel.writestr("nvidia/nccl/lib/libnccl.so.2", "the library")
+"""
 
 
 def machine(folder, *programs):
@@ -34,6 +50,40 @@ def setup_on(*programs, **environment):
         result = cases.run(["/bin/sh", copy / "tools/setup.sh", "build"],
                            environment={**machine(path, *programs), **environment})
     return result.returncode, result.stdout
+
+
+def header_with(pip):
+    """What setup.sh says where nvcc is and pip does this, and what it leaves in .setup."""
+    if Path("/usr/include/nccl.h").exists():
+        cases.skip("NCCL is installed here")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "source"
+        (copy / "tools").mkdir(parents=True)
+        shutil.copy(SOURCE / "tools/setup.sh", copy / "tools")
+        path = Path(folder) / "bin"
+        path.mkdir()
+        environment = machine(path, "dnf", *PRESENT)
+        (path / "python3").write_text(PYTHON.format(python=sys.executable, download=pip))
+        (path / "python3").chmod(0o755)
+        result = cases.run(["/bin/sh", copy / "tools/setup.sh", "build"], environment=environment)
+        expect_equal(result.returncode, 0, result.stdout, result.stderr)
+        expect("fetching nccl.h" in result.stdout, "no header was fetched", result.stdout, result.stderr)
+        left = {str(file.relative_to(copy / ".setup")): file.read_text()
+                for file in (copy / ".setup").rglob("*") if file.is_file()}
+    return result.stdout, left
+
+
+def test_header():
+    """where nvcc is, nccl.h is taken out of its wheel, and nothing else is kept"""
+    output, left = header_with(DOWNLOAD)
+    expect_equal(left, {"build": "", "nccl/include/nccl.h": "the header"}, output)
+
+
+def test_header_that_cannot_be_had():
+    """without a network the set-up goes on, and says what is not built"""
+    output, left = header_with("raise SystemExit(1)")
+    expect("could not be fetched: the backend nccl" in output, "nothing is said", output)
+    expect_equal(left, {"build": ""}, output)
 
 
 def test_other_package_managers():
