@@ -27,6 +27,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   if (s.uses && s.uses->learning()) {
     const std::lock_guard lock(s.uses->mutex());
     if (s.uses->learning()) {  // each may be the last
+      s.uses->set_copied(param);
       if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
         return note(ready_refused(param, step));
       return named(gradient->put(entries, false));

@@ -225,6 +225,17 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   return commit_it ? commit(deadline) : Status();
 }
 
+// A call of ready has not returned when finish has waited for it.
+Status Reducer::still_copied(uint64_t param, const char* step) const {
+  const int rank = state_->comm->rank();
+  return Status::error(Code::kTimeout,
+                       cat("rank ", rank, ": parameter ", param, " ('", state_->manifest.params[param].name,
+                           "') is still being copied by a call of weft_reducer_ready in ", step,
+                           ". The step is still open: finish it when that has returned"),
+                       Evidence::kDeadline)
+      .with_ranks({rank});
+}
+
 Status Reducer::finish_local() {
   const ReducerState& s = *state_;
   s.readiness->close();
@@ -234,13 +245,7 @@ Status Reducer::finish_local() {
     // Another thread is copying it right now.
     if (s.comm->context().engine().wait([&] { return !s.readiness->copying(i); }, deadline)) continue;
     s.readiness->reopen();
-    return note(
-        Status::error(Code::kTimeout,
-                      cat("rank ", s.comm->rank(), ": parameter ", i, " ('", s.manifest.params[i].name,
-                          "') is still being copied by a call of weft_reducer_ready in a local "
-                          "step. The step is still open: finish it when that has returned"),
-                      Evidence::kDeadline)
-            .with_ranks({s.comm->rank()}));
+    return note(still_copied(i, "a local step"));
   }
   s.presence->note_local_step();
   const std::lock_guard lock(mutex_);

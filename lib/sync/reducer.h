@@ -152,6 +152,7 @@ class Reducer {
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
   Status finish_local();
+  Status still_copied(uint64_t param, const char* step) const;
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
   Status check_between_steps(const char* what);

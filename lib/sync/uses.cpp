@@ -29,6 +29,7 @@ bool Reducer::used(uint64_t param, uint32_t stamp) const {
 // While uses are learned each may be the last, and nothing travels.
 Status Reducer::take_use(uint64_t param, void* gradient, StepWord step) {
   ReducerState& s = *state_;
+  s.uses->set_copied(param);
   if (!s.readiness->claimed(param, step.stamp())) remember(param, gradient);
   if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
     return note(ready_refused(param, step));
@@ -57,7 +58,9 @@ Status Reducer::take_learned(StepWord step) {
     if (open && s.readiness->uses(i, step.stamp()) == 0) unused.push_back(i);
   }
   if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
-  const std::lock_guard lock(s.uses->mutex());
+  std::unique_lock lock(s.uses->mutex(), std::defer_lock);
+  if (!s.comm->context().engine().wait([&] { return lock.try_lock(); }, s.comm->op_deadline(timeout_ms_)))
+    return note(still_copied(s.uses->copied(), "the step that shows how often parameters are used"));
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
     if (s.readiness->uses(i, step.stamp()) > 0) {

@@ -26,7 +26,11 @@ class Uses {
   bool learns() const { return learns_; }  // at all: the pattern may not change afterwards
   // Now: every use is an earlier one.
   bool learning() const { return learning_.load(std::memory_order_acquire); }
+  // Held while a use is taken: of two at once one comes last, whole.
   std::mutex& mutex() { return mutex_; }
+  // Whose gradient is copied under the mutex, if any thread does that.
+  void set_copied(uint64_t param) { copied_.store(param, std::memory_order_relaxed); }
+  uint64_t copied() const { return copied_.load(std::memory_order_relaxed); }
   uint32_t needed(uint64_t param) const { return needed_[param]; }
   // As Readiness::use wants it.
   uint32_t awaited(uint64_t param) const { return learning() ? UINT32_MAX : needed_[param]; }
@@ -44,6 +48,7 @@ class Uses {
   const bool learns_;
   std::atomic<bool> learning_;
   std::mutex mutex_;
+  std::atomic<uint64_t> copied_{0};
 };
 
 }  // namespace weft

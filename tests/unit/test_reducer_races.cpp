@@ -209,6 +209,52 @@ TEST_CASE("a local step whose gradient is still being copied says so at the dead
   CHECK(differs(model, gradients.memory(), expected.memory()).empty());
 }
 
+TEST_CASE(
+    "a step that learns uses says at the deadline which gradient is still being copied, and stays open") {
+  DeviceOps ops = host_ops();
+  ops.copy = held_copy;
+  Alone alone(ops);
+  const Model model({{"a", {4}}, {"b", {4}}});
+  for (const bool local : {true, false}) {
+    std::unique_ptr<Reducer> reducer;
+    REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer,
+                         {.mode = WEFT_GRADIENT_VIEW,
+                          .timeout_ms = 100,
+                          .flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_COPY_STRAYS | WEFT_REDUCER_ABSENT})
+                .ok());
+    Gradients gradients(model);
+    gradients.fill(1, 0);
+    const weft_begin_options begin = begins(local ? WEFT_BEGIN_LOCAL : 0);
+    REQUIRE(reducer->begin(&begin).ok());
+    copy_entered = false;
+    copy_held = true;
+    Status copied;
+    std::thread late([&] { copied = reducer->ready(1, gradients[1], nullptr); });
+    const bool entered = wait_for([] { return copy_entered.load(); });
+    const Status finished = reducer->finish({});
+    copy_held = false;
+    late.join();
+    REQUIRE(entered);
+    INFO(finished.text());
+    CHECK(finished.code() == Code::kTimeout);
+    CHECK(has(finished.text(), "parameter 1 ('b') is still being copied"));
+    CHECK(has(finished.text(), "The step is still open"));
+    CHECK(copied.ok());
+    CHECK(reducer->ready(0, gradients[0], nullptr).ok());
+    CHECK(reducer->finish({}).ok());
+    if (local) {
+      CHECK(reducer->begin(nullptr).ok());
+      for (const uint64_t i : {0, 1}) CHECK(reducer->ready(i, nullptr, nullptr).ok());
+      CHECK(reducer->finish({}).ok());
+    }
+    for (const uint64_t i : {0, 1}) {
+      Bytes result(model.span(i));
+      CHECK(reducer->result(i, result.data()).ok());
+      CHECK(result == gradients.memory()[i]);
+    }
+  }
+}
+
 TEST_CASE("of a step that finish has given up nothing is said that the engine may still change") {
   Alone alone;
   const Model model({{"a", {4}}, {"b", {4}}});
@@ -256,13 +302,14 @@ TEST_CASE("finish does not wait for a result that is being copied into memory wh
   DeviceOps ops = host_ops();
   ops.copy = copy_into_mute;
   Alone alone(ops);
-  const Model model({{"a", {4}}, {"b", {4}}});
+  constexpr uint64_t kPiece = kPieceBytes / sizeof(float);
+  const Model model({{"a", {4}}, {"b", {4 * kPiece}}});
   std::unique_ptr<Reducer> reducer;
   REQUIRE(
       make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 100}).ok());
   Gradients gradients(model);
   gradients.fill(1, 0);
-  mute = gradients[1];  // of the bucket that is launched first
+  mute = gradients[1] + kPieceBytes;  // the second piece, of the bucket that is launched first
   copy_held = true;
   copy_entered = gave_up = false;
   REQUIRE(reducer->begin(nullptr).ok());
@@ -270,6 +317,8 @@ TEST_CASE("finish does not wait for a result that is being copied into memory wh
   CHECK(wait_for([] { return copy_entered.load(); }));  // on the progress thread, not on this one
   const Status finished = reducer->finish({});
   CHECK(!gave_up);
+  gradients.fill(2, 0);
+  const std::vector<Bytes> mine = gradients.memory();
   copy_held = false;
   INFO(finished.text());
   CHECK(finished.code() == Code::kTimeout);
@@ -280,7 +329,10 @@ TEST_CASE("finish does not wait for a result that is being copied into memory wh
     CHECK(reducer->bucket(bucket, &info, nullptr, 0).ok());
     CHECK(info.done_ns == 0);
   }
-  reducer.reset();
+  reducer.reset();  // waits for the copy
+  CHECK(gradients.memory()[0] == mine[0]);
+  const auto rest = static_cast<ptrdiff_t>(2 * kPieceBytes);
+  CHECK(std::equal(mine[1].begin() + rest, mine[1].end(), gradients.memory()[1].begin() + rest));
   mute = nullptr;
 }
 
