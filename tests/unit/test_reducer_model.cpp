@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "core/arena.h"
 #include "reducer_rig.h"
@@ -299,6 +300,13 @@ TEST_CASE("where a rank has no memory for other buckets all keep theirs: a begin
       const Status asked = replan(*reducer, WEFT_PLANNER_LIMITS);
       self.expect(asked.code() == Code::kNoMemory, asked.text());
       if (self.rank == 0) self.expect(has(asked.text(), "rank 1 cannot"), asked.text());
+      const uint64_t other = 4;  // as many buckets
+      weft_replan_options by_limits = WEFT_REPLAN_OPTIONS_INIT;
+      by_limits.bucket_limits = &other;
+      by_limits.bucket_limit_count = 1;
+      self.expect(reducer->replan(by_limits, {}).code() == Code::kNoMemory, "by other limits");
+      const auto limits = nlohmann::json::parse(reducer->report())["reducer"]["bucket_limits"];
+      self.expect(limits == std::vector<uint64_t>{0}, cat("limits ", limits.dump()));
       step(3);
     };
     check(run_threads(2, body, ranks));
