@@ -306,14 +306,16 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return note(error);
   const auto event = find_event(handle, "cudaEventQuery");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->captured || forbidden()) return note(cudaErrorStreamCaptureUnsupported);
+  if (event->captured) return note(cudaErrorCapturedEvent);
+  if (forbidden()) return note(cudaErrorStreamCaptureUnsupported);
   return event->completed() ? cudaSuccess : note(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   std::unique_lock lock(state().mutex);
   const auto event = find_event(handle, "cudaEventSynchronize");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->captured || forbidden()) return note(cudaErrorStreamCaptureUnsupported);
+  if (event->captured) return note(cudaErrorCapturedEvent);
+  if (forbidden()) return note(cudaErrorStreamCaptureUnsupported);
   return wait(lock, [done = event->done] { return done == nullptr || *done; });
 }
 
