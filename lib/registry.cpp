@@ -70,7 +70,8 @@ Status other_version(const std::string& path, uint32_t abi, uint32_t wanted) {
 }
 
 // file: "ucx" of libweft-ucx.so.
-BackendEntry load_module(const std::string& folder, const Module& wanted, const std::string& file) {
+BackendEntry load_module(const std::string& folder, const Module& wanted, const std::string& file,
+                         const Backend** variant = nullptr) {
   BackendEntry entry;
   entry.name = wanted.name;
   entry.is_module = true;
@@ -88,11 +89,12 @@ BackendEntry load_module(const std::string& folder, const Module& wanted, const 
     return entry;
   }
   entry.backend = module->backend;
+  if (variant != nullptr) *variant = module->variant;
   return entry;
 }
 
 // The module for the MPI library of this process.
-BackendEntry load_mpi(const std::string& folder) {
+BackendEntry load_mpi(const std::string& folder, const Backend** variant) {
   const auto path = [&](const std::string& flavour) { return cat(folder, "/libweft-mpi-", flavour, ".so"); };
   BackendEntry entry;
   entry.name = "mpi";
@@ -111,7 +113,7 @@ BackendEntry load_mpi(const std::string& folder) {
                                                          ", and there is no ", path(flavour)));
     return entry;
   }
-  return load_module(folder, {"mpi", {}}, cat("mpi-", flavour));
+  return load_module(folder, {"mpi", {}}, cat("mpi-", flavour), variant);
 }
 
 }  // namespace
@@ -135,8 +137,12 @@ Registry::Registry(const std::string& module_path) {
     backends_.push_back(std::move(entry));
   }
   const std::string folder = module_folder(module_path);
+  const Backend* native_mpi = nullptr;
   for (const Module& module : modules()) backends_.push_back(load_module(folder, module, module.name));
-  backends_.push_back(load_mpi(folder));
+  BackendEntry native = backends_.emplace_back(load_mpi(folder, &native_mpi));
+  native.name = "mpi.native";
+  native.backend = native_mpi;
+  backends_.push_back(std::move(native));
   compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");
   compose("shm+mpi", "shm among the ranks of a host, mpi between hosts", 45, "shm", "mpi");
 }

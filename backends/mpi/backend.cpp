@@ -15,9 +15,10 @@ Status probe(std::string* detail) {
 }
 
 Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
-  auto link =
-      std::make_unique<MpiLink>(args.exchange, args.deadline, args.progress_thread, args.clock, args.log);
-  return frames::meet_over(std::move(link), args, transport);
+  const bool natives = args.self != nullptr;
+  return frames::meet_over(std::make_unique<MpiLink>(args.exchange, args.deadline, args.progress_thread,
+                                                     natives, args.clock, args.log),
+                           args, transport);
 }
 
 const Backend& backend() noexcept {
@@ -33,8 +34,25 @@ const Backend& backend() noexcept {
   return kBackend;
 }
 
+// The same, with the library's own collectives; never chosen by itself, because it promises less.
+const Backend& native_backend() noexcept {
+  static constexpr bool kNatives = true;
+  static constexpr Backend kBackend = {
+      .name = "mpi.native",
+      .summary = "the MPI library's own collectives, where it has them for what is called",
+      .preference = -1,
+      .probe = probe,
+      .make_transport = connect,
+      .make_collectives = nullptr,
+      .reachable = nullptr,
+      .self = &kNatives,
+  };
+  return kBackend;
+}
+
 }  // namespace
 }  // namespace weft::mpi
 
 extern "C" __attribute__((visibility("default"))) const weft::BackendModule weft_backend_module;
-const weft::BackendModule weft_backend_module = {weft::kBackendModuleAbi, &weft::mpi::backend()};
+const weft::BackendModule weft_backend_module = {weft::kBackendModuleAbi, &weft::mpi::backend(),
+                                                 &weft::mpi::native_backend()};

@@ -52,12 +52,14 @@ int class_of(int error) {
 
 }  // namespace
 
-MpiLink::MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, Clock& clock, Log& log)
+MpiLink::MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, bool natives, Clock& clock,
+                 Log& log)
     : exchange_(exchange),
       deadline_(deadline),
       rank_(exchange.rank()),
       size_(exchange.size()),
       progress_thread_(progress_thread),
+      with_natives_(natives),
       clock_(clock),
       log_(log) {}
 
@@ -117,43 +119,56 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
   return {};
 }
 
-// MPI's call has no deadline: it is made on a thread, which is left to MPI where a rank does not come, with
-// what it makes. Where one thread alone may call MPI there is none; the ranks have agreed a moment ago that
-// all of them come.
-Status MpiLink::create_group(MPI_Group group, int tag) {
-  if (callers_ != Callers::kAny) {
-    const int error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm_);
-    return error == MPI_SUCCESS ? Status() : failed("MPI_Comm_create_group", error);
+// What MPI makes at once: its communicator, and those of its own collectives, if they are wanted.
+struct Making {
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::vector<MPI_Comm> natives;
+  const char* call = "";
+  int error = MPI_SUCCESS;
+  std::atomic<bool> over{false};
+
+  void make(MPI_Group group, int tag, bool with_natives) {
+    call = "MPI_Comm_create_group";
+    error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
+    if (error != MPI_SUCCESS || !with_natives) return;
+    call = "MPI_Comm_dup";
+    error = Natives::make(comm, &natives);
   }
-  struct Making {
-    MPI_Comm comm = MPI_COMM_NULL;
-    int error = MPI_SUCCESS;
-    std::atomic<bool> over{false};
-  };
+};
+
+// MPI's calls have no deadline: they are made on a thread, which is left to MPI where a rank does not come,
+// with what it makes. Where one thread alone may call MPI there is none; the ranks have agreed a moment ago
+// that all of them come.
+Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* natives) {
   const auto making = std::make_shared<Making>();
-  std::thread thread;
-  const auto body = [making, group, tag] {
-    const LongCall call;
-    making->error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &making->comm);
-    making->over.store(true, std::memory_order_release);
-  };
-  WEFT_TRY(start_thread("weft-mpi-join", body, {}, &thread));
-  thread.detach();
-  // Some of the time is left for the ranks to tell each other how it went.
-  const uint64_t now = clock_.now_ns();
-  const Deadline deadline = Deadline::at(now + (std::max(deadline_.ns(), now) - now) / 4 * 3);
-  for (uint32_t round = 0; !making->over.load(std::memory_order_acquire); round++) {
-    WEFT_TRY(exchange_.check());
-    if (deadline.expired(clock_)) {
-      return Status::error(Code::kTimeout,
-                           "MPI has not made its communicator by the deadline: a rank does not come to "
-                           "MPI_Comm_create_group, and MPI does not say which",
-                           Evidence::kDeadline);
+  if (callers_ != Callers::kAny) {
+    making->make(group, tag, with_natives_);
+  } else {
+    std::thread thread;
+    const auto body = [making, group, tag, with_natives = with_natives_] {
+      const LongCall call;
+      making->make(group, tag, with_natives);
+      making->over.store(true, std::memory_order_release);
+    };
+    WEFT_TRY(start_thread("weft-mpi-join", body, {}, &thread));
+    thread.detach();
+    // Some of the time is left for the ranks to tell each other how it went.
+    const uint64_t now = clock_.now_ns();
+    const Deadline deadline = Deadline::at(now + (std::max(deadline_.ns(), now) - now) / 4 * 3);
+    for (uint32_t round = 0; !making->over.load(std::memory_order_acquire); round++) {
+      WEFT_TRY(exchange_.check());
+      if (deadline.expired(clock_)) {
+        return Status::error(Code::kTimeout,
+                             "MPI has not made its communicator by the deadline: a rank does not come to "
+                             "MPI_Comm_create_group, and MPI does not say which",
+                             Evidence::kDeadline);
+      }
+      clock_.relax(round);
     }
-    clock_.relax(round);
   }
   comm_ = making->comm;
-  return making->error == MPI_SUCCESS ? Status() : failed("MPI_Comm_create_group", making->error);
+  *natives = making->natives;
+  return making->error == MPI_SUCCESS ? Status() : failed(making->call, making->error);
 }
 
 Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) {
@@ -163,12 +178,14 @@ Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) 
   if (error == MPI_SUCCESS) error = MPI_Group_incl(world, size_, world_ranks.data(), &group);
   if (world != MPI_GROUP_NULL) MPI_Group_free(&world);
   if (error != MPI_SUCCESS) return failed("MPI_Group_incl", error);
-  const Status created = create_group(group, tag);
+  std::vector<MPI_Comm> natives;
+  const Status created = create_group(group, tag, &natives);
   // Otherwise the thread may still have it.
   if (created.ok()) MPI_Group_free(&group);
   WEFT_TRY(created);
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_set_name(comm_, "weft");
+  if (with_natives_) natives_ = std::make_unique<Natives>(natives, mutex_, [this] { return may_call(); });
   // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.
   error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &keyval_, nullptr);
   attached_ = std::make_unique<std::atomic<MpiLink*>>(this);
@@ -312,7 +329,8 @@ bool MpiLink::settled() {
   if (!may_call()) return true;
   reclaim();
   send_waiting();
-  return free_slots_.size() == kSends && first_waiting_ == waiting_.size();
+  const bool natives = natives_ == nullptr || natives_->settled();
+  return natives && free_slots_.size() == kSends && first_waiting_ == waiting_.size();
 }
 
 void MpiLink::stop() {
@@ -380,13 +398,14 @@ void MpiLink::wind_up() {
   }
   const auto everybody_is_done = [&] {
     receive();
-    return farewells_ == size_ - 1;
+    return farewells_ == size_ - 1 && (natives_ == nullptr || natives_->settled());
   };
   const bool clean = !all_lost_ && within_time(leaving, everybody_is_done);
   for (MPI_Request& request : receives_) {
     if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
   }
   const bool cancelled = within_time(receives_, [] { return true; });
+  if (clean && natives_ != nullptr) natives_->free();
   if (clean && cancelled) MPI_Comm_free(&comm_);
   // What is left of the sends are farewells, which have no bytes; or else MPI may still use the staging.
   leaving.resize(data);

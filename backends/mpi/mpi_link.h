@@ -18,14 +18,16 @@
 #include "core/exchange.h"
 #include "frames/link.h"
 #include "library.h"
+#include "native.h"
 
 namespace weft::mpi {
 
 class MpiLink final : public frames::Link {
  public:
   // clock and log outlive the link, exchange join(), which ends by the deadline where MPI lets any thread
-  // call it. progress_thread: MPI is called from a thread of Weft's own, too.
-  MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, Clock& clock, Log& log);
+  // call it. progress_thread: MPI is called from a thread of Weft's own, too. natives: with MPI's own
+  // collectives, the same on all ranks.
+  MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, bool natives, Clock& clock, Log& log);
   ~MpiLink() override;
 
   Status open(frames::LinkEvents& events, Bytes* address) override;
@@ -39,7 +41,8 @@ class MpiLink final : public frames::Link {
   bool settled() override;
   std::string path(int /*peer*/) const override { return "MPI"; }
   std::string about() const override { return version(); }
-  const char* name() const override { return "mpi"; }
+  Offload* offload() override { return natives_.get(); }
+  const char* name() const override { return with_natives_ ? "mpi.native" : "mpi"; }
 
  private:
   // A frame that waits for a slot: the only ones that are lent.
@@ -51,7 +54,7 @@ class MpiLink final : public frames::Link {
   };
 
   Status make_communicator(const std::vector<int>& world_ranks, int tag);
-  Status create_group(MPI_Group group, int tag);
+  Status create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* natives);
   bool may_call();  // MPI, now, on this thread; else all peers are lost, once
   void lose_all(const Status& why);
   std::byte* receive_slot(size_t i) { return staging_.get() + i * kSlotBytes; }
@@ -75,14 +78,16 @@ class MpiLink final : public frames::Link {
   const int rank_;
   const int size_;
   const bool progress_thread_;
+  const bool with_natives_;
   Clock& clock_;
   Log& log_;
   frames::LinkEvents* events_ = nullptr;
   Callers callers_ = Callers::kAny;
   std::thread::id opener_;
 
-  std::recursive_mutex mutex_;     // what is below; taken again by sends from inside heard()
-  MPI_Comm comm_ = MPI_COMM_NULL;  // null: MPI is not called (any more)
+  std::recursive_mutex mutex_;        // what is below; taken again by sends from inside heard()
+  MPI_Comm comm_ = MPI_COMM_NULL;     // null: MPI is not called (any more)
+  std::unique_ptr<Natives> natives_;  // or null
   int keyval_ = MPI_KEYVAL_INVALID;
   // What MPI_COMM_SELF is given: this link, or null once it is gone.
   std::unique_ptr<std::atomic<MpiLink*>> attached_;

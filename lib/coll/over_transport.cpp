@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coll/lane.h"
+#include "coll/offload_lane.h"
 #include "core/arena.h"
 
 namespace weft {
@@ -19,22 +20,34 @@ class OverTransport final : public Collectives {
   }
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
-    *lane = std::make_unique<coll::TransportLane>(context_, key);
+    Offload* const offload = transport_->offload();
+    // The library's lanes: one for the user's, two for each of the first reducers.
+    const uint64_t number = key.id == 0 ? 0 : uint64_t{2} * key.id - 1 + key.twin;
+    const bool whole = key.kind == LaneKey::Kind::kCollective && key.twins <= (key.id == 0 ? 1U : 2U);
+    if (offload != nullptr && whole && number < offload->lanes()) {
+      *lane = std::make_unique<coll::OffloadLane>(context_, key, *offload, static_cast<uint32_t>(number),
+                                                  offloaded_bytes_);
+    } else {
+      *lane = std::make_unique<coll::TransportLane>(context_, key);
+    }
     return {};
   }
+  bool few_lanes() const override { return transport_->offload() != nullptr; }
   bool overlaps() const override { return true; }
   bool executes(Coll coll) const override { return coll <= Coll::kRecv || has_blocks(coll); }
   bool settled() override { return transport_->settled(); }
   bool progress() override { return transport_->progress(); }
   bool outlives_sender() const override { return transport_->outlives_sender(); }
-  uint64_t sent_to(int rank) const override { return transport_->sent_to(rank); }
-  uint64_t received_from(int rank) const override { return transport_->received_from(rank); }
+  // What the library executes is all ranks' together: who has ended as many operations has what came of them.
+  uint64_t sent_to(int rank) const override { return transport_->sent_to(rank) + ended(); }
+  uint64_t received_from(int rank) const override { return transport_->received_from(rank) + ended(); }
   std::shared_ptr<Arena> arena() override { return arena_; }
   CollectiveCounters counters() const override {
     const TransportCounters moved = transport_->counters();
     CollectiveCounters counters;
     counters.bytes_sent = moved.bytes_sent;
     counters.bytes_received = moved.bytes_received;
+    counters.bytes_sent += offloaded_bytes_;
     return counters;
   }
   std::string transports() const override { return transport_->transports(); }
@@ -42,7 +55,13 @@ class OverTransport final : public Collectives {
   const char* name() const override { return transport_->name(); }
 
  private:
+  uint64_t ended() const {
+    const Offload* const offload = transport_->offload();
+    return offload == nullptr ? 0 : offload->ended();
+  }
+
   std::shared_ptr<HeapArena> arena_;
+  std::atomic<uint64_t> offloaded_bytes_{0};
   const std::unique_ptr<Transport> transport_;
   const coll::LaneContext context_;
 };

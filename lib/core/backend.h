@@ -83,8 +83,9 @@ inline Status make_transport(const Backend& backend, BackendArgs args,
 struct BackendModule {
   uint32_t abi;
   const Backend* backend;
+  const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
 };
-inline constexpr uint32_t kBackendModuleAbi = 8;
+inline constexpr uint32_t kBackendModuleAbi = 9;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

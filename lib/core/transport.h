@@ -12,6 +12,8 @@
 
 namespace weft {
 
+class Offload;
+
 // Names one message of one operation between two ranks. A send matches the receive with the same tag from
 // that rank.
 struct MessageTag {
@@ -63,6 +65,8 @@ class Transport {
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
+  // Collectives that its library executes by itself; null: none.
+  virtual Offload* offload() { return nullptr; }
   virtual TransportCounters counters() const = 0;
   virtual int local_size() const { return 1; }  // ranks sharing this host's memory
   // What its messages travel on, for the user: "sysv/memory, tcp/eth0". Any thread.

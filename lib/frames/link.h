@@ -12,6 +12,10 @@
 #include "base/buffer.h"
 #include "base/status.h"
 
+namespace weft {
+class Offload;
+}
+
 namespace weft::frames {
 
 class Link;
@@ -68,6 +72,7 @@ class Link {
   virtual void stop() = 0;
   // See Transport.
   virtual bool settled() = 0;
+  virtual Offload* offload() { return nullptr; }
   // What frames to this peer travel on, "tcp/eth0", and what carries them, "UCX 1.13.1".
   virtual std::string path(int peer) const = 0;
   virtual std::string about() const = 0;

@@ -53,6 +53,7 @@ class FramedTransport final : public Transport, private LinkEvents {
     return peer.broken ? 0 : peer.sent;
   }
   uint64_t received_from(int rank) const override { return peers_[static_cast<size_t>(rank)].received; }
+  Offload* offload() override { return link_->offload(); }
   TransportCounters counters() const override;
   int local_size() const override { return local_size_; }
   std::string transports() const override { return transports_; }

@@ -37,6 +37,8 @@ enum class Vice {
   kLosesNobody,    // loses a rank that there is not
   kEarly,          // calls back while it connects
   kOtherThread,    // calls back on a thread of its own
+  kKeeps,          // never completes what it has lent
+  kLate,           // delivers when the operation has failed
 };
 
 // Frames between threads.
@@ -51,6 +53,7 @@ struct Network {
   Vice vice = Vice::kNone;
   std::atomic<bool> wicked{false};  // vices begin when the ranks have met
   std::atomic<bool> was_elsewhere{false};
+  std::atomic<int> failed{0};  // ranks whose operation is over
   uint64_t piece_bytes = 4096;
   uint64_t address_bytes = sizeof(int);
   weft_status opens = WEFT_OK;
@@ -104,6 +107,7 @@ int32_t send_frame(void* self, int32_t peer, const void* head, uint64_t head_byt
   }
   if (vice == Vice::kBoth) link.events.sent(link.events.owner, token, WEFT_OK);
   if (vice == Vice::kStrangeAnswer) return 77;
+  if (vice == Vice::kKeeps) return WEFT_TRANSPORT_LENT;
   if (vice != Vice::kLend && vice != Vice::kTwice) return WEFT_TRANSPORT_SENT;
   link.lent.push_back(token);
   return WEFT_TRANSPORT_LENT;
@@ -125,6 +129,7 @@ int32_t progress(void* self) {
     std::thread([&] { link.events.heard(owner, "else", 4); }).join();
   }
   int32_t any = 0;
+  if (vice == Vice::kLate && network.failed < link.size) return any;
   for (int from = 0; from < link.size; from++) {
     Packet packet;
     {
@@ -212,7 +217,8 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
   for (const Case& c : {Case{Vice::kTwice, "twice"}, Case{Vice::kUnknownToken, "was not given"},
                         Case{Vice::kBoth, "had not kept"}, Case{Vice::kStrangeAnswer, "answered 77"},
                         Case{Vice::kLoses, "pulled the plug"}, Case{Vice::kLosesNobody, "which there is not"},
-                        Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""}, Case{Vice::kRepeat, ""}}) {
+                        Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""}, Case{Vice::kRepeat, ""},
+                        Case{Vice::kKeeps, ""}, Case{Vice::kLate, ""}}) {
     Network network;
     network.vice = c.vice;
     std::atomic<int> wrong{0}, good{0};
@@ -226,6 +232,13 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
       // A frame that comes twice may do no harm; then the sum is right.
       const weft_status status = sum_up(rank.comm, kCount, 1500, &right);
       if (status == WEFT_OK ? !right || c.vice != Vice::kRepeat : false) wrong++;
+      if (c.vice == Vice::kLate) {
+        for (network.failed++; network.failed != rank.size;) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        // What comes now belongs to nobody.
+        if (sum_up(rank.comm, 10, 1500, &right) != status) wrong++;
+      }
       weft_error details = WEFT_ERROR_INIT;
       weft_comm_error(rank.comm, &details);
       const std::lock_guard lock(mutex);

@@ -62,6 +62,11 @@ const Backend& mpi_backend() {
   return module_backend("mpi", &missing);
 }
 
+const Backend& native_mpi_backend() {
+  static Backend missing{};
+  return module_backend("mpi.native", &missing);
+}
+
 const Backend& composed_mpi_backend() {
   static Backend missing{};
   return module_backend("shm+mpi", &missing);
@@ -110,6 +115,7 @@ constexpr BackendRow kRows[] = {
     {"shm+ucx, the last rank alone", composed_backend, run_processes, true, false, last_alone, true},
     {"shm+ucx, one host", composed_backend, run_processes, true, false, one_host, true},
     {"mpi, launched", mpi_backend, run_launched, true},
+    {"mpi.native, launched", native_mpi_backend, run_launched, true, false, nullptr, true},
     {"shm+mpi, launched, hosts of two", composed_mpi_backend, run_launched, true, false, hosts_of_two, true},
     {.name = "shm, CUDA", .backend = shm::backend, .run = run_threads, .devices = true},
     {.name = "nccl over loopback, CUDA",

@@ -1,5 +1,5 @@
-// More than 2^31 bytes in one call, over shared memory between processes and over messages between threads,
-// where the machine has the memory.
+// More than 2^31 bytes (and elements) in one call, over shared memory between processes, over messages
+// between threads and over MPI, where the machine has the memory.
 #include <fstream>
 #include <string>
 
@@ -71,6 +71,8 @@ TEST_CASE("more than 2^31 bytes are broadcast and reduced in one call", "[.][hug
   }
   for (const BackendRow& row : backend_rows()) {
     const std::string name = row.name;
-    if (name == "shm, processes" || name == "loopback, threads") run_on(row, 2, move);
+    if (name == "shm, processes" || name == "loopback, threads" || name.starts_with("mpi")) {
+      run_on(row, 2, move);
+    }
   }
 }

@@ -11,7 +11,10 @@
  * (communicators), mismatch, silent (the last rank does not call), refused (rank 0's options are), nowhere
  * (rank 0 has no place for its communicator), no-size (options of no struct_size), stopped and killed (the
  * last rank, between two sums; the others say whether they had their answer in time), stuck (the last rank
- * comes into MPI's making of the communicator after the deadline). MODULES: the folder of Weft's modules. */
+ * comes into MPI's making of the communicator after the deadline), given-up (mpi.native: the last rank stops
+ * where it has come to the sum, and not to MPI's), traffic (MPI_Finalize while sums move), disagree (rank 0
+ * names the backend mpi), afterwards (the communicator is made after MPI_Finalize), header (with LEVEL none:
+ * by weft_mpi.h all the same). MODULES: the folder of Weft's modules. BACKEND: in place of mpi. */
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -26,12 +29,19 @@ enum { kOpTimeoutMs = 2000, kInitTimeoutMs = 3000, kSlackMs = 4000 };
 
 static weft_comm* comm;
 static int rank, size;
-static int late_in_mpi; /* this rank is */
+static int late_in_mpi;  /* this rank is */
+static int stops_in_mpi; /* the same, with its next sum */
 
 /* In place of the library's, also for Weft's module. */
 int MPI_Comm_create_group(MPI_Comm of, MPI_Group group, int tag, MPI_Comm* made) {
   if (late_in_mpi) sleep(kInitTimeoutMs / 1000 + 1);
   return PMPI_Comm_create_group(of, group, tag, made);
+}
+
+int MPI_Iallreduce(const void* src, void* dst, int count, MPI_Datatype type, MPI_Op op, MPI_Comm of,
+                   MPI_Request* request) {
+  if (stops_in_mpi) raise(SIGSTOP);
+  return PMPI_Iallreduce(src, dst, count, type, op, of, request);
 }
 
 static int64_t now_ms(void) {
@@ -83,6 +93,59 @@ static void without_the_last(const char* what) {
   _exit(0);
 }
 
+/* The last rank has met the others, and stops before it calls MPI's sum. What they get back is theirs. */
+static void given_up(void) {
+  enum { kCount = 3000 };
+  static int64_t values[kCount];
+  const int last = rank == size - 1;
+  const int pid = (int)getpid();
+  int* const pids = calloc((size_t)size, sizeof *pids);
+  MPI_Allgather(&pid, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
+  told("before", sum(comm, size));
+  fflush(stdout);
+  stops_in_mpi = last;
+  const int64_t begun = now_ms();
+  for (int i = 0; i < kCount; i++) values[i] = 1;
+  told("given-up", weft_all_reduce(comm, values, values, kCount, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, NULL));
+  stops_in_mpi = 0;
+  if (!last) printf(now_ms() - begun < kOpTimeoutMs + kSlackMs ? "in time\n" : "too late\n");
+  for (int i = 0; i < kCount; i++) values[i] = 7;
+  if (rank == 0) kill(pids[size - 1], SIGCONT);
+  free(pids);
+  weft_comm_destroy(&comm);
+  MPI_Barrier(MPI_COMM_WORLD); /* with it MPI goes on with what it has */
+  sleep(1);
+  MPI_Barrier(MPI_COMM_WORLD);
+  int wrong = 0;
+  for (int i = 0; i < kCount; i++) wrong += values[i] != 7;
+  printf(wrong == 0 ? "untouched\n" : "touched\n");
+}
+
+/* MPI_Finalize while sums are under way: each ends, well or not. */
+static void traffic(void) {
+  enum { kSums = 8, kCount = 4 << 20 };
+  int64_t* const values = calloc(kCount, sizeof *values);
+  weft_request* requests[kSums];
+  weft_status status = WEFT_OK;
+  int good = 0, bad = 0;
+  MPI_Barrier(MPI_COMM_WORLD);
+  for (int i = 0; i < kSums; i++) {
+    weft_all_reduce(comm, values, values, kCount, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, &requests[i]);
+  }
+  weft_request_wait(requests[0], 5); /* in the mode caller nothing would have begun */
+  MPI_Finalize();
+  for (int i = 0; i < kSums; i++) {
+    const weft_status one = weft_request_wait(requests[i], 2 * kOpTimeoutMs);
+    if (one != WEFT_OK) status = one;
+    *(one == WEFT_OK ? &good : &bad) += 1;
+    weft_request_release(&requests[i]);
+  }
+  told("traffic", status);
+  printf("all %d sums have ended\n", good + bad);
+  weft_comm_destroy(&comm);
+  free(values);
+}
+
 static void* on_other_thread(void* status) {
   *(weft_status*)status = sum(comm, size);
   return NULL;
@@ -122,6 +185,14 @@ static void run(weft_context* context, const weft_comm_options* options, const c
     weft_request_release(&request);
     return;
   }
+  if (strcmp(what, "given-up") == 0) {
+    given_up();
+    return;
+  }
+  if (strcmp(what, "traffic") == 0) {
+    traffic();
+    return;
+  }
   if (strcmp(what, "stopped") == 0 || strcmp(what, "killed") == 0) {
     without_the_last(what);
     return;
@@ -141,7 +212,7 @@ static void run(weft_context* context, const weft_comm_options* options, const c
   info.struct_size = sizeof info;
   if (status == WEFT_OK && weft_comm_query(comm, &info) == WEFT_OK &&
       info.bytes_sent >= 3000 * sizeof(int64_t)) {
-    printf("it went over %s\n", info.backend);
+    printf("it went over %s by %s\n", info.backend, info.algorithm);
   }
   if (!silent) told(what, status);
 }
@@ -162,11 +233,17 @@ int main(int argc, char* argv[]) {
   }
   context_options.progress = strcmp(argv[2], "caller") == 0 ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD;
   context_options.module_path = getenv("MODULES");
-  options.backend = "mpi";
+  options.backend = getenv("BACKEND") != NULL ? getenv("BACKEND") : "mpi";
   options.op_timeout_ms = kOpTimeoutMs;
   if (weft_context_create(&context_options, &context, &error) != WEFT_OK) return 2;
   weft_status status;
-  if (strcmp(argv[1], "none") == 0 || strcmp(argv[3], "launcher") == 0) {
+  if (strcmp(argv[3], "afterwards") == 0) {
+    MPI_Finalize();
+    say("afterwards", weft_comm_create_from_mpi(context, mpi_comm, &options, &comm, &error), &error);
+    status = weft_comm_create(context, &options, &comm, &error);
+  } else if (strcmp(argv[3], "header") == 0) {
+    status = weft_comm_create_from_mpi(context, mpi_comm, &options, &comm, &error);
+  } else if (strcmp(argv[1], "none") == 0 || strcmp(argv[3], "launcher") == 0) {
     options.init_timeout_ms = 10000;
     status = weft_comm_create(context, &options, &comm, &error);
   } else {
@@ -178,6 +255,7 @@ int main(int argc, char* argv[]) {
     }
     if (strcmp(argv[3], "refused") == 0 && rank == 0) options.flags = (uint64_t)1 << 40;
     if (strcmp(argv[3], "no-size") == 0) options.struct_size = 0;
+    if (strcmp(argv[3], "disagree") == 0 && rank == 0) options.backend = "mpi";
     if (strcmp(argv[3], "stuck") == 0) {
       options.init_timeout_ms = kInitTimeoutMs;
       late_in_mpi = rank == size - 1;

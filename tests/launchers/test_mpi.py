@@ -36,15 +36,15 @@ def run_cases(flavour, words, ranks=3, under=None, **more):
     return output
 
 
-def expect_fine(words, adapt=lambda flavour, words: words):
+def expect_fine(words, adapt=lambda flavour, words: words, **more):
     for flavour in mpi.each(BUILD):
-        output = run_cases(flavour, adapt(flavour, words))
+        output = run_cases(flavour, adapt(flavour, words), **more)
         expect_equal(output.count(": ok: fine"), 3, flavour, words, output)
 
 
-def expect_refused(words, text, adapt=lambda flavour, words: words):
+def expect_refused(words, text, adapt=lambda flavour, words: words, **more):
     for flavour in mpi.each(BUILD):
-        output = run_cases(flavour, adapt(flavour, words))
+        output = run_cases(flavour, adapt(flavour, words), **more)
         expect(output.count(text) == 3, "no refusal", flavour, words, text, output)
 
 
@@ -93,7 +93,15 @@ def test_threads_refused():
 
 def test_not_initialised():
     """a program with an MPI library that it has not initialised is told so"""
-    expect_refused("none thread sum", "MPI is not initialised")
+    for words in ("none thread sum", "none thread header"):
+        expect_refused(words, "MPI is not initialised")
+
+
+def test_finalised_already():
+    """a program that has called MPI_Finalize is told so, whichever way it makes its communicator"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread afterwards")
+        expect_equal(output.count("the program has called MPI_Finalize"), 6, flavour, output)
 
 
 def test_parts():
@@ -120,6 +128,48 @@ def test_finalized_meanwhile():
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, unless_mpich_waits(flavour, "multiple thread finalize-busy"))
         expect_equal(output.count(": ok: fine"), 1, flavour, output)  # the last rank has none
+
+
+def test_finalized_under_load():
+    """MPI_Finalize while data moves ends every operation, on every rank, and the communicator may go"""
+    for flavour in mpi.each(BUILD):
+        for backend in ("mpi", "mpi.native"):
+            output = run_cases(flavour, unless_mpich_waits(flavour, "multiple thread traffic"), BACKEND=backend)
+            expect_equal(output.count("all 8 sums have ended"), 3, flavour, backend, output)
+            expect("MPI was finalised while the communicator was in use" in output, "it was not", flavour, backend, output)
+
+
+def test_native():
+    """the library's own collectives, by option, on every thread that MPI allows, over parts and one after the other"""
+    for words in ("multiple thread sum", "multiple caller other-thread", "single caller sum", "multiple thread part"):
+        for flavour in mpi.each(BUILD):
+            output = run_cases(flavour, words, BACKEND="mpi.native")
+            expect_equal(output.count(": ok: fine"), 3, flavour, words, output)
+            if words.endswith("sum"):
+                expect_equal(output.count("it went over mpi.native by mpi"), 3, flavour, words, output)
+    expect_fine("multiple thread many", BACKEND="mpi.native")
+
+
+def test_native_finalized():
+    """MPI_Finalize before the communicator goes harms the library's own collectives no more than Weft's"""
+    for words in ("multiple thread finalize-first", "multiple thread leak"):
+        expect_fine(words, unless_mpich_waits, BACKEND="mpi.native")
+    expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use",
+                   unless_mpich_waits, BACKEND="mpi.native")
+
+
+def test_native_agreed():
+    """ranks that do not all name the library's own collectives, or call different ones, are told so by name"""
+    expect_refused("multiple thread disagree", "rank 0 asks for backend mpi, rank 1 for mpi.native", BACKEND="mpi.native")
+    expect_refused("multiple thread mismatch", "rank 0 calls all_reduce sum i64 x 8", BACKEND="mpi.native")
+
+
+def test_native_given_up():
+    """a rank that stops inside the library's own collective: the others end at the deadline, and have their buffers back"""
+    for flavour in mpi.each(BUILD):
+        output = run_cases(flavour, "multiple thread given-up", BACKEND="mpi.native")
+        expect_equal((output.count("before: ok"), output.count("in time"), output.count("untouched")), (3, 2, 3), flavour, output)
+        expect(output.count("passed its deadline") >= 2, "no deadline", flavour, output)
 
 
 def test_failures():
