@@ -40,12 +40,6 @@ MPI_Op op_of(ReduceOp op) {
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
       return MPI_SUM;  // scales are applied outside
-    case ReduceOp::kProd:
-      return MPI_PROD;
-    case ReduceOp::kMin:
-      return MPI_MIN;
-    case ReduceOp::kMax:
-      return MPI_MAX;
     case ReduceOp::kBand:
       return MPI_BAND;
     case ReduceOp::kBor:
@@ -55,6 +49,14 @@ MPI_Op op_of(ReduceOp op) {
     default:
       return MPI_OP_NULL;
   }
+}
+
+// What every library makes the same of: Open MPI 4.1 adds u8 and u16 saturating where it has AVX (its
+// component op/avx), MPICH 4.0 compares u64 as if it were signed, and what becomes of NaN in a minimum is not
+// said anywhere.
+bool is_plain(Dtype dtype, MPI_Op op) {
+  if (op == MPI_SUM) return dtype_size(dtype) >= 4;
+  return op == MPI_BAND || op == MPI_BOR || op == MPI_BXOR;
 }
 
 }  // namespace
@@ -79,15 +81,12 @@ Natives::Natives(const std::vector<MPI_Comm>& made, std::recursive_mutex& mutex,
   }
 }
 
-// Of floats sums alone: what MPI makes of a minimum and a NaN is not said anywhere, and products come in
-// another order.
 bool Natives::executes(const CollectiveArgs& args) const {
   switch (args.coll) {
     case Coll::kAllReduce:
     case Coll::kReduce:
     case Coll::kReduceScatter:
-      return type_of(args.dtype) != MPI_DATATYPE_NULL && op_of(args.op) != MPI_OP_NULL &&
-             (!is_float(args.dtype) || op_of(args.op) == MPI_SUM);
+      return type_of(args.dtype) != MPI_DATATYPE_NULL && is_plain(args.dtype, op_of(args.op));
     case Coll::kBroadcast:
     case Coll::kAllGather:
     case Coll::kGather:
