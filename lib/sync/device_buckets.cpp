@@ -211,8 +211,13 @@ Status DeviceBuckets::record(uint32_t bucket, uint32_t stamp) {
   Status status;
   {
     const std::lock_guard lock(b.mutex);
-    for (size_t i = 0; i < b.noted && status.ok(); i++)
-      status = accelerator_->record(lanes_[b.lane].device, b.seen[i].made, b.seen[i].stream);
+    const int device = lanes_[b.lane].device;
+    for (size_t i = 0; i < b.noted && status.ok(); i++) {
+      const Seen& seen = b.seen[i];
+      // A capture may have begun since it was noted, and an event of a capture is none to ask for.
+      status = accelerator_->check_stream(device, seen.stream);
+      if (status.ok()) status = accelerator_->record(device, seen.made, seen.stream);
+    }
   }
   b.recorded.store(stamp, std::memory_order_release);
   return status;

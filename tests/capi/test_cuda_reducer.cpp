@@ -137,6 +137,29 @@ TEST_CASE("a step that fails lets the streams go on, and the next call says why"
   notes.check();
 }
 
+TEST_CASE("a stream whose capture begins inside a step fails it by name, and the capture goes on") {
+  const FakeCuda fake;
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    Twins twins(r, {{"first", {64}}, {"last", {64}}}, {.limit = 1 << 20});
+    weft_reducer* const reducer = twins.device();
+    DeviceBuffer<float> first(64), last(64);
+    const Stream& stream = twins.stream(0);
+    const weft_begin_options begin = begins();
+    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
+    notes.expect(weft_reducer_ready(reducer, 0, first.get(), stream.view()) == WEFT_OK, "first");
+    cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal);
+    // The stream has been noted, and is looked at once more with the bucket's last gradient.
+    notes.expect(weft_reducer_ready(reducer, 1, last.get(), stream.view()) == WEFT_OK, "last");
+    notes.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "finished");
+    notes.expect(has(Twins::error(reducer), "is being captured into a graph"), Twins::error(reducer));
+    cudaGraph_t graph = nullptr;
+    notes.expect(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess, "the capture is spoilt");
+    cudaGraphDestroy(graph);
+  }));
+  notes.check();
+}
+
 TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
   const FakeCuda fake(2, 6, 50);
   Notes notes;
