@@ -76,6 +76,7 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   mine.id = random_number();
   mine.wanted = wanted;
   mine.algorithms = options.algorithms;
+  mine.shm_thresholds = registry.measurements().shm_thresholds();
   mine.host = static_cast<int32_t>(options.host_label);
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
@@ -102,6 +103,10 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
     if (offer.algorithms != first.algorithms) {
       return differ("rank ", zero, " asks for the algorithms \"", first.algorithms, "\", rank ", name,
                     " for \"", offer.algorithms, "\"");
+    }
+    if (offer.shm_thresholds != first.shm_thresholds) {
+      return differ("WEFT_SHM_THRESHOLDS is \"", first.shm_thresholds, "\" on rank ", zero, " and \"",
+                    offer.shm_thresholds, "\" on rank ", name);
     }
     if ((offer.host < 0) != (first.host < 0)) {
       return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? zero : name, " and not on rank ",
@@ -203,9 +208,11 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
     WEFT_TRY(options.failpoints->reach(FailPlace::kForming, descent.generation, 0, context->clock()));
   }
   coll::Forced forced;
-  const Status understood = options.algorithms.size() > kMaxAlgorithms
-                                ? Status::error(Code::kArg, "algorithms: too long")
-                                : coll::parse_forced(options.algorithms, &forced);
+  Status understood = options.algorithms.size() > kMaxAlgorithms
+                          ? Status::error(Code::kArg, "algorithms: too long")
+                          : coll::parse_forced(options.algorithms, &forced);
+  if (registry.measurements().shm_thresholds().size() > kMaxThresholds)
+    understood = Status::error(Code::kArg, "WEFT_SHM_THRESHOLDS: too long");
   WEFT_TRY(agree_on(exchange, understood, deadline));
 
   std::vector<Offer> offers;
@@ -228,6 +235,10 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   args.failpoints = options.failpoints;
   args.accelerator = context->options().accelerator;
   args.progress_thread = context->engine().mode() == Engine::Mode::kThread;
+  WEFT_TRY(find_crowd(exchange, *mesh, deadline, &args.crowded));
+  if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
+    clock->set_crowded(true);
+  args.measurements = &registry.measurements();
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;
@@ -240,9 +251,6 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   if (context->accelerator() != nullptr && !backend->on_device)
     collectives = staged(std::move(collectives), exchange.rank(), exchange.size());
 
-  bool crowded = false;
-  WEFT_TRY(find_crowd(exchange, *mesh, deadline, &crowded));
-  if (SystemClock* clock = context->system_clock(); clock != nullptr && crowded) clock->set_crowded(true);
   exchange.finish();
   options.backend = backend->name;
   const int rank = exchange.rank();

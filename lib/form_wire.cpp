@@ -4,7 +4,8 @@ namespace weft {
 
 Bytes encode(const Offer& offer) {
   ByteWriter writer;
-  writer.put(offer.id).put_string(offer.wanted).put_string(offer.algorithms).put(offer.host);
+  writer.put(offer.id).put_string(offer.wanted).put_string(offer.algorithms);
+  writer.put_string(offer.shm_thresholds).put(offer.host);
   writer.put(static_cast<uint32_t>(offer.available.size()));
   for (const std::string& name : offer.available) writer.put_string(name);
   return writer.take();
@@ -15,6 +16,7 @@ bool decode(ByteView bytes, Offer* offer) {
   offer->id = reader.get<uint64_t>();
   offer->wanted = reader.get_string(kMaxBackendName);
   offer->algorithms = reader.get_string(kMaxAlgorithms);
+  offer->shm_thresholds = reader.get_string(kMaxThresholds);
   offer->host = reader.get<int32_t>();
   const auto count = reader.get<uint32_t>();
   if (!reader.ok() || count > kMaxBackends) return false;

@@ -13,13 +13,16 @@ namespace weft {
 inline constexpr uint32_t kMaxBackendName = 64;
 inline constexpr uint32_t kMaxBackends = 64;
 inline constexpr uint32_t kMaxAlgorithms = 1024;
+inline constexpr uint32_t kMaxThresholds = 256;
 
-// What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms
-// and the simulated host that it was told to use (or none), and the backends that work there.
+// What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms,
+// the thresholds of shm and the simulated host that it was told to use (or none), and the backends that work
+// there.
 struct Offer {
   uint64_t id = 0;
   std::string wanted;
   std::string algorithms;
+  std::string shm_thresholds;
   int32_t host = -1;
   std::vector<std::string> available;
 };

@@ -44,6 +44,12 @@ const HookFactory& (*const kHooks[])() = {
 #undef WEFT_BACKEND
 #undef WEFT_HOOK
 
+std::unique_ptr<Measurements> measurements_of_process() {
+  Environment environment;
+  process_settings(&environment);
+  return std::make_unique<Measurements>(std::move(environment.shm_thresholds));
+}
+
 // Backends that need a library of their own and are loaded when they are there.
 struct Module {
   const char* name;
@@ -129,7 +135,7 @@ std::shared_ptr<Accelerator> Registry::load_accelerator(const std::string& modul
   return nullptr;
 }
 
-Registry::Registry(const std::string& module_path) {
+Registry::Registry(const std::string& module_path) : measurements_(measurements_of_process()) {
   for (const auto& make : kBackends) {
     BackendEntry entry;
     entry.backend = &make();

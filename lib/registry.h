@@ -42,6 +42,7 @@ class Registry {
   // Ok and what it will use, or kUnavailable and why.
   Status probe(const BackendEntry& entry, std::string* detail) const;
   std::string names() const;  // "loopback, shm": for error texts
+  Measurements& measurements() const { return *measurements_; }
 
   static const HookFactory* find_hook(const std::string& name);
   // A built-in hook; around args.inner if it wraps, by default around allreduce. kArg naming what is wrong.
@@ -54,6 +55,7 @@ class Registry {
  private:
   void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
 
+  const std::unique_ptr<Measurements> measurements_;
   std::deque<BackendEntry> backends_;
   std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at
   std::deque<weft_transport> own_;

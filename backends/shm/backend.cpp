@@ -60,6 +60,7 @@ class ShmCollectives final : public Collectives {
     return counters;
   }
   int local_size() const override { return group_->size(); }
+  std::string transports() const override { return text(group_->thresholds()); }
   const char* name() const override { return "shm"; }
 
  private:

@@ -2,29 +2,26 @@
 // handed it to all others, and has reached all of theirs. A failure of one is a failure of all, by name.
 // Called on the thread that makes the comm.
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <span>
 
 #include "base/process.h"
 #include "base/text.h"
+#include "calibration.h"
 #include "founding_wire.h"
 #include "group.h"
+#include "group_trial.h"
 
 namespace weft::shm {
 namespace {
 
 constexpr int64_t kLookMs = 20;  // between looks at whether a rank is lost that is waited for
-
-int usable_cores() {
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
-}
 
 Status random_nonce(uint64_t* nonce) {
   if (::getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) return Status::system("getrandom", errno);
@@ -56,7 +53,7 @@ class Founding {
     group_->rank_ = rank_;
     group_->names_ = args_.names;
     group_->host_ = &args_.host;
-    group_->crowded_ = size_ > usable_cores();
+    group_->crowded_ = args_.crowded;
     group_->failpoints_ = args_.failpoints;
     group_->clock_ = &args_.clock;
     group_->peers_.resize(static_cast<size_t>(size_));
@@ -64,15 +61,11 @@ class Founding {
     WEFT_TRY(introduce());
     WEFT_TRY(make_own());
     Status reached = reach_all();
-    WEFT_TRY(agree(reached, nullptr));
-    // What is measured below must have been written by its owner, and not read yet.
-    WEFT_TRY(agree(write_samples(), nullptr));
-    bool pull = can_pull_all() && pulling_pays();
-    WEFT_TRY(agree({}, &pull));
-    group_->pull_ = pull;
+    WEFT_TRY(agree(reached));
+    WEFT_TRY(choose_thresholds());
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
-                       ", long private buffers are ", pull ? "pulled" : "staged"));
+                       ", private buffers: ", text(group_->thresholds())));
     *result = std::move(group_);
     return {};
   }
@@ -102,6 +95,10 @@ class Founding {
       peer(r).pid = static_cast<int64_t>(theirs.process.pid);
       peer(r).same_process = r == rank_ || theirs.process == me.process;
       users_ += peer(r).same_process ? 1 : 0;
+      processes_ += cat(' ', theirs.process.pid);
+      for (int other = 0; other < r; other++) {
+        if (ranks[static_cast<size_t>(other)].process == theirs.process) threads_ = true;
+      }
     }
     group_->layout_ = Layout(size_, arena);
     return check_memory(ranks);
@@ -126,7 +123,7 @@ class Founding {
                      reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()),
                      reinterpret_cast<uint64_t>(peer(rank_).base)};
     }
-    return agree(status, nullptr);
+    return agree(status);
   }
 
   // Give the own segment to all and take theirs.
@@ -207,6 +204,90 @@ class Founding {
     return true;
   }
 
+  // What is given, else what was measured before or is measured now, else the table's. All ranks go through
+  // the same steps: what decides is agreed, or equal on all of them.
+  Status choose_thresholds() {
+    WantedThresholds wanted;
+    const bool may_measure = args_.measurements != nullptr && size_ > 1;
+    if (args_.measurements != nullptr) {
+      WEFT_TRY(parse_thresholds(args_.measurements->shm_thresholds(), &wanted));
+    }
+    Verdict mine;
+    mine.thresholds = table_thresholds(size_);
+    const bool one_shot = may_measure && wanted.measure && !wanted.one_shot;
+    const bool pull = may_measure && wanted.measure && !wanted.pull;
+    if (one_shot || pull) WEFT_TRY(measure(one_shot, pull, &mine));
+    if (wanted.one_shot) mine.thresholds.one_shot = *wanted.one_shot;
+    if (wanted.pull) mine.thresholds.pull = *wanted.pull;
+    const bool given = wanted.one_shot || wanted.pull;
+    if (given && mine.thresholds.origin == Thresholds::Origin::kTable)
+      mine.thresholds.origin = Thresholds::Origin::kGiven;
+    mine.answers = 0;
+    // Where it is forbidden, or a rank finds that it is, nothing is pulled whatever is wanted.
+    if (mine.thresholds.pull != kNever && can_pull_all()) mine.answers |= kCanPull;
+    WEFT_TRY(agree(&mine));
+    if ((mine.answers & kCanPull) == 0) mine.thresholds.pull = kNever;
+    group_->set_thresholds(mine.thresholds);
+    return {};
+  }
+
+  // Of these processes, in this order.
+  std::string measurement_key(bool one_shot, bool pull) const {
+    return cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "", pull ? " pull" : "",
+               processes_);
+  }
+
+  // Measure, unless all ranks have done so before. Whole operations where each rank has a core; where cores
+  // are shared those would measure the scheduler, and where ranks are threads a rank that gives up would free
+  // what another reads: there only how pulling compares with staging is looked at.
+  Status measure(bool one_shot, bool pull, Verdict* mine) {
+    const std::string key = measurement_key(one_shot, pull);
+    const std::string kept = args_.measurements->find(key);
+    Verdict known = *mine;
+    if (!kept.empty() && decode(std::as_bytes(std::span(kept)), &known)) known.answers = kMeasured;
+    if (can_pull_all()) known.answers |= kCanPull;
+    // What is looked at below must have been written by its owner, and not read yet.
+    const bool whole = !args_.crowded;
+    if (!whole || threads_) known.status = write_samples();
+    WEFT_TRY(agree(&known));
+    if (known.answers & kMeasured) {
+      mine->thresholds = known.thresholds;
+      return {};
+    }
+    const bool can = (known.answers & kCanPull) != 0;
+    if (pull && can && (!whole || threads_)) {
+      Verdict look;
+      if (pulling_pays()) look.answers = kPullPays;
+      WEFT_TRY(agree(&look));
+      if (look.answers & kPullPays) mine->thresholds.pull = kPullMin;
+      mine->thresholds.origin = Thresholds::Origin::kMeasured;
+    }
+    if (whole) {
+      WEFT_TRY(run_trials(one_shot, pull && can && !threads_, mine));
+      // The ranks' words in the lane are as they were made, before anybody opens it.
+      new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
+      group_->forget_moved();
+    }
+    const Bytes found = encode(*mine);
+    args_.measurements->keep(key, std::string(reinterpret_cast<const char*>(found.data()), found.size()));
+    return {};
+  }
+
+  // Where a rank cannot measure all of them go on with what they have.
+  Status run_trials(bool one_shot, bool pull, Verdict* mine) {
+    if (!one_shot && !pull) return {};
+    GroupTrial trial(group_, args_, largest_trial(pull));
+    Verdict tried = *mine;
+    const Status status =
+        calibrate(trial, one_shot, pull, &tried.thresholds).with_prefix("measuring shared memory: ");
+    if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
+    tried.answers = status.ok() ? kMeasured : 0;
+    if (!status.ok() && status.code() != Code::kCancelled) args_.log.warn(status.text());
+    WEFT_TRY(agree(&tried));
+    if (tried.answers & kMeasured) mine->thresholds = tried.thresholds;
+    return {};
+  }
+
   Status write_samples() {
     WEFT_TRY(group_->ensure(rank_, group_->layout_.staging, kStagingBytes));
     std::memset(group_->memory(rank_, group_->layout_.staging), 1, kStagingBytes);
@@ -236,16 +317,26 @@ class Founding {
     return 2 * pulled < 3 * staged;
   }
 
-  // Ok if all ranks are; else the first one's failure, on all. *everybody: the conjunction over ranks.
-  Status agree(const Status& mine, bool* everybody) {
+  Status agree(const Status& mine) {
+    Verdict verdict;
+    verdict.status = mine;
+    return agree(&verdict);
+  }
+
+  // Ok if all ranks are; else the first one's failure, on all. *verdict: what all ranks answer with yes, and
+  // rank 0's thresholds.
+  Status agree(Verdict* verdict) {
     std::vector<Bytes> all;
-    WEFT_TRY(args_.exchange.all_gather(encode(Verdict{mine, everybody != nullptr && *everybody}), &all,
-                                       args_.deadline));
+    WEFT_TRY(args_.exchange.all_gather(encode(*verdict), &all, args_.deadline));
+    const Status mine = verdict->status;
     for (int r = 0; r < size_; r++) {
       Verdict theirs;
       const bool whole = decode(all[static_cast<size_t>(r)], &theirs);
-      if (everybody != nullptr) *everybody = *everybody && whole && theirs.yes;
-      if (whole && theirs.status.ok()) continue;
+      if (whole && theirs.status.ok()) {
+        verdict->answers &= theirs.answers;
+        if (r == 0) verdict->thresholds = theirs.thresholds;
+        continue;
+      }
       if (r == rank_) return mine;
       // Who lost a rank may begin anew without it (shrink): then all do.
       const Code code = theirs.status.code() == Code::kPeerFailed ? Code::kPeerFailed : Code::kUnavailable;
@@ -259,6 +350,8 @@ class Founding {
   const int rank_;
   const int size_;
   int users_ = 0;
+  std::string processes_;  // of the ranks
+  bool threads_ = false;   // two ranks are threads of one process
   std::shared_ptr<Group> group_;
   std::shared_ptr<SegmentArena> inherited_;  // of the communicator that this one is shrunk from
   std::shared_ptr<ArenaMemory> arena_memory_;

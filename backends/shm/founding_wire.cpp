@@ -49,16 +49,24 @@ bool decode(ByteView bytes, Introduced* introduced) {
 Bytes encode(const Verdict& verdict) {
   ByteWriter writer;
   return writer.put_bytes(encode_result(verdict.status.with_ranks({})))
-      .put(static_cast<uint8_t>(verdict.yes))
+      .put(verdict.answers)
+      .put(verdict.thresholds.one_shot)
+      .put(verdict.thresholds.pull)
+      .put(static_cast<uint8_t>(verdict.thresholds.origin))
       .take();
 }
 
 bool decode(ByteView bytes, Verdict* verdict) {
   ByteReader reader(bytes);
   const ByteView result = reader.get_bytes(kMaxResult);
-  const auto yes = reader.get<uint8_t>();
-  verdict->yes = yes == 1;
-  return reader.done() && yes <= 1 && decode_result(result, 0, &verdict->status);
+  verdict->answers = reader.get<uint8_t>();
+  verdict->thresholds.one_shot = reader.get<uint64_t>();
+  verdict->thresholds.pull = reader.get<uint64_t>();
+  const auto origin = reader.get<uint8_t>();
+  verdict->thresholds.origin = static_cast<Thresholds::Origin>(origin);
+  return reader.done() && verdict->answers <= kAllAnswers && verdict->thresholds.one_shot <= kHalfBytes &&
+         origin <= static_cast<uint8_t>(Thresholds::Origin::kGiven) &&
+         decode_result(result, 0, &verdict->status);
 }
 
 Status check_memory(const std::vector<Introduction>& ranks) {

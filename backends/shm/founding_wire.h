@@ -9,6 +9,7 @@
 #include "base/buffer.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "thresholds.h"
 
 namespace weft::shm {
 
@@ -28,11 +29,17 @@ struct Introduced {
   uint64_t base = 0;
 };
 
-// How a step of founding ended on a rank, and its answer to a question of all.
+// How a step of founding ended on a rank, its answers to questions of all, and the thresholds that it would
+// take.
 struct Verdict {
   Status status;
-  bool yes = false;
+  uint8_t answers = 0;  // bits, 1: yes
+  Thresholds thresholds;
 };
+inline constexpr uint8_t kCanPull = 1;
+inline constexpr uint8_t kPullPays = 2;
+inline constexpr uint8_t kMeasured = 4;  // thresholds: of these very ranks, by an earlier communicator
+inline constexpr uint8_t kAllAnswers = 7;
 
 Bytes encode(const Introduction& introduction);
 Bytes encode(const Introduced& introduced);

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/backend.h"
 #include "segment.h"
+#include "thresholds.h"
 
 namespace weft::shm {
 
@@ -63,12 +64,11 @@ class Group {
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
   const std::shared_ptr<SegmentArena>& arena() { return arena_; }
-  // More ranks than this process has cores: who waits must let others run.
+  // More ranks than cores: who waits must let others run.
   bool crowded() const { return crowded_; }
-  // Long operations on private memory pull it instead of staging it: all ranks may, and it is faster here.
-  bool pull() const { return pull_; }
-  // Overrule the measurement, on all ranks, before the first operation. For tests and measurements.
-  void set_pull(bool pull) { pull_ = pull; }
+  // Equal on all ranks. Set while none of its lanes has an operation under way.
+  const Thresholds& thresholds() const { return thresholds_; }
+  void set_thresholds(const Thresholds& thresholds) { thresholds_ = thresholds; }
   bool same_process(int rank) const { return peer(rank).same_process; }
 
   // Somewhere in a rank's segment, before its arena.
@@ -94,6 +94,10 @@ class Group {
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
+  void forget_moved() {
+    shared_.store(0, std::memory_order_relaxed);
+    direct_.store(0, std::memory_order_relaxed);
+  }
   uint64_t moved_bytes() const { return shared_bytes() + direct_bytes(); }
   uint64_t shared_bytes() const { return shared_.load(std::memory_order_relaxed); }
   uint64_t direct_bytes() const { return direct_.load(std::memory_order_relaxed); }
@@ -111,7 +115,7 @@ class Group {
   std::vector<int> names_;  // BackendArgs::names
   Layout layout_;
   const DeviceOps* host_ = nullptr;
-  bool pull_ = false;
+  Thresholds thresholds_;
   bool crowded_ = false;
   FailPointsPtr failpoints_;
   Clock* clock_ = nullptr;

@@ -10,7 +10,6 @@ namespace {
 constexpr int kSpins = 32;             // looks at the peers' words within one poll, if each rank has a core
 constexpr uint64_t kWork = 1 << 20;    // bytes touched in one poll, about
 constexpr uint64_t kMappedMin = 8192;  // below it, copying is cheaper than a second meeting
-constexpr uint64_t kPullMin = 1 << 20;
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -28,13 +27,6 @@ inline void prefetch_for_write(const void* line) {
 #else
   __builtin_prefetch(line, 1);
 #endif
-}
-
-// Up to which input every rank folds everything itself: the work grows with ranks squared.
-uint64_t fold_all_limit(int ranks) {
-  if (ranks <= 2) return kHalfBytes;
-  if (ranks <= 4) return 64 << 10;
-  return ranks <= 8 ? 16 << 10 : 8 << 10;
 }
 
 }  // namespace
@@ -101,7 +93,7 @@ Claims GroupLane::claims() {
     mapped = group_->in_arena(op_.args.dst, op_.bytes, op_.element, &claims.dst_offset);
   }
   if (mapped) claims.flags |= kMapped;
-  if (group_->pull() && op_.input_bytes() >= kPullMin) claims.flags |= kPulled;
+  if (op_.input_bytes() >= group_->thresholds().pull) claims.flags |= kPulled;
   claims.src_address = reinterpret_cast<uint64_t>(op_.input());
   claims.dst_address = reinterpret_cast<uint64_t>(op_.args.dst);
   if (!mapped && fits_half()) {
@@ -235,7 +227,7 @@ void GroupLane::take_inline() {
 // A function of what all ranks agree on.
 bool GroupLane::fits_half() const {
   const bool folds_all = op_.args.coll == Coll::kAllReduce || op_.args.coll == Coll::kReduce;
-  return op_.input_bytes() <= (folds_all ? fold_all_limit(op_.size) : kHalfBytes / 2);
+  return op_.input_bytes() <= (folds_all ? group_->thresholds().one_shot : kHalfBytes / 2);
 }
 
 Status GroupLane::fill_half() {

@@ -11,7 +11,7 @@
 
 namespace weft::shm {
 
-inline constexpr uint64_t kMagic = 0x326d687374666577;  // "weftshm2"
+inline constexpr uint64_t kMagic = 0x336d687374666577;  // "weftshm3"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all

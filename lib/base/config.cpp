@@ -263,6 +263,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->job = variables.text_or_empty("WEFT_JOB");
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
+  environment->shm_thresholds = variables.text_or_empty("WEFT_SHM_THRESHOLDS");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
   environment->cuda_runtime = variables.text_or_empty("WEFT_CUDA_RUNTIME");

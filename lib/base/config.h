@@ -15,6 +15,9 @@
 //   WEFT_BACKEND            "shm", "loopback", ...
 //   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages
 //                           use whatever the size; equal on all ranks
+//   WEFT_SHM_THRESHOLDS     "off": shm measures nothing when a communicator forms; "one-shot=64K,pull=1M": at
+//                           which sizes it changes its path (pull=never: not at all); read when a context is
+//                           created, equal on all ranks
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number a rank: ranks share memory with ranks of
 //                           their number alone; equal on all ranks
 //   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
@@ -50,13 +53,14 @@ struct Environment {
   std::string job;  // WEFT_JOB, else the launcher's name for the job; equal on all ranks, may be empty
   Bytes secret;     // empty: none. Filled from WEFT_SECRET_FILE by load_secret
   std::string secret_file;
-  std::string backend;       // empty: the best available
-  std::string algorithms;    // empty: chosen by size
-  std::string hosts;         // empty: the real ones
-  std::string flight;        // empty: no flight records are written
-  std::string cuda_runtime;  // empty: the one that is there
-  std::string nccl_library;  // empty: libnccl.so.2, wherever the loader finds it
-  std::string failpoints;    // empty: none
+  std::string backend;         // empty: the best available
+  std::string algorithms;      // empty: chosen by size
+  std::string shm_thresholds;  // empty: measured
+  std::string hosts;           // empty: the real ones
+  std::string flight;          // empty: no flight records are written
+  std::string cuda_runtime;    // empty: the one that is there
+  std::string nccl_library;    // empty: libnccl.so.2, wherever the loader finds it
+  std::string failpoints;      // empty: none
 };
 
 // What the parser needs to know besides variables.
@@ -78,8 +82,8 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_HOSTS, WEFT_FLIGHT, WEFT_CUDA_RUNTIME,
-// WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_HOSTS, WEFT_FLIGHT,
+// WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for

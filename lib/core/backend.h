@@ -18,6 +18,7 @@
 #include "core/exchange.h"
 #include "core/failpoints.h"
 #include "core/fd_channel.h"
+#include "core/measurements.h"
 #include "core/transport.h"
 
 namespace weft {
@@ -41,7 +42,9 @@ struct BackendArgs {
   // For backends on devices: the accelerator, which works, and what carries host memory, over which it lies.
   std::shared_ptr<Accelerator> accelerator;
   std::unique_ptr<Collectives>* host_collectives = nullptr;
-  bool progress_thread = true;  // the engine has one, beside the program's own that drive it
+  bool progress_thread = true;           // the engine has one, beside the program's own that drive it
+  bool crowded = false;                  // this host has more ranks than cores for them
+  Measurements* measurements = nullptr;  // null: nothing is measured, nothing is kept
 };
 
 // A test may make this rank fail here.

@@ -61,6 +61,9 @@ std::vector<std::string> run_over(Exchange& links, const RankBody& body, const R
                     labels.resize(static_cast<size_t>(links.size()));
                     LabelledHosts hosts(*mesh, labels, links.rank());
                     args.fds = &hosts;
+                    args.crowded = true;
+                    Measurements measurements("off,pull=1M");
+                    args.measurements = &measurements;
                     std::unique_ptr<Collectives> collectives;
                     WEFT_TRY(collectives_of(backend, options.comm.algorithms)(args, &collectives));
                     links.finish();

@@ -149,6 +149,9 @@ Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& contex
   args.arena_limit_bytes = options.arena_limit_bytes;
   args.deadline = Deadline::after(context->clock(), options.init_timeout_ms, options.init_timeout_ms);
   args.fds = &fds;
+  args.crowded = true;
+  Measurements measurements("off,pull=1M");
+  args.measurements = &measurements;
   args.accelerator = context->options().accelerator;
   std::unique_ptr<Collectives> collectives;
   WEFT_TRY(make(args, &collectives));

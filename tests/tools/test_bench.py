@@ -16,12 +16,12 @@ COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
                "send_recv", "barrier"]
 
 
-def bench(*words, ranks=2, iterations=3):
+def bench(*words, ranks=2, iterations=3, environment=None):
     """The JSON of a run that must succeed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", iterations, "--no-pin", "--json", path],
-                           timeout=120)
+                           timeout=120, environment=environment)
         expect_equal(result.returncode, 0, result.stdout, result.stderr)
         return json.loads(path.read_text())
 
@@ -161,6 +161,11 @@ def test_check():
         expect("faster" in output and "SLOWER" not in output, "a million times as long", output)
         long = {time: lambda us: us * 1e6 for time in times}
         expect("ALLOCATIONS" in compare(1, allocations=lambda _: -5, **long), "fewer allocations")
+        words[3] = "8K"  # what does not fit the line itself moves
+        result = cases.run([WEFT, "bench", *words, "--json", path], timeout=120)
+        earlier = json.loads(path.read_text())
+        expect("BYTES MOVED" in compare(1, moved_bytes=lambda moved: moved / 2, **long), "fewer bytes moved")
+        expect("SYSTEM CALLS" not in compare(0, system_calls=lambda _: None, **long), "not counted then or now")
         for text in ("", "{}", '{"results": [{}]}', '{"machine": 1, "results": []}', '{"results": []}'):
             path.write_text(text)
             result = cases.run([WEFT, "bench", *words, "--check", path], timeout=120)
@@ -168,16 +173,51 @@ def test_check():
 
 
 def test_counts():
-    """a collective and a step on shared memory fault on no pages once they are warm, and allocate only what they hand out"""
-    rows = bench("all_reduce", "--sizes", "8,1M", "--backend", "shm", "--warmup", 20, iterations=50)["results"]
+    """once it is warm a collective and a step on shared memory fault on no pages, allocate only what they hand out,
+    call the system for nothing but to read private memory, and move no byte more often than their algorithm must"""
+    def counted(*words, shm="off"):
+        return bench(*words, "--backend", "shm", "--warmup", 10, "--count-system-calls", iterations=20,
+                     environment={"WEFT_SHM_THRESHOLDS": shm})["results"]
+
+    traced = cases.run([WEFT, "bench", "barrier", "--ranks", 1, "--iterations", 1, "--count-system-calls"])
+    if "may not be traced" in traced.stderr:
+        cases.skip(traced.stderr.strip().splitlines()[-1])
+    size = 1 << 20
+    # Work, what it moves of its bytes on each of two ranks, and its system calls. An owner reads two slices of half
+    # the bytes, and writes two; staged, half goes in and half comes out of what was folded; pulled, half is read from
+    # the peer twice, 128 KiB at a time. Where results stay with their owners each reads half of the peer's.
+    rows = []
+    for arguments, shm, moved, calls in ((["--sizes", size], "off", 2, 0),
+                                         (["--sizes", size, "--memory", "private"], "off", 1, 0),
+                                         (["--sizes", size, "--memory", "private"], "off,pull=1M", 1, 8)):
+        rows += [(counted("all_reduce", *arguments, shm=shm)[0], moved, calls)]
+    rows += [(counted("all_reduce", "--sizes", 8)[0], 0, 0), (counted("barrier")[0], 0, 0)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "many.json"
         path.write_text(json.dumps({"name": "many", "params": [{"name": f"p{i}", "shape": [5000]} for i in range(1000)]}))
-        for mode in ("copy", "view"):
-            rows += bench("step", "--manifest", path, "--mode", mode, "--backend", "shm", "--warmup", 20,
-                          iterations=50)["results"]
-    for row in rows:
+        for mode, moved in (("copy", 2), ("view", 2), ("reduced", 0.5)):
+            rows += [(counted("step", "--manifest", path, "--mode", mode)[0], moved, 0)]
+    for row, moved, calls in rows:
         expect(row["page_faults"] < 10 and row["allocations"] < 10, "counts of a call", row)
+        expect(row["moved_bytes"] <= moved * row["bytes"] * 1.02, f"at most {moved} times its bytes moved", row)
+        expect(row["moved_bytes"] >= 0.9 * moved * row["bytes"], f"{moved} times its bytes moved", row)
+        expect(calls <= row["system_calls"] < calls + 1, f"{calls} system calls", row)
+
+
+def test_thresholds():
+    """shm says at which sizes it changes its path; a bad or a different wish is an error by name"""
+    for shm, said in (("off", "(from the table)"), ("one-shot=32K,pull=2M", "one-shot up to 32 KiB, staged, from 2 MiB"),
+                      ("", "one-shot up to")):
+        whole = bench("all_reduce", "--sizes", "64K", "--memory", "private", "--backend", "shm",
+                      environment={"WEFT_SHM_THRESHOLDS": shm})
+        expect(said in whole["transports"], "thresholds", shm, whole["transports"])
+        if "32K" in shm:
+            expect_equal(whole["results"][0]["algorithm"], "two-shot")
+    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "shm"], environment={"WEFT_SHM_THRESHOLDS": "pull=many"})
+    expect(result.returncode != 0 and "WEFT_SHM_THRESHOLDS" in result.stderr and "pull=many" in result.stderr, "named", result)
+    command = f'[ "$WEFT_RANK" = 1 ] && export WEFT_SHM_THRESHOLDS=off; exec {WEFT} bench --joined all_reduce --backend shm'
+    result = cases.run([WEFT, "run", "-n", 2, "--", "sh", "-c", command])
+    expect(result.returncode != 0 and 'WEFT_SHM_THRESHOLDS is "" on rank 0 and "off" on rank 1' in result.stderr, "named", result)
 
 
 def test_manifests():

@@ -19,13 +19,17 @@ namespace weft::test {
 
 class ShmRank {
  public:
-  explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20, bool pull = true) : links_(links) {
+  // thresholds: as WEFT_SHM_THRESHOLDS.
+  explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20,
+                   const std::string& thresholds = "off,pull=1M")
+      : links_(links), measurements_(thresholds) {
     clock_.set_crowded(links.size() > 2);
     BackendArgs args{links, clock_, log_, host_ops(), arena_limit, Deadline::after(clock_, 20'000, 0),
                      &links};
+    args.crowded = links.size() > 2;
+    args.measurements = &measurements_;
     std::shared_ptr<shm::Group> group;
     WEFT_EXPECT_OK(shm::Group::make(args, &group));
-    group->set_pull(pull);
     collectives_ = shm::collectives_over(std::move(group));
   }
 
@@ -77,6 +81,7 @@ class ShmRank {
 
  private:
   SocketLinks& links_;
+  Measurements measurements_;
   SystemClock clock_;
   Log log_;
   std::unique_ptr<Collectives> collectives_;

@@ -142,7 +142,7 @@ void run_case(ShmRank& rank, const Case& c) {
 }
 
 void every_collective(SocketLinks& links, bool pull) {
-  ShmRank rank(links, 64 << 20, pull);
+  ShmRank rank(links, 64 << 20, pull ? "off,pull=1M" : "off");
   // By path: inline, halves, the ring with odd ends, pulled and mapped with several rounds.
   const std::vector<uint64_t> counts = {0, 1, 3, 12, 13, 1000, 4099, 40'000, 150'001, 700'003};
   for (const Coll coll :

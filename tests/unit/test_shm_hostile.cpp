@@ -39,7 +39,9 @@ std::shared_ptr<Group> make_group(SocketLinks& links) {
   BackendArgs args{links, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 20'000, 0), &links};
   std::shared_ptr<Group> group;
   WEFT_EXPECT_OK(Group::make(args, &group));
-  group->set_pull(true);
+  Thresholds pulling = table_thresholds(links.size());
+  pulling.pull = kPullMin;
+  group->set_thresholds(pulling);
   return group;
 }
 
@@ -281,7 +283,7 @@ TEST_CASE("claims outside the segment are refused") {
 TEST_CASE("an address that cannot be pulled is an error by name") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer does not follow forks");
   const Status status = against(1, 900'000, [](Group& group, LaneBlock&, Post& post) {
-    WEFT_EXPECT(group.pull());
+    WEFT_EXPECT(group.thresholds().pull != kNever);
     post.arrival.claims.flags = kPulled;
     post.arrival.claims.src_address = 64;
     post.arrival.claims.dst_address = UINT64_MAX - 100;

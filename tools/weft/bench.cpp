@@ -13,8 +13,11 @@
 #include "machine.h"
 #include "measure.h"
 #include "names.h"
+#include "syscalls.h"
 
 namespace {
+
+constexpr int64_t kRareHeartbeatMs = 3'600'000;
 
 void write(const nlohmann::json& run, const std::string& path) {
   std::ofstream file(path);
@@ -25,8 +28,10 @@ void write(const nlohmann::json& run, const std::string& path) {
 // One rank. Returns 1 if a result was wrong, or something is slower than it was.
 int bench_rank(const BenchOptions& options, int rank_for_core) {
   const nlohmann::json machine = describe_machine();
+  if (options.count_system_calls) count_system_calls();
   if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
-  Job job(options.backend);
+  // Signs of life are system calls as well, as many as time passes.
+  Job job(options.backend, options.count_system_calls ? kRareHeartbeatMs : 0);
   if (!options.trace.empty()) job.check(weft_trace_start(job.context(), 0), "weft_trace_start");
   bool slower = false;
   std::vector<Result> results;
@@ -44,6 +49,8 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
   }
   if (job.rank() == 0) {
     print_results(results);
+    const weft_comm_info info = job.info();
+    if (info.transports[0] != '\0') std::printf("%s: %s.\n", info.backend, info.transports);
     std::fflush(stdout);
     const nlohmann::json run = json_of(results, machine, job, options);
     if (!options.json.empty()) write(run, options.json);
@@ -185,13 +192,16 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench
       ->add_option(
           "--check", options->baseline,
-          "what --json wrote in an earlier run: say what has become slower, or counts more page faults "
-          "or allocations; then the exit code is 1")
+          "what --json wrote in an earlier run: say what has become slower, or counts more page faults, "
+          "allocations, system calls or moved bytes; then the exit code is 1")
       ->check(CLI::ExistingFile);
   bench
       ->add_option("--tolerance", options->tolerance,
                    "of --check: a median may grow by this part, default 0.1")
       ->check(CLI::Range(0.0, 10.0));
+  bench->add_flag("--count-system-calls", options->count_system_calls,
+                  "write to --json how many system calls a call makes, but those of waiting. The ranks are "
+                  "traced meanwhile: times mean nothing");
   add_bench_faults(*bench, exit_code);
   bench->callback([options, bench, &words, exit_code] {
     if (bench->got_subcommand("faults")) return;

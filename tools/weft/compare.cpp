@@ -10,12 +10,18 @@
 
 namespace {
 
+// A count that runs of earlier versions, or of other options, do not have.
+double known(const nlohmann::json& row, const char* count) {
+  return row.contains(count) && row.at(count).is_number() ? row.at(count).get<double>() : -1;
+}
+
 std::map<Baseline::Key, Baseline::Row> rows_of(const nlohmann::json& run) {
   std::map<Baseline::Key, Baseline::Row> rows;
   for (const nlohmann::json& row : run.at("results")) {
     const Baseline::Key key{row.at("work"), row.at("details"), row.at("bytes"), row.at("ranks")};
-    rows[key] = {row.at("median_us"), row.at("median_low_us"), row.at("median_high_us"),
-                 row.at("page_faults"), row.at("allocations")};
+    rows[key] = {row.at("median_us"),      row.at("median_low_us"), row.at("median_high_us"),
+                 row.at("page_faults"),    row.at("allocations"),   known(row, "system_calls"),
+                 known(row, "moved_bytes")};
   }
   return rows;
 }
@@ -45,6 +51,8 @@ std::string verdict(const Baseline::Row& now, const Baseline::Row& before, doubl
   };
   counts(now.page_faults, before.page_faults, 4, "PAGE FAULTS");
   counts(now.allocations, before.allocations, 1, "ALLOCATIONS");
+  if (before.system_calls >= 0) counts(now.system_calls, before.system_calls, 1, "SYSTEM CALLS");
+  if (before.moved_bytes >= 0) counts(now.moved_bytes, before.moved_bytes, 64, "BYTES MOVED");
   return text;
 }
 

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "syscalls.h"
+
 namespace {
 
 std::atomic<uint64_t> allocations{0};
@@ -44,9 +46,16 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
-Counts count_now() {
+Counts count_before() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return {static_cast<uint64_t>(usage.ru_minflt + usage.ru_majflt),
-          allocations.load(std::memory_order_relaxed)};
+          allocations.load(std::memory_order_relaxed), system_calls_now().work};
+}
+
+Counts count_after() {
+  const uint64_t system_calls = system_calls_now().work;
+  Counts counts = count_before();
+  counts.system_calls = system_calls;
+  return counts;
 }

@@ -16,13 +16,14 @@ namespace {
 
 }  // namespace
 
-Job::Job(const std::string& backend) {
+Job::Job(const std::string& backend, int64_t heartbeat_timeout_ms) {
   weft_error error = WEFT_ERROR_INIT;
   if (const weft_status status = weft_context_create(nullptr, &context_, &error)) {
     raise(status, "weft_context_create", error);
   }
   weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
   if (!backend.empty()) options.backend = backend.c_str();
+  options.heartbeat_timeout_ms = heartbeat_timeout_ms;
   if (const weft_status status = weft_comm_create(context_, &options, &comm_, &error)) {
     weft_context_destroy(&context_);
     raise(status, "weft_comm_create", error);

@@ -11,7 +11,7 @@
 class Job {
  public:
   // Joins the ranks that the environment describes. backend: empty for Weft's choice.
-  explicit Job(const std::string& backend);
+  explicit Job(const std::string& backend, int64_t heartbeat_timeout_ms = 0);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "counters.h"
+#include "syscalls.h"
 
 namespace {
 
@@ -45,29 +46,38 @@ double most(Job& job, uint64_t count, uint64_t calls) {
   return static_cast<double>(*std::max_element(all.begin(), all.end())) / static_cast<double>(calls);
 }
 
+uint64_t moved_bytes(const Job& job) {
+  const weft_comm_info info = job.info();
+  return info.bytes_shared + info.bytes_direct + info.bytes_sent;
+}
+
 }  // namespace
 
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup) {
   std::vector<uint64_t> run_ns(iterations), wall_ns(iterations);
-  uint64_t page_faults = 0, allocations = 0;
+  Counts sum;
+  uint64_t moved_before = 0;
   bool correct = true;
   for (uint64_t round = 0; round < warmup + iterations; ++round) {
+    if (round == warmup) moved_before = moved_bytes(job);
     const uint64_t t0 = now_ns();
     subject.rewrite(round);
     const uint64_t t1 = now_ns();
-    const Counts before = count_now();  // before the barrier: nothing comes between it and the operation
+    const Counts before = count_before();  // before the barrier: nothing comes between it and the operation
     job.barrier();
     const uint64_t t2 = now_ns();
     subject.run();
     const uint64_t t3 = now_ns();
-    const Counts after = count_now();
+    const Counts after = count_after();
     if (round == 0 || round + 1 == warmup + iterations) correct = subject.check(round) && correct;
     if (round < warmup) continue;
     run_ns[round - warmup] = t3 - t2;
     wall_ns[round - warmup] = t3 - t2 + t1 - t0;
-    page_faults += after.page_faults - before.page_faults;
-    allocations += after.allocations - before.allocations;
+    sum.page_faults += after.page_faults - before.page_faults;
+    sum.allocations += after.allocations - before.allocations;
+    sum.system_calls += after.system_calls - before.system_calls;
   }
+  const uint64_t moved = moved_bytes(job) - moved_before;
   Times times;
   times.correct = job.all(correct);
   times.iterations = iterations;
@@ -79,7 +89,9 @@ Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t wa
   times.median_high_us = static_cast<double>(run[high]) * 1e-3;
   times.p99_us = quantile_us(run, 0.99);
   times.wall_median_us = quantile_us(wall, 0.5);
-  times.page_faults = most(job, page_faults, iterations);
-  times.allocations = most(job, allocations, iterations);
+  times.page_faults = most(job, sum.page_faults, iterations);
+  times.allocations = most(job, sum.allocations, iterations);
+  if (system_calls_are_counted()) times.system_calls = most(job, sum.system_calls, iterations);
+  times.moved_bytes = most(job, moved, iterations);
   return times;
 }

@@ -34,6 +34,7 @@ struct BenchOptions {
   std::string trace;       // where ranks write theirs
   std::string baseline;    // of an earlier run's --json: what became slower
   double tolerance = 0.1;  // of its medians
+  bool count_system_calls = false;
 };
 
 // What is called for every iteration, on every rank. `round` counts from 0.
@@ -50,8 +51,11 @@ struct Times {
   double p99_us = 0;
   double least_us = 0;
   double wall_median_us = 0;  // rewrite and operation together: arena buffers move cost into the rewrite
-  double page_faults = 0, allocations = 0;  // a call and the barrier before it, on the rank that has most
-  bool correct = false;                     // on every rank, in the first and the last iteration
+  // A call and the barrier before it, on the rank that has most.
+  double page_faults = 0, allocations = 0;
+  double system_calls = -1;  // but those of waiting; negative: not counted
+  double moved_bytes = 0;    // of payload, through shared memory, out of others' memory, in messages
+  bool correct = false;      // on every rank, in the first and the last iteration
 };
 
 // Collective over the job.

@@ -13,6 +13,11 @@ double algorithm_bandwidth(const Result& result) {
   return result.times.median_us > 0 ? static_cast<double>(result.bytes) / result.times.median_us * 1e-3 : 0;
 }
 
+// Negative: there is none.
+nlohmann::json or_null(double value) {
+  return value < 0 ? nlohmann::json() : nlohmann::json(value);
+}
+
 }  // namespace
 
 void print_results(const std::vector<Result>& results) {
@@ -37,27 +42,28 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                        const BenchOptions& options) {
   nlohmann::json list = nlohmann::json::array();
   for (const Result& result : results) {
-    list.push_back(
-        {{"work", result.work},
-         {"details", result.details},
-         {"remarks", result.remarks},
-         {"bytes", result.bytes},
-         {"count", result.count},
-         {"ranks", job.size()},
-         {"iterations", result.times.iterations},
-         {"median_us", result.times.median_us},
-         {"median_low_us", result.times.median_low_us},
-         {"median_high_us", result.times.median_high_us},
-         {"p99_us", result.times.p99_us},
-         {"min_us", result.times.least_us},
-         {"wall_median_us", result.times.wall_median_us},
-         {"page_faults", result.times.page_faults},
-         {"allocations", result.times.allocations},
-         {"exposed_us", result.exposed_us < 0 ? nlohmann::json() : nlohmann::json(result.exposed_us)},
-         {"algbw_gb_s", algorithm_bandwidth(result)},
-         {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
-         {"algorithm", result.algorithm},
-         {"correct", result.times.correct}});
+    list.push_back({{"work", result.work},
+                    {"details", result.details},
+                    {"remarks", result.remarks},
+                    {"bytes", result.bytes},
+                    {"count", result.count},
+                    {"ranks", job.size()},
+                    {"iterations", result.times.iterations},
+                    {"median_us", result.times.median_us},
+                    {"median_low_us", result.times.median_low_us},
+                    {"median_high_us", result.times.median_high_us},
+                    {"p99_us", result.times.p99_us},
+                    {"min_us", result.times.least_us},
+                    {"wall_median_us", result.times.wall_median_us},
+                    {"page_faults", result.times.page_faults},
+                    {"allocations", result.times.allocations},
+                    {"system_calls", or_null(result.times.system_calls)},
+                    {"moved_bytes", result.times.moved_bytes},
+                    {"exposed_us", or_null(result.exposed_us)},
+                    {"algbw_gb_s", algorithm_bandwidth(result)},
+                    {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
+                    {"algorithm", result.algorithm},
+                    {"correct", result.times.correct}});
   }
   const weft_comm_info info = job.info();
   return {{"machine", machine},

@@ -53,7 +53,9 @@ class Hierarchical final : public Collectives {
     return counters;
   }
   int local_size() const override { return local_->local_size(); }
-  std::string transports() const override { return transport_->transports(); }
+  std::string transports() const override {
+    return cat(transport_->transports(), "; in hosts: ", local_->transports());
+  }
   const char* name() const override { return name_.c_str(); }
 
  private:
@@ -90,6 +92,8 @@ Status make_local(const Backend& backend, const BackendArgs& args, const std::ve
   local_args.allocator = args.allocator;
   local_args.arena = args.arena;
   local_args.names = members;
+  local_args.crowded = args.crowded;
+  local_args.measurements = args.measurements;
   Status made = backend.make_collectives(local_args, local);
   const Status together = exchange.finish_together(args.deadline);
   return made.ok() ? together : made;

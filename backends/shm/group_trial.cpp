@@ -1,0 +1,108 @@
+#include "group_trial.h"
+
+#include <cstring>
+
+#include "base/text.h"
+
+namespace weft::shm {
+namespace {
+
+constexpr uint64_t kLookNs = 20'000'000;  // between looks at whether a rank is lost that is waited for
+
+// Every operation along one route.
+Thresholds only(Route route) {
+  Thresholds thresholds;
+  thresholds.one_shot = route == Route::kOneShot ? kHalfBytes : 0;
+  thresholds.pull = route == Route::kPulled ? 0 : kNever;
+  return thresholds;
+}
+
+}  // namespace
+
+GroupTrial::GroupTrial(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes)
+    : group_(std::move(group)),
+      args_(args),
+      bytes_(bytes),
+      memory_(args.allocator.get(bytes, kPage)),
+      lane_(group_, 0),
+      begin_ns_(args.clock.now_ns()) {}
+
+GroupTrial::~GroupTrial() {
+  if (memory_ != nullptr) args_.allocator.put(memory_, bytes_);
+}
+
+Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
+  if (memory_ == nullptr) return give_up(Status::error(Code::kNoMemory, cat("no ", bytes_text(bytes_))));
+  std::memset(memory_, 1, bytes);  // a small number; its lines are in this core's cache
+  uint64_t times[2] = {};
+  WEFT_TRY(meet(times));
+  group_->set_thresholds(only(route));
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = Dtype::kF32;
+  args.op = ReduceOp::kSum;
+  args.count = bytes / sizeof(float);
+  args.src = args.dst = memory_;
+  const uint64_t start = args_.clock.now_ns();
+  WEFT_TRY(finish(args));
+  const uint64_t end = args_.clock.now_ns();
+  times[0] = end - start;
+  times[1] = end - begin_ns_;
+  WEFT_TRY(meet(times));
+  *slowest_ns = times[0];
+  *elapsed_ns = times[1];
+  return {};
+}
+
+Status GroupTrial::meet(uint64_t numbers[2]) {
+  CollectiveArgs args;
+  args.coll = Coll::kAllReduce;
+  args.dtype = Dtype::kU64;
+  args.op = ReduceOp::kMax;
+  args.count = 2;
+  args.dst = reinterpret_cast<std::byte*>(numbers);
+  args.src = args.dst;
+  return finish(args);
+}
+
+Status GroupTrial::finish(const CollectiveArgs& args) {
+  lane_.start(args, slot_++);
+  uint64_t look_ns = args_.clock.now_ns() + kLookNs;
+  for (uint32_t round = 0;; round++) {
+    const Poll poll = lane_.poll();
+    if (poll == Poll::kFinished) return lane_.result().ok() ? Status() : give_up(lane_.result());
+    if (poll == Poll::kAdvanced) {
+      round = 0;
+      continue;
+    }
+    if (round % 64 == 63) WEFT_TRY(look(&look_ns));
+    args_.clock.relax(round);
+  }
+}
+
+// Whether waiting makes sense still.
+Status GroupTrial::look(uint64_t* next_ns) {
+  for (int r = 0; r < group_->size(); r++) {
+    const LaneBlock& theirs = group_->at<LaneBlock>(r, group_->layout().lane(0));
+    if (theirs.sealed.value.load(std::memory_order_acquire) == 0) continue;
+    return give_up(Status::error(Code::kCancelled, cat("rank ", group_->name(r), " gave up")));
+  }
+  if (args_.deadline.expired(args_.clock)) {
+    const std::vector<int> missing = lane_.missing();
+    return give_up(Status::error(Code::kTimeout, cat("rank ", list_text(missing), " does not take part"))
+                       .with_ranks(missing));
+  }
+  const uint64_t now = args_.clock.now_ns();
+  if (now < *next_ns) return {};
+  *next_ns = now + kLookNs;
+  const Status lost = args_.exchange.check();
+  return lost.ok() ? lost : give_up(lost);
+}
+
+// The other ranks see it, and wait no longer.
+Status GroupTrial::give_up(Status why) {
+  lane_.abandon();
+  return why;
+}
+
+}  // namespace weft::shm

@@ -1,0 +1,78 @@
+#include "thresholds.h"
+
+#include <charconv>
+
+#include "base/text.h"
+
+namespace weft::shm {
+namespace {
+
+// "64K", "1M", "100".
+bool parse_size(std::string_view text, uint64_t* bytes) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  if (error != std::errc() || shift < 0 || number > (kNever >> 1 >> shift)) return false;
+  *bytes = number << shift;
+  return true;
+}
+
+Status wrong(std::string_view entry, const std::string& why) {
+  return Status::error(Code::kArg, cat("WEFT_SHM_THRESHOLDS: \"", entry, "\" ", why));
+}
+
+Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
+  const size_t equals = entry.find('=');
+  const std::string_view name = entry.substr(0, equals);
+  const std::string_view value = equals == entry.npos ? "" : entry.substr(equals + 1);
+  if (entry == "off") {
+    wanted->measure = false;
+    return {};
+  }
+  uint64_t bytes = 0;
+  if (name == "one-shot") {
+    if (!parse_size(value, &bytes) || bytes > kHalfBytes) {
+      return wrong(entry, cat("gives no size up to ", kHalfBytes >> 10, "K"));
+    }
+    wanted->one_shot = bytes;
+    return {};
+  }
+  if (name == "pull") {
+    if (value != "never" && !parse_size(value, &bytes)) return wrong(entry, "gives no size, and not never");
+    wanted->pull = value == "never" ? kNever : bytes;
+    return {};
+  }
+  return wrong(entry, "is neither off nor one-shot=SIZE nor pull=SIZE");
+}
+
+}  // namespace
+
+Thresholds table_thresholds(int ranks) {
+  Thresholds thresholds;
+  thresholds.one_shot = ranks <= 2 ? kHalfBytes : ranks <= 4 ? 64 << 10 : ranks <= 8 ? 16 << 10 : 8 << 10;
+  return thresholds;
+}
+
+std::string text(const Thresholds& thresholds) {
+  const char* const origin = thresholds.origin == Thresholds::Origin::kMeasured ? "measured"
+                             : thresholds.origin == Thresholds::Origin::kGiven  ? "given"
+                                                                                : "from the table";
+  return cat(
+      "one-shot up to ", bytes_text(thresholds.one_shot), ", staged",
+      thresholds.pull == kNever ? std::string() : cat(", from ", bytes_text(thresholds.pull), " on pulled"),
+      " (", origin, ")");
+}
+
+Status parse_thresholds(std::string_view text, WantedThresholds* wanted) {
+  *wanted = {};
+  constexpr size_t kShown = 64;  // a value may be anything
+  while (!text.empty()) {
+    const std::string_view entry = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), entry.size() + 1));
+    WEFT_TRY(parse_entry(entry.substr(0, kShown), wanted));
+  }
+  return {};
+}
+
+}  // namespace weft::shm

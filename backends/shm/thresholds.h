@@ -1,0 +1,46 @@
+// The sizes at which operations on private memory change their path, and how they are chosen: given, measured
+// when a group is founded, or from a table. Equal on all ranks of a group. Pure functions, for founding.cpp,
+// calibration.cpp and tests. Threads: any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "layout.h"
+
+namespace weft::shm {
+
+inline constexpr uint64_t kNever = UINT64_MAX;
+inline constexpr uint64_t kPullMin = 1 << 20;  // of the table
+
+struct Thresholds {
+  enum class Origin : uint8_t { kTable, kMeasured, kGiven };
+  // Up to here every rank folds everybody's whole input itself (all_reduce and reduce): at most kHalfBytes.
+  uint64_t one_shot = kHalfBytes;
+  // From here on private memory is pulled from where it is, by any collective; kNever: it is staged.
+  uint64_t pull = kNever;
+  Origin origin = Origin::kTable;
+  bool operator==(const Thresholds&) const = default;
+};
+
+// Nothing is known of the machine: one_shot by how much work folding everything is, which grows with ranks
+// squared; staged, which works everywhere.
+Thresholds table_thresholds(int ranks);
+
+// "one-shot up to 64 KiB, staged, from 1 MiB on pulled (measured)"
+std::string text(const Thresholds& thresholds);
+
+// What WEFT_SHM_THRESHOLDS asks for. Empty: that both are measured. "off": that nothing is; what is not given
+// comes from the table.
+struct WantedThresholds {
+  bool measure = true;
+  std::optional<uint64_t> one_shot;
+  std::optional<uint64_t> pull;
+};
+// Read "off", "one-shot=64K,pull=never" or "off,pull=1M". kArg saying what is wrong with it.
+Status parse_thresholds(std::string_view text, WantedThresholds* wanted);
+
+}  // namespace weft::shm
