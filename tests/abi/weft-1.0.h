@@ -383,7 +383,7 @@ typedef struct weft_comm_info {
   uint64_t bytes_sent;     /* payload bytes handed to a transport */
   uint64_t bytes_received; /* payload bytes received from a transport */
   uint64_t arena_bytes;    /* memory of this rank's arena that is populated */
-  char transports[128];    /* what a transport's messages travel on ("sysv/memory, tcp/eth0"), else empty */
+  char transports[128];    /* what messages travel on ("tcp/eth0"), and at which sizes shm changes its path */
 } weft_comm_info;
 
 /* Topology, backend and byte counters. Threads: any thread. Since 1.0 */
