@@ -152,7 +152,7 @@ void take_of(const Digit (&digits)[kCount], const SelectArgs& args, const Some& 
     const bool equal = (magnitude == threshold.bits) & (threshold.equal > 0);
     args.selected[used] = {some.place(i), some.value(i)};
     threshold.equal -= equal ? 1 : 0;
-    used += (magnitude > threshold.bits) | equal ? 1 : 0;
+    used += ((magnitude > threshold.bits) | equal) ? 1 : 0;
   }
   std::fill(args.selected + used, args.selected + args.room, Selected{kNoPlace, 0});
   if (!args.residual) return;
