@@ -1099,14 +1099,15 @@ typedef struct weft_finish_options {
 #define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0, 0}
 
 /* Wait until every bucket's result is in the gradients, and end the step. options may be NULL. Returns
- * WEFT_ERR_STATE naming every parameter that never became ready, WEFT_ERR_TIMEOUT in a LOCAL step while one
- * is copied (the step stays open: finish again or abort); WEFT_ERR_HOOK; the communicator's failure. After
- * a failure gradients are not reduced; which buckets had completed is in the statistics. (If only the
- * commit failed, they are reduced here; weft_reducer_rebind finds out whether they are everywhere.) With
- * streams of devices it returns as soon as nothing is missing: what is put on them afterwards waits until
- * the step is over, also if it fails, and the next call on the reducer that needs the step's end (begin,
- * say, or finish once more) waits for it and returns its failure. In WEFT_PROGRESS_CALLER, with COMMIT and
- * with WEFT_REDUCER_RETAIN the host waits. Threads: one thread at a time per reducer. Since 1.0 */
+ * WEFT_ERR_STATE naming every parameter that never became ready, WEFT_ERR_TIMEOUT in a LOCAL step, or one
+ * that learns uses, while one is copied (the step stays open: finish again or abort); WEFT_ERR_HOOK; the
+ * communicator's failure. After a failure gradients are not reduced; which buckets had completed is in the
+ * statistics. (If only the commit failed, they are reduced here; weft_reducer_rebind finds out whether they
+ * are everywhere.) With streams of devices it returns as soon as nothing is missing: what is put on them
+ * afterwards waits until the step is over, also if it fails, and the next call on the reducer that needs the
+ * step's end (begin, say, or finish once more) waits for it and returns its failure. In WEFT_PROGRESS_CALLER,
+ * with COMMIT and with WEFT_REDUCER_RETAIN the host waits. Threads: one thread at a time per reducer.
+ * Since 1.0 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer
