@@ -1,7 +1,9 @@
 #include "sync/hook_plan.h"
 
 #include "base/text.h"
+#include "core/context.h"
 #include "sync/sparse.h"
+#include "sync/state.h"
 
 namespace weft {
 namespace {
@@ -200,6 +202,18 @@ Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, boo
     WEFT_TRY(check.collective(k, &slots->emplace_back()));
   }
   return {};
+}
+
+Status plan_again(const ReducerState& state, Deadline deadline) {
+  Hook& hook = *state.hook;
+  const Comm& seen = hook.comm() != nullptr ? *hook.comm() : *state.comm;
+  HookViews views(state.manifest, state.plan, seen.rank(), seen.size(),
+                  hook.takes_sparse() ? state.sparse.get() : nullptr);
+  Schedule schedule;  // the one that there is
+  return with_turn(state.comm->context(), hook, deadline, [&] {
+    WEFT_TRY(hook.replan(state.plan.buckets.size()));
+    return make_schedule(hook, state.manifest, state.plan, &views, &schedule);
+  });
 }
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/hook_plan.h"
 #include "sync/proposal.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
@@ -147,20 +148,23 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   next->buckets = old.buckets;
   next->plan = std::move(plan);
   if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
-  bool replanned = false;  // the hook has been told of other buckets
+  bool told = false;  // the hook, of another communicator
   if (bound.ok()) {
     bound = with_turn(context, *next->hook, deadline, [&] {
       WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
-      replanned = relocation.has_value();
-      return replanned ? next->hook->replan(next->plan.buckets.size()) : Status();
+      told = true;
+      return relocation ? next->hook->replan(next->plan.buckets.size()) : Status();
     });
   }
   agreement.opens = false;
   bound = furnish(next.get(), bound, agreement);
   if (!bound.ok()) {
     if (next->lane) comm->close_lane(next->lane);
-    const auto back = [&] { return old.hook->replan(old.plan.buckets.size()); };
-    if (replanned) static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
+    // Steps over the old one may go on.
+    const auto back = [&] { return old.hook->rebind(old.comm->rank(), old.comm->size()); };
+    Status stays = told ? with_turn(context, *old.hook, deadline, back) : Status();
+    if (told && stays.ok()) stays = plan_again(old, deadline);
+    if (!stays.ok()) old.comm->fail(stays.with_ranks({old.comm->rank()}));
     return note(bound);
   }
   if (relocation) {

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/hook_plan.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
 #include "sync/survey.h"
@@ -292,8 +293,8 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   // begin.
   const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
   if (const Status furnished = furnish(next.get(), {}, agreement); !furnished.ok()) {
-    const auto back = [&] { return old.hook->replan(old.plan.buckets.size()); };
-    static_cast<void>(with_turn(context, *old.hook, deadline, back).ok());
+    const Status back = plan_again(old, deadline);
+    if (!back.ok()) old.comm->fail(back.with_ranks({old.comm->rank()}));
     return furnished;
   }
   if (const Status quiet = await_devices(deadline); !quiet.ok()) {
