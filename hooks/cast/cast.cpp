@@ -89,8 +89,8 @@ class Cast final : public Hook {
       return Status::error(Code::kUnsupported,
                            "the last stage of a hook inside fp16 or bf16 cannot complete later");
     }
-    convert(scratch(bucket) + placed.result, settings_.dtype, static_cast<std::byte*>(bucket.buffer),
-            dtype_of(bucket), bucket.count, 1.0);
+    copy(host_, settings_.dtype, scratch(bucket) + placed.result, dtype_of(bucket), bucket.buffer,
+         bucket.count);
     return {};
   }
 
@@ -160,22 +160,10 @@ class Cast final : public Hook {
 
   void cast_down(const weft_bucket& bucket, bool scaled) const {
     const double scale = scaled ? 1.0 / bucket.divisor : 1.0;
-    convert(static_cast<const std::byte*>(bucket.buffer), dtype_of(bucket), scratch(bucket), settings_.dtype,
-            bucket.count, settings_.ddp_order ? 1.0 : scale);
-    if (!settings_.ddp_order) return;
-    convert(scratch(bucket), settings_.dtype, scratch(bucket), settings_.dtype, bucket.count, scale);
-  }
-
-  void convert(const std::byte* src, Dtype src_dtype, std::byte* dst, Dtype dst_dtype, uint64_t count,
-               double scale) const {
-    CopyArgs args;
-    args.src = src;
-    args.dst = dst;
-    args.count = count;
-    args.src_dtype = src_dtype;
-    args.dst_dtype = dst_dtype;
-    args.scale = scale;
-    host_.copy(args);
+    const Dtype narrow = settings_.dtype;
+    copy(host_, dtype_of(bucket), bucket.buffer, narrow, bucket.scratch, bucket.count,
+         settings_.ddp_order ? 1.0 : scale);
+    if (settings_.ddp_order) copy(host_, narrow, bucket.scratch, narrow, bucket.scratch, bucket.count, scale);
   }
 
   const Settings settings_;

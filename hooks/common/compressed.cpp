@@ -34,7 +34,11 @@ class Compressed final : public StatefulHook {
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
-    if (bucket.count > UINT32_MAX) return Status::error(Code::kUnsupported, "the bucket has 2^32 elements");
+    if (bucket.count > UINT32_MAX) {
+      return Status::error(Code::kUnsupported,
+                           cat("hook '", settings_.name, "' takes less than 2^32 elements, not ",
+                               bucket.count, ": make buckets smaller (bucket_limits)"));
+    }
     state_.set_rank(bucket.rank, bucket.size);
     if (settings_.feedback) plan_errors(state_, bucket);
     const Slices at(bucket, *codec_);

@@ -14,6 +14,7 @@ constexpr uint32_t kMostName = 65536;
 }  // namespace
 
 std::vector<float>& HookState::array(std::string_view kind, const char* param, uint64_t count) {
+  if (!unclaimed_.empty()) unclaimed_.erase({std::string(kind), param});
   auto arrays = kinds_.find(kind);
   if (arrays == kinds_.end()) arrays = kinds_.emplace(kind, Arrays()).first;
   auto found = arrays->second.find(std::string_view(param));
@@ -35,6 +36,7 @@ void HookState::clear(std::string_view kind) {
 }
 
 void HookState::drop(std::string_view kind) {
+  note_unclaimed();
   const auto arrays = kinds_.find(kind);
   if (arrays != kinds_.end()) kinds_.erase(arrays);
 }
@@ -59,7 +61,21 @@ void HookState::note(const std::string& what) const {
   if (log_ != nullptr) log_->warn(cat("saved state of a hook: ", what));
 }
 
+// Plans have asked for all that they need before the first stage.
+void HookState::note_unclaimed() {
+  for (const auto& [kind, arrays] : kinds_) {
+    std::vector<std::string> names;
+    for (const auto& [of, param] : unclaimed_) {
+      if (of == kind) names.push_back(cat("'", param, "'"));
+    }
+    if (names.empty()) continue;
+    note(cat("'", kind, "' of ", list_text(names, 4), " is of no parameter or bucket here: it is not used"));
+  }
+  unclaimed_.clear();
+}
+
 uint64_t HookState::iteration(const weft_bucket& bucket) {
+  if (loaded_) note_unclaimed();
   if (loaded_) base_ = next_ - bucket.step;
   loaded_ = false;
   next_ = base_ + bucket.step + 1;
@@ -108,6 +124,14 @@ Status HookState::load(ByteView bytes) {
     }
   }
   if (!reader.done()) return bad("is damaged");
+  unclaimed_.clear();
+  for (const auto& [kind, arrays] : read) {
+    const auto mine = kinds_.find(kind);
+    for (const auto& [param, values] : arrays) {
+      const bool claimed = rank_ >= 0 && mine != kinds_.end() && mine->second.count(param) != 0;
+      if (!claimed) unclaimed_.emplace(kind, param);
+    }
+  }
   kinds_ = std::move(read);
   next_ = next;
   loaded_ = true;

@@ -47,7 +47,7 @@ bool orthonormalize_column(float* columns, uint64_t rows, uint64_t k, double eps
     std::fill(column, column + rows, 0.0f);
     return false;
   }
-  scale(column, rows, 1 / (left + epsilon));
+  scale(column, rows, 1 / (left + epsilon / norm));
   return true;
 }
 

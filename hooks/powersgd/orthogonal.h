@@ -5,8 +5,8 @@
 
 namespace weft::hook_powersgd {
 
-// Columns of `rows` values, one after the other, become orthonormal, by modified Gram-Schmidt in f64; norms
-// are divided by norm + epsilon. A column that depends on those before it, or is zero, becomes zero.
+// Columns of `rows` values, one after the other, become orthonormal, by modified Gram-Schmidt in f64: each is
+// divided by its norm + epsilon. A column that depends on those before it, or is zero, becomes zero.
 void orthonormalize(float* columns, uint64_t rows, uint64_t rank, double epsilon);
 
 // The same, but what would become zero is replaced by something random.

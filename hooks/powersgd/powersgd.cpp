@@ -219,7 +219,8 @@ class PowerSgd final : public StatefulHook {
 
   void make_q(const weft_bucket& bucket) {
     for (const Matrix& m : layout_.matrices) {
-      orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon);
+      // Epsilon is beside the norm of the ranks' sum, not of their mean.
+      orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon / bucket.divisor);
     }
     for (const Group& group : layout_.groups) {
       multiply(LowRank::kRight, bucket, group);

@@ -62,7 +62,9 @@ class Simulation {
   }
   std::vector<float>& values(int r) { return values_[r]; }
 
-  void step() {
+  // Returns how many collectives took place, one after the other.
+  uint64_t step() {
+    uint64_t took_place = 0;
     for (uint32_t k = 0; k <= plans_[0].collective_count; k++) {
       weft_stage stages[kRanks] = {};
       for (int r = 0; r < kRanks; r++) {
@@ -71,9 +73,12 @@ class Simulation {
       }
       if (k == plans_[0].collective_count) continue;
       const bool optional = (plans_[0].collectives[k].flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
-      if (!optional || stages[0].dynamic_count != 0) exchange(k);
+      if (optional && stages[0].dynamic_count == 0) continue;
+      exchange(k);
+      took_place++;
     }
     for (weft_bucket& bucket : buckets_) bucket.step++;
+    return took_place;
   }
 
   // Of what rank 0 has not sent.

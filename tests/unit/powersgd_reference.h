@@ -9,8 +9,8 @@ namespace weft::test {
 
 using Matrix = std::vector<std::vector<double>>;  // columns
 
-// Gram-Schmidt on columns.
-inline void orthonormalize(Matrix& columns) {
+// Gram-Schmidt on columns, each divided by its norm and epsilon.
+inline void orthonormalize(Matrix& columns, double epsilon) {
   for (size_t k = 0; k < columns.size(); k++) {
     for (size_t j = 0; j < k; j++) {
       double along = 0;
@@ -19,7 +19,7 @@ inline void orthonormalize(Matrix& columns) {
     }
     double norm = 0;
     for (const double v : columns[k]) norm += v * v;
-    for (double& v : columns[k]) v /= std::sqrt(norm);
+    for (double& v : columns[k]) v /= std::sqrt(norm) + epsilon;
   }
 }
 
@@ -28,12 +28,13 @@ struct PowerSgdReference {
   size_t n, m;
   Matrix q, p;
   std::vector<std::vector<double>> errors;
+  double epsilon = 0;
 
   std::vector<double> step(const std::vector<std::vector<double>>& gradients) {
     const size_t ranks = gradients.size(), r = q.size();
     errors.resize(ranks, std::vector<double>(n * m));
     std::vector<std::vector<double>> x = gradients;
-    orthonormalize(q);
+    orthonormalize(q, epsilon);
     p.assign(r, std::vector<double>(n));
     for (size_t w = 0; w < ranks; w++) {
       for (size_t i = 0; i < n * m; i++) x[w][i] += errors[w][i];
@@ -41,7 +42,7 @@ struct PowerSgdReference {
         for (size_t i = 0; i < n * m; i++) p[k][i / m] += x[w][i] * q[k][i % m];
       }
     }
-    orthonormalize(p);
+    orthonormalize(p, epsilon);
     Matrix mean(r, std::vector<double>(m));
     for (size_t w = 0; w < ranks; w++) {
       Matrix mine(r, std::vector<double>(m));
@@ -69,7 +70,7 @@ struct PowerSgdReference {
     errors.resize(ranks, std::vector<double>(n * m));
     std::vector<std::vector<double>> x = gradients;
     Matrix& in = even ? q : p;
-    orthonormalize(in);
+    orthonormalize(in, epsilon);
     const auto in_at = [&](size_t i) { return even ? i % m : i / m; };
     const auto out_at = [&](size_t i) { return even ? i / m : i % m; };
     Matrix mean(r, std::vector<double>(even ? n : m));

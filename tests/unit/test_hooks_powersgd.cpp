@@ -29,15 +29,16 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
   constexpr size_t kRows = 37, kColumns = 41;
   const Model model({{"fc", {kRows, kColumns}}, {"bias", {kColumns}}});
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const int rank : {1, 2, 4, -1, -3}) {
+    for (const auto& [rank, epsilon] :
+         {std::pair{1, 0.0}, {2, 0.0}, {4, 0.0}, {-1, 0.0}, {-3, 0.0}, {2, 0.5}}) {
       const bool alternates = rank < 0;
-      INFO(ranks << " ranks, rank " << rank);
+      INFO(ranks << " ranks, rank " << rank << ", epsilon " << epsilon);
       Training training;
       training.ranks = ranks;
       training.steps = 6;
       training.value = low_rank;
       // Both start from the same Q, which the hook takes for what it had saved after its second step.
-      PowerSgdReference reference{kRows, kColumns, {}, {}, {}};
+      PowerSgdReference reference{kRows, kColumns, {}, {}, {}, epsilon};
       ByteWriter state;
       state.put(uint32_t{2}).put(uint64_t{2}).put(int32_t{-1}).put(int32_t{0}).put(uint32_t{1});
       state.put_string("q")
@@ -52,12 +53,12 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
           state.put(std::bit_cast<uint32_t>(value));
         }
       }
+      const std::string options = cat("start=2 rank=", std::abs(rank), alternates ? " alternate=1" : "",
+                                      epsilon > 0 ? cat(" epsilon=", epsilon) : "");
       const Results results = train(
           model,
           [&](std::shared_ptr<Hook>* hook) {
-            WEFT_TRY(built_in(
-                "powersgd",
-                "start=2 rank=" + std::to_string(std::abs(rank)) + (alternates ? " alternate=1" : ""), hook));
+            WEFT_TRY(built_in("powersgd", options, hook));
             return (*hook)->load(state.bytes());
           },
           training);
@@ -139,6 +140,40 @@ TEST_CASE("an alternating powersgd finds a matrix of its rank") {
   CHECK(largest_error(training, results, 11) < 1e-4);
 }
 
+TEST_CASE(
+    "a compressed bucket takes two collectives, one behind the other, and an alternating one takes one") {
+  for (const char* const name : {"powersgd", "batched_powersgd"}) {
+    for (const bool alternates : {false, true}) {
+      INFO(name << ", alternates " << alternates);
+      Simulation ranks(name, cat("start=2 rank=2", alternates ? " alternate=1" : ""), {40, 30});
+      for (uint64_t step = 0; step < 6; step++) {
+        for (int r = 0; r < Simulation::kRanks; r++) {
+          for (uint64_t k = 0; k < 1200; k++) ranks.values(r)[k] = static_cast<float>(noise(step, r, 0, k));
+        }
+        CHECK(ranks.step() == (step < 2 || alternates ? 1 : 2));
+      }
+    }
+  }
+}
+
+namespace {
+
+// The host's operations, which note how many matrices went through together.
+std::atomic<uint64_t> most_together{0};
+const DeviceOps& noting_ops() {
+  static const DeviceOps ops = [] {
+    DeviceOps noting = host_ops();
+    noting.low_rank = [](const LowRankArgs& args) {
+      if (args.batch > most_together) most_together = args.batch;
+      host_ops().low_rank(args);
+    };
+    return noting;
+  }();
+  return ops;
+}
+
+}  // namespace
+
 TEST_CASE("matrices of equal shape go through together, with the same result") {
   const Model model({{"a", {20, 30}}, {"b", {33, 20}}, {"c", {20, 30}}, {"d", {30}}, {"e", {20, 30}}});
   Training training;
@@ -148,8 +183,15 @@ TEST_CASE("matrices of equal shape go through together, with the same result") {
   for (const char* const more : {"", " alternate=1", " feedback=ddp"}) {
     const std::string options = std::string("start=2 rank=3 min_rate=1") + more;
     const Results one = train(model, made("powersgd", options), training);
-    const Results batched = train(model, made("powersgd", options + " batch=1"), training);
+    most_together = 0;
+    const Results batched = train(
+        model,
+        [&](std::shared_ptr<Hook>* hook) {
+          return Registry::make_hook("powersgd", {options + " batch=1", nullptr, noting_ops()}, hook);
+        },
+        training);
     CHECK(same_results(one, batched));
+    CHECK(most_together == 3);
   }
 }
 

@@ -337,7 +337,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
     });
     check(failures);
     // From the Q and the errors that the first compressed step left on.
-    PowerSgdReference reference{kSide, kSide, {}, {}, {}};
+    PowerSgdReference reference{kSide, kSide, {}, {}, {}, 0};
     const auto factors = arrays_in(states[0], "q");
     REQUIRE(factors.size() == 1);
     const std::vector<float>& q = factors.begin()->second;

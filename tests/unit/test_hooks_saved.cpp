@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/hook_blob.h"
-#include "hooks_rig.h"
+#include "hook_simulation.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -213,6 +213,9 @@ TEST_CASE(
     });
     check(failures);
     CHECK(lines.have("3 ranks have saved, 2 go on: what the others had not sent is lost"));
+    const bool by_bucket = std::string(name.first) == "batched_powersgd";
+    CHECK(lines.have("'q' of 'bucket ") == by_bucket);
+    CHECK(lines.have(" is of no parameter or bucket here") == by_bucket);
   }
 }
 
@@ -250,14 +253,33 @@ TEST_CASE("a parameter of another size starts anew, and the log says which") {
   Blobs saved;
   train_from(before, {"powersgd", "start=2"}, 0, 6, nullptr, &saved);
   Lines lines;
+  std::vector<Bytes> last(3);
   const auto failures = run_ranks(3, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
     self.expect(built_in("powersgd", "start=2", &hook, nullptr, nullptr, lines.log), "hook");
     self.expect(load_hook(*hook, saved.of_rank[static_cast<size_t>(self.rank)]), "load");
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, after, hook, &reducer, {.limits = {3000}}), "create");
+    if (!reducer) return;
+    Gradients gradients(after);
+    Bytes blob;
+    for (uint64_t step = 0; step < 3; step++) {
+      gradients.fill(step, self.rank);
+      self.expect(train_step(*reducer, gradients, step), "step");
+      self.expect(save_hook(*hook, &blob), "save");
+      self.expect(load_hook(*hook, blob), "load between steps");
+    }
+    HookBlob read;
+    self.expect(read_hook(blob, &read), "read");
+    last[static_cast<size_t>(self.rank)] = {read.state.begin(), read.state.end()};
   });
   check(failures);
+  CHECK(lines.have("'error' of 'gone' is of no parameter or bucket here: it is not used"));
+  CHECK(lines.have("'q' of 'gone' is of no parameter or bucket here: it is not used"));
+  for (const Bytes& state : last) {
+    CHECK(arrays_in(state, "q").count("gone") == 1);  // they are saved again
+    CHECK(arrays_in(state, "error").count("gone") == 1);
+  }
   CHECK(lines.have("'error' of parameter 'out' starts anew: it has 1441 values, and had 1310"));
   CHECK_FALSE(lines.have("'fc'"));
   CHECK_FALSE(lines.have("'new'"));

@@ -55,7 +55,7 @@ WEFT_KERNEL_CODE bool orthonormal_column(const Block& block, OrthonormalShared& 
     change_column(block, column, rows, [](float, uint64_t) { return 0.0f; });
     return false;
   }
-  scale_column(block, column, rows, 1 / (left + epsilon));
+  scale_column(block, column, rows, 1 / (left + epsilon / norm));
   return true;
 }
 
