@@ -39,6 +39,7 @@ class Cast final : public Hook {
   bool takes_sparse() const override { return inner_->takes_sparse(); }
   bool sends_sparse() const override { return inner_->sends_sparse(); }
   bool equal_results() const override { return inner_->equal_results(); }
+  uint64_t step_of(const weft_bucket& bucket) const override { return inner_->step_of(bucket); }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     if (bucket.entries != nullptr) return inner_->plan(bucket, plan);

@@ -38,6 +38,8 @@ class HookState {
 
   // Steps that were made before this one, over saving and loading. Called in every stage 0.
   uint64_t iteration(const weft_bucket& bucket);
+  // What that said last.
+  uint64_t last_iteration() const { return next_ - 1; }
 
   void save(Bytes* bytes) const;
   // kArg for what save did not write; then nothing has changed. What of it is not used goes to the log, here

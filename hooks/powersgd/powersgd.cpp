@@ -34,6 +34,10 @@ class PowerSgd final : public StatefulHook {
         layout_(settings_) {}
 
   std::string name() const override { return settings_.name; }
+  // Every rank multiplies the average by the factor that it remembers of the step before.
+  uint64_t step_of(const weft_bucket& bucket) const override {
+    return settings_.alternate ? iteration_ : bucket.step;
+  }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));

@@ -28,6 +28,7 @@ class RandomK final : public StatefulHook {
       : StatefulHook(args.log), settings_(std::move(settings)), host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
+  uint64_t step_of(const weft_bucket& /*bucket*/) const override { return state_.last_iteration(); }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));

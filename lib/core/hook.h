@@ -46,6 +46,9 @@ class Hook {
   // If not, whether they travel without the hook: noop keeps them.
   virtual bool sends_sparse() const { return true; }
   virtual StageKind stage_kind() const { return StageKind::kFinite; }
+  // Which step it is, in the descriptors of this bucket's collectives: a hook that draws from its own number
+  // of the step, as all ranks must alike, says that one. Called behind each stage.
+  virtual uint64_t step_of(const weft_bucket& bucket) const { return bucket.step; }
   // Whether every rank has the same results after it.
   virtual bool equal_results() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }

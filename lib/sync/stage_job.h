@@ -52,6 +52,7 @@ class StageJob final : public StageWork {
       if (joins_) WEFT_TRY(s.hook->join(view));
       return s.hook->stage(view, &stage_);
     });
+    step_ = s.hook->step_of(view);
     if (traced) ended_ns_ = context.clock().now_ns();
   }
   Hook& hook() override { return *state_->hook; }
@@ -67,6 +68,7 @@ class StageJob final : public StageWork {
 
   const Status& status() const { return status_; }
   const weft_stage& stage() const { return stage_; }
+  uint64_t step() const { return step_; }          // Hook::step_of
   uint64_t began_ns() const { return began_ns_; }  // if a trace ran
   uint64_t ended_ns() const { return ended_ns_; }
   uint64_t memory_bytes() const { return sizeof *this + counts.capacity() * sizeof(uint64_t); }
@@ -80,6 +82,7 @@ class StageJob final : public StageWork {
   weft_stage stage_{};
   bool joins_ = false;
   Status status_;
+  uint64_t step_ = 0;
   std::atomic<bool> left_{false};
   uint64_t began_ns_ = 0;
   uint64_t ended_ns_ = 0;

@@ -142,7 +142,9 @@ bool Step::submit() {
       next.args.tag = slot_tag(next.args.tag + (begun_.record.micro_batches - 1) * kSplitMixStep);
     }
     // A rank that left one out in this step alone meets nobody one step later. (Records of openings say it.)
-    if (slot.kind != Slot::Kind::kOpening) next.args.tag |= step_tag(begun_.number);
+    const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
+    const uint64_t step = hooked ? running_[slot.bucket].job->step() : begun_.number;
+    if (slot.kind != Slot::Kind::kOpening) next.args.tag |= step_tag(step);
     if (!s_.uneven) next.args.tag |= std::min(begun_.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});

@@ -247,6 +247,52 @@ TEST_CASE("what another rank saved loses its errors and nothing else, and the lo
   }
 }
 
+TEST_CASE("ranks that load what was saved after different steps have equal results, or learn it by number") {
+  struct Drawing {
+    const char* name;
+    const char* options;
+    bool draws;  // all ranks the same, from the number of the step
+    const char* around = nullptr;
+  };
+  constexpr Drawing kDrawing[] = {{"randomk", "", true},
+                                  {"randomk", "ratio=0.1 feedback=1", true, "fp16"},
+                                  {"powersgd", "start=2 alternate=1", true},
+                                  {"batched_powersgd", "start=2 alternate=1", true},
+                                  {"powersgd", "start=2", false},
+                                  {"powersgd", "start=2 warm_start=0", false},
+                                  {"batched_powersgd", "start=2", false},
+                                  {"int8", "rounding=stochastic", false},
+                                  {"topk", "ratio=0.1", false}};
+  const Model model(layers());
+  for (const Drawing& hook : kDrawing) {
+    INFO(hook.name << " " << hook.options);
+    Blobs early, late;
+    train_from(model, {hook.name, hook.options}, 0, 4, nullptr, &early);
+    train_from(model, {hook.name, hook.options}, 0, 6, nullptr, &late);
+    std::vector<std::vector<Bytes>> results(3);
+    Meeting created(3);
+    check(run_ranks(3, [&](Rank& self) {
+      const auto rank = static_cast<size_t>(self.rank);
+      std::shared_ptr<Hook> own;
+      self.expect(built_in(hook.name, hook.options, &own), "hook");
+      self.expect(load_hook(*own, (self.rank == 1 ? late : early).of_rank[rank]), "load");
+      if (hook.around != nullptr) self.expect(built_in(hook.around, "", &own, own), hook.around);
+      std::unique_ptr<Reducer> reducer;
+      self.expect(make_reducer(self.comm, model, own, &reducer, {.limits = {3000}}), "create");
+      if (!reducer) return;
+      self.expect(created.arrive(self), "all created");
+      Gradients gradients(model);
+      gradients.fill(7, self.rank);
+      const Status status = train_step(*reducer, gradients, 0);
+      results[rank] = gradients.memory();
+      if (!hook.draws) return self.expect(status, "step");
+      self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+      self.expect(has(status.text(), "in step 4") && has(status.text(), "in step 6"), status.text());
+    }));
+    if (!hook.draws) CHECK((results[0] == results[1] && results[1] == results[2]));
+  }
+}
+
 TEST_CASE("a parameter of another size starts anew, and the log says which") {
   const Model before({{"fc", {37, 41}}, {"out", {10, 131}}, {"gone", {30, 40}}});
   const Model after({{"fc", {37, 41}}, {"out", {11, 131}}, {"new", {30, 40}}});
