@@ -200,10 +200,12 @@ TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once
 
 TEST_CASE("hooks leave sparse gradients alone") {
   const Model model(sparse_params());
-  for (const char* const name : {"bf16", "int8", "topk", "powersgd"}) {
+  for (const char* const name : {"allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk",
+                                 "randomk", "powersgd", "batched_powersgd", "post_local_sgd"}) {
     check(run_threads(2, [&](Rank& self) {
       std::shared_ptr<Hook> hook;
-      self.expect(Registry::make_hook(name, {{}, nullptr, host_ops()}, &hook), name);
+      const char* const options = std::string(name) == "post_local_sgd" ? "local=none start=1" : "";
+      self.expect(Registry::make_hook(name, {options, nullptr, host_ops()}, &hook), name);
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {0}}), "create");
       if (!reducer) return;
