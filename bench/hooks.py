@@ -19,7 +19,7 @@ import chart
 
 HOOKS = ["allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "powersgd rank=1", "powersgd rank=4",
          "powersgd rank=4 alternate=1", "batched_powersgd rank=4", "topk ratio=0.01", "topk ratio=0.1",
-         "randomk ratio=0.25", "onebit", "post_local_sgd"]
+         "randomk ratio=0.25", "randomk ratio=0.5", "onebit", "post_local_sgd"]
 
 
 def train(options, hook, seed):
@@ -81,7 +81,7 @@ def main():
         runs = [train(options, hook, int(seed)) for seed in options.seeds.split(",")]
         curves[hook] = runs[0][1]
         accuracy, sent, ratio, step = (sum(column) / len(runs) for column in zip(*(numbers for numbers, _ in runs)))
-        print(f"| `{hook}` | {accuracy:.1f} % | {sent:.1f} | {ratio:.2f} | {step:.1f} |", flush=True)
+        print(f"| `{hook}` | {accuracy:.2f} % | {sent:.1f} | {ratio:.2f} | {step:.1f} |", flush=True)
     if options.picture:
         options.picture.write_text(picture(curves))
     print("\n" + " ".join(["bench/hooks.py"] + [shlex.quote(word) for word in sys.argv[1:]]))
