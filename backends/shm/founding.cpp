@@ -278,7 +278,7 @@ class Founding {
     if (!one_shot && !pull) return {};
     GroupTrial trial(group_, args_, largest_trial(pull));
     Verdict tried = *mine;
-    const Status status =
+    Status status =
         calibrate(trial, one_shot, pull, &tried.thresholds).with_prefix("measuring shared memory: ");
     if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
     tried.answers = status.ok() ? kMeasured : 0;
@@ -328,7 +328,7 @@ class Founding {
   Status agree(Verdict* verdict) {
     std::vector<Bytes> all;
     WEFT_TRY(args_.exchange.all_gather(encode(*verdict), &all, args_.deadline));
-    const Status mine = verdict->status;
+    Status mine = verdict->status;
     for (int r = 0; r < size_; r++) {
       Verdict theirs;
       const bool whole = decode(all[static_cast<size_t>(r)], &theirs);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """weft run: starting, ending and passing on the output of ranks. Usage: test_launcher.py WEFT"""
+import os
 import signal
 import subprocess
 import sys
@@ -89,6 +90,23 @@ def test_signal_exit_code():
     result = shell(2, '[ "$WEFT_RANK" = 1 ] && kill -9 $$; exit 0')
     expect_equal(result.returncode, 137, result)
     expect("rank 1 was ended by SIGKILL" in result.stderr, "it names rank and signal", result.stderr)
+
+
+def test_victim_first():
+    """of ranks that have ended since the last look a signal's victim decides, whatever its number"""
+    script = """echo $$; until [ -e "$GO" ]; do sleep 0.02; done; [ "$WEFT_RANK" = 1 ] && kill -9 $$; exit 1"""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen([WEFT, "run", "-n", "2", "--prefix", "none", "--", "sh", "-c", script], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env={**os.environ, "GO": folder + "/go"})
+        pids = [int(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGSTOP)
+        (Path(folder) / "go").touch()
+        for pid in pids:
+            cases.wait_until(lambda pid=pid: not alive(pid), f"rank {pid} ends")
+        process.send_signal(signal.SIGCONT)
+        _, errors = process.communicate(timeout=60)
+    expect_equal(process.returncode, 137, errors)
+    expect("rank 1 was ended by SIGKILL" in errors, "it names rank and signal", errors)
 
 
 def test_survivors_speak():

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include "lines.h"
 
@@ -213,8 +214,10 @@ void Launch::wait_and_pump(int timeout_ms) {
   for (LineWriter& line : lines_) line.pump();
 }
 
-// Look at every rank: several SIGCHLD may arrive as one.
+// Look at every rank: several SIGCHLD may arrive as one. Of those that have ended since the last look a
+// signal's victims come first: the others ended because of them.
 void Launch::reap() {
+  std::vector<std::pair<size_t, int>> ended_now;  // rank, code
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const pid_t pid = ranks_[rank].pid;
     siginfo_t info{};
@@ -224,8 +227,10 @@ void Launch::reap() {
     ::kill(-pid, SIGKILL);  // what it left running; before the wait below its number cannot be another's
     ::waitpid(pid, nullptr, 0);
     ranks_[rank].pid = -1;
-    ended(rank, info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status);
+    ended_now.emplace_back(rank, info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status);
   }
+  std::stable_partition(ended_now.begin(), ended_now.end(), [](const auto& one) { return one.second > 128; });
+  for (const auto& [rank, code] : ended_now) ended(rank, code);
 }
 
 void Launch::ended(size_t rank, int code) {
