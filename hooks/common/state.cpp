@@ -128,7 +128,7 @@ Status HookState::load(ByteView bytes) {
   for (const auto& [kind, arrays] : read) {
     const auto mine = kinds_.find(kind);
     for (const auto& [param, values] : arrays) {
-      const bool claimed = rank_ >= 0 && mine != kinds_.end() && mine->second.count(param) != 0;
+      const bool claimed = rank_ >= 0 && mine != kinds_.end() && mine->second.contains(param);
       if (!claimed) unclaimed_.emplace(kind, param);
     }
   }

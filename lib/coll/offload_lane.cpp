@@ -135,7 +135,9 @@ bool OffloadLane::under_way() {
 void OffloadLane::abandon() {
   if (below()) below_.abandon();
   // Nothing tells when the library will be done with it, if ever.
-  if (under_way()) static_cast<void>(memory_.release());
+  if (under_way()) {
+    [[maybe_unused]] const std::byte* const aside = memory_.release();
+  }
   busy_.fill(false);
   state_ = State::kOver;
 }
