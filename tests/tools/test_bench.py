@@ -198,7 +198,7 @@ def test_counts():
         for mode, moved in (("copy", 2), ("view", 2), ("reduced", 0.5)):
             rows += [(counted("step", "--manifest", path, "--mode", mode)[0], moved, 0)]
     for row, moved, calls in rows:
-        expect(row["page_faults"] < 10 and row["allocations"] < 10, "counts of a call", row)
+        expect(row["page_faults"] < 10 and row["allocations"] < (10 if row["work"] == "step" else 0.1), "counts of a call", row)
         expect(row["moved_bytes"] <= moved * row["bytes"] * 1.02, f"at most {moved} times its bytes moved", row)
         expect(row["moved_bytes"] >= 0.9 * moved * row["bytes"], f"{moved} times its bytes moved", row)
         expect(calls <= row["system_calls"] < calls + 1, f"{calls} system calls", row)
