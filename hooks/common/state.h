@@ -53,15 +53,16 @@ class HookState {
   void note(const std::string& what) const;
   void note_unclaimed();
 
-  const std::shared_ptr<Log> log_;                           // null: none
-  int rank_ = -1;                                            // unknown until a plan is made
-  int size_ = 0;                                             // the same
-  int loaded_rank_ = -1;                                     // of what was loaded while rank_ was unknown
-  int loaded_size_ = 0;                                      // the same
-  uint64_t base_ = 0;                                        // iteration of the reducer's step 0, modulo 2^64
-  uint64_t next_ = 0;                                        // the iteration after the last one
-  bool loaded_ = false;                                      // next_ comes from load: base_ is to be set anew
-  std::set<std::pair<std::string, std::string>> unclaimed_;  // kind and parameter: loaded, and of none so far
+  const std::shared_ptr<Log> log_;  // null: none
+  int rank_ = -1;                   // unknown until a plan is made
+  int size_ = 0;                    // the same
+  int loaded_rank_ = -1;            // of what was loaded while rank_ was unknown
+  int loaded_size_ = 0;             // the same
+  uint64_t base_ = 0;               // iteration of the reducer's step 0, modulo 2^64
+  uint64_t next_ = 0;               // the iteration after the last one
+  bool loaded_ = false;             // next_ comes from load: base_ is to be set anew
+  // Kind and parameter: loaded, and of none so far.
+  std::set<std::pair<std::string, std::string>> unclaimed_;
   std::map<std::string, Arrays, std::less<>> kinds_;
 };
 

@@ -117,6 +117,7 @@ Status OffloadLane::end_chunk() {
 Poll OffloadLane::finish(const Status& status) {
   status_ = status.with_slot(whole_.slot);
   if (state_ == State::kRunning && status.ok()) offload_.end(number_);
+  if (!status.ok()) give_up_memory();
   state_ = State::kOver;
   return Poll::kFinished;
 }
@@ -134,12 +135,16 @@ bool OffloadLane::under_way() {
 
 void OffloadLane::abandon() {
   if (below()) below_.abandon();
-  // Nothing tells when the library will be done with it, if ever.
-  if (under_way()) {
-    [[maybe_unused]] const std::byte* const aside = memory_.release();
-  }
-  busy_.fill(false);
+  give_up_memory();
   state_ = State::kOver;
+}
+
+// Of an operation that has not ended well. Nothing tells when the library will be done with it, if ever.
+void OffloadLane::give_up_memory() {
+  if (!under_way()) return;
+  [[maybe_unused]] const std::byte* const aside = memory_.release();
+  slot_bytes_ = memory_bytes_ = 0;
+  busy_.fill(false);
 }
 
 void OffloadLane::rest() {

@@ -55,6 +55,7 @@ class OffloadLane final : public CollectiveLane {
   Status begin_chunk();
   Status end_chunk();
   bool under_way();
+  void give_up_memory();
   Poll finish(const Status& status);
   uint64_t elements(uint64_t chunk) const;
   std::byte* slot(uint64_t chunk) const { return memory_.get() + chunk % Offload::kDepth * slot_bytes_; }

@@ -83,7 +83,8 @@ namespace {
 // The rank whose plan is taken, and the lowest one that asks for it.
 Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   *root = -1;
-  int& first = *asks = -1;
+  *asks = -1;
+  int& first = *asks;
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {

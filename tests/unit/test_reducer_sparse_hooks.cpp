@@ -1,6 +1,7 @@
 // Hooks of the program's own that ask for sparse gradients: what they see, what they may do to it, and what
 // they may not.
 #include <functional>
+#include <latch>
 
 #include "core/hook_table.h"
 #include "registry.h"
@@ -319,6 +320,7 @@ TEST_CASE("what a hook may not do with sparse gradients fails by name, on every 
   const Model model(params());
   const auto stage_fails = [&](const char* text,
                                const std::function<void(const weft_bucket&, weft_stage&)>& bad) {
+    std::latch created(2);  // a failure that comes earlier would be one of create
     check(run_threads(2, [&](Rank& self) {
       User u;
       u.stage = [&](const weft_bucket& bucket, weft_stage& stage) {
@@ -327,6 +329,7 @@ TEST_CASE("what a hook may not do with sparse gradients fails by name, on every 
       };
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, hook_of(&u), &reducer, {.timeout_ms = 20'000}), "create");
+      created.arrive_and_wait();
       if (!reducer) return;
       Gradients gradients(model);
       Status status = one_step(*reducer, model, gradients, self.rank, 7);
