@@ -1,5 +1,6 @@
 // Sharded reducers gather the parameters that their owners have updated: when the program says so, or when it
 // waits for the first of them.
+#include <latch>
 #include <thread>
 
 #include "sharded_rig.h"
@@ -275,16 +276,18 @@ TEST_CASE(
     for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
       RanksOptions options;
       if (over_shm) options.backend = &shm::backend();
+      std::latch stepped(3);  // a failure that comes earlier would be one of the first step
       check(run_threads(
           3,
           [&](Rank& self) {
             Values values(model);
             std::unique_ptr<Reducer> reducer;
             self.expect(make_with_values(self, values.params, kWhole | uneven, 1000, &reducer), "create");
-            if (!reducer) return;
             Gradients gradients(model);
             gradients.fill(1, self.rank);
-            self.expect(step_of(*reducer, gradients), "step");
+            if (reducer) self.expect(step_of(*reducer, gradients), "step");
+            stepped.arrive_and_wait();
+            if (!reducer) return;
             values.update(self, model, *reducer, 1);
             const std::vector<Bytes> before = values.memory.memory();
             const Status differs =
