@@ -37,6 +37,7 @@ struct CopyArgs {
   Dtype src_dtype = Dtype::kF32;
   Dtype dst_dtype = Dtype::kF32;
   double scale = 1.0;
+  bool streaming = false;  // dst is read much later: a plain copy may leave the caches alone
 };
 
 // The sum of squares of floats, added up in f64: equal on every instruction set, and a function of the values

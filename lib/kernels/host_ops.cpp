@@ -2,8 +2,11 @@
 // table an instruction set.
 #include "kernels/host_ops.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
+
+#include <hwy/cache_control.h>
 
 #include "kernels/float_environment.h"
 #include "kernels/targets.h"
@@ -21,8 +24,33 @@ namespace weft {
 namespace HWY_NAMESPACE {
 namespace {
 
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr uint64_t kStreamBytes = uint64_t{64} << 10;  // below, a copy stays in the caches
+
 void copy_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
   if (dst != src && size != 0) std::memcpy(dst, src, size);
+}
+
+// Past the caches: no line of dst is read for being overwritten.
+void stream_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
+  const hn::ScalableTag<uint8_t> d;
+  const uint64_t lanes = hn::Lanes(d);
+  const uint64_t head = std::min<uint64_t>(-reinterpret_cast<uintptr_t>(dst) % lanes, size);
+  copy_bytes(dst, src, head);
+  const auto* const from = reinterpret_cast<const uint8_t*>(src);
+  auto* const to = reinterpret_cast<uint8_t*>(dst);
+  uint64_t at = head;
+  for (; size - at >= 4 * lanes; at += 4 * lanes) {
+    const auto a = hn::LoadU(d, from + at), b = hn::LoadU(d, from + at + lanes);
+    const auto e = hn::LoadU(d, from + at + 2 * lanes), f = hn::LoadU(d, from + at + 3 * lanes);
+    hn::Stream(a, d, to + at);
+    hn::Stream(b, d, to + at + lanes);
+    hn::Stream(e, d, to + at + 2 * lanes);
+    hn::Stream(f, d, to + at + 3 * lanes);
+  }
+  hwy::FlushStream();
+  copy_bytes(dst + at, src + at, size - at);
 }
 
 void fold(const FoldArgs& args) {
@@ -36,7 +64,9 @@ void fold(const FoldArgs& args) {
 void copy(const CopyArgs& args) {
   assert(args.src_dtype == args.dst_dtype || (is_float(args.src_dtype) && is_float(args.dst_dtype)));
   if (args.src_dtype == args.dst_dtype && (args.scale == 1.0 || !is_float(args.src_dtype))) {
-    return copy_bytes(args.dst, args.src, args.count * dtype_size(args.src_dtype));
+    const uint64_t size = args.count * dtype_size(args.src_dtype);
+    const bool streaming = args.streaming && size >= kStreamBytes && args.dst != args.src;
+    return (streaming ? stream_bytes : copy_bytes)(args.dst, args.src, size);
   }
   const FloatEnvironment fixed;
   convert(args);

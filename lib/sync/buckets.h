@@ -23,6 +23,8 @@ namespace weft {
 // What one poll copies, scales or folds at most, so that what else the engine has to do is not kept waiting.
 inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
+inline constexpr uint64_t kStreamingBytes = uint64_t{16} << 20;
+
 // Which devices have to reach memory: all of a process, by way of one.
 struct DeviceReach {
   std::shared_ptr<Accelerator> accelerator;  // null: none has to
@@ -92,6 +94,8 @@ class Buckets {
   // Where a bucket's contributions are kept while it travels, as they are held; null without `retain`.
   std::byte* retained(uint32_t bucket) const { return retained_.empty() ? nullptr : retained_[bucket]; }
   uint64_t bucket_bytes() const { return slab_->bytes; }
+  // They are more than caches keep from one use to the next: copies into and out of them need not pass there.
+  bool streaming() const { return slab_->bytes >= kStreamingBytes; }
   uint64_t retained_bytes() const { return retained_slab_ ? retained_slab_->bytes : 0; }
   uint64_t memory_bytes() const;  // of the tables on the heap
 

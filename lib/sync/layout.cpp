@@ -27,7 +27,7 @@ Layout::Layout(const Param& param)
 }
 
 void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype,
-                     bool add) const {
+                     bool add, bool streaming) const {
   const uint64_t place_bytes = dtype_size(place_dtype);
   for_each_run(0, count_, [&](uint64_t from, uint64_t to, uint64_t count) {
     CopyArgs args;
@@ -36,6 +36,7 @@ void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte*
     args.count = count;
     args.src_dtype = dtype_;
     args.dst_dtype = place_dtype;
+    args.streaming = streaming;
     if (add) {
       ops.accumulate(args);
     } else {
@@ -45,7 +46,7 @@ void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte*
 }
 
 void Layout::unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,
-                       uint64_t first, uint64_t count, double scale) const {
+                       uint64_t first, uint64_t count, double scale, bool streaming) const {
   const uint64_t place_bytes = dtype_size(place_dtype);
   for_each_run(first, count, [&](uint64_t to, uint64_t from, uint64_t n) {
     CopyArgs args;
@@ -55,6 +56,7 @@ void Layout::unflatten(const DeviceOps& ops, const std::byte* place, Dtype place
     args.src_dtype = place_dtype;
     args.dst_dtype = dtype_;
     args.scale = scale;
+    args.streaming = streaming;
     move_run(ops, args);
   });
 }

@@ -18,13 +18,14 @@ class Layout {
  public:
   explicit Layout(const Param& param);
 
-  // gradient -> place of this type, adding to what is there or not. Reads all of the gradient.
-  void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype,
-               bool add) const;
+  // gradient -> place of this type, adding to what is there or not. Reads all of the gradient. streaming: see
+  // CopyArgs.
+  void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype, bool add,
+               bool streaming) const;
   // scale * place -> gradient, elements [first, first + count) in the order of the place. first and count are
   // from piece().
   void unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,
-                 uint64_t first, uint64_t count, double scale = 1.0) const;
+                 uint64_t first, uint64_t count, double scale, bool streaming) const;
   // The same as plain bytes, of any dtype, for any elements [first, first + count): a value -> packed, which
   // is where element `first` goes, and back.
   void pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const;

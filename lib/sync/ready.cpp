@@ -57,7 +57,7 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     take_on_device(param, gradient, step);
   } else if (s.copy || (gradient != nullptr && gradient != place.memory)) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, s.presence->accumulated(param));
+                          place.dtype, s.presence->accumulated(param), s.buckets->streaming());
     if (s.copy) s.gradients[param] = static_cast<std::byte*>(gradient);
   }
   if (step.noting()) [[unlikely]]

@@ -126,7 +126,8 @@ bool Step::copy_piece(uint32_t bucket) {
     if (s_.copy) {
       count = std::min(place.layout->piece(first, left), mine.count - copy_element_);
       if (!nowhere && count > 0 && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, planned.dtype, s_.gradients[param], first, count, scale);
+        place.layout->unflatten(ops, from, planned.dtype, s_.gradients[param], first, count, scale,
+                                s_.buckets->streaming());
       }
     } else {
       count = std::min(left, mine.count - copy_element_);

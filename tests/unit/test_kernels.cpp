@@ -354,6 +354,28 @@ TEST_CASE("copies of equal types move bits, in place or not") {
   }
 }
 
+TEST_CASE("copies past the caches move bits, wherever they begin and end") {
+  constexpr uint64_t kMost = (uint64_t{64} << 10) + 700;
+  const Elements input = wild(Dtype::kF64, kMost / 8 + 16, 1, 3);
+  for (const DeviceOps* ops : all_ops()) {
+    for (const uint64_t from : {0, 1, 63}) {
+      for (const uint64_t to : {0, 1, 8, 33, 63}) {
+        for (const uint64_t count : {uint64_t{0}, uint64_t{5}, kMost - 637, kMost}) {
+          Elements output(Dtype::kU8, count, to);
+          ops->copy({.src = input.data() + from,
+                     .dst = output.data(),
+                     .count = count,
+                     .src_dtype = Dtype::kU8,
+                     .dst_dtype = Dtype::kU8,
+                     .streaming = true});
+          CHECK(std::memcmp(output.data(), input.data() + from, count) == 0);
+          CHECK(output.guards_intact());
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("accumulating rounds in the accumulator's type") {
   const std::pair<Dtype, Dtype> pairs[] = {{Dtype::kF32, Dtype::kF32}, {Dtype::kF64, Dtype::kF64},
                                            {Dtype::kF16, Dtype::kF16}, {Dtype::kBf16, Dtype::kBf16},
