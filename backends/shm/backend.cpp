@@ -22,11 +22,11 @@ class ShmCollectives final : public Collectives {
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     if (key.kind == LaneKey::Kind::kSend) {
-      *lane = std::make_unique<SendLane>(group_, key.peer);
+      *lane = std::make_unique<SendLane>(group_, key.peer, key.id);
       return {};
     }
     if (key.kind == LaneKey::Kind::kReceive) {
-      *lane = std::make_unique<ReceiveLane>(group_, key.peer);
+      *lane = std::make_unique<ReceiveLane>(group_, key.peer, key.id);
       return {};
     }
     if (key.id >= kLanes) {

@@ -11,7 +11,7 @@
 
 namespace weft::shm {
 
-inline constexpr uint64_t kMagic = 0x336d687374666577;  // "weftshm3"
+inline constexpr uint64_t kMagic = 0x346d687374666577;  // "weftshm4"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all
@@ -26,6 +26,8 @@ inline constexpr uint64_t kRingDepth = 8;
 inline constexpr uint64_t kRingStride = 32 << 10;
 inline constexpr uint64_t kPacketBytes = kRingStride - 64;
 inline constexpr uint64_t kRingBytes = kRingDepth * kRingStride;
+// Of a pair: the messages of the user, and the notes of a backend that lies over this one.
+inline constexpr uint32_t kPairChannels = 2;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -115,9 +117,9 @@ struct Layout {
   Layout(int ranks, uint64_t arena);
 
   uint64_t lane(uint32_t id) const { return lanes + id * sizeof(LaneBlock); }
-  uint64_t pair(int peer) const { return pairs + static_cast<uint64_t>(peer) * sizeof(PairBlock); }
+  uint64_t pair(int peer, uint32_t channel) const { return pairs + at(peer, channel) * sizeof(PairBlock); }
   uint64_t lane_staging(uint32_t id) const { return staging + id * kStagingBytes; }
-  uint64_t ring(int peer) const { return rings + static_cast<uint64_t>(peer) * kRingBytes; }
+  uint64_t ring(int peer, uint32_t channel) const { return rings + at(peer, channel) * kRingBytes; }
   // [0, control_bytes) is touched by every operation and populated at once.
   uint64_t control_bytes() const { return staging; }
 
@@ -128,6 +130,11 @@ struct Layout {
   uint64_t arena = 0;
   uint64_t arena_bytes = 0;
   uint64_t total = 0;
+
+ private:
+  static uint64_t at(int peer, uint32_t channel) {
+    return static_cast<uint64_t>(peer) * kPairChannels + channel;
+  }
 };
 
 }  // namespace weft::shm

@@ -10,15 +10,12 @@ namespace {
 
 constexpr uint64_t kWork = 1 << 20;  // bytes moved in one poll, at most
 
-std::byte* packet_at(const Group& group, int owner, uint64_t ring, uint64_t index) {
-  return group.memory(owner, ring + index % kRingDepth * kRingStride);
-}
-
 }  // namespace
 
 void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
   slot_ = slot;
+  told_ = told_slot(args, slot);
   descriptor_ = Descriptor::of(args);
   bytes_ = args.count * dtype_size(args.dtype);
   packets_ =
@@ -27,7 +24,7 @@ void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
   result_ = {};
   running_ = true;
   if (!ready_) {
-    if (Status status = group_->ensure(ring_owner(), ring_offset(), kRingBytes); !status.ok()) {
+    if (Status status = group_->ensure(ring_owner(), ring_offset(), depth() * kRingStride); !status.ok()) {
       return finish(std::move(status));
     }
     ready_ = true;
@@ -53,9 +50,9 @@ bool SendLane::move(uint64_t packet) {
   const bool here = receive.arrival.sequence.load(std::memory_order_acquire) == slot_ + 1;
   const Descriptor descriptor = here ? receive.descriptor : descriptor_;
   const bool agreed = descriptor == descriptor_;
-  const uint64_t free = theirs.consumed.value.load(std::memory_order_acquire) + kRingDepth;
+  const uint64_t free = theirs.consumed.value.load(std::memory_order_acquire) + depth();
   if (reached(free, moved_ + 1)) {
-    std::byte* const to = packet_at(*group_, group_->rank(), group_->layout().ring(peer_), moved_);
+    std::byte* const to = next_packet();
     new (to) PacketHeader{slot_ + 1, descriptor_};
     // A receiver of something else gets the header, to learn it too, and no data.
     const uint64_t size = agreed ? bytes(packet) : 0;
@@ -66,7 +63,7 @@ bool SendLane::move(uint64_t packet) {
     return false;
   }
   if (!agreed)
-    finish(mismatch(slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_), descriptor));
+    finish(mismatch(told_, group_->name(group_->rank()), descriptor_, group_->name(peer_), descriptor));
   return true;
 }
 
@@ -79,21 +76,21 @@ void ReceiveLane::begin() {
 bool ReceiveLane::move(uint64_t packet) {
   const PairBlock& theirs = block(peer_, group_->rank());
   if (!reached(theirs.produced.value.load(std::memory_order_acquire), moved_ + 1)) return false;
-  const std::byte* const from = packet_at(*group_, peer_, group_->layout().ring(group_->rank()), moved_);
+  const std::byte* const from = next_packet();
   PacketHeader header;
   std::memcpy(&header, from, sizeof header);
   if (header.sequence != slot_ + 1) {
     finish(Status::error(Code::kPeerFailed,
-                         cat("slot ", slot_, ": a packet of rank ", group_->name(peer_), " says ",
+                         cat("slot ", told_, ": a packet of rank ", group_->name(peer_), " says ",
                              header.sequence, ", which cannot be: its words in shared memory are damaged"),
                          Evidence::kDescriptor)
                .with_ranks({group_->name(peer_)})
-               .with_slot(slot_));
+               .with_slot(told_));
     return true;
   }
   if (!(header.descriptor == descriptor_)) {
     finish(
-        mismatch(slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_), header.descriptor));
+        mismatch(told_, group_->name(group_->rank()), descriptor_, group_->name(peer_), header.descriptor));
     return true;
   }
   if (bytes(packet) > 0) std::memcpy(args_.dst + offset(packet), from + sizeof(PacketHeader), bytes(packet));

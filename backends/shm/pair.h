@@ -13,7 +13,8 @@ namespace weft::shm {
 // What both directions share: one message at a time, packet by packet.
 class PairLane : public CollectiveLane {
  public:
-  PairLane(std::shared_ptr<Group> group, int peer) : group_(std::move(group)), peer_(peer) {}
+  PairLane(std::shared_ptr<Group> group, int peer, uint32_t channel)
+      : group_(std::move(group)), peer_(peer), channel_(channel) {}
 
   void start(const CollectiveArgs& args, uint64_t slot) override;
   Poll poll() override;
@@ -26,6 +27,8 @@ class PairLane : public CollectiveLane {
 
  protected:
   virtual void begin() = 0;
+  virtual int ring_owner() const = 0;
+  virtual uint64_t ring_offset() const = 0;
   // Move packet `packet` of the message if the other side has made it possible.
   virtual bool move(uint64_t packet) = 0;
   void finish(Status status) {
@@ -33,16 +36,23 @@ class PairLane : public CollectiveLane {
     running_ = false;
   }
   uint64_t offset(uint64_t packet) const { return packet * kPacketBytes; }
+  uint64_t depth() const { return channel_ == 0 ? kRingDepth : 1; }  // notes are short and one at a time
+  // Where the next one lies.
+  std::byte* next_packet() const {
+    return group_->memory(ring_owner(), ring_offset() + moved_ % depth() * kRingStride);
+  }
   uint64_t bytes(uint64_t packet) const { return std::min(kPacketBytes, bytes_ - offset(packet)); }
   PairBlock& block(int rank, int about) const {
-    return group_->at<PairBlock>(rank, group_->layout().pair(about));
+    return group_->at<PairBlock>(rank, group_->layout().pair(about, channel_));
   }
 
   const std::shared_ptr<Group> group_;
   const int peer_;
+  const uint32_t channel_;
   CollectiveArgs args_;
   Descriptor descriptor_;
   uint64_t slot_ = 0;
+  uint64_t told_ = 0;   // the slot that errors name
   uint64_t moved_ = 0;  // packets over all messages: where this side is in the ring
   bool running_ = false;
 
@@ -52,8 +62,6 @@ class PairLane : public CollectiveLane {
   uint64_t bytes_ = 0;
   uint64_t packets_ = 0;
   uint64_t next_ = 0;
-  virtual int ring_owner() const = 0;
-  virtual uint64_t ring_offset() const = 0;
 };
 
 class SendLane final : public PairLane {
@@ -64,7 +72,7 @@ class SendLane final : public PairLane {
   void begin() override {}
   bool move(uint64_t packet) override;
   int ring_owner() const override { return group_->rank(); }
-  uint64_t ring_offset() const override { return group_->layout().ring(peer_); }
+  uint64_t ring_offset() const override { return group_->layout().ring(peer_, channel_); }
 };
 
 class ReceiveLane final : public PairLane {
@@ -75,7 +83,7 @@ class ReceiveLane final : public PairLane {
   void begin() override;
   bool move(uint64_t packet) override;
   int ring_owner() const override { return peer_; }
-  uint64_t ring_offset() const override { return group_->layout().ring(group_->rank()); }
+  uint64_t ring_offset() const override { return group_->layout().ring(group_->rank(), channel_); }
 };
 
 }  // namespace weft::shm

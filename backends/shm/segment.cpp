@@ -71,9 +71,9 @@ Layout::Layout(int ranks, uint64_t arena_size) {
   const auto count = static_cast<uint64_t>(ranks);
   lanes = kPage;
   pairs = lanes + kLanes * sizeof(LaneBlock);
-  staging = round_up(pairs + count * sizeof(PairBlock), kPage);
+  staging = round_up(pairs + count * kPairChannels * sizeof(PairBlock), kPage);
   rings = staging + kLanes * kStagingBytes;
-  arena = round_up(rings + count * kRingBytes, kHugePage);
+  arena = round_up(rings + count * kPairChannels * kRingBytes, kHugePage);
   arena_bytes = round_up(arena_size, kPage);
   total = arena + arena_bytes;
 }

@@ -19,8 +19,12 @@ constexpr uint64_t kMeanwhileBytes = uint64_t{256} << 10;
 constexpr uint32_t kLookRounds = 32;
 // Schedules that a lane keeps: those of a reducer's buckets take a small part of what the buckets take.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
-// Send and receive lanes: their messages are told apart by who sends to whom.
-constexpr uint32_t kPairLane = UINT32_MAX;
+// Send and receive lanes: their messages are told apart by who sends to whom. The number below the user's is
+// RollCall's.
+uint32_t wire_lane(const LaneKey& key) {
+  if (key.kind == LaneKey::Kind::kCollective) return key.id;
+  return key.id == 0 ? UINT32_MAX : UINT32_MAX - 1 - key.id;
+}
 
 }  // namespace
 
@@ -37,7 +41,7 @@ void TransportLane::FreeBytes::operator()(std::byte* bytes) const {
 }
 
 TransportLane::TransportLane(const LaneContext& context, const LaneKey& key)
-    : context_(context), key_(key), wire_lane_(key.kind == LaneKey::Kind::kCollective ? key.id : kPairLane) {}
+    : context_(context), key_(key), wire_lane_(wire_lane(key)) {}
 
 void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;

@@ -124,8 +124,9 @@ enum class Poll {
 struct LaneKey {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
   Kind kind = Kind::kCollective;
-  uint32_t id =
-      0;  // collective lanes: 0 is the user's, others are numbered as they are opened, equally on all ranks
+  // Collective lanes: 0 is the user's, others are numbered as they are opened, equally on all ranks. Send and
+  // receive lanes: 0 is the user's, 1 a backend's that lies over this one.
+  uint32_t id = 0;
   int peer = -1;  // send and receive lanes
   // Of lanes that overlap: how many there are of this key, and which of them this is. One that numbers the
   // operations below it by itself takes twin, twin + twins and so on.

@@ -9,11 +9,11 @@ using namespace weft::test;
 
 namespace {
 
-LaneKey to(int peer) {
-  return {LaneKey::Kind::kSend, 0, peer};
+LaneKey to(int peer, uint32_t id = 0) {
+  return {LaneKey::Kind::kSend, id, peer};
 }
-LaneKey from(int peer) {
-  return {LaneKey::Kind::kReceive, 0, peer};
+LaneKey from(int peer, uint32_t id = 0) {
+  return {LaneKey::Kind::kReceive, id, peer};
 }
 
 CollectiveArgs message(Coll coll, int peer, std::vector<uint32_t>& data, Dtype dtype = Dtype::kU32) {
@@ -94,5 +94,40 @@ TEST_CASE("a receive names the rank that sends nothing") {
             rank.lane(from(1)).abandon();
             WEFT_EXPECT(rank.lane(from(1)).missing().empty());
           }
+        })) == "");
+}
+
+TEST_CASE("the notes of a pair are apart from its messages, and errors name their call") {
+  CHECK(failure_text(run_linked_processes(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          const int peer = 1 - rank.rank();
+          // A message that nobody takes yet is longer than its ring.
+          std::vector<uint32_t> held(1'000'000, 5), in(held.size());
+          rank.lane(to(peer)).start(message(Coll::kSend, peer, held), 0);
+          for (uint64_t slot = 0; slot < 20; slot++) {
+            std::vector<uint32_t> note(2, static_cast<uint32_t>(slot)), theirs(2);
+            rank.lane(to(peer, 1)).start(message(Coll::kSend, peer, note), slot);
+            rank.lane(from(peer, 1)).start(message(Coll::kRecv, peer, theirs), slot);
+            CollectiveLane* lanes[] = {&rank.lane(to(peer, 1)), &rank.lane(from(peer, 1))};
+            WEFT_EXPECT_OK(rank.finish_all(lanes));
+            WEFT_EXPECT(theirs == note);
+          }
+          rank.lane(from(peer)).start(message(Coll::kRecv, peer, in), 0);
+          CollectiveLane* both[] = {&rank.lane(to(peer)), &rank.lane(from(peer))};
+          WEFT_EXPECT_OK(rank.finish_all(both));
+          WEFT_EXPECT(in == held);
+          // A note of one call, which the other rank takes for one of another.
+          std::vector<uint32_t> word(2);
+          CollectiveArgs args = message(rank.rank() == 0 ? Coll::kSend : Coll::kRecv, peer, word);
+          WholeCall whole{Descriptor::of(args), 77};
+          whole.descriptor.count = rank.rank() == 0 ? 10 : 11;
+          args.whole = &whole;
+          CollectiveLane& lane = rank.lane(rank.rank() == 0 ? to(peer, 1) : from(peer, 1));
+          lane.start(args, 20);
+          CollectiveLane* last[] = {&lane};
+          const Status status = rank.finish_all(last);
+          if (rank.rank() == 0) return;  // it may not have heard
+          WEFT_EXPECT(status.code() == Code::kMismatch);
+          WEFT_EXPECT(status.text().find("slot 77") != std::string::npos);
         })) == "");
 }
