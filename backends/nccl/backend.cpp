@@ -8,6 +8,7 @@
 #include "communicator.h"
 #include "lane.h"
 #include "library.h"
+#include "message_lane.h"
 
 namespace weft::nccl {
 namespace {
@@ -25,14 +26,14 @@ Status probe(std::string* detail) {
   return {};
 }
 
-// Messages between two ranks, and host memory, go below.
+// Host memory goes below.
 class NcclCollectives final : public Collectives {
  public:
   NcclCollectives(std::shared_ptr<Communicator> communicator, std::unique_ptr<Collectives> below)
       : below_(std::move(below)), communicator_(std::move(communicator)) {}
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
-    if (key.kind != LaneKey::Kind::kCollective) return below_->open_lane(key, lane);
+    if (key.kind != LaneKey::Kind::kCollective) return open_pair(key, lane);
     std::unique_ptr<CollectiveLane> below;
     WEFT_TRY(below_->open_lane(key, &below));
     *lane = std::make_unique<Lane>(communicator_, std::move(below));
@@ -74,6 +75,19 @@ class NcclCollectives final : public Collectives {
   const char* name() const override { return "nccl"; }
 
  private:
+  Status open_pair(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) {
+    if (!communicator_->messages()) return below_->open_lane(key, lane);
+    const bool sends = key.kind == LaneKey::Kind::kSend;
+    LaneKey notes = key;
+    notes.kind = sends ? LaneKey::Kind::kReceive : LaneKey::Kind::kSend;
+    notes.id = 1;
+    std::unique_ptr<CollectiveLane> data, back;
+    WEFT_TRY(below_->open_lane(key, &data));
+    WEFT_TRY(below_->open_lane(notes, &back));
+    *lane = std::make_unique<MessageLane>(communicator_, key.peer, sends, std::move(data), std::move(back));
+    return {};
+  }
+
   const std::unique_ptr<Collectives> below_;
   const std::shared_ptr<Communicator> communicator_;  // shared with lanes: either may end first
 };

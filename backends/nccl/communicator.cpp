@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kFinalizeMs = 5'000;
 constexpr int64_t kEndMs = 5'000;
 constexpr int64_t kCallMs = 10'000;
+constexpr size_t kIdBytes = sizeof(ncclUniqueId::internal);
 
 Status malformed(const Exchange& exchange) {
   return Status::error(Code::kInternal, cat("rank ", exchange.name(0), " sent no identifier of NCCL's"))
@@ -52,12 +53,15 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   };
   WEFT_TRY(agree_on(args.exchange, begin(), args.deadline));
 
+  // Rank 0's identifier, and whether a rank has a progress thread.
   std::vector<Bytes> all;
-  const auto* const bytes = reinterpret_cast<const std::byte*>(id.internal);
-  const ByteView mine = made->rank_ == 0 ? ByteView(bytes, sizeof id.internal) : ByteView();
+  Bytes mine(made->rank_ == 0 ? kIdBytes + 1 : 1, std::byte{args.progress_thread});
+  if (made->rank_ == 0) std::memcpy(mine.data() + 1, id.internal, kIdBytes);
   WEFT_TRY(args.exchange.all_gather(mine, &all, args.deadline));
-  if (all[0].size() != sizeof id.internal) return malformed(args.exchange);
-  std::memcpy(id.internal, all[0].data(), sizeof id.internal);
+  if (all[0].size() != kIdBytes + 1) return malformed(args.exchange);
+  std::memcpy(id.internal, all[0].data() + 1, kIdBytes);
+  made->messages_ = std::all_of(all.begin(), all.end(),
+                                [](const Bytes& one) { return !one.empty() && one[0] != std::byte{0}; });
 
   // Who cannot begin says so before the others wait for it inside NCCL.
   Status connected = made->connect(id);
@@ -194,6 +198,13 @@ Status Communicator::finalize() {
     if (deadline.expired(clock_)) return Status::error(Code::kTimeout, "NCCL does not end");
     clock_.relax(round);
   }
+}
+
+Status Communicator::check_device(const DeviceCall& call) const {
+  if (call.device == device_) return {};
+  return Status::error(Code::kArg, cat("the communicator was made on CUDA device ", device_,
+                                       " (the calling thread's), and the stream is of device ", call.device,
+                                       "; nccl works on the one alone"));
 }
 
 void Communicator::give_up(const Status& why) {

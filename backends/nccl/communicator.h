@@ -13,6 +13,7 @@
 
 #include "core/accelerator.h"
 #include "core/backend.h"
+#include "doors.h"
 #include "library.h"
 
 namespace weft::nccl {
@@ -49,6 +50,13 @@ class Communicator {
   uint64_t next_turn() { return turns_++; }
   bool has_turn(uint64_t turn) const { return turn == turn_; }
   void pass_turn() { turn_++; }
+
+  // Whether messages go by NCCL: every rank has a progress thread, because one that computes between two
+  // calls would hold the other ranks' doors. Constant.
+  bool messages() const { return messages_; }
+  Doors& doors() { return doors_; }
+  // kArg where the stream is of another device. Any thread.
+  Status check_device(const DeviceCall& call) const;
 
   // Before each of NCCL's calls below: not held while a call that is no lane's is under way.
   std::unique_lock<std::mutex> try_calls() const { return {held_->calls, std::try_to_lock}; }
@@ -98,6 +106,8 @@ class Communicator {
   const int device_;
   const std::shared_ptr<Held> held_;
   DeviceStream stream_ = nullptr;
+  bool messages_ = false;
+  Doors doors_;
   uint64_t turns_ = 0;                // on rank 0: how many were given
   uint64_t turn_ = 0;                 // whose it is
   Status failure_;                    // once aborted_

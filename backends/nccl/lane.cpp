@@ -14,11 +14,7 @@ Lane::~Lane() {
 }
 
 Status Lane::prepare(const DeviceCall& call) {
-  if (call.device != communicator_->device()) {
-    return Status::error(Code::kArg, cat("the communicator was made on CUDA device ", communicator_->device(),
-                                         " (the calling thread's), and the stream is of device ", call.device,
-                                         "; nccl works on the one alone"));
-  }
+  WEFT_TRY(communicator_->check_device(call));
   if (!call.direct) WEFT_TRY(below_->prepare(call));
   const std::lock_guard lock(mutex_);
   Accelerator& accelerator = communicator_->accelerator();
@@ -132,7 +128,7 @@ Status Lane::begin_numbering() {
 Status Lane::begin_work() {
   WEFT_TRY(communicator_->failure());
   const auto calls = communicator_->try_calls();
-  if (!calls) return {};
+  if (!calls || !communicator_->doors().enter()) return {};
   state_ = State::kLaunching;
   communicator_->count(args_.count * dtype_size(args_.dtype));
   return launch(*communicator_, args_, work_);
@@ -158,6 +154,7 @@ Status Lane::look_at_work() {
   bool done = false;
   WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
   if (done) {
+    communicator_->doors().leave();
     state_ = State::kOver;
     return {};
   }

@@ -1,0 +1,263 @@
+#include "message_lane.h"
+
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/text.h"
+
+namespace weft::nccl {
+namespace {
+
+// Verdicts. Other notes say all by coming.
+constexpr uint64_t kRefused = 0;
+constexpr uint64_t kGranted = 1;
+
+}  // namespace
+
+MessageLane::MessageLane(std::shared_ptr<Communicator> communicator, int peer, bool sends,
+                         std::unique_ptr<CollectiveLane> data, std::unique_ptr<CollectiveLane> back)
+    : communicator_(std::move(communicator)),
+      peer_(peer),
+      sends_(sends),
+      asks_(communicator_->rank() < peer),
+      data_{std::move(data)},
+      back_{std::move(back)} {}
+
+// Where NCCL has not let go, the device may still come to the event.
+MessageLane::~MessageLane() {
+  doors().give_back(this);
+  if (done_ == nullptr || (on_device() && !communicator_->ended())) return;
+  communicator_->accelerator().destroy_event(communicator_->device(), done_);
+}
+
+Status MessageLane::prepare(const DeviceCall& call) {
+  WEFT_TRY(communicator_->check_device(call));
+  const std::lock_guard lock(mutex_);
+  return done_ == nullptr ? communicator_->accelerator().create_event(call.device, &done_) : Status();
+}
+
+void MessageLane::rest() {
+  data_.lane->rest();
+  back_.lane->rest();
+}
+
+void MessageLane::start(const CollectiveArgs& args, uint64_t slot) {
+  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  own_ = args.device != nullptr;
+  args_ = args;
+  talks_ = nullptr;
+  if (own_) {
+    status_ = Status();
+    state_ = State::kStream;
+    return;
+  }
+  CollectiveArgs message = args;
+  message.whole = &whole_;
+  data_.lane->start(message, data_.slot++);
+}
+
+void MessageLane::say(State state, uint64_t word) {
+  word_ = word;
+  note(state, true);
+}
+
+void MessageLane::hear(State state) {
+  note(state, false);
+}
+
+void MessageLane::note(State state, bool says) {
+  state_ = state;
+  CollectiveArgs args;
+  args.coll = says ? Coll::kSend : Coll::kRecv;
+  args.dtype = Dtype::kU64;
+  args.count = 1;
+  args.peer = peer_;
+  args.whole = &whole_;
+  auto* const word = reinterpret_cast<std::byte*>(&word_);
+  if (says) {
+    args.src = word;
+  } else {
+    args.dst = word;
+  }
+  Below& below = says == sends_ ? data_ : back_;
+  talks_ = below.lane.get();
+  talks_->start(args, below.slot++);
+}
+
+Poll MessageLane::poll() {
+  if (!own_) return data_.lane->poll();
+  if (state_ == State::kEnding) {
+    if (!communicator_->ended()) return Poll::kWaiting;
+    state_ = State::kOver;
+  }
+  return state_ == State::kOver ? Poll::kFinished : advance();
+}
+
+Poll MessageLane::advance() {
+  if (talks_ != nullptr) {
+    const Poll poll = talks_->poll();
+    if (poll != Poll::kFinished) return poll;
+    const Status heard = std::exchange(talks_, nullptr)->result();
+    if (!heard.ok()) return fail(heard);
+  }
+  const State before = state_;
+  const Status status = step();
+  if (!status.ok()) return fail(status);
+  if (state_ == State::kOver) return Poll::kFinished;
+  return state_ == before ? Poll::kWaiting : Poll::kAdvanced;
+}
+
+// The state's note, if it has one, has gone or come.
+Status MessageLane::step() {
+  switch (state_) {
+    case State::kStream:
+      return look_at_stream();
+    case State::kHello:
+      after_hello();
+      return {};
+    case State::kHere:
+      asks_ ? void(state_ = State::kDoor) : hear(State::kAsk);
+      return {};
+    case State::kDoor:
+      if (doors().take(this)) say(State::kAsk, kGranted);
+      return {};
+    case State::kAsk:
+      asks_ ? hear(State::kVerdict) : void(state_ = State::kDecide);
+      return {};
+    case State::kDecide:
+      decide();
+      return {};
+    case State::kVerdict:
+      after_verdict();
+      return {};
+    case State::kCalm:
+      if (!doors().collective()) say(State::kHere, kGranted);
+      return {};
+    case State::kCall:
+      return call();
+    case State::kLaunching:
+      return settle();
+    default:
+      return look_at_work();
+  }
+}
+
+Status MessageLane::look_at_stream() {
+  bool arrived = false;
+  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), args_.device->ready, &arrived));
+  if (arrived) sends_ ? say(State::kHello, kGranted) : hear(State::kHello);
+  return {};
+}
+
+void MessageLane::after_hello() {
+  if (args_.count == 0) {
+    state_ = State::kOver;
+  } else if (sends_) {
+    hear(asks_ ? State::kHere : State::kAsk);
+  } else if (asks_) {
+    state_ = State::kDoor;
+  } else {
+    say(State::kHere, kGranted);
+  }
+}
+
+// Another message that has the door ends, or gives it back, without this one.
+void MessageLane::decide() {
+  if (doors().collective()) {
+    say(State::kVerdict, kRefused);
+  } else if (doors().take(this)) {
+    say(State::kVerdict, kGranted);
+  }
+}
+
+void MessageLane::after_verdict() {
+  if (word_ == kGranted) {
+    state_ = State::kCall;
+  } else if (asks_) {
+    doors().give_back(this);
+    hear(State::kHere);
+  } else {
+    state_ = State::kCalm;
+  }
+}
+
+Status MessageLane::call() {
+  Communicator& c = *communicator_;
+  WEFT_TRY(c.failure());
+  const auto calls = c.try_calls();
+  if (!calls) return {};
+  state_ = State::kLaunching;
+  const uint64_t bytes = args_.count * dtype_size(args_.dtype);
+  c.count(bytes);
+  auto* const stream = static_cast<cudaStream_t>(c.stream());
+  const Library& nccl = c.library();
+  return c.accelerator().within(c.device(), [&] {
+    return sends_ ? c.check("send", nccl.ncclSend(args_.src, bytes, ncclUint8, peer_, c.native(), stream))
+                  : c.check("recv", nccl.ncclRecv(args_.dst, bytes, ncclUint8, peer_, c.native(), stream));
+  });
+}
+
+Status MessageLane::settle() {
+  WEFT_TRY(communicator_->failure());  // another lane's
+  const auto calls = communicator_->try_calls();
+  if (!calls) return {};
+  bool done = false;
+  WEFT_TRY(communicator_->settled(&done));
+  if (!done) return {};
+  WEFT_TRY(communicator_->accelerator().record(communicator_->device(), done_, communicator_->stream()));
+  state_ = State::kRunning;
+  return {};
+}
+
+Status MessageLane::look_at_work() {
+  WEFT_TRY(communicator_->failure());
+  bool done = false;
+  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
+  if (done) {
+    doors().give_back(this);
+    state_ = State::kOver;
+    return {};
+  }
+  const auto calls = communicator_->try_calls();
+  return calls ? communicator_->settled(&done) : Status();
+}
+
+// What is on the device ends before the operation does.
+Poll MessageLane::fail(const Status& status) {
+  status_ = status.with_slot(whole_.slot);
+  if (on_device()) {
+    communicator_->give_up(status);
+    state_ = State::kEnding;
+    return Poll::kWaiting;
+  }
+  doors().give_back(this);
+  state_ = State::kOver;
+  return Poll::kFinished;
+}
+
+void MessageLane::abandon() {
+  if (!own_) return data_.lane->abandon();
+  if (talks_ != nullptr) talks_->abandon();
+  if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
+}
+
+// This process's own device until NCCL has let go.
+std::vector<int> MessageLane::writers() const {
+  if (talks() != nullptr) return talks()->writers();
+  if (!on_device() || communicator_->ended()) return {};
+  return {communicator_->rank()};
+}
+
+std::vector<int> MessageLane::missing() const {
+  return talks() != nullptr ? talks()->missing() : std::vector<int>();
+}
+
+bool MessageLane::waits_for(int rank) const {
+  return talks() != nullptr && talks()->waits_for(rank);
+}
+
+std::vector<int> MessageLane::absent() const {
+  return talks() != nullptr ? talks()->absent() : std::vector<int>();
+}
+
+}  // namespace weft::nccl
