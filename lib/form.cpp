@@ -67,7 +67,7 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
     local = entry == nullptr ? Status::error(Code::kArg, cat("there is no backend \"", wanted,
                                                              "\"; there are ", registry.names()))
                              : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
-    if (local.ok() && entry->backend->on_device)
+    if (local.ok() && needs_device(*entry->backend))
       local = context.probe_accelerator(&detail).with_prefix(cat("backend ", wanted, ": "));
   }
   WEFT_TRY(agree_on(exchange, local, deadline));
@@ -168,7 +168,7 @@ Status choose_backend(const BackendArgs& args, const Registry& registry, const s
 Status make_collectives(const Backend& backend, const BackendArgs& args, const coll::Forced& forced,
                         std::unique_ptr<Collectives>* collectives) {
   if (backend.local != nullptr) {
-    return coll::make_hierarchical(*backend.local, *backend.across, args, forced, collectives);
+    return coll::make_hierarchical(backend, args, forced, collectives);
   }
   if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
   std::unique_ptr<Transport> transport;

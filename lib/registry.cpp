@@ -151,6 +151,7 @@ Registry::Registry(const std::string& module_path) : measurements_(measurements_
   backends_.push_back(std::move(native));
   compose("shm+ucx", "shm among the ranks of a host, ucx between hosts", 75, "shm", "ucx");
   compose("shm+mpi", "shm among the ranks of a host, mpi between hosts", 45, "shm", "mpi");
+  compose("nccl+ucx", "nccl among the CUDA devices of a host, ucx between hosts", -1, "nccl", "ucx");
 }
 
 Status Registry::add(const weft_transport& table) {
@@ -208,6 +209,7 @@ void Registry::compose(const char* name, const char* summary, int preference, co
     composed.reachable = coll::spans_shared_hosts;
     composed.local = find(local)->backend;
     composed.across = find(across)->backend;
+    if (composed.local->on_device) composed.under = find("shm")->backend;
     composed_.push_back(std::make_unique<const Backend>(composed));
     entry.backend = composed_.back().get();
   }
@@ -226,6 +228,9 @@ Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
   if (entry.backend->local != nullptr) {
     std::string across;
     WEFT_TRY(entry.backend->local->probe(detail).with_prefix(cat(entry.backend->local->name, ": ")));
+    if (const Backend* const under = entry.backend->under; under != nullptr) {
+      WEFT_TRY(under->probe(&across).with_prefix(cat(under->name, ": ")));
+    }
     WEFT_TRY(entry.backend->across->probe(&across).with_prefix(cat(entry.backend->across->name, ": ")));
     *detail = cat(*detail, "; between hosts ", across);
     return {};

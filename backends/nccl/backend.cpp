@@ -41,6 +41,7 @@ class NcclCollectives final : public Collectives {
   }
   bool executes(Coll coll) const override { return below_->executes(coll); }
   bool executes_on_device(Coll coll) const override { return below_->executes_on_device(coll); }
+  bool on_device() const override { return true; }
   bool takes(int device, const CollectiveArgs& args) const override {
     return device == communicator_->device() && nccl::executes(args);
   }

@@ -31,6 +31,7 @@ Communicator::Communicator(const BackendArgs& args, std::shared_ptr<const Librar
       rank_(args.exchange.rank()),
       size_(args.exchange.size()),
       device_(device),
+      name_(args.names.empty() ? rank_ : args.names[static_cast<size_t>(rank_)]),
       held_(std::make_shared<Held>()) {
   held_->accelerator = accelerator_;
   held_->library = library_;

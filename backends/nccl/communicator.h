@@ -40,6 +40,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int device() const { return device_; }
+  int name() const { return name_; }  // this rank's, in Weft's communicator
   Accelerator& accelerator() const { return *accelerator_; }
   const DeviceOps& host() const { return host_; }
   const Library& library() const { return *library_; }
@@ -104,6 +105,7 @@ class Communicator {
   const int rank_;
   const int size_;
   const int device_;
+  const int name_;
   const std::shared_ptr<Held> held_;
   DeviceStream stream_ = nullptr;
   bool messages_ = false;

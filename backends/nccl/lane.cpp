@@ -183,7 +183,7 @@ void Lane::abandon() {
 std::vector<int> Lane::writers() const {
   if (meets()) return below_->writers();
   if (!on_device() || communicator_->ended()) return {};
-  return {communicator_->rank()};
+  return {communicator_->name()};
 }
 
 }  // namespace weft::nccl

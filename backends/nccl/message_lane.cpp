@@ -245,7 +245,7 @@ void MessageLane::abandon() {
 std::vector<int> MessageLane::writers() const {
   if (talks() != nullptr) return talks()->writers();
   if (!on_device() || communicator_->ended()) return {};
-  return {communicator_->rank()};
+  return {communicator_->name()};
 }
 
 std::vector<int> MessageLane::missing() const {

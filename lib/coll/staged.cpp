@@ -19,11 +19,17 @@ class Staged final : public Collectives {
     auto made =
         std::make_unique<coll::StagedLane>(key, std::move(inner), inner_->arena(), rank_, size_, slot_bytes_);
     if (inner_->executes(Coll::kAllToAllV)) made->send_blocks_as_they_are();
+    if (key.kind == LaneKey::Kind::kCollective && inner_->on_device()) made->pass_on(*inner_);
     *lane = std::move(made);
     return {};
   }
   bool executes(Coll coll) const override { return inner_->executes(coll); }
   bool executes_on_device(Coll coll) const override { return has_blocks(coll) || inner_->executes(coll); }
+  bool on_device() const override { return inner_->on_device(); }
+  bool takes(int device, const CollectiveArgs& args) const override { return inner_->takes(device, args); }
+  Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
+    return inner_->allocate_on_device(device, size, memory);
+  }
   bool progress() override { return inner_->progress(); }
   bool few_lanes() const override { return inner_->few_lanes(); }
   bool overlaps() const override { return inner_->overlaps(); }

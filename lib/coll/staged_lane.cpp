@@ -99,6 +99,8 @@ void StagedLane::send_blocks_as_they_are() {
 }
 
 Status StagedLane::prepare(const DeviceCall& call) {
+  if (taken_ != nullptr) WEFT_TRY(inner_->prepare(call));
+  if (call.direct) return {};
   {
     const std::lock_guard lock(mutex_);
     if (stagings_.contains(call.device)) return {};
@@ -111,7 +113,7 @@ Status StagedLane::prepare(const DeviceCall& call) {
 }
 
 void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
-  if (args.device == nullptr) {
+  if (passes_on(args)) {
     staging_ = nullptr;
     const uint64_t inner_slot = next_slot();
     if (inner_slot == slot || args.whole != nullptr) return inner_->start(args, inner_slot);

@@ -80,6 +80,8 @@ class StagedLane final : public CollectiveLane {
   ~StagedLane() override;
   // Before the first operation: inner executes blocks of different sizes. Otherwise they are padded.
   void send_blocks_as_they_are();
+  // The same: of what they take, inner executes operations on devices as they are. Outlives the lane.
+  void pass_on(const Collectives& taken) { taken_ = &taken; }
 
   Status prepare(const DeviceCall& call) override;
   void start(const CollectiveArgs& args, uint64_t slot) override;
@@ -98,6 +100,9 @@ class StagedLane final : public CollectiveLane {
   void rest() override { inner_->rest(); }
 
  private:
+  bool passes_on(const CollectiveArgs& args) const {
+    return args.device == nullptr || (taken_ != nullptr && taken_->takes(args.device->device, args));
+  }
   bool travelling() const { return staging_ == nullptr || travels_; }
   // Each returns whether it did something; errors go to status_.
   bool look_at_stream();
@@ -126,6 +131,7 @@ class StagedLane final : public CollectiveLane {
   const int rank_;
   const int size_;
   const uint64_t slot_bytes_;
+  const Collectives* taken_ = nullptr;
   std::mutex mutex_;
   std::map<int, std::unique_ptr<Staging>> stagings_;  // by device; guarded by mutex_; entries stay
   uint64_t operations_ = 0;                           // of inner_

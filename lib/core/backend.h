@@ -70,11 +70,16 @@ struct Backend {
   // messages between hosts. It has no probe of its own.
   const Backend* local = nullptr;
   const Backend* across = nullptr;
-  const void* self = nullptr;  // for its functions, in BackendArgs
+  const Backend* under = nullptr;  // where local is one on devices: what that lies over, inside a host
+  const void* self = nullptr;      // for its functions, in BackendArgs
   // Executes collectives of device memory, over another backend that has those of host memory, tells ranks
   // apart that do not come, and compares what they execute.
   bool on_device = false;
 };
+
+inline bool needs_device(const Backend& backend) {
+  return backend.on_device || (backend.local != nullptr && backend.local->on_device);
+}
 
 inline Status make_transport(const Backend& backend, BackendArgs args,
                              std::unique_ptr<Transport>* transport) {
@@ -88,7 +93,7 @@ struct BackendModule {
   const Backend* backend;
   const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
 };
-inline constexpr uint32_t kBackendModuleAbi = 9;
+inline constexpr uint32_t kBackendModuleAbi = 10;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

@@ -209,6 +209,8 @@ class Collectives {
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
   // The same for buffers on a device.
   virtual bool executes_on_device(Coll coll) const { return executes(coll); }
+  // Whether there is anything that it executes from device to device.
+  virtual bool on_device() const { return false; }
   // Whether it executes this one from device to device where its buffers lie on this device; it goes through
   // host memory otherwise. Any thread.
   virtual bool takes(int /*device*/, const CollectiveArgs& /*args*/) const { return false; }

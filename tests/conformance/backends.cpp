@@ -82,6 +82,11 @@ const Backend& nccl_backend() {
   return module_backend("nccl", &missing);
 }
 
+const Backend& composed_nccl_backend() {
+  static Backend missing{};
+  return module_backend("nccl+ucx", &missing);
+}
+
 std::vector<int> hosts_of_two(int size) {
   std::vector<int> hosts;
   for (int r = 0; r < size; r++) hosts.push_back(r / 2);
@@ -127,6 +132,20 @@ constexpr BackendRow kRows[] = {
     {.name = "nccl over shm, CUDA",
      .backend = nccl_backend,
      .run = run_threads,
+     .adds_partial_sums = true,
+     .over = shm::backend,
+     .devices = true},
+    {.name = "nccl+ucx, hosts of two, CUDA",
+     .backend = composed_nccl_backend,
+     .run = run_threads,
+     .hosts = hosts_of_two,
+     .adds_partial_sums = true,
+     .over = shm::backend,
+     .devices = true},
+    {.name = "nccl+ucx, the last rank alone, CUDA",
+     .backend = composed_nccl_backend,
+     .run = run_threads,
+     .hosts = last_alone,
      .adds_partial_sums = true,
      .over = shm::backend,
      .devices = true},

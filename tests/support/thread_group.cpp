@@ -120,7 +120,7 @@ MakeCollectives collectives_of(const Backend& backend, const std::string& algori
         coll::Forced forced;
         WEFT_TRY(coll::parse_forced(algorithms, &forced));
         if (backend.local != nullptr) {
-          return coll::make_hierarchical(*backend.local, *backend.across, args, forced, collectives);
+          return coll::make_hierarchical(backend, args, forced, collectives);
         }
         WEFT_TRY(make_transport(backend, args, &transport));
         *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(),

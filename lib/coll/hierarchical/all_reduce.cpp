@@ -10,7 +10,7 @@ namespace weft::coll {
 namespace {
 
 bool widened(const Composed& op) {
-  return op.narrow() && op.args.count * op.element <= kSmallBytes;
+  return widens(op.args) && !op.on_device();
 }
 
 // Widened: input and sums of twice the size, and the rounded result.
@@ -69,10 +69,12 @@ void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (leader && widened(op)) {
     convert(op, sums(op, piece), Dtype::kF32, rounded(op, piece), op.args.dtype, piece.count);
   }
-  set(stage, Coll::kBroadcast, piece.count, leader ? rounded(op, piece) : nullptr, op.target(piece));
+  set(stage, Coll::kBroadcast, piece.count, leader ? rounded(op, piece) : op.not_leaders(piece),
+      op.target(piece));
 }
 
-// reduce: to the leader of the root's host, and through its host if it is not the root.
+// reduce: to the leader of the root's host, and through its host if it is not the root, or its buffer is on
+// a device.
 
 void across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kReduce, piece.count, sums(op, piece), op.on_root_host() ? sums(op, piece) : nullptr,
@@ -87,13 +89,14 @@ void back_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage)
   if (leader && widened(op)) {
     convert(op, sums(op, piece), Dtype::kF32, rounded(op, piece), op.args.dtype, piece.count);
   }
-  if (op.root_index() == 0) return;
+  if (op.root_index() == 0 && !op.on_device()) return;
   std::byte* const to = op.is_root() ? op.target(piece) : rounded(op, piece);
-  set(stage, Coll::kBroadcast, piece.count, leader ? to : nullptr, to);
+  const std::byte* const from = op.on_device() ? rounded(op, piece) : to;
+  set(stage, Coll::kBroadcast, piece.count, leader ? from : op.not_leaders(piece), to);
 }
 
 void at_root(const Composed& op, const Piece& piece) {
-  if (op.is_root() && op.grouping.is_leader()) {
+  if (op.is_root() && op.grouping.is_leader() && !op.on_device()) {
     std::copy_n(rounded(op, piece), op.bytes(piece), op.target(piece));
   }
 }

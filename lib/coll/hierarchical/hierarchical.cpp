@@ -38,6 +38,16 @@ class Hierarchical final : public Collectives {
                                                std::move(inside), std::move(across));
     return {};
   }
+  bool on_device() const override { return local_->on_device(); }
+  // Small sums of 16 bits are rounded once in host memory, in less time than NCCL needs to begin.
+  bool takes(int device, const CollectiveArgs& args) const override {
+    const bool composed =
+        args.coll == Coll::kAllReduce || args.coll == Coll::kReduce || args.coll == Coll::kBroadcast;
+    return composed && args.count > 0 && !args.ordered && !widens(args) && local_->takes(device, args);
+  }
+  Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
+    return local_->allocate_on_device(device, size, memory);
+  }
   bool progress() override { return transport_->progress(); }
   bool few_lanes() const override { return local_->few_lanes(); }
   bool settled() override { return transport_->settled(); }
@@ -79,7 +89,18 @@ class Hierarchical final : public Collectives {
   const LaneContext column_;
 };
 
-Status make_local(const Backend& backend, const BackendArgs& args, const std::vector<int>& members,
+// As one backend, or one on devices over another.
+Status make_inside(const Backend& composed, BackendArgs& args, std::unique_ptr<Collectives>* inside) {
+  if (composed.under == nullptr) return composed.local->make_collectives(args, inside);
+  std::unique_ptr<Collectives> under;
+  const Status made = composed.under->make_collectives(args, &under);
+  WEFT_TRY(
+      agree_on(args.exchange, made.with_prefix(cat("over ", composed.under->name, ": ")), args.deadline));
+  args.host_collectives = &under;
+  return composed.local->make_collectives(args, inside);
+}
+
+Status make_local(const Backend& composed, const BackendArgs& args, const std::vector<int>& members,
                   std::unique_ptr<Collectives>* local) {
   LocalExchange exchange(args.exchange, members);
   std::unique_ptr<LocalFds> fds;
@@ -93,25 +114,27 @@ Status make_local(const Backend& backend, const BackendArgs& args, const std::ve
   local_args.arena = args.arena;
   local_args.names = members;
   local_args.crowded = args.crowded;
+  local_args.accelerator = args.accelerator;
+  local_args.progress_thread = args.progress_thread;
   local_args.measurements = args.measurements;
-  Status made = backend.make_collectives(local_args, local);
+  Status made = make_inside(composed, local_args, local);
   const Status together = exchange.finish_together(args.deadline);
   return made.ok() ? together : made;
 }
 
 }  // namespace
 
-Status make_hierarchical(const Backend& local, const Backend& across, const BackendArgs& args,
-                         const Forced& forced, std::unique_ptr<Collectives>* collectives) {
+Status make_hierarchical(const Backend& composed, const BackendArgs& args, const Forced& forced,
+                         std::unique_ptr<Collectives>* collectives) {
   Grouping grouping;
   WEFT_TRY(find_grouping(args, &grouping));
   std::unique_ptr<Collectives> inside;
   // Made by all ranks of all hosts, or by none: a rank that failed takes part in the next exchange, to say
   // so.
-  const Status made = make_local(local, args, grouping.locals(), &inside);
-  WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat(local.name, ": ")), args.deadline));
+  const Status made = make_local(composed, args, grouping.locals(), &inside);
+  WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat(composed.local->name, ": ")), args.deadline));
   std::unique_ptr<Transport> transport;
-  WEFT_TRY(make_transport(across, args, &transport).with_prefix(cat(across.name, ": ")));
+  WEFT_TRY(make_transport(*composed.across, args, &transport).with_prefix(cat(composed.across->name, ": ")));
   args.log.info(cat("rank ", grouping.rank, ": ", grouping.host_count(), " hosts, ", grouping.locals().size(),
                     " ranks on this one"));
   *collectives = std::make_unique<Hierarchical>(std::move(grouping), args, forced, std::move(inside),

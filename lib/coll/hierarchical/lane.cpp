@@ -14,6 +14,9 @@ namespace {
 // About what a rank exchanges across hosts at a time: long enough that its latency does not show.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
+// Of scratch that recipes use on devices, for a piece: one block.
+constexpr uint64_t kPinnedBytes = kPieceBytes + 4 * kCacheLine;
+
 uint64_t line_elements(uint64_t element) {
   return std::max<uint64_t>(64 / element, 1);
 }
@@ -31,9 +34,23 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
   across_.lane = std::move(across);
 }
 
+// Where a device has not let go, it may still read and write what is ours.
 HierarchicalLane::~HierarchicalLane() {
   abandon();
   release();
+  if (pinned_ != nullptr && local_.lane->writers().empty()) accelerator_->free_pinned(pinned_);
+}
+
+Status HierarchicalLane::prepare(const DeviceCall& call) {
+  DeviceCall inside = call;
+  inside.direct = true;
+  WEFT_TRY(local_.lane->prepare(inside));
+  const std::lock_guard lock(mutex_);
+  if (pinned_ != nullptr) return {};
+  accelerator_ = call.accelerator;
+  WEFT_TRY(accelerator_->allocate_pinned(call.device, kInFlight * kPinnedBytes, &pinned_));
+  pinned_bytes_ = kInFlight * kPinnedBytes;
+  return {};
 }
 
 void HierarchicalLane::rest() {
@@ -77,9 +94,11 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   result_ = {};
   moved_ = 0;
   running_ = true;
+  ending_ = false;
   cut_ = inside_ = exchanged_ = back_ = 0;
   all_cut_ = back_running_ = false;
   const Composed op = operation();
+  if (op.on_device()) return;
   const uint64_t bytes = std::max(need(op, false), spreads() ? need(op, true) : 0);
   if (Status status = reserve(round_up(bytes, kCacheLine)); !status.ok()) finish(std::move(status));
 }
@@ -106,7 +125,10 @@ void HierarchicalLane::cut(Piece* piece) {
   *piece = {};
   piece->begin = cut_;
   piece->spread = spreads();
-  piece->scratch = scratch_ == nullptr ? nullptr : scratch_ + inside_ % kInFlight * scratch_bytes_;
+  const uint64_t place = inside_ % kInFlight;
+  piece->scratch = op.on_device()        ? pinned_ + place * kPinnedBytes
+                   : scratch_ == nullptr ? nullptr
+                                         : scratch_ + place * scratch_bytes_;
   if (piece->spread && recipe_->spreads == Spreads::kSlices) {
     // Whole cache lines for each rank; what is left is short.
     const auto ranks = static_cast<uint64_t>(grouping_.widest);
@@ -124,10 +146,10 @@ void HierarchicalLane::cut(Piece* piece) {
 }
 
 Poll HierarchicalLane::poll() {
-  if (!running_) return Poll::kFinished;
+  if (!running_) return ending_ && !writers().empty() ? Poll::kWaiting : Poll::kFinished;
   const bool local = advance_local();
   const bool across = running_ && advance_across();
-  if (!running_) return Poll::kFinished;
+  if (!running_) return ending_ ? Poll::kAdvanced : Poll::kFinished;
   if (!local && !across) {
     roll_call_.waits(&wait_);
     return Poll::kWaiting;
@@ -188,6 +210,7 @@ void HierarchicalLane::run(Below& below, void (*stage_of)(const Composed&, const
   stage.dtype = args_.dtype;
   stage.whole = &whole_;
   stage_of(operation(), piece, &stage);
+  if (&below == &local_ && stage.coll != Coll::kBarrier) stage.device = args_.device;
   below.running = true;
   below.lane->start(stage, below.slot++);
 }
@@ -208,7 +231,10 @@ bool HierarchicalLane::poll_below(Below& below) {
 }
 
 void HierarchicalLane::finish(Status status) {
-  if (!status.ok()) abandon();
+  if (!status.ok()) {
+    abandon();
+    ending_ = args_.device != nullptr;
+  }
   result_ = std::move(status);
   running_ = false;
 }

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "coll/hierarchical/recipe.h"
 #include "coll/hierarchical/roll_call.h"
+#include "core/accelerator.h"
 #include "core/arena.h"
 
 namespace weft::coll {
@@ -22,6 +24,7 @@ class HierarchicalLane final : public CollectiveLane {
                    std::unique_ptr<CollectiveLane> across);
   ~HierarchicalLane() override;
 
+  Status prepare(const DeviceCall& call) override;
   void start(const CollectiveArgs& args, uint64_t slot) override;
   Poll poll() override;
   Status result() const override { return result_; }
@@ -34,7 +37,8 @@ class HierarchicalLane final : public CollectiveLane {
   std::optional<uint64_t> moved_bytes() const override { return moved_; }
   void rest() override;
   uint64_t memory_bytes() const override {
-    return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
+    return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) +
+           pinned_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
            (across_.lane ? across_.lane->memory_bytes() : 0);
   }
 
@@ -77,6 +81,7 @@ class HierarchicalLane final : public CollectiveLane {
   RollCall::Wait wait_;
   const Recipe* recipe_ = nullptr;
   bool running_ = false;
+  bool ending_ = false;  // it failed, and a device may still be at work
   Status result_;
   const char* algorithm_ = "";
   std::optional<uint64_t> moved_;  // by the lanes below
@@ -92,6 +97,11 @@ class HierarchicalLane final : public CollectiveLane {
   std::byte* scratch_ = nullptr;
   std::atomic<uint64_t> scratch_bytes_{0};  // of a part; written under the drive lock
   bool scratch_in_arena_ = false;
+  // The same for operations on devices, of a size that is enough for all of them.
+  std::mutex mutex_;
+  std::byte* pinned_ = nullptr;  // guarded by mutex_ until the first of these
+  std::atomic<uint64_t> pinned_bytes_{0};
+  Accelerator* accelerator_ = nullptr;
   std::vector<const std::byte*> inputs_;
 };
 

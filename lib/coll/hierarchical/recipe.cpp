@@ -23,7 +23,7 @@ const Recipe& recipe_of(const CollectiveArgs& args) {
     case Coll::kReduce:
       return args.ordered ? ordered_reduce_recipe() : reduce_recipe();
     case Coll::kBroadcast:
-      return broadcast_recipe();
+      return args.device != nullptr ? device_broadcast_recipe() : broadcast_recipe();
     case Coll::kAllGather:
       return all_gather_recipe();
     case Coll::kReduceScatter:

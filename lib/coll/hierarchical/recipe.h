@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/round_up.h"
+#include "coll/algorithm.h"
 #include "coll/hierarchical/grouping.h"
 #include "core/collectives.h"
 #include "core/device.h"
@@ -58,6 +59,13 @@ struct Composed {
   }
   // 16-bit partial sums are scaled before they could overflow; others once, at the end.
   bool narrow() const { return is_float(args.dtype) && element == 2; }
+  // src and dst lie on a device, where stages inside the host work (on scratch as well). Then no function of
+  // a recipe may touch them.
+  bool on_device() const { return args.device != nullptr; }
+  // What the leader hands out from its scratch, given by others. On devices they give scratch too, which is
+  // not read: NCCL wants to be given memory that is registered with it by all ranks of a collective or by
+  // none.
+  const std::byte* not_leaders(const Piece& piece) const { return on_device() ? piece.scratch : nullptr; }
 
  private:
   uint64_t offset(const Piece& piece, int block) const {
@@ -80,6 +88,13 @@ struct Recipe {
   // After the last stage; may be null.
   void (*done)(const Composed& op, const Piece& piece);
 };
+
+// Sums of 16 bits that are short enough to travel as f32.
+inline bool widens(const CollectiveArgs& args) {
+  const uint64_t element = dtype_size(args.dtype);
+  return is_reduction(args.coll) && is_float(args.dtype) && element == 2 &&
+         args.count * element <= kSmallBytes;
+}
 
 // Not for send and receive, which are not composed.
 const Recipe& recipe_of(const CollectiveArgs& args);
@@ -123,6 +138,7 @@ const Recipe& ordered_reduce_recipe();
 const Recipe& reduce_scatter_recipe();
 const Recipe& ordered_reduce_scatter_recipe();
 const Recipe& broadcast_recipe();
+const Recipe& device_broadcast_recipe();
 const Recipe& all_gather_recipe();
 const Recipe& gather_recipe();
 const Recipe& scatter_recipe();

@@ -37,6 +37,29 @@ void broadcast_back(const Composed& op, const Piece& piece, CollectiveArgs* stag
   set(stage, Coll::kBroadcast, piece.count, nullptr, op.target(piece));
 }
 
+// broadcast on devices: the leaders exchange scratch, which the root's comes to as well.
+
+int one_block(const Composed&, bool) {
+  return 1;
+}
+
+void scratch_from_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  if (!op.on_root_host()) return;
+  const std::byte* from = nullptr;
+  if (op.is_root()) from = op.args.src != nullptr ? op.source(piece) : op.target(piece);
+  set(stage, Coll::kBroadcast, piece.count, from, piece.scratch, op.root_index());
+}
+
+void scratch_across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  set(stage, Coll::kBroadcast, piece.count, piece.scratch, piece.scratch, op.root_host());
+}
+
+// The root reads its own, and writes it only where it gave another buffer to be written.
+void scratch_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+  const bool keeps = op.is_root() && (op.args.dst == nullptr || op.args.dst == op.args.src);
+  set(stage, Coll::kBroadcast, piece.count, piece.scratch, keeps ? piece.scratch : op.target(piece));
+}
+
 // gather
 
 void gather_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
@@ -83,6 +106,12 @@ void scatter_back(const Composed& op, const Piece& piece, CollectiveArgs* stage)
 const Recipe& broadcast_recipe() {
   static constexpr Recipe kRow{Spreads::kNever,  nothing,        from_root,
                                broadcast_across, broadcast_back, nullptr};
+  return kRow;
+}
+
+const Recipe& device_broadcast_recipe() {
+  static constexpr Recipe kRow{Spreads::kNever, one_block,    scratch_from_root,
+                               scratch_across,  scratch_back, nullptr};
   return kRow;
 }
 
