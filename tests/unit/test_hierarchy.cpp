@@ -5,8 +5,10 @@
 
 #include "base/config.h"
 #include "coll/hierarchical/grouping.h"
+#include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
 #include "coll/hierarchical/roll_call.h"
+#include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/thread_group.h"
 
@@ -145,6 +147,66 @@ TEST_CASE("a rank that takes no notes keeps no other one from hearing who waits"
     roll_call.begins();
     for (int poll = 0; poll < 1000; poll++) roll_call.waits(&wait);
     CHECK(transport.sent == (slot == 0 ? std::vector<int>{1, 2, 3} : std::vector<int>{2, 3}));
+  }
+}
+
+namespace {
+
+// Ends each stage at once, as it is told to; a device may still be at work then.
+class Stage final : public CollectiveLane {
+ public:
+  struct Seen {
+    Status ends;
+    bool works = false;
+    bool abandoned = false;
+    std::vector<bool> on_device;  // of each stage that was begun
+  };
+  explicit Stage(Seen& seen) : seen_(seen) {}
+  void start(const CollectiveArgs& args, uint64_t) override {
+    seen_.on_device.push_back(args.device != nullptr);
+  }
+  Poll poll() override { return Poll::kFinished; }
+  Status result() const override { return seen_.ends; }
+  void abandon() override { seen_.abandoned = true; }
+  std::vector<int> writers() const override { return seen_.works ? std::vector<int>{0} : std::vector<int>(); }
+  std::vector<int> missing() const override { return {}; }
+  const char* algorithm() const override { return "none"; }
+
+ private:
+  Seen& seen_;
+};
+
+}  // namespace
+
+TEST_CASE("what fails between hosts ends once the devices inside have let go") {
+  const Grouping grouping = grouping_of(0, {0, 1});
+  SystemClock clock;
+  Outbox transport(-1);
+  RollCall roll_call(transport, clock, 0, 2);
+  Stage::Seen inside, across;
+  across.ends = Status::error(Code::kPeerFailed, "the network is down");
+  HierarchicalLane lane(grouping, host_ops(), std::make_shared<HeapArena>(HostAllocator()), roll_call, 0,
+                        std::make_unique<Stage>(inside), std::make_unique<Stage>(across));
+  for (const bool device : {true, false}) {
+    inside.works = true;
+    inside.abandoned = false;
+    std::byte buffer[100] = {};
+    DeviceCall call;
+    CollectiveArgs args;
+    args.coll = Coll::kBroadcast;
+    args.count = sizeof buffer;
+    args.dst = buffer;
+    args.device = device ? &call : nullptr;
+    lane.start(args, 0);
+    Poll poll = Poll::kAdvanced;
+    while (poll == Poll::kAdvanced) poll = lane.poll();
+    CHECK(inside.abandoned);
+    CHECK(lane.result().code() == Code::kPeerFailed);
+    CHECK(inside.on_device.back() == device);
+    CHECK_FALSE(across.on_device.back());
+    CHECK(poll == (device ? Poll::kWaiting : Poll::kFinished));
+    inside.works = false;
+    CHECK(lane.poll() == Poll::kFinished);
   }
 }
 
