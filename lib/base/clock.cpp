@@ -34,7 +34,7 @@ uint64_t SystemClock::now_ns() {
 }
 
 void SystemClock::relax(uint32_t round) {
-  if (round < kSpinRounds && !crowded_.load(std::memory_order_relaxed)) {
+  if (round < kSpinRounds && !gives_way()) {
     cpu_pause();
   } else if (round < kYieldRounds) {
     sched_yield();

@@ -18,21 +18,29 @@ class Clock {
   // Sleep until *word differs from `expected`, `until_ns` has come, or a wake_all(word); may return early.
   virtual void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) = 0;
   virtual void wake_all(const std::atomic<uint32_t>& word) = 0;
+  // A thread of Weft's own begins to compute, or ends: it may have to share a core with those that wait.
+  virtual void computing(bool /*begins*/) {}
 };
 
 // The machine's clock. crowded: more ranks on this host than cores, so a waiter yields at once instead of
-// spinning.
+// spinning. So it does while a thread of Weft's own computes.
 class SystemClock final : public Clock {
  public:
   uint64_t now_ns() override;
   void relax(uint32_t round) override;
   void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override;
   void wake_all(const std::atomic<uint32_t>& word) override;
+  void computing(bool begins) override { computing_.fetch_add(begins ? 1 : -1, std::memory_order_relaxed); }
 
   void set_crowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
 
  private:
+  bool gives_way() const {
+    return crowded_.load(std::memory_order_relaxed) || computing_.load(std::memory_order_relaxed) > 0;
+  }
+
   std::atomic<bool> crowded_{false};
+  std::atomic<int> computing_{0};
 };
 
 // A point in time after which waiting ends, or never.

@@ -166,7 +166,9 @@ void StageWorker::Shared::loop(uint64_t mine) {
       sleeping.store(false);
       continue;
     }
+    clock->computing(true);
     StageWorker::run(*work);
+    clock->computing(false);
     work->engine().notify();
     work.reset();  // perhaps the last that holds the context
     const std::lock_guard lock(mutex);
