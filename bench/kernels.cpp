@@ -9,6 +9,7 @@
 // - add bf16>f32: accumulation
 // - int8 encode, decode and the like: values as codes of a byte with a scale for each 256, and back; sign: of
 //   a bit, with one for each 64
+// - left, right, product, residual of rank 4: of a matrix and two thin factors, as PowerSGD's
 // - select 1 %: the largest of normally distributed values
 //
 // Sizes of an operand: 16 KiB (in L1), 256 KiB (in L2) and 64 MiB. GB/s counts the bytes of one operand (the
@@ -238,6 +239,69 @@ double gigabytes_per_second(const DeviceOps& ops, const CodeWork& work, uint64_t
   return gigabytes_per_second(bytes, [&] { work.decode ? run.decode(ops) : run.encode(ops); });
 }
 
+struct ProductWork {
+  const char* name;
+  LowRank product;
+  bool add = false;
+  bool streaming = false;
+};
+
+constexpr ProductWork kProductWorks[] = {
+    {"left of rank 4", LowRank::kLeft},
+    {"left of a sum", LowRank::kLeft, true},
+    {"right of rank 4", LowRank::kRight},
+    {"product of rank 4", LowRank::kMatrix},
+    {"product, streamed", LowRank::kMatrix, false, true},
+    {"residual of rank 4", LowRank::kResidual},
+};
+
+// A matrix that is as wide as eight of its rows are high, at most 4096, and two factors of rank 4.
+class ProductRun {
+ public:
+  ProductRun(const ProductWork& work, uint64_t count)
+      : matrix_(fractions(Dtype::kF32, count, 0)), addend_(fractions(Dtype::kF32, count, 1)) {
+    args_.product = work.product;
+    args_.rank = 4;
+    args_.columns = 16;
+    while (args_.columns < 4096 && 16 * args_.columns * args_.columns <= count) args_.columns *= 2;
+    args_.rows = count / args_.columns;
+    left_.assign(args_.rows * args_.rank, 0.25f);
+    right_.assign(args_.columns * args_.rank, 0.25f);
+    args_.left = left_.data();
+    args_.right = right_.data();
+    args_.matrix = reinterpret_cast<float*>(matrix_.data);
+    if (work.add) args_.addend = reinterpret_cast<const float*>(addend_.data);
+    args_.streaming = work.streaming;
+  }
+  void once(const DeviceOps& ops) const { ops.low_rank(args_); }
+  // The first element of what comes out.
+  bool correct(const DeviceOps& ops) const {
+    double expected = args_.product == LowRank::kResidual ? double{args_.matrix[0]} - 0.25 : 0.25;
+    if (args_.product == LowRank::kLeft || args_.product == LowRank::kRight) expected = 0;
+    for (uint64_t j = 0; args_.product == LowRank::kLeft && j < args_.columns; j++) {
+      expected += 0.25 * (double{args_.matrix[j]} + (args_.addend != nullptr ? args_.addend[j] : 0.0f));
+    }
+    for (uint64_t i = 0; args_.product == LowRank::kRight && i < args_.rows; i++) {
+      expected += 0.25 * double{args_.matrix[i * args_.columns]};
+    }
+    once(ops);
+    const float* const out = args_.product == LowRank::kLeft    ? args_.left
+                             : args_.product == LowRank::kRight ? args_.right
+                                                                : args_.matrix;
+    return std::fabs(double{*out} - expected) < 1e-3;
+  }
+
+ private:
+  Buffer matrix_, addend_;
+  std::vector<float> left_, right_;
+  LowRankArgs args_;
+};
+
+double gigabytes_per_second(const DeviceOps& ops, const ProductWork& work, uint64_t bytes) {
+  const ProductRun run(work, bytes / sizeof(float));
+  return gigabytes_per_second(bytes, [&] { run.once(ops); });
+}
+
 struct SelectWork {
   const char* name;
   uint64_t one_in;
@@ -297,6 +361,9 @@ bool measure(const DeviceOps& ops) {
   }
   for (const CodeWork& work : kCodeWorks) {
     if (!measure(ops, work, work.name, CodeRun(work, 4099).correct(ops))) return false;
+  }
+  for (const ProductWork& work : kProductWorks) {
+    if (!measure(ops, work, work.name, ProductRun(work, 4096).correct(ops))) return false;
   }
   for (const SelectWork& work : kSelectWorks) {
     if (!measure(ops, work, work.name, SelectRun(work, 40'099).correct(ops))) return false;

@@ -59,26 +59,25 @@ inline void add(const DeviceOps& host, const float* src, float* dst, uint64_t co
   host.accumulate(args);
 }
 
-// The bucket's contributions as f32, count of them from begin on; a bucket of f32 is left as it is.
-inline void load_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
-  if (dtype_of(bucket) == Dtype::kF32) return;
+// The bucket's contributions as f32, count of them from begin on, in `values`, which may be their own place.
+inline void load_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count,
+                        float* values) {
   const auto* const from = static_cast<const std::byte*>(bucket.buffer);
-  copy(host, dtype_of(bucket), from + begin * dtype_size(dtype_of(bucket)), Dtype::kF32,
-       values_of(bucket) + begin, count);
+  copy(host, dtype_of(bucket), from + begin * dtype_size(dtype_of(bucket)), Dtype::kF32, values, count);
 }
+// All of them, in their own place.
 inline float* load_values(const DeviceOps& host, const weft_bucket& bucket) {
-  load_values(host, bucket, 0, bucket.count);
+  load_values(host, bucket, 0, bucket.count, values_of(bucket));
   return values_of(bucket);
 }
 // The result, into the bucket.
-inline void store_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
-  if (dtype_of(bucket) == Dtype::kF32) return;
+inline void store_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count,
+                         const float* values) {
   auto* const to = static_cast<std::byte*>(bucket.buffer);
-  copy(host, Dtype::kF32, values_of(bucket) + begin, dtype_of(bucket),
-       to + begin * dtype_size(dtype_of(bucket)), count);
+  copy(host, Dtype::kF32, values, dtype_of(bucket), to + begin * dtype_size(dtype_of(bucket)), count);
 }
 inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
-  store_values(host, bucket, 0, bucket.count);
+  store_values(host, bucket, 0, bucket.count, values_of(bucket));
 }
 
 // Error feedback: what was not sent in earlier steps is added to a bucket's values, and what is not sent now
@@ -101,6 +100,14 @@ inline void errors_of(HookState& state, const weft_bucket& bucket, uint64_t begi
     float* const error = state.array(HookState::kError, p->name, p->count).data();
     work(error + (from - p->offset), from - begin, to - from);
   }
+}
+// The error of a range that is part of one parameter; null if it is not.
+inline float* error_of(HookState& state, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
+  float* all = nullptr;
+  errors_of(state, bucket, begin, count, [&](float* error, uint64_t /*at*/, uint64_t n) {
+    if (n == count) all = error;
+  });
+  return all;
 }
 // values: those of the range, as residual below.
 inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, uint64_t begin,

@@ -8,9 +8,10 @@
 namespace weft {
 namespace {
 
-// Where things lie for one bucket.
+// Where things lie for one bucket. The values that a rank works on are those of a piece, which stays in the
+// cache, or where slices are encoded as a whole the bucket's own.
 struct Slices {
-  uint64_t ranks, rank, count, slice, bytes, sent, received, work;
+  uint64_t ranks, rank, count, slice, bytes, values, sent, received, work;
 
   Slices(const weft_bucket& bucket, const Codec& codec)
       : ranks(static_cast<uint64_t>(bucket.size)),
@@ -18,7 +19,8 @@ struct Slices {
         count(bucket.count),
         slice(round_up((count + ranks - 1) / ranks, codec.unit())),
         bytes(codec.bytes(slice)),
-        sent(values_bytes(bucket)),
+        values(codec.piece() != 0 ? codec.piece() * sizeof(float) : values_bytes(bucket)),
+        sent(values),
         received(sent + round_up(ranks * bytes, 64)),
         work(received + round_up(ranks * bytes, 64)) {}
   uint64_t begin(uint64_t r) const { return std::min(r * slice, count); }
@@ -83,25 +85,46 @@ class Compressed final : public StatefulHook {
     if (length == 0) work(0, at.begin(r), 0);  // a slice of nothing is encoded as well
   }
 
+  // Where the values from `begin` on of the bucket are worked on.
+  float* values_at(const weft_bucket& bucket, uint64_t begin) const {
+    return codec_->piece() != 0 ? static_cast<float*>(bucket.scratch) : values_of(bucket) + begin;
+  }
+
   void encode_contributions(const weft_bucket& bucket, const Slices& at, std::byte* scratch) {
-    float* const values = values_of(bucket);
     for (uint64_t r = 0; r < at.ranks; r++) {
       const uint64_t seed_of_slice = seed(bucket, at.rank, r);
       each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
-        load_values(host_, bucket, begin, count);
-        if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values + begin);
-        codec_->encode(values + begin, first, count, at.slice, settings_.feedback, seed_of_slice,
+        float* const values = contributions(bucket, begin, count);
+        codec_->encode(values, first, count, at.slice, settings_.feedback, seed_of_slice,
                        scratch + at.sent + r * at.bytes, scratch + at.work);
-        if (settings_.feedback) keep_errors(state_, bucket, begin, count, values + begin);
+        const bool kept = values != values_at(bucket, begin);
+        if (settings_.feedback && !kept) keep_errors(state_, bucket, begin, count, values);
       });
     }
+  }
+
+  // What this rank sends of a piece: with feedback, and what it did not send before. Of one parameter's they
+  // are added to its error, where encoding then leaves what is lost.
+  float* contributions(const weft_bucket& bucket, uint64_t begin, uint64_t count) {
+    float* const values = values_at(bucket, begin);
+    float* const error =
+        settings_.feedback && codec_->piece() != 0 ? error_of(state_, bucket, begin, count) : nullptr;
+    if (error == nullptr) {
+      load_values(host_, bucket, begin, count, values);
+      if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values);
+      return values;
+    }
+    const bool direct = dtype_of(bucket) == Dtype::kF32;
+    if (!direct) load_values(host_, bucket, begin, count, values);
+    add(host_, direct ? values_of(bucket) + begin : values, error, count);
+    return error;
   }
 
   void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* scratch) {
     std::byte* const received = scratch + at.received;
     const uint64_t seed_of_mean = seed(bucket, at.rank, at.ranks);
     each_piece(at, at.rank, [&](uint64_t first, uint64_t begin, uint64_t count) {
-      float* const sum = values_of(bucket) + begin;
+      float* const sum = values_at(bucket, begin);
       for (uint64_t r = 0; r < at.ranks; r++) {
         codec_->decode(received + r * at.bytes, first, count, at.slice, r > 0, sum);
       }
@@ -116,8 +139,10 @@ class Compressed final : public StatefulHook {
   void decode_means(const weft_bucket& bucket, const Slices& at, const std::byte* received) {
     for (uint64_t r = 0; r < at.ranks; r++) {
       each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
-        codec_->decode(received + r * at.bytes, first, count, at.slice, false, values_of(bucket) + begin);
-        store_values(host_, bucket, begin, count);
+        const bool direct = dtype_of(bucket) == Dtype::kF32;
+        float* const values = direct ? values_of(bucket) + begin : values_at(bucket, begin);
+        codec_->decode(received + r * at.bytes, first, count, at.slice, false, values);
+        store_values(host_, bucket, begin, count, values);
       });
     }
   }

@@ -143,43 +143,52 @@ class PowerSgd final : public StatefulHook {
                     : at(bucket, layout_.q_bytes, layout_.q_count + piece.at);
   }
 
-  void multiply(LowRank product, const weft_bucket& bucket, const Group& group,
-                float* residual = nullptr) const {
-    const Matrix& m = layout_.matrices[group.first];
+  LowRankArgs factors(LowRank product, const weft_bucket& bucket, const Matrix& m) const {
     LowRankArgs args;
     args.product = product;
     args.rows = m.rows;
     args.columns = m.columns;
     args.rank = m.rank;
-    args.matrix = values(bucket);
     args.left = p_of(bucket, m);
     args.right = q_of(bucket, m);
-    args.residual = residual;
+    return args;
+  }
+  // Of matrices in the bucket.
+  void multiply(LowRank product, const weft_bucket& bucket, const Group& group) const {
+    LowRankArgs args = factors(product, bucket, layout_.matrices[group.first]);
+    args.matrix = values(bucket);
     args.offsets = layout_.offsets.data() + group.first;
     args.batch = group.count;
+    args.streaming = bucket.count * sizeof(float) >= kStreamingBytes;
     host_.low_rank(args);
   }
 
-  // Errors of the matrices alone, so that each can be looked at while it lies in the cache; otherwise they
-  // are the parameters'.
+  // Each matrix has an error of its own, and the error becomes the matrix: what was not sent before and the
+  // contribution, until what is sent now is taken from it. Otherwise errors are the parameters'.
   bool errors_of_matrices() const { return settings_.feedback == Feedback::kLocal && !settings_.batched; }
   template <class Work>
-  void with_errors(const Group& group, Work&& work) {
-    if (!errors_of_matrices()) return;
-    for (uint64_t i = group.first; i < group.first + group.count; i++) {
-      const Matrix& m = layout_.matrices[i];
-      work(Group{i, 1}, state_.array(HookState::kError, m.name, m.rows * m.columns));
+  void with_matrices(Work&& work) {
+    for (const Matrix& m : layout_.matrices) {
+      work(m, state_.array(HookState::kError, m.name, m.rows * m.columns).data());
     }
   }
-  void add_errors(const weft_bucket& bucket, const Group& group) {
-    with_errors(group, [&](const Group& one, const std::vector<float>& error) {
-      add(host_, error.data(), values(bucket) + layout_.matrices[one.first].offset, error.size());
+  // The first product of a step: the left factor, or the right one.
+  void multiply_first(LowRank product, const weft_bucket& bucket) {
+    if (!errors_of_matrices()) return multiply_all(product, bucket);
+    with_matrices([&](const Matrix& m, float* error) {
+      LowRankArgs args = factors(product, bucket, m);
+      args.matrix = error;
+      const float* const contribution = values(bucket) + m.offset;
+      if (product == LowRank::kLeft) {
+        args.addend = contribution;
+      } else {
+        add(host_, contribution, error, m.rows * m.columns);
+      }
+      host_.low_rank(args);
     });
   }
-  void keep_residuals(const weft_bucket& bucket, const Group& group) {
-    with_errors(group, [&](const Group& one, std::vector<float>& error) {
-      multiply(LowRank::kResidual, bucket, one, error.data());
-    });
+  void multiply_all(LowRank product, const weft_bucket& bucket) {
+    for (const Group& group : layout_.groups) multiply(product, bucket, group);
   }
   // Do something with each parameter's error and its values.
   template <class Work>
@@ -215,10 +224,7 @@ class PowerSgd final : public StatefulHook {
     for (const Matrix& m : layout_.matrices) {
       start(kRight, settings_.warm_start, m.columns, m, q_of(bucket, m));
     }
-    for (const Group& group : layout_.groups) {
-      add_errors(bucket, group);
-      multiply(LowRank::kLeft, bucket, group);
-    }
+    multiply_first(LowRank::kLeft, bucket);
   }
 
   void make_q(const weft_bucket& bucket) {
@@ -226,11 +232,17 @@ class PowerSgd final : public StatefulHook {
       // Epsilon is beside the norm of the ranks' sum, not of their mean.
       orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon / bucket.divisor);
     }
-    for (const Group& group : layout_.groups) {
-      multiply(LowRank::kRight, bucket, group);
-      keep_residuals(bucket, group);
+    if (!errors_of_matrices()) {
+      multiply_all(LowRank::kRight, bucket);
+      return keep_residual(bucket);
     }
-    if (settings_.batched) keep_residual(bucket);
+    with_matrices([&](const Matrix& m, float* error) {
+      for (const LowRank product : {LowRank::kRight, LowRank::kResidual}) {
+        LowRankArgs args = factors(product, bucket, m);
+        args.matrix = error;
+        host_.low_rank(args);
+      }
+    });
   }
 
   // Alternating: one factor is the last step's, the other one is computed.
@@ -242,12 +254,13 @@ class PowerSgd final : public StatefulHook {
         start(kLeft, true, m.rows, m, p_of(bucket, m));
       }
     }
-    for (const Group& group : layout_.groups) {
-      add_errors(bucket, group);
-      multiply(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket, group);
-      keep_residuals(bucket, group);
-    }
-    if (settings_.batched) keep_residual(bucket);
+    multiply_first(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket);
+    if (!errors_of_matrices()) return keep_residual(bucket);
+    with_matrices([&](const Matrix& m, float* error) {
+      LowRankArgs args = factors(LowRank::kResidual, bucket, m);
+      args.matrix = error;
+      host_.low_rank(args);
+    });
   }
 
   // A factor of the last step, what is zero there or all of it random; orthonormal.
@@ -264,15 +277,15 @@ class PowerSgd final : public StatefulHook {
 
   // Of the square that a bucket is: the parameters' part of it.
   void keep_residual(const weft_bucket& bucket) {
-    if (settings_.feedback != Feedback::kLocal) return;
-    for (const Group& group : layout_.groups) multiply(LowRank::kResidual, bucket, group);
+    if (!settings_.batched || settings_.feedback != Feedback::kLocal) return;
+    multiply_all(LowRank::kResidual, bucket);
     with_errors(bucket, [](std::vector<float>& error, const float* v) {
       std::copy_n(v, error.size(), error.data());
     });
   }
 
   void decompress(const weft_bucket& bucket) {
-    for (const Group& group : layout_.groups) multiply(LowRank::kMatrix, bucket, group);
+    multiply_all(LowRank::kMatrix, bucket);
     for (const Matrix& m : layout_.matrices) {
       if (settings_.alternate && makes_p()) {
         keep_factor(kLeft, m, p_of(bucket, m), m.p_count());

@@ -11,6 +11,9 @@
 
 namespace weft {
 
+// Memory of so many bytes is more than caches keep until its next use.
+inline constexpr uint64_t kStreamingBytes = uint64_t{8} << 20;
+
 // outputs[*][i] = round(postscale * fold over inputs, in order, of prescale * inputs[k][i]).
 // 16-bit and 32-bit floats are accumulated in f32, f64 in f64, integers in their own type, wrapping; every
 // output gets the same bits. Outputs may be one of the inputs exactly, and may overlap nothing else. Scales

@@ -77,7 +77,7 @@ struct DequantizeArgs {
 // Products of a matrix (rows x columns, row-major) and two thin factors: left is rows x rank, right columns x
 // rank, both stored one column after the other. Equal on every instruction set.
 enum class LowRank : uint8_t {
-  kLeft,      // left = matrix * right
+  kLeft,      // matrix += addend, if there is one; left = matrix * right
   kRight,     // right = transposed matrix * left
   kMatrix,    // matrix = left * transposed right
   kResidual,  // residual = matrix - left * transposed right, and 0 where that is not finite
@@ -94,7 +94,9 @@ struct LowRankArgs {
   // its factors and residual behind those of the one before.
   uint64_t batch = 1;
   const uint64_t* offsets = nullptr;
-  float* residual = nullptr;  // kResidual's; null: in place of the matrix
+  float* residual = nullptr;      // kResidual's; null: in place of the matrix
+  const float* addend = nullptr;  // kLeft's, of a single product; the host's alone
+  bool streaming = false;  // kMatrix: what it makes is read much later, so it may leave the caches alone
 };
 
 // What DeviceOps::squares returns.

@@ -23,8 +23,6 @@ namespace weft {
 // What one poll copies, scales or folds at most, so that what else the engine has to do is not kept waiting.
 inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
-inline constexpr uint64_t kStreamingBytes = uint64_t{16} << 20;
-
 // Which devices have to reach memory: all of a process, by way of one.
 struct DeviceReach {
   std::shared_ptr<Accelerator> accelerator;  // null: none has to

@@ -267,6 +267,52 @@ TEST_CASE("a residual beside its matrix is the one in place, and zero where it i
   }
 }
 
+TEST_CASE("a left factor of a sum is that of the matrix which the sum becomes") {
+  for (const uint64_t rows : {1, 4, 7}) {
+    for (const uint64_t columns : {5, 16, 37}) {
+      for (const uint64_t rank : {1, 3, 4, 6}) {
+        const std::vector<float> matrix = normal_values(rows * columns, 1);
+        const std::vector<float> addend = normal_values(rows * columns, 2);
+        std::vector<float> right = normal_values(columns * rank, 3);
+        for (const DeviceOps* ops : all_ops()) {
+          std::vector<float> sum = matrix, expected_sum = matrix, left(rows * rank), expected(rows * rank);
+          for (uint64_t i = 0; i < sum.size(); i++) expected_sum[i] += addend[i];
+          LowRankArgs args{LowRank::kLeft,  rows,        columns, rank, expected_sum.data(),
+                           expected.data(), right.data()};
+          ops->low_rank(args);
+          args.matrix = sum.data();
+          args.left = left.data();
+          args.addend = addend.data();
+          ops->low_rank(args);
+          CHECK(sum == expected_sum);
+          CHECK(left == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a product past the caches is the one through them, wherever its rows begin") {
+  constexpr uint64_t kRows = 5;
+  for (const uint64_t columns : {3, 16, 37, 100}) {
+    for (const uint64_t rank : {1, 2, 3, 4, 5}) {
+      std::vector<float> left = normal_values(kRows * rank, 2), right = normal_values(columns * rank, 3);
+      for (const uint64_t skipped : {0, 1, 8}) {
+        for (const DeviceOps* ops : all_ops()) {
+          std::vector<float> through(skipped + kRows * columns, -1), past = through;
+          LowRankArgs args{LowRank::kMatrix,         kRows,       columns,     rank,
+                           through.data() + skipped, left.data(), right.data()};
+          ops->low_rank(args);
+          args.matrix = past.data() + skipped;
+          args.streaming = true;
+          ops->low_rank(args);
+          CHECK(past == through);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("sums of squares are those of a plain loop, and equal on every instruction set") {
   for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64}) {
     for (const uint64_t count : kCounts) {
