@@ -120,6 +120,26 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
     return Status::error(Code::kUnsupported,
                          "the stream is being captured into a graph, which a host's transfers cannot be");
   }
+  return check_device(device, stream);
+}
+
+Status Runtime::check_captured(int device, DeviceStream stream) {
+  const Scope scope(*this, device);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  WEFT_TRY(check("the stream", library_.call.cudaStreamIsCapturing(native(stream), &capture)));
+  if (capture == cudaStreamCaptureStatusNone) {
+    return Status::error(Code::kState,
+                         "the stream is not being captured into a graph, as the step is: begin the capture "
+                         "first, and let the stream join it by an event");
+  }
+  if (capture != cudaStreamCaptureStatusActive) {
+    return Status::error(Code::kState, "the stream's capture was spoilt by an earlier error: end it");
+  }
+  return check_device(device, stream);
+}
+
+// Where the library can tell.
+Status Runtime::check_device(int device, DeviceStream stream) {
   if (is_default(stream) || library_.call.stream_get_device == nullptr) return {};
   int own = device;
   WEFT_TRY(check("the stream's device", library_.call.stream_get_device(native(stream), &own)));

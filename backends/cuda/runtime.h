@@ -26,6 +26,7 @@ class Runtime final : public Accelerator {
   Status within(int device, const std::function<Status()>& work) override;
   Status look_at(const void* pointer, PointerInfo* info) override;
   Status check_stream(int device, DeviceStream stream) override;
+  Status check_captured(int device, DeviceStream stream) override;
   bool own_of_thread(DeviceStream stream) const override;
   Status create_stream(int device, DeviceStream* stream) override;
   void destroy_stream(int device, DeviceStream stream) override;
@@ -71,6 +72,7 @@ class Runtime final : public Accelerator {
     std::map<int, CUcontext> known_;  // guarded by mutex_
   };
   Status check(const char* what, cudaError_t error);
+  Status check_device(int device, DeviceStream stream);
 
   const std::string file_;
   std::mutex mutex_;    // held while the library is loaded

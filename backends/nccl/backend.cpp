@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "base/text.h"
+#include "captured_lane.h"
 #include "communicator.h"
 #include "lane.h"
 #include "library.h"
@@ -48,6 +49,10 @@ class NcclCollectives final : public Collectives {
   Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
     if (device != communicator_->device()) return Collectives::allocate_on_device(device, size, memory);
     return Communicator::allocate(communicator_, size, memory);
+  }
+  Status open_graph_lane(int device, std::shared_ptr<GraphLane>* lane) override {
+    if (device != communicator_->device()) return Collectives::open_graph_lane(device, lane);
+    return CapturedLane::open(*communicator_, lane);
   }
   bool progress() override { return below_->progress(); }
   bool few_lanes() const override { return below_->few_lanes(); }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kFinalizeMs = 5'000;
 constexpr int64_t kEndMs = 5'000;
+constexpr int64_t kGraphsEndMs = 1'000;
 constexpr int64_t kCallMs = 10'000;
 constexpr size_t kIdBytes = sizeof(ncclUniqueId::internal);
 
@@ -24,18 +25,41 @@ Status malformed(const Exchange& exchange) {
 }  // namespace
 
 Communicator::Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device)
-    : clock_(args.clock),
-      host_(args.host),
-      accelerator_(args.accelerator),
+    : Communicator(
+          args.clock, args.host, args.accelerator, std::move(library), args.exchange.rank(),
+          args.exchange.size(), device,
+          args.names.empty() ? args.exchange.rank() : args.names[static_cast<size_t>(args.exchange.rank())],
+          false) {}
+
+Communicator::Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<Accelerator> accelerator,
+                           std::shared_ptr<const Library> library, int rank, int size, int device, int name,
+                           bool graphs)
+    : clock_(clock),
+      host_(host),
+      accelerator_(std::move(accelerator)),
       library_(std::move(library)),
-      rank_(args.exchange.rank()),
-      size_(args.exchange.size()),
+      rank_(rank),
+      size_(size),
       device_(device),
-      name_(args.names.empty() ? rank_ : args.names[static_cast<size_t>(rank_)]),
+      name_(name),
+      graphs_(graphs),
       held_(std::make_shared<Held>()) {
   held_->accelerator = accelerator_;
   held_->library = library_;
   held_->device = device_;
+}
+
+Status Communicator::for_graphs(const Communicator& like, std::shared_ptr<Communicator>* communicator) {
+  std::shared_ptr<Communicator> made(new Communicator(like.clock_, like.host_, like.accelerator_,
+                                                      like.library_, like.rank_, like.size_, like.device_,
+                                                      like.name_, true));
+  WEFT_TRY(made->accelerator_->create_stream(made->device_, &made->stream_));
+  *communicator = std::move(made);
+  return {};
+}
+
+Status Communicator::identify(ncclUniqueId* id) const {
+  return accelerator_->within(device_, [&] { return check("an identifier", library_->ncclGetUniqueId(id)); });
 }
 
 Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library> library,
@@ -48,9 +72,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
     made = std::make_shared<Communicator>(args, std::move(library), device);
     WEFT_TRY(args.accelerator->load_kernels(device));
     WEFT_TRY(args.accelerator->create_stream(device, &made->stream_));
-    if (made->rank_ != 0) return {};
-    return args.accelerator->within(
-        device, [&] { return made->check("an identifier", made->library_->ncclGetUniqueId(&id)); });
+    return made->rank_ == 0 ? made->identify(&id) : Status();
   };
   WEFT_TRY(agree_on(args.exchange, begin(), args.deadline));
 
@@ -111,8 +133,8 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
   } else {
     WEFT_TRY(c.accelerator_->within(
         c.device_, [&] { return c.check("memory on the device", nccl.mem_alloc(&block, size)); }));
-    Status registered =
-        c.call("registering memory", [&] { return nccl.comm_register(c.native(), block, size, &handle); });
+    const auto enter = [&] { return nccl.comm_register(c.native(), block, size, &handle); };
+    Status registered = c.graphs_ ? Status() : c.call("registering memory", enter);
     if (!registered.ok()) {
       free(*c.held_, static_cast<std::byte*>(block));
       return registered;
@@ -128,12 +150,12 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
 void Communicator::release(std::byte* memory, void* handle) {
   Held& held = *held_;
   // An error is one of the communicator's: its end takes what is registered along.
-  if (handle != nullptr && !aborted()) {
-    (void)call("memory", [&] { return library_->comm_deregister(native(), handle); }).ok();
-  }
+  bool stays = graphs_;
+  if (handle != nullptr && !aborted())
+    stays = !call("memory", [&] { return library_->comm_deregister(native(), handle); }).ok();
   {
     const std::lock_guard lock(held.mutex);
-    if (aborted() && !ended()) return held.left.push_back(memory);
+    if ((aborted() || stays) && !ended()) return held.left.push_back(memory);
   }
   free(held, memory);
 }
@@ -175,14 +197,25 @@ Status Communicator::call(const char* what, const std::function<ncclResult_t()>&
 
 Communicator::~Communicator() {
   const bool any = held_->comm != nullptr;
-  if (any && !aborted_ && finalize().ok()) {
+  // Finalizing waits for graphs as well: of one for these the thread does all of it.
+  bool rests = false;
+  if (any && !aborted_) rests = graphs_ ? settled(&rests).ok() && rests : finalize().ok();
+  if (rests) {
     aborted_ = true;
     end(library_->ncclCommDestroy);
   }
   give_up(Status::error(Code::kCancelled, "NCCL's communicator ends"));
-  const Deadline deadline = Deadline::after(clock_, kEndMs, 0);
+  const Deadline deadline = Deadline::after(clock_, graphs_ ? kGraphsEndMs : kEndMs, 0);
   for (uint32_t round = 0; any && !ended() && !deadline.expired(clock_); round++) clock_.relax(round);
-  if (stream_ != nullptr && (!any || ended())) accelerator_->destroy_stream(device_, stream_);
+  const std::lock_guard lock(held_->mutex);
+  if (!any) {
+    for (std::byte* memory : std::exchange(held_->left, {})) free(*held_, memory);
+  }
+  if (any && !ended()) {
+    held_->stream = stream_;
+  } else if (stream_ != nullptr) {
+    accelerator_->destroy_stream(device_, stream_);
+  }
 }
 
 // Only of one that is at rest: what goes on may never end.
@@ -230,6 +263,7 @@ void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
     }
     const std::lock_guard lock(held->mutex);
     for (std::byte* memory : std::exchange(held->left, {})) free(*held, memory);
+    if (held->stream != nullptr) held->accelerator->destroy_stream(held->device, held->stream);
     held->ended.store(true, std::memory_order_release);
   };
   std::thread thread;

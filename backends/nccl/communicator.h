@@ -29,9 +29,13 @@ class Communicator {
   // device.
   static Status allocate(const std::shared_ptr<Communicator>& communicator, uint64_t size,
                          std::shared_ptr<std::byte>* memory);
+  // A further one, of the same ranks on the same device, for graphs that programs capture. NCCL ends it once
+  // these are destroyed, and so is its memory freed, which is not registered: NCCL does that for each graph.
+  // Local: not connected yet. Any thread, all calls to it.
+  static Status for_graphs(const Communicator& like, std::shared_ptr<Communicator>* communicator);
   Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device);
-  // What was started is over or was aborted. Takes ten seconds at most; what NCCL does not let go of by then
-  // is left to it.
+  // What was started is over or was aborted. Takes ten seconds at most, one of one for graphs; what NCCL does
+  // not let go of by then is left to it.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -47,6 +51,10 @@ class Communicator {
   ncclComm_t native() const { return held_->comm; }
   DeviceStream stream() const { return stream_; }
 
+  // To make one: what all ranks connect by, from one of them; then until settled says that it is done.
+  Status identify(ncclUniqueId* id) const;
+  Status connect(const ncclUniqueId& id);
+
   // Rank 0 numbers operations as they come to be ready everywhere; they are launched in that order.
   uint64_t next_turn() { return turns_++; }
   bool has_turn(uint64_t turn) const { return turn == turn_; }
@@ -61,6 +69,8 @@ class Communicator {
 
   // Before each of NCCL's calls below: not held while a call that is no lane's is under way.
   std::unique_lock<std::mutex> try_calls() const { return {held_->calls, std::try_to_lock}; }
+  std::unique_lock<std::mutex> calls() const { return std::unique_lock(held_->calls); }
+  Clock& clock() const { return clock_; }
   // Ok if it succeeded or goes on by itself.
   Status check(const char* what, ncclResult_t result) const;
   // Whether what was called last is done; errors, also those of operations under way.
@@ -88,12 +98,14 @@ class Communicator {
     std::mutex calls;  // NCCL's, of this communicator: one at a time
     std::mutex mutex;
     std::vector<std::byte*> left;    // memory that is freed at the end; guarded by mutex
+    DeviceStream stream = nullptr;   // as well
     std::atomic<bool> ended{false};  // written under mutex
   };
+  Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<Accelerator> accelerator,
+               std::shared_ptr<const Library> library, int rank, int size, int device, int name, bool graphs);
   static void free(const Held& held, std::byte* memory);
   void release(std::byte* memory, void* handle);
   Status call(const char* what, const std::function<ncclResult_t()>& call);
-  Status connect(const ncclUniqueId& id);
   Status wait(const BackendArgs& args);
   Status finalize();
   void end(ncclResult_t (*how)(ncclComm_t));
@@ -106,6 +118,7 @@ class Communicator {
   const int size_;
   const int device_;
   const int name_;
+  const bool graphs_;
   const std::shared_ptr<Held> held_;
   DeviceStream stream_ = nullptr;
   bool messages_ = false;

@@ -3,7 +3,7 @@
 
 namespace weft::capi {
 
-Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out) {
+Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out, bool captured) {
   *out = {};
   if (stream == nullptr) return {};
   weft_stream read;
@@ -18,7 +18,8 @@ Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out
     return Status::error(Code::kArg, cat("weft_stream.device is ", read.device, "; there are ",
                                          accelerator.device_count(), " CUDA devices"));
   }
-  WEFT_TRY(accelerator.check_stream(read.device, read.handle));
+  WEFT_TRY(captured ? accelerator.check_captured(read.device, read.handle)
+                    : accelerator.check_stream(read.device, read.handle));
   *out = {read.kind, read.device, read.handle};
   return {};
 }

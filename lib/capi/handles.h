@@ -113,7 +113,8 @@ struct StreamArgs {
   int device = 0;
   DeviceStream handle = nullptr;
 };
-Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out);
+// captured: it must be one that is being captured into a graph, which otherwise it must not.
+Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out, bool captured = false);
 // Whether memory lies where the stream says, as far as can be told: texts go on after a buffer's name.
 Status check_memory(Context& context, const StreamArgs& stream, const void* start, uint64_t size);
 

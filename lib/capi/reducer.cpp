@@ -53,7 +53,8 @@ Status read_options(const weft_reducer_options* given, Context& context, weft_re
 }
 
 // The streams that finish names, checked, in place of the program's own.
-Status read_streams(Context& context, weft_finish_options* options, std::vector<weft_stream>* streams) {
+Status read_streams(Context& context, weft_finish_options* options, std::vector<weft_stream>* streams,
+                    bool captured = false) {
   constexpr uint64_t kMost = 1024;
   if (options->stream_count > kMost)
     return Status::error(Code::kArg, cat(options->stream_count, " streams; at most ", kMost));
@@ -69,7 +70,7 @@ Status read_streams(Context& context, weft_finish_options* options, std::vector<
     if (stream.kind == WEFT_DEVICE_HOST && options->stream_count > 1)
       return Status::error(Code::kArg, cat("stream ", i, " of ", options->stream_count, " is the host's"));
     StreamArgs checked;
-    WEFT_TRY(check_stream(context, &stream, &checked));
+    WEFT_TRY(check_stream(context, &stream, &checked, captured));
   }
   options->stream = streams->data();
   return {};
@@ -182,8 +183,10 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
     std::vector<weft_stream> streams;
-    if (Status given = read_streams(*reducer->context, &read, &streams); !given.ok())
-      return reducer->rep->refuse(std::move(given));
+    const bool captured = reducer->rep->capturing();
+    Status given = read_streams(*reducer->context, &read, &streams, captured);
+    if (captured) return reducer->rep->finish_captured(read, given);
+    if (!given.ok()) return reducer->rep->refuse(std::move(given));
     Status status = reducer->rep->finish(read);
     after_progress(*reducer->context);
     return status;

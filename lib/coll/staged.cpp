@@ -30,6 +30,9 @@ class Staged final : public Collectives {
   Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
     return inner_->allocate_on_device(device, size, memory);
   }
+  Status open_graph_lane(int device, std::shared_ptr<GraphLane>* lane) override {
+    return inner_->open_graph_lane(device, lane);
+  }
   bool progress() override { return inner_->progress(); }
   bool few_lanes() const override { return inner_->few_lanes(); }
   bool overlaps() const override { return inner_->overlaps(); }

@@ -48,8 +48,11 @@ class Accelerator {
   virtual Status within(int device, const std::function<Status()>& work) = 0;
 
   virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
-  // kArg if it is a stream of another device, where the library can tell.
+  // kArg if it is a stream of another device, where the library can tell; kUnsupported for one that is being
+  // captured into a graph.
   virtual Status check_stream(int device, DeviceStream stream) = 0;
+  // The other way round: kState for one that is not being captured into a graph.
+  virtual Status check_captured(int device, DeviceStream stream) = 0;
   // The handle means another stream on each thread (CUDA's default stream of a thread).
   virtual bool own_of_thread(DeviceStream stream) const = 0;
 
@@ -104,7 +107,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 4;
+inline constexpr uint32_t kAcceleratorModuleAbi = 5;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

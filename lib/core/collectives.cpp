@@ -81,6 +81,14 @@ Status Collectives::allocate_on_device(int device, uint64_t /*size*/, std::share
   return Status::error(Code::kUnsupported, cat(name(), " takes no memory of CUDA device ", device));
 }
 
+Status Collectives::open_graph_lane(int device, std::shared_ptr<GraphLane>* lane) {
+  lane->reset();
+  return Status::error(Code::kUnsupported,
+                       cat("backend '", name(), "' executes nothing in graphs of CUDA device ", device,
+                           "; nccl does, on the device that was the thread's when the "
+                           "communicator was made"));
+}
+
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {
   // A reducer's collectives, of the same slot.
   Descriptor others = mine;

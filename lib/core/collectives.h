@@ -17,6 +17,7 @@
 namespace weft {
 
 class Arena;
+class GraphLane;
 class Program;
 struct CollectiveArgs;
 struct DeviceCall;
@@ -217,6 +218,8 @@ class Collectives {
   // Memory of such a device for these, until the last one lets go, which may wait for the device. What an
   // operation that failed may still touch is never freed. Any thread; may block.
   virtual Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory);
+  // For what it takes, put on streams that are captured into graphs (core/graph_lane.h). Local. Any thread.
+  virtual Status open_graph_lane(int device, std::shared_ptr<GraphLane>* lane);
   virtual bool settled() { return true; }
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }

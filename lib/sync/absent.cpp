@@ -29,6 +29,9 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
 Status Reducer::absent_refused(uint64_t param, StepWord step) const {
   WEFT_TRY(known(param));
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
+  if (capturing())
+    return Status::error(Code::kUnsupported,
+                         cat(name, " is absent from a captured step: it has every gradient"));
   if (!step.open())
     return Status::error(Code::kState, cat(name, " is absent, but from no step: begin first"));
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();

@@ -23,8 +23,9 @@ Status check_options(const weft_reducer_options& options, int size) {
       WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
       WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
       WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS |
-      WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS;
+      WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS | WEFT_REDUCER_GRAPH;
   if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  WEFT_TRY(Captures::check(options.flags, options.check_interval));
   const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
   if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
     return Status::error(Code::kArg, cat("unknown divide_by ", options.divide_by));
@@ -348,6 +349,7 @@ Status Reducer::furnish(ReducerState* state, const Status& given, const Agreemen
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
+  if ((state->flags & WEFT_REDUCER_GRAPH) != 0) WEFT_TRY(Captures::make(agreement, state, &state->captures));
   if (!state->lends) return {};
   return PeerBuckets::make(agreement, state->plan, *state->buckets, &state->peers);
 }
@@ -417,6 +419,7 @@ Reducer::~Reducer() {
   context.engine().wait([&] { return !step_->stage_out(); }, deadline);
   const bool gathered = end_gather();
   unmake_step();
+  state_->captures.reset();
   if (!quiet || step_->stage_given_up()) {
     state_->buckets->abandon();
     state_->scratch->abandon();

@@ -20,6 +20,17 @@ uint64_t pieces_of(const Layout& layout) {
 
 }  // namespace
 
+uint32_t cut_run(CopyPiece* pieces, const std::byte* src, std::byte* dst, uint64_t count, uint64_t src_bytes,
+                 uint64_t dst_bytes) {
+  uint32_t used = 0;
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t n = std::min(kCopyPieceElements, count - done);
+    pieces[used++] = {src + done * src_bytes, dst + done * dst_bytes, n};
+    done += n;
+  }
+  return used;
+}
+
 Status find_devices(Context& context, const Manifest& manifest, DeviceReach* reach) {
   if (!manifest.has_devices()) return {};
   std::string detail;
@@ -271,11 +282,7 @@ Status DeviceBuckets::arrived(uint32_t bucket, uint32_t stamp, bool* done) {
 void DeviceBuckets::add(uint32_t bucket, const std::byte* src, std::byte* dst, uint64_t count,
                         uint64_t src_bytes, uint64_t dst_bytes) {
   Bucket& b = *buckets_[bucket];
-  for (uint64_t done = 0; done < count;) {
-    const uint64_t n = std::min(kCopyPieceElements, count - done);
-    b.pieces[b.used++] = {src + done * src_bytes, dst + done * dst_bytes, n};
-    done += n;
-  }
+  b.used += cut_run(b.pieces + b.used, src, dst, count, src_bytes, dst_bytes);
 }
 
 Status DeviceBuckets::launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale) {

@@ -25,6 +25,10 @@ namespace weft {
 class Context;
 class DeviceBuckets;
 
+// Consecutive elements as pieces of a kernel that copies; how many.
+uint32_t cut_run(CopyPiece* pieces, const std::byte* src, std::byte* dst, uint64_t count, uint64_t src_bytes,
+                 uint64_t dst_bytes);
+
 // How gradients on devices are reached; kUnavailable and why, kArg for a device that does not exist.
 Status find_devices(Context& context, const Manifest& manifest, DeviceReach* reach);
 
@@ -66,6 +70,7 @@ class DeviceBuckets {
   bool has(uint32_t bucket) const { return buckets_[bucket] != nullptr; }
   int device(uint32_t bucket) const { return lanes_[buckets_[bucket]->lane].device; }
   Accelerator& accelerator() const { return *accelerator_; }
+  uint32_t room(uint32_t bucket) const { return buckets_[bucket]->room; }  // pieces that copy it, at most
   // For what works on the bucket's memory once it has been launched in: whoever makes the plan's parts.
   DeviceCall call(uint32_t bucket) const;
   uint64_t memory_bytes() const { return bytes_; }

@@ -11,7 +11,7 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   const StepWord step = s.readiness->step();
   // Contributions that are retained are wanted after a failure as well.
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
-    return note(ready_refused(param, step));
+    return note(capturing() ? ready_captured(param, gradient, stream) : ready_refused(param, step));
   }
   const Buckets::Place& place = s.buckets->place(param);
   if (place.bucket == kNoBucket) [[unlikely]]

@@ -59,47 +59,58 @@ Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) cons
   return {};
 }
 
+Status Reducer::check_gradient_stream(uint64_t param, const weft_stream* stream) const {
+  const ReducerState& s = *state_;
+  const int device = s.devices->device(s.buckets->place(param).bucket);
+  if (stream == nullptr || stream->kind == WEFT_DEVICE_HOST) {
+    return Status::error(Code::kArg,
+                         cat("it is on CUDA device ", device, ": say on which stream its gradient is made"));
+  }
+  if (stream->struct_size < sizeof *stream || stream->kind != WEFT_DEVICE_CUDA)
+    return Status::error(Code::kArg, "the stream is no weft_stream of a CUDA device");
+  if (stream->device != device) {
+    return Status::error(Code::kArg, cat("the stream is of CUDA device ", stream->device,
+                                         ", and the gradient is on device ", device));
+  }
+  if (s.devices->accelerator().own_of_thread(stream->handle)) {
+    return Status::error(
+        Code::kUnsupported,
+        "the stream is the calling thread's own default one, and the bucket's last gradient may come on "
+        "another thread: give a stream that the program has made");
+  }
+  return {};
+}
+
+// *gradient becomes where it is.
+Status Reducer::find_gradient(uint64_t param, void** gradient) const {
+  const ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  if (!s.copy) {
+    std::byte* const view = s.views_on_devices->of(param);
+    if (*gradient != nullptr && *gradient != view) {
+      return Status::error(
+          Code::kArg, cat("the gradient is at ", *gradient, " and not where weft_reducer_grad_view says, at ",
+                          static_cast<const void*>(view)));
+    }
+    *gradient = view;
+    return {};
+  }
+  if (*gradient == nullptr && place.count > 0) return Status::error(Code::kArg, "the gradient is NULL");
+  if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0)
+    return Status::error(Code::kArg, "the gradient is not aligned to its elements");
+  return check_gradient_memory(param, *gradient);
+}
+
 // Whether a gradient can be ready like this; *gradient becomes where it is. Its stream is noted.
 Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
-  const int device = s.devices->device(place.bucket);
-  const auto refuse = [&](const std::string& why, Code code = Code::kArg) {
-    return Status::error(code, why);
-  };
-  if (stream == nullptr || stream->kind == WEFT_DEVICE_HOST) {
-    return refuse(cat("it is on CUDA device ", device, ": say on which stream its gradient is made"));
-  }
-  if (stream->struct_size < sizeof *stream || stream->kind != WEFT_DEVICE_CUDA)
-    return refuse("the stream is no weft_stream of a CUDA device");
-  if (stream->device != device) {
-    return refuse(
-        cat("the stream is of CUDA device ", stream->device, ", and the gradient is on device ", device));
-  }
-  if (s.devices->accelerator().own_of_thread(stream->handle)) {
-    return refuse(
-        "the stream is the calling thread's own default one, and the bucket's last gradient may come on "
-        "another thread: give a stream that the program has made",
-        Code::kUnsupported);
-  }
-  if (!s.copy) {
-    std::byte* const view = s.views_on_devices->of(param);
-    if (*gradient != nullptr && *gradient != view) {
-      return refuse(cat("the gradient is at ", *gradient, " and not where weft_reducer_grad_view says, at ",
-                        static_cast<const void*>(view)));
-    }
-    *gradient = view;
-  } else if (*gradient == nullptr && place.count > 0) {
-    return refuse("the gradient is NULL");
-  } else if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0) {
-    return refuse("the gradient is not aligned to its elements");
-  } else {
-    WEFT_TRY(check_gradient_memory(param, *gradient));
-  }
+  WEFT_TRY(check_gradient_stream(param, stream));
+  WEFT_TRY(find_gradient(param, gradient));
   const bool adds = s.copy && step.local();
   if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
-    return refuse("on a device a local step adds up gradients without gaps, in their own type alone",
-                  Code::kUnsupported);
+    return Status::error(Code::kUnsupported,
+                         "on a device a local step adds up gradients without gaps, in their own type alone");
   }
   // A call that will be refused, because the parameter is ready already, notes nothing.
   if (s.readiness->claimed(param, step.stamp())) return {};

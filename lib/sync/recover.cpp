@@ -101,6 +101,7 @@ Status Reducer::check_rebind(Comm& comm) {
                              "' has a communicator of its own, which does not "
                              "change with the reducer's: create a new hook and a new reducer"));
   }
+  WEFT_TRY(outside_capture("rebind"));
   if (old.readiness->step().open()) {
     return Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first"));
   }

@@ -28,7 +28,8 @@ Status Reducer::grad_view(uint64_t param, void** view) {
 }
 
 Status Reducer::check_begin(const weft_begin_options& options) const {
-  if (options.flags & ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED | WEFT_BEGIN_RECORD)) {
+  if (options.flags &
+      ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED | WEFT_BEGIN_RECORD | WEFT_BEGIN_CAPTURE)) {
     return Status::error(Code::kArg, cat("unknown flags ", options.flags));
   }
   if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
@@ -76,6 +77,8 @@ Status Reducer::begin(const weft_begin_options* options) {
   if (state_->readiness->step().open()) {
     return note(Status::error(Code::kState, cat("begin inside ", step_text(), ": finish it first")));
   }
+  WEFT_TRY(note(outside_capture("begin")));
+  if ((given.flags & WEFT_BEGIN_CAPTURE) != 0 && check_begin(given).ok()) return note(begin_captured(given));
   WEFT_TRY(note(check_begin(given)));
   WEFT_TRY(note(check_destinations(given.gradients)));
   WEFT_TRY(note(end_owed_gather()));

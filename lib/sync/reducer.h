@@ -39,6 +39,8 @@ class Reducer {
   // One thread at a time: begin, finish, bucket, verdict, rebind, retry.
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
+  // Of a captured step, which is then over, well or not. given: what the C layer found wrong.
+  Status finish_captured(const weft_finish_options& options, const Status& given);
   Status result(uint64_t param, void* gradient);
   Status sparse_result(uint64_t param, weft_sparse* result);
   Status norms(weft_norms* norms, double* per_param);
@@ -63,6 +65,8 @@ class Reducer {
 
   // A finish that was left to streams is over: how the step went, once. Calls that need that do so first.
   Status settle_finish();
+  // A captured step is open: streams are then those that are being captured. Any thread.
+  bool capturing() const { return state_->captures && state_->captures->open(); }
   Status error() const;  // the last one; any thread
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
@@ -118,12 +122,18 @@ class Reducer {
   static Status known(const ReducerState& state, uint64_t param);
   Status known(uint64_t param) const { return known(*state_, param); }
   Status check_begin(const weft_begin_options& options) const;
+  // Of steps that are captured (captured.cpp).
+  Status begin_captured(const weft_begin_options& options);
+  Status ready_captured(uint64_t param, void* gradient, const weft_stream* stream);
+  Status outside_capture(const char* what) const;
   Status check_destinations(void* const* gradients) const;
   Status check_finish(const weft_finish_options& options) const;
   static Status no_dense_gradient(const ReducerState& state, uint64_t param);
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
   // Of gradients in device memory, and of streams that wait (ready_devices.cpp).
   Status check_gradient_memory(uint64_t param, const void* gradient) const;
+  Status check_gradient_stream(uint64_t param, const weft_stream* stream) const;
+  Status find_gradient(uint64_t param, void** gradient) const;
   Status come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step);
   void take_on_device(uint64_t param, void* gradient, StepWord step);
   void arrive_on_device(uint32_t bucket);

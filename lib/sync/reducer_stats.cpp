@@ -102,6 +102,11 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->exposed_p99_ns = history_.percentile(&StepTimes::exposed_ns, 99);
   stats->straggler = history_.straggler();
   stats->straggler_ns = history_.straggler_ns();
+  if (const Captures* const captures = state_->captures.get(); captures != nullptr) {
+    stats->captures = captures->captures();
+    stats->launches = captures->launches();
+    stats->replays = captures->replays();
+  }
 }
 
 }  // namespace weft

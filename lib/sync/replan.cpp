@@ -142,6 +142,12 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
+  if (s.captures) {
+    return note(
+        Status::error(Code::kUnsupported,
+                      "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because graphs "
+                      "name its buckets: create another one"));
+  }
   WEFT_TRY(note(end_owed_gather()));  // slices change owners
   WEFT_TRY(open_replan());
   PlanRequest request;

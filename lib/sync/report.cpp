@@ -204,7 +204,8 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
 uint64_t Reducer::device_bytes() const {
   const ReducerState& s = *state_;
   return (s.devices ? s.devices->memory_bytes() : 0) +
-         (s.views_on_devices ? s.views_on_devices->bytes() : 0) + (s.residents ? s.residents->bytes() : 0);
+         (s.views_on_devices ? s.views_on_devices->bytes() : 0) + (s.residents ? s.residents->bytes() : 0) +
+         (s.captures ? s.captures->memory_bytes() : 0);
 }
 
 std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {

@@ -13,6 +13,7 @@
 #include "core/hook.h"
 #include "core/lane.h"
 #include "sync/buckets.h"
+#include "sync/captures.h"
 #include "sync/device_buckets.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
@@ -74,6 +75,7 @@ struct ReducerState {
   std::shared_ptr<DeviceBuckets> devices;  // null if no gradient is on one
   std::shared_ptr<DeviceViews> views_on_devices;  // stay, like the buckets; null but in view mode
   std::shared_ptr<ResidentBuckets> residents;     // null if no bucket travels from device to device
+  std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
   std::shared_ptr<Buckets> buckets;               // stay when the reducer is bound to another communicator
   std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;

@@ -169,6 +169,7 @@ class Messages {
 Status Reducer::check_between_steps(const char* what) {
   WEFT_TRY(settle_finish());
   if (state_->comm->failed()) return state_->comm->failure();
+  WEFT_TRY(outside_capture(what));
   if (state_->readiness->step().open()) {
     return Status::error(Code::kState, cat(what, " inside ", step_text(), ": finish it first"));
   }

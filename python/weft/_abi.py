@@ -243,7 +243,8 @@ class ReducerStats(Sized):
                 ("mean_compute_ns", c_uint64), ("mean_communication_ns", c_uint64), ("mean_overlap_ns", c_uint64),
                 ("mean_exposed_ns", c_uint64), ("step_p50_ns", c_uint64), ("step_p99_ns", c_uint64),
                 ("exposed_p50_ns", c_uint64), ("exposed_p99_ns", c_uint64), ("straggler_ns", c_uint64),
-                ("straggler", c_int32), ("reserved", c_uint32)]
+                ("straggler", c_int32), ("reserved", c_uint32), ("captures", c_uint64), ("launches", c_uint64),
+                ("replays", c_uint64)]
 
 
 class Verdict(Sized):

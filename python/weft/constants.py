@@ -162,6 +162,7 @@ class ReducerFlag(enum.IntFlag):
     MODEL = 16384
     FIRST_NEEDED = 32768
     REDUCED_VIEWS = 65536
+    GRAPH = 131072
 
 
 class ParamFlag(enum.IntFlag):
@@ -198,6 +199,7 @@ class BeginFlag(enum.IntFlag):
     NO_DATA = 2
     FIXED = 4
     RECORD = 8
+    CAPTURE = 16
 
 
 class FinishFlag(enum.IntFlag):

@@ -106,6 +106,9 @@ class Stats:
     exposed_p99_ns: int
     straggler_ns: int
     straggler: int
+    captures: int
+    launches: int
+    replays: int
 
 
 @dataclasses.dataclass(frozen=True)

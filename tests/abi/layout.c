@@ -357,6 +357,9 @@ int main(void) {
   FIELD(weft_reducer_stats, straggler_ns);
   FIELD(weft_reducer_stats, straggler);
   FIELD(weft_reducer_stats, reserved);
+  FIELD(weft_reducer_stats, captures);
+  FIELD(weft_reducer_stats, launches);
+  FIELD(weft_reducer_stats, replays);
   STRUCT(weft_verdict);
   FIELD(weft_verdict, struct_size);
   FIELD(weft_verdict, last_finished_step);

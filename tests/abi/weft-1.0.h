@@ -940,6 +940,11 @@ typedef struct weft_reducer_options {
  * (WEFT_FINISH_COMMIT), and the begin after it waits until all ranks have come to theirs, within timeout_ms:
  * between the two nobody writes into a view. */
 #define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(65536)
+/* Steps may be captured into CUDA graphs (WEFT_BEGIN_CAPTURE): all gradients are dense ones on one device,
+ * which is that of the communicator, over the nccl backend, with the default hook; no other flag, neither
+ * check_interval nor uses. The plan is fixed. Makes a communicator of NCCL's for graphs alone, and takes the
+ * memory of the buckets once more on the device. */
+#define WEFT_REDUCER_GRAPH UINT64_C(131072)
 
 /* For roots: the highest rank that has data. */
 #define WEFT_ROOT_LAST_ACTIVE -1
@@ -1018,6 +1023,17 @@ typedef struct weft_begin_options {
 /* Note the order in which gradients become ready, for weft_reducer_replan. The first synchronised step does
  * so without it. */
 #define WEFT_BEGIN_RECORD UINT64_C(8)
+/* A step that is captured: it is not carried out, but becomes part of the CUDA graph into which the program
+ * captures its streams (cudaStreamBeginCapture, of mode relaxed or thread-local, before begin). ready is
+ * called for every gradient with a stream that is being captured, and finish with such streams, which then
+ * wait for the results: both put what they do into the graph, on the calling thread, and nothing runs. Each
+ * launch of the graph is such a step. All ranks capture the same steps, and launch their graphs as often and
+ * in the same order, one after the other; steps that are not captured come between launches in the order of
+ * one stream. What ready was given is read and written by every launch: it stays where it is, and so does the
+ * reducer (destroy the graphs first; weft_reducer_destroy). A captured step that failed is over with finish,
+ * and the capture useless. No step is counted by it: see weft_reducer_stats.replays. Needs
+ * WEFT_REDUCER_GRAPH; of the other options micro_batches alone. */
+#define WEFT_BEGIN_CAPTURE UINT64_C(16)
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0, NULL}
 
 /* Begin a step: gradients may become ready. options may be NULL. A LOCAL step accumulates for the next
@@ -1039,10 +1055,10 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * this call is done, is read once the bucket is full (in a local step: in the order of the stream), and
  * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
  * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
- * WEFT_ERR_UNSUPPORTED for a stream that is being captured or is a thread's own default one; WEFT_ERR_STATE
- * outside a step, for a parameter that is ready already (naming it). What lies at gradient
- * nobody can check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently.
- * Since 1.0 */
+ * WEFT_ERR_UNSUPPORTED for a stream that is being captured (but see WEFT_BEGIN_CAPTURE) or is a thread's own
+ * default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). What lies at
+ * gradient nobody can check: weft_reducer_ready_tensor does. Threads: any thread, different parameters
+ * concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
@@ -1384,6 +1400,11 @@ typedef struct weft_reducer_stats {
   uint64_t straggler_ns;
   int32_t straggler;
   uint32_t reserved;
+  /* Of steps with WEFT_BEGIN_CAPTURE. A launch writes its number when it begins and ends on the device: one
+   * that has not ended within the reducer's timeout fails the communicator. */
+  uint64_t captures; /* steps that were captured */
+  uint64_t launches; /* of their graphs, that have begun */
+  uint64_t replays;  /* of these, that have come to their end; while the communicator works, with results */
 } weft_reducer_stats;
 
 /* Everything that is known of the reducer and its steps as JSON: docs/reducer.md lists the fields. *size:

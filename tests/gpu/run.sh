@@ -5,7 +5,8 @@
 build=${1:-build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 targets="tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/gpu/gpu_buffers tests/gpu/gpu_reducer tests/gpu/gpu_hooks tests/gpu/gpu_bench"
-ninja -C "$build" -j "${JOBS:-2}" libweft-cuda.so $targets >"$build/gpu-build.txt" 2>&1 || {
+graph=$(ninja -C "$build" -t targets all 2>/dev/null | sed -n 's|^\(tests/gpu/gpu_graph\): .*|\1 libweft-nccl.so|p')
+ninja -C "$build" -j "${JOBS:-2}" libweft-cuda.so $targets $graph >"$build/gpu-build.txt" 2>&1 || {
   tail -n 30 "$build/gpu-build.txt"
   exit 1
 }
@@ -16,7 +17,7 @@ echo "commit: $(git -C "$root" describe --always --dirty 2>/dev/null)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
 nvcc --version | tail -n 2 | head -n 1
 failed=0
-for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_hooks; do
+for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_hooks ${graph:+gpu_graph}; do
   "$build/tests/gpu/$program" || failed=1
 done
 if command -v compute-sanitizer >/dev/null; then

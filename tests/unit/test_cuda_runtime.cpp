@@ -255,3 +255,59 @@ TEST_CASE("a capture forbids calls that might wait for the device, but to thread
   CHECK(graph == nullptr);
   runtime.forgive();
 }
+
+TEST_CASE("a graph runs what was captured, across streams that events have joined, whenever it is launched") {
+  Runtime runtime;
+  const Stream stream, side;
+  const Event event;
+  Copy first;   // of the first number to the second
+  Copy second;  // its first number is the other one's second
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(first.put_on(stream.stream) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, stream.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side.stream, event.event, 0) == cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CHECK(cudaStreamIsCapturing(side.stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusActive);
+  CHECK(cudaMemcpyAsync(second.numbers, first.numbers + 1, sizeof(int), cudaMemcpyDefault, side.stream) ==
+        cudaSuccess);
+  CHECK(second.put_on(side.stream) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, side.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(stream.stream, event.event, 0) == cudaSuccess);
+  REQUIRE(cudaStreamEndCapture(stream.stream, &graph) == cudaSuccess);
+  CHECK(cudaStreamIsCapturing(side.stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusNone);
+  REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);  // the executable one stays
+  CHECK(first.stays_away());
+  for (int round = 2; round < 6; round++) {
+    first.numbers[0] = round;
+    CHECK(cudaGraphLaunch(executable, stream.stream) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream.stream) == cudaSuccess);
+    CHECK(second.numbers[1] == round);
+  }
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+}
+
+TEST_CASE("a capture must be joined, and waits for nothing outside of it") {
+  Runtime runtime;
+  const Stream stream, side;
+  const Event event, outside;
+  Copy copy;
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, stream.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side.stream, event.event, 0) == cudaSuccess);
+  CHECK(copy.put_on(side.stream) == cudaSuccess);
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaErrorStreamCaptureUnjoined);
+  CHECK(graph == nullptr);
+
+  CHECK(cudaEventRecord(outside.event, side.stream) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(stream.stream, outside.event, 0) == cudaErrorStreamCaptureIsolation);
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  CHECK(graph == nullptr);
+  runtime.forgive();
+}

@@ -2,6 +2,8 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -173,4 +175,40 @@ TEST_CASE("the fake tells what is wrong, and an abort ends what waits") {
     CHECK(settle(pair.peers[0].comm) == ncclSuccess);
     CHECK(std::string(fake_nccl_problems()).empty());
   }
+}
+
+TEST_CASE("a sum that is captured runs with every launch, and its communicator ends after its graph") {
+  Pair pair;
+  cudaGraphExec_t executables[2] = {};
+  for (const int rank : {0, 1}) {
+    Peer& peer = pair.peers[rank];
+    cudaGraph_t graph = nullptr;
+    cudaSetDevice(rank);
+    REQUIRE(cudaStreamBeginCapture(peer.stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    pair.add(rank);
+    CHECK(settle(peer.comm) == ncclSuccess);
+    REQUIRE(cudaStreamEndCapture(peer.stream, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&executables[rank], graph, 0) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
+  CHECK(pair.value(0) == 1.f);
+  for (const float sum : {3.f, 6.f}) {
+    for (const int rank : {0, 1}) {
+      cudaSetDevice(rank);
+      CHECK(cudaGraphLaunch(executables[rank], pair.peers[rank].stream) == cudaSuccess);
+    }
+    CHECK(pair.value(0) == sum);
+    CHECK(pair.value(1) == sum);
+  }
+  std::atomic<bool> over{false};
+  std::thread end([&] {
+    (void)ncclCommFinalize(pair.peers[0].comm);
+    (void)settle(pair.peers[0].comm);
+    over = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(!over);
+  for (cudaGraphExec_t executable : executables) CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  end.join();
+  CHECK(std::string(fake_nccl_problems()).empty());
 }

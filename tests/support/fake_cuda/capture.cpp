@@ -1,5 +1,6 @@
-// The fake's captures: which calls they forbid. What is put on a stream that is captured is dropped
-// (enqueue): there are graphs, but nobody launches one.
+// The fake's captures: what they record, and which calls they forbid. And its graphs, whose operations run
+// one after the other when they are launched: of those whose predecessors have run any one comes next.
+#include <random>
 #include <utility>
 
 #include "state.h"
@@ -9,6 +10,48 @@ using namespace fake;
 namespace {
 
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
+
+cudaError_t spoil(Capture* capture, cudaError_t error) {
+  if (capture != nullptr) capture->spoilt = true;
+  return error;
+}
+
+// Whether all that was captured comes before the end of this stream.
+bool joined(const Stream& stream) {
+  const Graph& graph = *stream.capture->graph;
+  std::set<size_t> seen;
+  std::vector<size_t> open(stream.after.begin(), stream.after.end());
+  while (!open.empty()) {
+    const size_t node = open.back();
+    open.pop_back();
+    if (!seen.insert(node).second) continue;
+    open.insert(open.end(), graph.nodes[node].after.begin(), graph.nodes[node].after.end());
+  }
+  return seen.size() == graph.nodes.size();
+}
+
+// On a stream's thread.
+void execute(const Graph& graph, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<bool> done(graph.nodes.size());
+  for (size_t count = 0; count < graph.nodes.size(); count++) {
+    std::vector<size_t> possible;
+    for (size_t i = 0; i < graph.nodes.size(); i++) {
+      bool ready = !done[i];
+      for (const size_t before : graph.nodes[i].after) ready &= done[before];
+      if (ready) possible.push_back(i);
+    }
+    const size_t next = possible[random() % possible.size()];
+    const Operation& operation = graph.nodes[next].operation;
+    {
+      std::unique_lock lock(state().mutex);
+      while (operation.may_run && !operation.may_run())
+        state().changed.wait_for(lock, std::chrono::microseconds(50));
+    }
+    if (operation.run) operation.run();
+    done[next] = true;
+  }
+}
 
 }  // namespace
 
@@ -28,6 +71,25 @@ bool fake::forbidden() {
 bool fake::spoils(Stream& stream) {
   if (stream.capture) stream.capture->spoilt = true;
   return stream.capture != nullptr || forbidden();
+}
+
+void fake::capture(Stream& stream, Operation operation) {
+  std::vector<Node>& nodes = stream.capture->graph->nodes;
+  nodes.push_back({std::move(operation), std::exchange(stream.after, {nodes.size()})});
+}
+
+cudaError_t fake::join(Stream& stream, const Event& event) {
+  // What runs now is nothing that a graph could wait for.
+  if (!event.capture) return spoil(stream.capture.get(), cudaErrorStreamCaptureIsolation);
+  const bool over = event.capture->graph == nullptr;  // the capture
+  if (over) return spoil(stream.capture.get(), cudaErrorCapturedEvent);
+  if (stream.capture && stream.capture != event.capture) {
+    spoil(stream.capture.get(), cudaSuccess);
+    return spoil(event.capture.get(), cudaErrorStreamCaptureMerge);
+  }
+  stream.capture = event.capture;
+  stream.after.insert(event.after.begin(), event.after.end());
+  return cudaSuccess;
 }
 
 extern "C" {
@@ -53,24 +115,65 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
   if (handle == nullptr || handle == cudaStreamLegacy) return note(cudaErrorStreamCaptureUnsupported);
   if (stream->capture) return note(cudaErrorIllegalState);
-  stream->capture = std::make_unique<Capture>(Capture{mode, std::this_thread::get_id()});
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  stream->capture->graph->device = stream->device;
+  stream->began = true;
+  stream->after.clear();
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  const std::lock_guard lock(state().mutex);
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
   *graph = nullptr;
   const auto stream = find_stream(handle, "cudaStreamEndCapture");
   if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
   if (!stream->capture) return note(cudaErrorIllegalState);
-  const Capture& capture = *stream->capture;
-  if (capture.mode != cudaStreamCaptureModeRelaxed && capture.thread != std::this_thread::get_id())
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != std::this_thread::get_id())
     return note(cudaErrorStreamCaptureWrongThread);
-  const bool spoilt = capture.spoilt;
-  stream->capture.reset();
-  if (spoilt) return note(cudaErrorStreamCaptureInvalidated);
+  if (!stream->began) return note(spoil(capture.get(), cudaErrorStreamCaptureUnmatched));
+  const bool whole = joined(*stream);
+  for (const auto& [other_handle, other] : s.streams) {
+    if (other->capture != capture) continue;
+    other->capture.reset();
+    other->after.clear();
+    other->began = false;
+  }
+  const std::shared_ptr<Graph> made = std::exchange(capture->graph, nullptr);
+  if (capture->spoilt) return note(cudaErrorStreamCaptureInvalidated);
+  if (!whole) return note(cudaErrorStreamCaptureUnjoined);
   *graph = new_handle<cudaGraph_t>();
-  state().graphs.insert(*graph);
+  s.graphs[*graph] = made;
   return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  *executable = nullptr;
+  const auto it = s.graphs.find(graph);
+  if (it == s.graphs.end() || flags != 0) return note(cudaErrorInvalidValue);
+  *executable = new_handle<cudaGraphExec_t>();
+  s.executables[*executable] = it->second;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  const auto stream = find_stream(handle, "cudaGraphLaunch");
+  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
+  const auto it = s.executables.find(executable);
+  if (it == s.executables.end()) return note(cudaErrorInvalidValue);
+  if (it->second->device != stream->device) problem("cudaGraphLaunch on a stream of another device");
+  if (stream->capture) problem("a graph in a graph, which the fake does not have");
+  // It stays until it has run, as it does where it is destroyed meanwhile.
+  enqueue(stream, {{}, [graph = it->second, seed = s.seed + stream->enqueued] { execute(*graph, seed); }});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const std::lock_guard lock(state().mutex);
+  return state().executables.erase(executable) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   const std::lock_guard lock(state().mutex);

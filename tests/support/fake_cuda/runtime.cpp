@@ -100,7 +100,8 @@ const char* fake_cuda_live() {
       text_ += std::string(name(block.kind)) + " of " + std::to_string(block.size) + " bytes\n";
   }
   if (!s.streams.empty()) text_ += std::to_string(s.streams.size()) + " streams\n";
-  if (!s.graphs.empty()) text_ += std::to_string(s.graphs.size()) + " graphs\n";
+  if (const size_t graphs = s.graphs.size() + s.executables.size(); graphs > 0)
+    text_ += std::to_string(graphs) + " graphs\n";
   if (!s.events.empty()) text_ += std::to_string(s.events.size()) + " events\n";
   return text_.c_str();
 }
@@ -281,8 +282,10 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   const auto stream = find_stream(stream_handle, "cudaEventRecord");
   if (event == nullptr || stream == nullptr || event->device != stream->device)
     return note(cudaErrorInvalidResourceHandle);
-  event->captured = stream->capture != nullptr;
-  event->done = std::make_shared<bool>(event->captured);
+  event->capture = stream->capture;
+  event->after = stream->after;
+  event->done = std::make_shared<bool>(event->capture != nullptr);
+  if (event->capture) return cudaSuccess;
   enqueue(stream, {{}, [done = event->done] {
                      const std::lock_guard relock(state().mutex);
                      *done = true;
@@ -294,10 +297,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
   const auto event = find_event(handle, "cudaStreamWaitEvent");
   const auto stream = find_stream(stream_handle, "cudaStreamWaitEvent");
   if (event == nullptr || stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->captured && !stream->capture) {
-    problem("a stream joins a capture, which the fake does not have");
-    return note(cudaErrorStreamCaptureIsolation);
-  }
+  if (event->capture || (stream->capture && event->done)) return note(join(*stream, *event));
   if (event->done) enqueue(stream, {[done = event->done] { return *done; }, {}});
   return cudaSuccess;
 }
@@ -306,7 +306,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return note(error);
   const auto event = find_event(handle, "cudaEventQuery");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->captured) return note(cudaErrorCapturedEvent);
+  if (event->capture) return note(cudaErrorCapturedEvent);
   if (forbidden()) return note(cudaErrorStreamCaptureUnsupported);
   return event->completed() ? cudaSuccess : note(cudaErrorNotReady);
 }
@@ -314,7 +314,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   std::unique_lock lock(state().mutex);
   const auto event = find_event(handle, "cudaEventSynchronize");
   if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->captured) return note(cudaErrorCapturedEvent);
+  if (event->capture) return note(cudaErrorCapturedEvent);
   if (forbidden()) return note(cudaErrorStreamCaptureUnsupported);
   return wait(lock, [done = event->done] { return done == nullptr || *done; });
 }

@@ -127,7 +127,7 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call) {
 // after its.
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation) {
   State& s = state();
-  if (stream->capture) return;
+  if (stream->capture) return capture(*stream, std::move(operation));
   const bool legacy = s.legacy.count(stream->device) != 0 && s.legacy[stream->device] == stream;
   std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> before;
   if (legacy) {

@@ -31,31 +31,46 @@ struct Block {
   bool freed = false;
 };
 
-struct Event {
-  int device = 0;
-  std::shared_ptr<bool> done;  // of the last record; null: there was none
-  bool captured = false;       // that was one of a stream that is captured
-  bool completed() const { return done == nullptr || *done; }
+struct Operation {
+  std::function<bool()> may_run;  // with the lock held; empty: at once
+  std::function<void()> run;      // without the lock; of a graph's: any number of times
+  bool asks = false;              // nobody is told when may_run changes: it is for a word in memory
 };
 
-// Of a stream (capture.cpp).
+// What was captured: operations, each with the numbers of those before it that it comes after.
+struct Node {
+  Operation operation;
+  std::set<size_t> after;
+};
+struct Graph {
+  int device = 0;
+  std::vector<Node> nodes;
+};
+
+// Of the streams that take part (capture.cpp).
 struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;  // that has begun it
   bool spoilt = false;     // by a call that it forbids
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
 };
 
-struct Operation {
-  std::function<bool()> may_run;  // with the lock held; empty: at once
-  std::function<void()> run;      // without the lock
-  bool asks = false;              // nobody is told when may_run changes: it is for a word in memory
+struct Event {
+  int device = 0;
+  std::shared_ptr<bool> done;  // of the last record; null: there was none
+  // That was one of a stream that is captured: where it was there.
+  std::shared_ptr<Capture> capture;
+  std::set<size_t> after;
+  bool completed() const { return done == nullptr || *done; }
 };
 
 struct Stream {
   int device = 0;
   bool blocking = true;  // ordered with the legacy default stream
   int priority = 0;
-  std::unique_ptr<Capture> capture;
+  std::shared_ptr<Capture> capture;
+  bool began = false;      // it, on this stream
+  std::set<size_t> after;  // what is captured next comes after these of the graph's nodes
   std::deque<Operation> queue;
   uint64_t enqueued = 0;
   uint64_t completed = 0;
@@ -78,7 +93,8 @@ struct State {
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<int, std::shared_ptr<Stream>> legacy;  // default streams, by device
   std::map<cudaEvent_t, std::shared_ptr<Event>> events;
-  std::set<cudaGraph_t> graphs;
+  std::map<cudaGraph_t, std::shared_ptr<Graph>> graphs;
+  std::map<cudaGraphExec_t, std::shared_ptr<Graph>> executables;
   std::set<int> contexts;                        // devices that have one
   std::set<const void*> dead;                    // handles that were destroyed
   std::set<std::pair<int, const void*>> loaded;  // kernels, by device
@@ -102,6 +118,10 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call);
 bool forbidden();
 // That, of a call that asks for the stream's work: of one that is captured there is none.
 bool spoils(Stream& stream);
+// In place of putting it on the stream's queue.
+void capture(Stream& stream, Operation operation);
+// A stream that waits for an event, of which one or both are captured.
+cudaError_t join(Stream& stream, const Event& event);
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation);
 // Until the streams of a device (-1: all) have nothing left; false after 20 s.
 bool drain(std::unique_lock<std::mutex>& lock, int device);

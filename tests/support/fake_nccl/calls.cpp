@@ -177,6 +177,11 @@ void remove(const std::shared_ptr<ncclComm>& comm, std::unique_lock<std::mutex>&
   s.changed.notify_all();
   if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return comm->pending == 0; }))
     problem(std::string(call) + " waits for what does not end");
+  // And then for graphs, as NCCL does.
+  const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (comm->graphs > 0 && std::chrono::steady_clock::now() < most)
+    s.changed.wait_for(lock, std::chrono::milliseconds(1));
+  if (comm->graphs > 0) problem(std::string(call) + " waits for a graph that is not destroyed");
   s.live.erase(comm.get());
   s.dead.push_back(comm);
 }
@@ -336,7 +341,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   comm->finalized = true;
   if (comm->state != ncclSuccess) return comm->state;
   later(comm, [comm](std::unique_lock<std::mutex>& then) {
-    state().changed.wait(then, [&] { return comm->aborted || comm->pending == 1; });
+    while (!comm->aborted && (comm->pending > 1 || comm->graphs > 0))
+      state().changed.wait_for(then, std::chrono::milliseconds(1));
     if (comm->state == ncclInProgress) comm->state = ncclSuccess;
   });
   return ncclInProgress;
@@ -346,7 +352,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   std::unique_lock lock(state().mutex);
   const auto comm = find(handle, "ncclCommDestroy");
   if (comm == nullptr) return ncclInvalidArgument;
-  if (!comm->finalized || comm->state != ncclSuccess) problem("ncclCommDestroy before the end");
+  // Which it does by itself where that was not called.
+  if (comm->finalized && comm->state != ncclSuccess) problem("ncclCommDestroy before the end");
+  comm->finalized = true;
   if (!comm->operations.empty()) problem("ncclCommDestroy of a communicator that has operations");
   if (!comm->registered.empty()) problem("ncclCommDestroy of a communicator that has registered memory");
   remove(comm, lock, "ncclCommDestroy");

@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -92,7 +93,9 @@ struct ncclComm {
   std::string error;
   bool aborted = false;
   bool finalized = false;
-  int pending = 0;  // what runs or will run: threads, and what is on streams
+  int pending = 0;             // what runs or will run: threads, and what is on streams
+  std::atomic<int> graphs{0};  // tasks in graphs that exist; changes without the lock
+  uint64_t replayed = 0;       // collectives of those
   uint64_t collectives = 0;
   std::map<int, uint64_t> sent, received;  // by peer
   std::map<int, double> operations;        // that were made: factor, by handle

@@ -223,10 +223,50 @@ void work(const std::shared_ptr<ncclComm>& comm, std::vector<Task>& tasks) {
 
 }  // namespace
 
+namespace {
+
+// For as long as a graph has tasks of the communicator.
+class Reference {
+ public:
+  explicit Reference(std::shared_ptr<ncclComm> comm) : comm_(std::move(comm)) { comm_->graphs++; }
+  ~Reference() { comm_->graphs--; }
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+  const std::shared_ptr<ncclComm>& comm() const { return comm_; }
+
+ private:
+  const std::shared_ptr<ncclComm> comm_;
+};
+
+// Each launch is another collective; they are counted apart from those that no graph has, which nobody may
+// rely on meeting in between.
+void replay(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tasks) {
+  constexpr uint64_t kInGraphs = uint64_t{1} << 63;
+  {
+    const std::lock_guard lock(state().mutex);
+    if (comm->aborted) return;
+    if (comm->pending > 0) problem("a graph is launched while the communicator is at work");
+    comm->pending++;
+    for (Task& task : tasks) {
+      if (task.kind == Kind::kSend || task.kind == Kind::kRecv)
+        problem("messages in graphs, which the fake does not have");
+      task.number = kInGraphs | comm->replayed++;
+    }
+  }
+  work(comm, tasks);
+}
+
+}  // namespace
+
 bool enqueue(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tasks) {
   const std::lock_guard lock(fake::state().mutex);
   const auto stream = fake::find_stream(tasks.front().stream, "a call of NCCL");
   if (stream == nullptr) return false;
+  if (stream->capture) {
+    const auto reference = std::make_shared<Reference>(comm);
+    fake::enqueue(stream, {{}, [reference, tasks] { replay(reference->comm(), tasks); }});
+    return true;
+  }
   comm->pending++;
   const auto shared = std::make_shared<std::vector<Task>>(std::move(tasks));
   fake::enqueue(stream, {{}, [comm, shared] { work(comm, *shared); }});

@@ -1,0 +1,38 @@
+// All-reduces in graphs that programs capture, on a communicator of NCCL's for these alone: NCCL orders what
+// is captured against what is not, at a price, and only within one process.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "communicator.h"
+#include "core/graph_lane.h"
+
+namespace weft::nccl {
+
+// Threads: as core/graph_lane.h says.
+class CapturedLane final : public GraphLane {
+ public:
+  static Status open(const Communicator& like, std::shared_ptr<GraphLane>* lane);
+  explicit CapturedLane(std::shared_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  Status identify(Bytes* id) override;
+  Status connect(ByteView id) override;
+  Status connected(bool* done) override;
+  Status allocate(uint64_t size, std::byte** memory) override;
+  DeviceStream stream() const override { return communicator_->stream(); }
+  uint64_t table_bytes() const override;
+  Status put(const CollectiveArgs& args, std::byte* table, Deadline deadline) override;
+  Status health() override;
+  void give_up(const Status& why) override;
+
+ private:
+  Status capture(const CollectiveArgs& args, std::byte* table, Deadline deadline);
+
+  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<std::byte> memory_;
+  std::mutex mutex_;  // held while it is given up
+};
+
+}  // namespace weft::nccl

@@ -1,0 +1,71 @@
+// The reducer's calls in a step that is captured into a CUDA graph: what is wrong with them, in front of
+// Captures. Threads: as Reducer's calls.
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/host_stream.h"
+#include "sync/reducer.h"
+
+namespace weft {
+
+Status Reducer::begin_captured(const weft_begin_options& options) {
+  ReducerState& s = *state_;
+  if (!s.captures)
+    return Status::error(Code::kState, "a captured step: create the reducer with WEFT_REDUCER_GRAPH");
+  if (options.flags != WEFT_BEGIN_CAPTURE) {
+    return Status::error(Code::kArg, "WEFT_BEGIN_CAPTURE excludes the other flags");
+  }
+  if (options.gradients != nullptr) {
+    return Status::error(Code::kArg,
+                         "gradients are those of absent parameters, and a captured step has none");
+  }
+  if (s.presence->local_steps() != 0) {
+    return Status::error(
+        Code::kState,
+        "local steps have added up gradients, which a captured step does not take along: make "
+        "a synchronised one first");
+  }
+  return s.captures->begin(std::max<uint32_t>(options.micro_batches, 1), timeout_ms_);
+}
+
+Status Reducer::ready_captured(uint64_t param, void* gradient, const weft_stream* stream) {
+  ReducerState& s = *state_;
+  WEFT_TRY(known(param));
+  if (s.comm->failed()) return s.comm->failure();
+  if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
+  Status status = check_gradient_stream(param, stream);
+  if (status.ok()) status = find_gradient(param, &gradient);
+  if (status.ok()) status = s.devices->accelerator().check_captured(stream->device, stream->handle);
+  if (status.ok()) status = s.captures->ready(param, static_cast<std::byte*>(gradient), stream->handle);
+  return status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+}
+
+Status Reducer::finish_captured(const weft_finish_options& options, const Status& given) {
+  const ReducerState& s = *state_;
+  std::vector<DeviceStream> streams;
+  Status wrong = s.comm->failed() ? s.comm->failure() : given;
+  if (wrong.ok() && (options.flags != 0 || options.clip_norm != 0)) {
+    wrong = Status::error(Code::kArg, "it has neither flags nor clip_norm");
+  }
+  if (wrong.ok() && on_host(options.stream)) {
+    wrong = Status::error(Code::kArg,
+                          "the host has nothing to wait for: name streams that are being captured "
+                          "(weft_finish_options.stream)");
+  }
+  const uint64_t count = wrong.ok() ? std::max<uint64_t>(options.stream_count, 1) : 0;
+  for (uint64_t i = 0; i < count; i++) {
+    const weft_stream& stream = options.stream[i];
+    streams.push_back(stream.handle);
+    if (stream.device == s.captures->device()) continue;
+    wrong = Status::error(Code::kArg, cat("stream ", i, " is of CUDA device ", stream.device,
+                                          ", and the gradients are on device ", s.captures->device()));
+  }
+  return note(s.captures->finish(streams, wrong));
+}
+
+// Calls that belong between steps.
+Status Reducer::outside_capture(const char* what) const {
+  if (!capturing()) return {};
+  return Status::error(Code::kState, cat(what, " inside a captured step: finish it first"));
+}
+
+}  // namespace weft

@@ -1,0 +1,443 @@
+// Steps of a reducer that are captured into CUDA graphs, over the nccl backend: what each launch makes of the
+// gradients, against averages that are computed one rank after the other.
+#include <chrono>
+#include <string>
+
+#include "capi/nccl_run.h"
+#include "capi/twin.h"
+
+using namespace weft_test;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<Tensor> own_tensors(int rank) {
+  return {{"conv", {8, 3, 3, 3}, WEFT_DTYPE_F32, rank},     {"brain", {129}, WEFT_DTYPE_BF16, rank},
+          {"padded", {6, 5}, WEFT_DTYPE_F32, rank, {9, 1}}, {"nothing", {4, 0}, WEFT_DTYPE_F32, rank},
+          {"double", {11, 3}, WEFT_DTYPE_F64, rank},        {"large", {20'001}, WEFT_DTYPE_F32, rank}};
+}
+
+struct How {
+  uint64_t flags = WEFT_REDUCER_GRAPH;
+  int32_t mode = WEFT_GRADIENT_COPY;
+  int32_t reduce_dtype = 0;
+  int64_t timeout_ms = 0;
+  uint32_t micro_batches = 0;
+  const char* hook = nullptr;
+  uint32_t check_interval = 0;
+  std::vector<Tensor> tensors = {};  // default: own_tensors
+  uint64_t limit = 3000;             // of buckets
+};
+
+// A rank's reducer, the sources from which its gradients are made, and where a program takes the results.
+class Trained {
+ public:
+  Trained(Rank& rank, const How& how) : rank_(rank), how_(how), main_(rank.rank), side_(rank.rank) {
+    tensors_ = how.tensors.empty() ? own_tensors(rank.rank) : how.tensors;
+    std::vector<weft_param> params;
+    for (const Tensor& tensor : tensors_) {
+      const size_t bytes = std::max<size_t>(tensor.bytes(), 1);
+      const int device = tensor.device == kHost ? rank.rank : tensor.device;
+      for (auto* list : {&sources_, &gradients_, &results_})
+        list->push_back(std::make_unique<DeviceBuffer<char>>(bytes, device));
+      weft_param param = WEFT_PARAM_INIT;
+      param.name = tensor.name.c_str();
+      param.dtype = tensor.dtype;
+      param.ndim = static_cast<int32_t>(tensor.shape.size());
+      param.shape = tensor.shape.data();
+      param.strides = tensor.strides.empty() ? nullptr : tensor.strides.data();
+      if (tensor.device != kHost) {
+        param.device_kind = WEFT_DEVICE_CUDA;
+        param.device = tensor.device;
+      }
+      params.push_back(param);
+    }
+    cudaSetDevice(rank.rank);
+    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    weft_error error = WEFT_ERROR_INIT;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = params.data();
+    options.param_count = params.size();
+    options.mode = how.mode;
+    options.flags = how.flags;
+    options.reduce_dtype = how.reduce_dtype;
+    options.timeout_ms = how.timeout_ms;
+    options.check_interval = how.check_interval;
+    options.bucket_limits = &how.limit;
+    options.bucket_limit_count = 1;
+    if (how.hook != nullptr && weft_hook_create(rank.context, how.hook, nullptr, &hook_) != WEFT_OK)
+      created_ = "hook";
+    options.hook = hook_;
+    if (weft_reducer_create(rank.comm, &options, &reducer_, &error) != WEFT_OK) created_ = error.text;
+  }
+  ~Trained() {
+    forget();
+    weft_reducer_destroy(&reducer_);
+    weft_hook_destroy(&hook_);
+    cudaEventDestroy(event_);
+  }
+  Trained(const Trained&) = delete;
+  Trained& operator=(const Trained&) = delete;
+
+  const std::string& created() const { return created_; }
+  weft_reducer* reducer() const { return reducer_; }
+  const Stream& main() const { return main_; }
+  const Stream& side() const { return side_; }
+  std::string error() const { return Twins::error(reducer_); }
+  void* gradient(size_t i) const {
+    void* view = gradients_[i]->get();
+    if (how_.mode == WEFT_GRADIENT_VIEW) weft_reducer_grad_view(reducer_, i, &view);
+    return view;
+  }
+
+  // The program's step: gradients are made of the sources, on two streams, and become ready in an order of
+  // the rank's own; results are taken. Captured it runs with each launch.
+  std::string step(uint64_t begin_flags) {
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = begin_flags;
+    begin.micro_batches = how_.micro_batches;
+    if (weft_reducer_begin(reducer_, &begin) != WEFT_OK) return "begin: " + error();
+    cudaSetDevice(rank_.rank);
+    follow(side_, main_);
+    for (size_t k = 0; k < tensors_.size(); k++) {
+      const size_t i = (k * 5 + static_cast<size_t>(rank_.rank)) % tensors_.size();  // coprime
+      const Stream& on = i % 2 == 0 ? main_ : side_;
+      move(gradient(i), sources_[i]->get(), i, on);
+      if (weft_reducer_ready(reducer_, i, gradient(i), on.view()) != WEFT_OK) return "ready: " + error();
+    }
+    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+    finish.stream = main_.view();
+    if (weft_reducer_finish(reducer_, &finish) != WEFT_OK) return "finish: " + error();
+    for (size_t i = 0; i < tensors_.size(); i++) move(results_[i]->get(), gradient(i), i, main_);
+    return "";
+  }
+  std::string capture(cudaStreamCaptureMode mode, size_t* number = nullptr) {
+    cudaSetDevice(rank_.rank);
+    if (cudaStreamBeginCapture(main_.get(), mode) != cudaSuccess) return "no capture";
+    const std::string wrong = step(WEFT_BEGIN_CAPTURE);
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(main_.get(), &graph) != cudaSuccess) return wrong + "the capture is spoilt";
+    cudaGraphExec_t executable = nullptr;
+    if (cudaGraphInstantiate(&executable, graph, 0) != cudaSuccess) return wrong + "no executable graph";
+    if (number != nullptr) *number = graphs_.size();
+    graphs_.emplace_back(graph, executable);
+    return wrong;
+  }
+  std::string launch(size_t number = 0) {
+    cudaSetDevice(rank_.rank);
+    return cudaGraphLaunch(graphs_[number].second, main_.get()) == cudaSuccess ? "" : "no launch";
+  }
+  void forget() {
+    for (const auto& [graph, executable] : graphs_) {
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+    }
+    graphs_.clear();
+  }
+  std::vector<std::pair<cudaGraph_t, cudaGraphExec_t>> take_graphs() { return std::exchange(graphs_, {}); }
+
+  // Sources of this seed, in the order of the main stream.
+  void write(uint64_t seed) {
+    for (size_t i = 0; i < tensors_.size(); i++) {
+      std::vector<char> values = values_of(tensors_[i], seed + i, rank_.rank);
+      values.resize(std::max<size_t>(values.size(), 1));
+      sources_[i]->write(main_, [&](size_t at) { return values[at]; });
+    }
+    cudaStreamSynchronize(main_.get());
+  }
+  // Waits for the main stream. The results are the averages of the sources of that seed.
+  std::string compare(uint64_t seed, double divisor) {
+    for (size_t i = 0; i < tensors_.size(); i++) {
+      if (tensors_[i].count() == 0) continue;
+      std::vector<char> got = results_[i]->read(main_);
+      const std::vector<char> expected = average(tensors_[i], seed + i, divisor);
+      got.resize(expected.size());
+      if (got != expected) return "'" + tensors_[i].name + "' differs";
+    }
+    return "";
+  }
+  weft_reducer_stats stats() const {
+    weft_reducer_stats stats{};
+    stats.struct_size = sizeof stats;
+    weft_reducer_query(reducer_, &stats);
+    return stats;
+  }
+
+ private:
+  static double value_at(const Tensor& tensor, const std::vector<char>& bytes, size_t at) {
+    double wide = 0;
+    float single = 0;
+    uint32_t bits = 0;
+    if (tensor.element() == 8) std::memcpy(&wide, &bytes[at], 8);
+    if (tensor.element() == 4) std::memcpy(&bits, &bytes[at], 4);
+    if (tensor.element() == 2) std::memcpy(reinterpret_cast<char*>(&bits) + 2, &bytes[at], 2);
+    std::memcpy(&single, &bits, 4);
+    return tensor.element() == 8 ? wide : static_cast<double>(single);
+  }
+  // Exact: sums of small whole numbers, divided by powers of two. Gaps are this rank's.
+  std::vector<char> average(const Tensor& tensor, uint64_t seed, double divisor) const {
+    std::vector<std::vector<char>> all;
+    for (int r = 0; r < rank_.size; r++) all.push_back(values_of(tensor, seed, r));
+    std::vector<char> out = all[static_cast<size_t>(rank_.rank)];
+    const auto put = [&](size_t at) {
+      double sum = 0;
+      for (const std::vector<char>& bytes : all) sum += value_at(tensor, bytes, at);
+      const double mean = sum / divisor;
+      const auto single = static_cast<float>(mean);
+      const char* const from = tensor.element() == 8 ? reinterpret_cast<const char*>(&mean)
+                                                     : reinterpret_cast<const char*>(&single);
+      std::memcpy(&out[at], from + (tensor.element() == 2 ? 2 : 0), tensor.element());
+    };
+    const bool gaps = !tensor.strides.empty() && how_.mode == WEFT_GRADIENT_COPY;
+    if (!gaps) {
+      for (uint64_t i = 0; i < tensor.bytes() / tensor.element(); i++) put(i * tensor.element());
+      return out;
+    }
+    for (int64_t row = 0; row < tensor.shape[0]; row++) {
+      for (int64_t column = 0; column < tensor.shape[1]; column++)
+        put(static_cast<size_t>(row * tensor.strides[0] + column * tensor.strides[1]) * tensor.element());
+    }
+    return out;
+  }
+  void follow(const Stream& later, const Stream& earlier) {
+    cudaEventRecord(event_, earlier.get());
+    cudaStreamWaitEvent(later.get(), event_, 0);
+  }
+  void move(void* to, const void* from, size_t i, const Stream& on) {
+    const size_t bytes = tensors_[i].bytes();
+    if (bytes > 0) cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on.get());
+  }
+
+  Rank& rank_;
+  const How how_;
+  const Stream main_, side_;
+  cudaEvent_t event_ = nullptr;
+  std::vector<Tensor> tensors_;
+  std::vector<std::unique_ptr<DeviceBuffer<char>>> sources_, gradients_, results_;
+  weft_hook* hook_ = nullptr;
+  weft_reducer* reducer_ = nullptr;
+  std::string created_;
+  std::vector<std::pair<cudaGraph_t, cudaGraphExec_t>> graphs_;
+};
+
+// Without gaps: in a view a gradient has none.
+std::vector<Tensor> dense_tensors(int rank) {
+  std::vector<Tensor> tensors = own_tensors(rank);
+  tensors[2].strides.clear();
+  return tensors;
+}
+
+bool waits_for(const Trained& trained, uint64_t replays) {
+  for (int i = 0; i < 2000 && trained.stats().replays < replays; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return trained.stats().replays == replays;
+}
+
+}  // namespace
+
+TEST_CASE("a captured step averages new gradients with every launch, between ordinary steps") {
+  for (const int32_t gradients : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    for (const cudaStreamCaptureMode mode :
+         {cudaStreamCaptureModeRelaxed, cudaStreamCaptureModeThreadLocal}) {
+      INFO("gradients " << gradients << ", capture " << mode);
+      const NcclRun nccl(3, 60);
+      Notes notes;
+      const int size = nccl.ranks(2);
+      notes.expect(nccl.run(size, [&](Rank& r) {
+        How how;
+        how.mode = gradients;
+        if (gradients == WEFT_GRADIENT_VIEW) how.tensors = dense_tensors(r.rank);
+        Trained trained(r, how);
+        notes.expect(trained.created());
+        if (!trained.created().empty()) return;
+        trained.write(50);
+        notes.expect(trained.step(0));
+        notes.expect(trained.compare(50, size));
+        notes.expect(trained.capture(mode));
+        const weft_reducer_stats captured = trained.stats();
+        notes.expect(captured.captures == 1 && captured.launches == 0 && captured.steps == 1,
+                     "the capture ran");
+        for (uint64_t seed = 1; seed < 6; seed++) {
+          trained.write(seed * 100);
+          notes.expect(trained.launch());
+          notes.expect(trained.compare(seed * 100, size));
+        }
+        notes.expect(waits_for(trained, 5) && trained.stats().launches == 5, "launches are not counted");
+        notes.expect(trained.stats().steps == 1, "launches are counted as steps");
+        trained.write(70);
+        notes.expect(trained.step(0));
+        notes.expect(trained.compare(70, size));
+        trained.write(80);
+        notes.expect(trained.launch());
+        notes.expect(trained.compare(80, size));
+      }));
+      notes.check();
+    }
+  }
+}
+
+TEST_CASE(
+    "captured gradients travel in a narrower type, divided by micro-batches, in graphs of several kinds") {
+  for (const int32_t travels : {WEFT_DTYPE_BF16, WEFT_DTYPE_F16}) {
+    INFO("type " << travels);
+    const NcclRun nccl(7, 60);
+    Notes notes;
+    const int size = nccl.ranks(4);
+    notes.expect(nccl.run(size, [&](Rank& r) {
+      How how;
+      how.reduce_dtype = travels;
+      how.micro_batches = 2;
+      Trained trained(r, how);
+      notes.expect(trained.created());
+      if (!trained.created().empty()) return;
+      size_t one = 0, two = 0;
+      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed, &one));
+      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed, &two));
+      for (const size_t number : {two, one, one, two}) {
+        trained.write(10 * number);
+        notes.expect(trained.launch(number));
+        notes.expect(trained.compare(10 * number, 2.0 * size));
+      }
+      notes.expect(trained.stats().captures == 2 && waits_for(trained, 4), "not counted");
+    }));
+    notes.check();
+  }
+}
+
+TEST_CASE("what cannot be captured is refused by name when the reducer is created") {
+  const NcclRun nccl;
+  if (nccl.ranks(2) < 2) return;  // there is no other device
+  Notes notes;
+  const auto refuses = [&](const std::string& part, const std::function<How(int)>& how) {
+    notes.expect(nccl.run(2, [&](Rank& r) {
+      const Trained trained(r, how(r.rank));
+      notes.expect(has(trained.created(), part), "'" + trained.created() + "' and not '" + part + "'");
+    }));
+  };
+  const auto with = [](uint64_t flags) {
+    return [=](int) { return How{.flags = flags | WEFT_REDUCER_GRAPH}; };
+  };
+  refuses("not with WEFT_REDUCER_RETAIN", with(WEFT_REDUCER_RETAIN));
+  refuses("not with WEFT_REDUCER_ABSENT", with(WEFT_REDUCER_ABSENT));
+  refuses("not with WEFT_REDUCER_UNEVEN", with(WEFT_REDUCER_UNEVEN));
+  refuses("not with WEFT_REDUCER_NORMS", with(WEFT_REDUCER_NORMS));
+  refuses("not with WEFT_REDUCER_REPLAN", with(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL));
+  refuses("not with WEFT_REDUCER_SHARDED", with(WEFT_REDUCER_SHARDED));
+  refuses("not with WEFT_REDUCER_DETERMINISTIC", with(WEFT_REDUCER_DETERMINISTIC));
+  refuses("not with check_interval", [](int) { return How{.check_interval = 3}; });
+  refuses("cannot be captured: the default hook alone can", [](int) { return How{.hook = "bf16"}; });
+  refuses("parameter 1 ('b') is in host memory", [](int rank) {
+    return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, kHost}}};
+  });
+  refuses("parameter 1 ('b') is on another device", [&](int rank) {
+    return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}};
+  });
+  refuses("backend 'nccl' executes nothing in graphs of CUDA device",
+          [&](int rank) { return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}}; });
+  notes.check();
+}
+
+TEST_CASE("calls that do not belong into a captured step are refused by name, and steps go on") {
+  const NcclRun nccl;
+  Notes notes;
+  const int size = nccl.ranks(2);
+  notes.expect(nccl.run(size, [&](Rank& r) {
+    Trained trained(r, {});
+    notes.expect(trained.created());
+    if (!trained.created().empty()) return;
+    weft_reducer* const reducer = trained.reducer();
+    const auto refused = [&](weft_status status, weft_status code, const std::string& part) {
+      notes.expect(status == code && has(trained.error(), part),
+                   std::to_string(status) + ": " + trained.error() + ", not " + part);
+    };
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = WEFT_BEGIN_CAPTURE | WEFT_BEGIN_LOCAL;
+    refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_ARG, "WEFT_BEGIN_CAPTURE excludes");
+    begin.flags = WEFT_BEGIN_LOCAL;
+    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "local");
+    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "local");
+    begin.flags = WEFT_BEGIN_CAPTURE;
+    refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "local steps have added up");
+    trained.write(1);
+    notes.expect(trained.step(0));
+
+    // Streams that are not captured.
+    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
+    refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "begin inside a captured step");
+    refused(weft_reducer_ready(reducer, 0, trained.gradient(0), trained.main().view()), WEFT_ERR_STATE,
+            "the stream is not being captured");
+    refused(weft_reducer_ready(reducer, 0, trained.gradient(0), nullptr), WEFT_ERR_ARG,
+            "say on which stream");
+    const uint64_t first = 0;
+    refused(weft_reducer_absent(reducer, &first, 1), WEFT_ERR_UNSUPPORTED, "absent from a captured step");
+    refused(weft_reducer_broadcast(reducer, nullptr, nullptr), WEFT_ERR_STATE, "inside a captured step");
+    refused(weft_reducer_replan(reducer, nullptr, nullptr), WEFT_ERR_UNSUPPORTED,
+            "WEFT_REDUCER_GRAPH is fixed");
+    refused(weft_reducer_finish(reducer, nullptr), WEFT_ERR_ARG, "name streams that are being captured");
+
+    // A capture that lacks a gradient.
+    cudaSetDevice(r.rank);
+    cudaGraph_t graph = nullptr;
+    notes.expect(cudaStreamBeginCapture(trained.main().get(), cudaStreamCaptureModeRelaxed) == cudaSuccess,
+                 "");
+    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
+    notes.expect(weft_reducer_ready(reducer, 1, trained.gradient(1), trained.main().view()) == WEFT_OK,
+                 trained.error());
+    refused(weft_reducer_ready(reducer, 1, trained.gradient(1), trained.main().view()), WEFT_ERR_STATE,
+            "became ready twice");
+    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+    finish.stream = trained.main().view();
+    refused(weft_reducer_finish(reducer, &finish), WEFT_ERR_STATE,
+            "never became ready in a captured step: 'conv'");
+    if (cudaStreamEndCapture(trained.main().get(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    notes.expect(trained.stats().captures == 0, "it counts as captured");
+
+    // Steps of both kinds work all the same.
+    trained.write(2);
+    notes.expect(trained.step(0));
+    notes.expect(trained.compare(2, size));
+    notes.expect(trained.capture(cudaStreamCaptureModeThreadLocal));
+    trained.write(3);
+    notes.expect(trained.launch());
+    notes.expect(trained.compare(3, size));
+  }));
+  notes.check();
+}
+
+TEST_CASE("a captured step without WEFT_REDUCER_GRAPH is refused") {
+  const NcclRun nccl;
+  Notes notes;
+  notes.expect(nccl.run(1, [&](Rank& r) {
+    Trained trained(r, {.flags = 0});
+    notes.expect(trained.created());
+    const std::string wrong = trained.step(WEFT_BEGIN_CAPTURE);
+    notes.expect(has(wrong, "create the reducer with WEFT_REDUCER_GRAPH"), wrong);
+  }));
+  notes.check();
+}
+
+TEST_CASE("a launch that one rank does not make fails the communicator at the reducer's deadline") {
+  const NcclRun nccl;
+  if (nccl.ranks(2) < 2) return;
+  Notes notes;
+  notes.expect(nccl.run(2, [&](Rank& r) {
+    Trained trained(r, {.timeout_ms = 500});
+    notes.expect(trained.created());
+    if (!trained.created().empty()) return;
+    notes.expect(trained.capture(cudaStreamCaptureModeRelaxed));
+    trained.write(1);
+    if (r.rank == 0) notes.expect(trained.launch());
+    weft_error failure = WEFT_ERROR_INIT;
+    while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
+    notes.expect(failure.code == WEFT_ERR_TIMEOUT &&
+                     has(failure.text, "rank 0, launch 1 of a captured step: it does not end"),
+                 failure.text);
+    notes.expect(cudaStreamSynchronize(trained.main().get()) == cudaSuccess, "the stream hangs");
+    notes.expect(!trained.step(WEFT_BEGIN_CAPTURE).empty(), "it goes on");
+  }));
+  notes.check();
+}

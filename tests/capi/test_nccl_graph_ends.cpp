@@ -1,0 +1,170 @@
+// How captured steps end that NCCL breaks, and reducers whose graphs the program still has; on the fakes.
+#include <atomic>
+#include <chrono>
+#include <string>
+
+#include "capi/fake_nccl.h"
+
+using namespace weft_test;
+
+namespace {
+
+// A rank's reducer of one parameter, and a graph of one captured step.
+struct Captured {
+  Captured(Rank& rank, Notes* notes) : stream(rank.rank), gradient(1000, rank.rank) {
+    const int64_t shape = 1000;
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "weight";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    param.device_kind = WEFT_DEVICE_CUDA;
+    param.device = rank.rank;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    options.flags = WEFT_REDUCER_GRAPH;
+    weft_error error = WEFT_ERROR_INIT;
+    notes->expect(weft_reducer_create(rank.comm, &options, &reducer, &error) == WEFT_OK, error.text);
+    if (reducer == nullptr) return;
+    capture(rank, notes);
+  }
+  void capture(const Rank& rank, Notes* notes) {
+    weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+    begin.flags = WEFT_BEGIN_CAPTURE;
+    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+    finish.stream = stream.view();
+    cudaSetDevice(rank.rank);
+    cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed);
+    notes->expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
+    notes->expect(weft_reducer_ready(reducer, 0, gradient.get(), stream.view()) == WEFT_OK, "ready");
+    notes->expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
+    cudaGraph_t graph = nullptr;
+    notes->expect(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess, "the capture is spoilt");
+    cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+  }
+  // With gradients of the rank's number plus one.
+  float launched(const Rank& rank) {
+    gradient.write(stream, [&](size_t) { return static_cast<float>(rank.rank + 1); });
+    cudaGraphLaunch(executable, stream.get());
+    return gradient.read(stream)[7];
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  ~Captured() {
+    cudaGraphExecDestroy(executable);
+    weft_reducer_destroy(&reducer);
+  }
+
+  const Stream stream;
+  DeviceBuffer<float> gradient;
+  weft_reducer* reducer = nullptr;
+  cudaGraphExec_t executable = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a reducer ends while the program still has its graph, and NCCL's communicator with that") {
+  const FakeNccl fake;
+  Notes notes;
+  notes.expect(run_nccl(2, [&](Rank& r) {
+    Captured captured(r, &notes);
+    notes.expect(captured.launched(r) == 1.5f, "not averaged");
+    const auto began = std::chrono::steady_clock::now();
+    notes.expect(weft_reducer_destroy(&captured.reducer) == WEFT_OK, "destroy");
+    notes.expect(std::chrono::steady_clock::now() - began < std::chrono::seconds(8),
+                 "it waits for the graph");
+    weft_barrier(r.comm, nullptr, nullptr);
+  }));
+  for (int i = 0; i < 1000 && *fake_nccl_live() != '\0'; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  notes.check();
+}
+
+TEST_CASE("an error that NCCL finds in a launch is the communicator's") {
+  const FakeNccl fake;
+  Notes notes;
+  notes.expect(run_nccl(2, [&](Rank& r) {
+    Captured captured(r, &notes);
+    weft_barrier(r.comm, nullptr, nullptr);
+    if (r.rank == 0)
+      cudaGraphLaunch(captured.executable, captured.stream.get());  // the other one never comes
+    if (r.rank == 1) fake_nccl_break(1, ncclRemoteError);
+    weft_error failure = WEFT_ERROR_INIT;
+    while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
+    notes.expect(std::string(failure.text).find("of a captured step: NCCL: ") != std::string::npos,
+                 failure.text);
+    notes.expect(std::string(failure.text).find("remote process exited") != std::string::npos, failure.text);
+    notes.expect(cudaStreamSynchronize(captured.stream.get()) == cudaSuccess, "the stream hangs");
+  }));
+  notes.check();
+}
+
+TEST_CASE("ranks that cannot make the communicator for graphs say so, and make another reducer") {
+  for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclMemAlloc", "cudaHostAlloc"}) {
+    INFO(call);
+    const FakeNccl fake;
+    Notes notes;
+    notes.expect(run_nccl(2, [&](Rank& r) {
+      const int64_t shape = 10;
+      weft_param param = WEFT_PARAM_INIT;
+      param.name = "weight";
+      param.dtype = WEFT_DTYPE_F32;
+      param.ndim = 1;
+      param.shape = &shape;
+      param.device_kind = WEFT_DEVICE_CUDA;
+      param.device = r.rank;
+      weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+      options.params = &param;
+      options.param_count = 1;
+      options.flags = WEFT_REDUCER_GRAPH;
+      weft_barrier(r.comm, nullptr, nullptr);
+      if (r.rank == 0) fake_nccl_fail(call, ncclSystemError);
+      if (r.rank == 0) fake_cuda_fail(call, cudaErrorMemoryAllocation);
+      weft_barrier(r.comm, nullptr, nullptr);
+      weft_reducer* reducer = nullptr;
+      weft_error error = WEFT_ERROR_INIT;
+      notes.expect(weft_reducer_create(r.comm, &options, &reducer, &error) != WEFT_OK, "created");
+      fake_nccl_fail(call, 0);
+      fake_cuda_fail(call, 0);
+      weft_barrier(r.comm, nullptr, nullptr);
+      notes.expect(weft_reducer_create(r.comm, &options, &reducer, &error) == WEFT_OK, error.text);
+      weft_reducer_destroy(&reducer);
+    }));
+    notes.check();
+  }
+}
+
+TEST_CASE("ranks that go on without one capture their steps anew") {
+  const FakeNccl fake(12, 100);
+  Notes notes;
+  std::atomic<bool> left{false};
+  notes.expect(run_nccl(3, [&](Rank& r) {
+    Captured captured(r, &notes);
+    notes.expect(captured.launched(r) == 2.f, "not averaged");
+    weft_barrier(r.comm, nullptr, nullptr);
+    if (r.rank == 2) {
+      weft_comm_abort(r.comm, "it leaves");
+      left = true;
+      return;
+    }
+    while (!left) std::this_thread::yield();
+    cudaGraphLaunch(captured.executable, captured.stream.get());  // which ends all the same
+    weft_comm* survivors = nullptr;
+    weft_error error = WEFT_ERROR_INIT;
+    while (weft_comm_error(r.comm, &error) == WEFT_OK && error.code == WEFT_OK) std::this_thread::yield();
+    notes.expect(weft_comm_shrink(r.comm, nullptr, &survivors, &error) == WEFT_OK, error.text);
+    if (survivors == nullptr) return;
+    notes.expect(cudaStreamSynchronize(captured.stream.get()) == cudaSuccess, "the stream hangs");
+    cudaGraphExecDestroy(captured.executable);
+    notes.expect(weft_reducer_rebind(captured.reducer, survivors, &error) == WEFT_OK, error.text);
+    captured.capture(r, &notes);
+    // Of one process: to free pinned memory, as the other rank may still do, waits for all devices.
+    weft_barrier(survivors, nullptr, nullptr);
+    notes.expect(captured.launched(r) == 1.5f, "not averaged anew");
+    weft_comm_destroy(&r.comm);
+    r.comm = survivors;
+  }));
+  notes.check();
+}
