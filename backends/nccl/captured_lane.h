@@ -1,5 +1,5 @@
-// All-reduces in graphs that programs capture, on a communicator of NCCL's for these alone: NCCL orders what
-// is captured against what is not, at a price, and only within one process.
+// All-reduces in graphs that programs capture, on a communicator of NCCL's for these alone: nobody could see
+// to it that all ranks launch what is captured and what is not in one order.
 #pragma once
 
 #include <memory>

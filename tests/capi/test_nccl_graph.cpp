@@ -104,7 +104,7 @@ class Trained {
     follow(side_, main_);
     for (size_t k = 0; k < tensors_.size(); k++) {
       const size_t i = (k * 5 + static_cast<size_t>(rank_.rank)) % tensors_.size();  // coprime
-      const Stream& on = i % 2 == 0 ? main_ : side_;
+      const Stream& on = i == 3 || i == 5 ? side_ : main_;  // of a bucket that both make
       move(gradient(i), sources_[i]->get(), i, on);
       if (weft_reducer_ready(reducer_, i, gradient(i), on.view()) != WEFT_OK) return "ready: " + error();
     }
@@ -117,7 +117,7 @@ class Trained {
   std::string capture(cudaStreamCaptureMode mode, size_t* number = nullptr) {
     cudaSetDevice(rank_.rank);
     if (cudaStreamBeginCapture(main_.get(), mode) != cudaSuccess) return "no capture";
-    const std::string wrong = step(WEFT_BEGIN_CAPTURE);
+    std::string wrong = step(WEFT_BEGIN_CAPTURE);
     cudaGraph_t graph = nullptr;
     if (cudaStreamEndCapture(main_.get(), &graph) != cudaSuccess) return wrong + "the capture is spoilt";
     cudaGraphExec_t executable = nullptr;
@@ -180,6 +180,7 @@ class Trained {
   // Exact: sums of small whole numbers, divided by powers of two. Gaps are this rank's.
   std::vector<char> average(const Tensor& tensor, uint64_t seed, double divisor) const {
     std::vector<std::vector<char>> all;
+    all.reserve(static_cast<size_t>(rank_.size));
     for (int r = 0; r < rank_.size; r++) all.push_back(values_of(tensor, seed, r));
     std::vector<char> out = all[static_cast<size_t>(rank_.rank)];
     const auto put = [&](size_t at) {

@@ -223,4 +223,12 @@ MUTANTS = [
            "agreement.beside = hook->comm().get();", "agreement.beside = nullptr;", "capi_hook_comm"),
     Mutant("reduced views outlive the communicator that they were of", "recover.cpp",
            "  reduced_ = false;\n  lent_ = false;", "", "capi_recovery"),
+    Mutant("a captured bucket waits for one of the streams that make its gradients alone", "captures.cpp",
+           "if (std::find(bucket.streams.begin(), bucket.streams.end(), stream) == bucket.streams.end())",
+           "if (bucket.streams.empty())", "capi_nccl"),
+    Mutant("a captured average is not divided", "captures.cpp",
+           "args.postscale = slot.average ? 1.0 / divisor_ : 1.0;", "args.postscale = 1.0;", "capi_nccl"),
+    Mutant("what comes after a captured step does not wait for it", "captures.cpp",
+           "for (DeviceStream stream : streams) WEFT_TRY(accelerator.wait_event(device_, stream, event_));",
+           "for (DeviceStream stream : streams) static_cast<void>(stream);", "capi_nccl"),
 ]

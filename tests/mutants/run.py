@@ -217,6 +217,9 @@ class Overlay:
         if test.startswith("capi_"):  # the program knows the library alone
             library, program = self.folder / "libweft.so.1", self.build.folder / self.build.program(test)
             environment = {"LD_PRELOAD": str(library)}
+            modules = self.folder / "weft"  # which the library looks for beside itself
+            if not modules.exists():
+                modules.symlink_to((self.build.folder / "weft").resolve())
             complaint = self.link(LIBRARY, library)
         else:
             complaint = self.link(self.build.program(test), program)

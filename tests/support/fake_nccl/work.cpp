@@ -67,6 +67,8 @@ class Collective {
     const auto n = static_cast<size_t>(size_);
     const bool all_in = first_.kind == Kind::kReduceScatter || first_.kind == Kind::kAllToAll;
     const bool all_out = first_.kind == Kind::kAllGather || first_.kind == Kind::kAllToAll;
+    from_.reserve(n);
+    to_.reserve(n);
     for (const auto& [rank, task] : parts_) {
       const bool root = rank == first_.peer;
       const bool gives = root || (first_.kind != Kind::kBroadcast && first_.kind != Kind::kScatter);
