@@ -119,6 +119,33 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
   return {};
 }
 
+// While there is one, errors of MPI_COMM_WORLD are returned, to the program as well; otherwise it is the
+// program's handler that decides, and MPI's default ends the job. Any thread.
+class WorldErrors {
+ public:
+  WorldErrors() {
+    const std::lock_guard lock(mutex_);
+    if (users_++ > 0) return;
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &programs_);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  ~WorldErrors() {
+    const std::lock_guard lock(mutex_);
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (--users_ > 0 || finalized != 0) return;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, programs_);
+    MPI_Errhandler_free(&programs_);
+  }
+  WorldErrors(const WorldErrors&) = delete;
+  WorldErrors& operator=(const WorldErrors&) = delete;
+
+ private:
+  static inline std::mutex mutex_;
+  static inline int users_ = 0;                                  // guarded by mutex_
+  static inline MPI_Errhandler programs_ = MPI_ERRHANDLER_NULL;  // guarded by mutex_
+};
+
 // What MPI makes at once: its communicator, and those of its own collectives, if they are wanted.
 struct Making {
   MPI_Comm comm = MPI_COMM_NULL;
@@ -128,8 +155,10 @@ struct Making {
   std::atomic<bool> over{false};
 
   void make(MPI_Group group, int tag, bool with_natives) {
+    const WorldErrors returned;
     call = "MPI_Comm_create_group";
     error = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     if (error != MPI_SUCCESS || !with_natives) return;
     call = "MPI_Comm_dup";
     error = Natives::make(comm, &natives);
@@ -183,7 +212,6 @@ Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) 
   // Otherwise the thread may still have it.
   if (created.ok()) MPI_Group_free(&group);
   WEFT_TRY(created);
-  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_set_name(comm_, "weft");
   if (with_natives_) natives_ = std::make_unique<Natives>(natives, mutex_, [this] { return may_call(); });
   // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.

@@ -21,6 +21,19 @@ static inline int32_t weft_mpi_all_gather(void* user_data, const void* mine, uin
   return MPI_Allgather(mine, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, comm) == MPI_SUCCESS ? 0 : 1;
 }
 
+/* MPI_Comm_dup whose errors are returned, whatever the program wants of comm's: MPI's default ends the job.
+ */
+static inline int weft_mpi_dup(MPI_Comm comm, MPI_Comm* made) {
+  MPI_Errhandler programs;
+  int error = MPI_Comm_get_errhandler(comm, &programs);
+  if (error != MPI_SUCCESS) return error;
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  error = MPI_Comm_dup(comm, made);
+  MPI_Comm_set_errhandler(comm, programs);
+  MPI_Errhandler_free(&programs);
+  return error;
+}
+
 /* The user_data of weft_comm_create_from_mpi, and its weft_all_gather_fn. */
 struct weft_mpi_meeting {
   MPI_Comm comm;
@@ -38,10 +51,10 @@ static inline int32_t weft_mpi_meet(void* user_data, const void* mine, uint64_t 
  * MPI. Weft duplicates mpi_comm, and frees the duplicate before this returns: mpi_comm may be freed at any
  * time afterwards. What the backend "mpi" needs of MPI until weft_comm_destroy is a communicator of its own.
  * Returns what weft_comm_create returns; WEFT_ERR_UNAVAILABLE when MPI does not run or has no duplicate to
- * give; where Weft refuses one rank's arguments, the other ranks return WEFT_ERR_MISMATCH and name it. MPI
- * has no deadlines: while a rank does not come, or is gone, MPI_Comm_dup and MPI_Allgather wait for it,
- * whatever init_timeout_ms says. Threads: a thread that may call
- * MPI. Since 1.0 */
+ * give, whatever error handler mpi_comm has; where Weft refuses one rank's arguments, the other ranks return
+ * WEFT_ERR_MISMATCH and name it. MPI has no deadlines: while a rank does not come, or is gone, MPI_Comm_dup
+ * and MPI_Allgather wait for it, whatever init_timeout_ms says. Threads: a thread that may call MPI.
+ * Since 1.0 */
 static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_Comm mpi_comm,
                                                     const weft_comm_options* options, weft_comm** comm,
                                                     weft_error* error) {
@@ -51,7 +64,7 @@ static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_C
   weft_status status;
   if (comm != NULL) *comm = NULL;
   if (MPI_Initialized(&running) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || !running || ended ||
-      MPI_Comm_dup(mpi_comm, &meeting.comm) != MPI_SUCCESS) {
+      weft_mpi_dup(mpi_comm, &meeting.comm) != MPI_SUCCESS) {
     if (error != NULL && error->struct_size >= offsetof(weft_error, text) + sizeof error->text) {
       error->code = WEFT_ERR_UNAVAILABLE;
       strcpy(error->text, !running ? "MPI is not initialised"

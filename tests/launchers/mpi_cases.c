@@ -11,10 +11,12 @@
  * (communicators), mismatch, silent (the last rank does not call), refused (rank 0's options are), nowhere
  * (rank 0 has no place for its communicator), no-size (options of no struct_size), stopped and killed (the
  * last rank, between two sums; the others say whether they had their answer in time), stuck (the last rank
- * comes into MPI's making of the communicator after the deadline), given-up (mpi.native: the last rank stops
- * where it has come to the sum, and not to MPI's), traffic (MPI_Finalize while sums move), disagree (rank 0
- * names the backend mpi), afterwards (the communicator is made after MPI_Finalize), header (with LEVEL none:
- * by weft_mpi.h all the same). MODULES: the folder of Weft's modules. BACKEND: in place of mpi. */
+ * comes into MPI's making of the communicator after the deadline), exhausted and no-duplicate (MPI has no
+ * communicator to give, for Weft's module or weft_mpi.h, and the program's handler ends the job), given-up
+ * (mpi.native: the last rank stops where it has come to the sum, and not to MPI's), traffic (MPI_Finalize
+ * while sums move), disagree (rank 0 names the backend mpi), afterwards (the communicator is made after
+ * MPI_Finalize), header (with LEVEL none: by weft_mpi.h all the same). MODULES: the folder of Weft's modules.
+ * BACKEND: in place of mpi. */
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,11 +33,24 @@ static weft_comm* comm;
 static int rank, size;
 static int late_in_mpi;  /* this rank is */
 static int stops_in_mpi; /* the same, with its next sum */
+static int makes_none;   /* MPI makes no communicator */
+static int dups_none;
+
+/* As MPI's own calls do. */
+static int fail(MPI_Comm of) {
+  MPI_Comm_call_errhandler(of, MPI_ERR_NO_MEM);
+  return MPI_ERR_NO_MEM;
+}
 
 /* In place of the library's, also for Weft's module. */
 int MPI_Comm_create_group(MPI_Comm of, MPI_Group group, int tag, MPI_Comm* made) {
   if (late_in_mpi) sleep(kInitTimeoutMs / 1000 + 1);
+  if (makes_none) return fail(of);
   return PMPI_Comm_create_group(of, group, tag, made);
+}
+
+int MPI_Comm_dup(MPI_Comm of, MPI_Comm* made) {
+  return dups_none ? fail(of) : PMPI_Comm_dup(of, made);
 }
 
 int MPI_Iallreduce(const void* src, void* dst, int count, MPI_Datatype type, MPI_Op op, MPI_Comm of,
@@ -262,6 +277,8 @@ int main(int argc, char* argv[]) {
       options.init_timeout_ms = kInitTimeoutMs;
       late_in_mpi = rank == size - 1;
     }
+    makes_none = strcmp(argv[3], "exhausted") == 0;
+    dups_none = strcmp(argv[3], "no-duplicate") == 0;
     const int nowhere = strcmp(argv[3], "nowhere") == 0 && rank == 0;
     status = weft_comm_create_from_mpi(context, mpi_comm, &options, nowhere ? NULL : &comm, &error);
   }

@@ -207,6 +207,13 @@ def test_stuck():
         expect("MPI has not made its communicator" in output, flavour, output)
 
 
+def test_exhausted():
+    """where MPI has no communicator to give, each rank says so, whatever the program's error handler"""
+    for words, text in (("exhausted", "MPI_Comm_create_group: "), ("no-duplicate", "MPI_Comm_dup fails")):
+        expect_refused(f"multiple thread {words}", text)
+        expect_refused(f"funneled caller {words}", text)
+
+
 def test_refused():
     """a rank whose arguments are refused is named by the others, who do not wait for it"""
     for flavour in mpi.each(BUILD):
