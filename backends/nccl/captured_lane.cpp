@@ -52,25 +52,36 @@ Status CapturedLane::put(const CollectiveArgs& args, std::byte* table, Deadline 
 // A communicator that does not block may put it there by a thread of its own: it is part of the graph once
 // that is done.
 Status CapturedLane::capture(const CollectiveArgs& args, std::byte* table, Deadline deadline) {
-  const auto calls = communicator_->calls();
-  WEFT_TRY(communicator_->failure());
-  Workspace work;
-  work.pieces = reinterpret_cast<CopyPiece*>(table);
-  WEFT_TRY(launch(*communicator_, args, work));
   Clock& clock = communicator_->clock();
-  bool done = false;
-  for (uint32_t round = 0;; round++) {
-    WEFT_TRY(communicator_->settled(&done));
-    if (done) return launch_rest(*communicator_, args, work);
+  const auto go_on = [&](uint32_t round) -> Status {
+    WEFT_TRY(communicator_->failure());
     if (deadline.expired(clock)) {
       return Status::error(Code::kTimeout, "NCCL does not put its operation into the graph",
                            Evidence::kDeadline);
     }
     clock.relax(round);
+    return {};
+  };
+  // Once it has been given up the lock may be held for as long as there are graphs.
+  auto calls = communicator_->try_calls();
+  for (uint32_t round = 0; !calls; round++) {
+    WEFT_TRY(go_on(round));
+    calls = communicator_->try_calls();
+  }
+  WEFT_TRY(communicator_->failure());
+  Workspace work;
+  work.pieces = reinterpret_cast<CopyPiece*>(table);
+  WEFT_TRY(launch(*communicator_, args, work));
+  bool done = false;
+  for (uint32_t round = 0;; round++) {
+    WEFT_TRY(communicator_->settled(&done));
+    if (done) return launch_rest(*communicator_, args, work);
+    WEFT_TRY(go_on(round));
   }
 }
 
 Status CapturedLane::health() {
+  WEFT_TRY(communicator_->failure());
   const auto calls = communicator_->try_calls();
   if (!calls) return {};
   WEFT_TRY(communicator_->failure());

@@ -82,7 +82,7 @@ uint64_t HookState::iteration(const weft_bucket& bucket) {
   return base_ + bucket.step;
 }
 
-void HookState::save(Bytes* bytes) const {
+void HookState::save(Bytes* bytes, const std::function<bool(const std::string& param)>& lost) const {
   ByteWriter writer;
   writer.put(kVersion)
       .put(next_)
@@ -93,7 +93,12 @@ void HookState::save(Bytes* bytes) const {
     writer.put_string(kind).put(static_cast<uint64_t>(arrays.size()));
     for (const auto& [param, values] : arrays) {
       writer.put_string(param).put(static_cast<uint64_t>(values.size()));
-      writer.put_raw(std::as_bytes(std::span(values)));
+      if (lost && kind == kError && lost(param)) {
+        const std::vector<float> zeros(values.size());
+        writer.put_raw(std::as_bytes(std::span(zeros)));
+      } else {
+        writer.put_raw(std::as_bytes(std::span(values)));
+      }
     }
   }
   *bytes = writer.take();

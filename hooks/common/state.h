@@ -6,6 +6,7 @@
 #include <weft/weft.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -41,7 +42,8 @@ class HookState {
   // What that said last.
   uint64_t last_iteration() const { return next_ - 1; }
 
-  void save(Bytes* bytes) const;
+  // lost: parameters whose errors are written as zeros.
+  void save(Bytes* bytes, const std::function<bool(const std::string& param)>& lost = {}) const;
   // kArg for what save did not write; then nothing has changed. What of it is not used goes to the log, here
   // and once it is known for which rank and parameters it is used.
   Status load(ByteView bytes);

@@ -9,6 +9,7 @@
 // Error feedback is local: a rank keeps M - P Q^T of its own last factor, before that is averaged, and
 // nothing of what is sent as it is. DistributedDataParallel keeps the difference from the average, which
 // grows without bound where ranks see different data; feedback=ddp does that.
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,6 +91,20 @@ class PowerSgd final : public StatefulHook {
     return {};
   }
 
+  Status save(Bytes* state) override {
+    state_.save(state, [this](const std::string& param) {
+      const auto it = open_.find(param);
+      return it != open_.end() && it->second;
+    });
+    return {};
+  }
+
+  Status load(ByteView state) override {
+    WEFT_TRY(StatefulHook::load(state));
+    for (auto& [name, open] : open_) open = false;
+    return {};
+  }
+
   // A bucket's factors are of no use to other buckets; what was not sent belongs to parameters.
   Status replan(uint64_t /*buckets*/) override {
     if (!settings_.batched) return {};
@@ -116,6 +131,7 @@ class PowerSgd final : public StatefulHook {
       if (keeps_error(p)) state_.array(HookState::kError, p.name, p.count);
     }
     for (const Matrix& m : layout_.matrices) {
+      if (errors_of_matrices()) open_.try_emplace(m.name, false);
       if (settings_.warm_start) state_.array(kRight, m.name, m.q_count());
       if (settings_.alternate) state_.array(kLeft, m.name, m.p_count());
     }
@@ -172,10 +188,19 @@ class PowerSgd final : public StatefulHook {
       work(m, state_.array(HookState::kError, m.name, m.rows * m.columns).data());
     }
   }
+  bool& is_open(const Matrix& m) { return open_.find(m.name)->second; }
+  void keep_residual(const weft_bucket& bucket, const Matrix& m, float* error) {
+    LowRankArgs args = factors(LowRank::kResidual, bucket, m);
+    args.matrix = error;
+    host_.low_rank(args);
+    is_open(m) = false;
+  }
   // The first product of a step: the left factor, or the right one.
   void multiply_first(LowRank product, const weft_bucket& bucket) {
     if (!errors_of_matrices()) return multiply_all(product, bucket);
     with_matrices([&](const Matrix& m, float* error) {
+      // Of a step that failed: nobody knows what the others got of it.
+      if (std::exchange(is_open(m), true)) std::fill_n(error, m.rows * m.columns, 0.0f);
       LowRankArgs args = factors(product, bucket, m);
       args.matrix = error;
       const float* const contribution = values(bucket) + m.offset;
@@ -237,11 +262,10 @@ class PowerSgd final : public StatefulHook {
       return keep_residual(bucket);
     }
     with_matrices([&](const Matrix& m, float* error) {
-      for (const LowRank product : {LowRank::kRight, LowRank::kResidual}) {
-        LowRankArgs args = factors(product, bucket, m);
-        args.matrix = error;
-        host_.low_rank(args);
-      }
+      LowRankArgs args = factors(LowRank::kRight, bucket, m);
+      args.matrix = error;
+      host_.low_rank(args);
+      keep_residual(bucket, m, error);
     });
   }
 
@@ -256,11 +280,7 @@ class PowerSgd final : public StatefulHook {
     }
     multiply_first(makes_p() ? LowRank::kLeft : LowRank::kRight, bucket);
     if (!errors_of_matrices()) return keep_residual(bucket);
-    with_matrices([&](const Matrix& m, float* error) {
-      LowRankArgs args = factors(LowRank::kResidual, bucket, m);
-      args.matrix = error;
-      host_.low_rank(args);
-    });
+    with_matrices([&](const Matrix& m, float* error) { keep_residual(bucket, m, error); });
   }
 
   // A factor of the last step, what is zero there or all of it random; orthonormal.
@@ -336,6 +356,9 @@ class PowerSgd final : public StatefulHook {
   const DeviceOps& host_;
   const std::shared_ptr<Log> log_;
   Layout layout_;  // of the bucket that is being looked at
+  // Matrices whose errors hold contributions of a step that is under way, or has failed: all names are there
+  // from the plan on.
+  std::map<std::string, bool, std::less<>> open_;
   uint64_t iteration_ = 0;
   uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;  // compressed ones, since the hook was made
 };

@@ -59,7 +59,7 @@ Status context_options(const weft_context_options* given, ContextOptions* option
 Status probe_backend(weft_context& context, const BackendEntry& entry, std::string* detail) {
   WEFT_TRY(context.registry->probe(entry, detail));
   std::string device;
-  if (entry.backend->on_device) return context.rep->probe_accelerator(&device);
+  if (needs_device(*entry.backend)) return context.rep->probe_accelerator(&device);
   return {};
 }
 

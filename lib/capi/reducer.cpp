@@ -180,11 +180,12 @@ weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, u
 weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
-    weft_finish_options read;
-    WEFT_TRY(read_struct(options, "weft_finish_options", &read));
+    weft_finish_options read = WEFT_FINISH_OPTIONS_INIT;
     std::vector<weft_stream> streams;
     const bool captured = reducer->rep->capturing();
-    Status given = read_streams(*reducer->context, &read, &streams, captured);
+    Status given = read_struct(options, "weft_finish_options", &read);
+    if (!given.ok() && !captured) return given;
+    if (given.ok()) given = read_streams(*reducer->context, &read, &streams, captured);
     if (captured) return reducer->rep->finish_captured(read, given);
     if (!given.ok()) return reducer->rep->refuse(std::move(given));
     Status status = reducer->rep->finish(read);

@@ -94,6 +94,7 @@ void StageWorker::relieve() {
 
 void StageWorker::set_aside_locked() {
   shared_->running = nullptr;
+  shared_->clock->computing(false);  // it may never return
   shared_->epoch++;
   thread_.detach();
   if (!shared_->queue.empty()) (void)start_locked().ok();
@@ -155,6 +156,7 @@ void StageWorker::Shared::loop(uint64_t mine) {
       work = take(nullptr);
       running = work.get();
       if (work) {
+        clock->computing(true);
         running_of = &work->hook();
         foreign = running_of->stage_kind() == StageKind::kForeign;
         if (foreign) running_since_ns = clock->now_ns();
@@ -166,14 +168,13 @@ void StageWorker::Shared::loop(uint64_t mine) {
       sleeping.store(false);
       continue;
     }
-    clock->computing(true);
     StageWorker::run(*work);
-    clock->computing(false);
     work->engine().notify();
     work.reset();  // perhaps the last that holds the context
     const std::lock_guard lock(mutex);
     if (epoch == mine) {
       running = nullptr;
+      clock->computing(false);
       continue;
     }
     if (!queue.empty()) wake();  // they may have waited for the hook

@@ -176,10 +176,26 @@ Captures::~Captures() {
     quiet = idle(Deadline::after(clock, kEndMs, 0));
   }
   if (!quiet) return;  // the device may still read and write what is left here
-  Accelerator& accelerator = *s_.reach.accelerator;
-  for (std::byte* table : tables_) accelerator.free_pinned(table);
-  if (words_ != nullptr) accelerator.free_pinned(reinterpret_cast<std::byte*>(words_));
-  if (event_ != nullptr) accelerator.destroy_event(device_, event_);
+  // CUDA waits for the device: for ever, if a graph that nobody should have launched waits there for its
+  // peers.
+  const auto freed = std::make_shared<std::atomic<bool>>(false);
+  const auto body = [freed, accelerator = s_.reach.accelerator, tables = tables_, words = words_,
+                     device = device_, event = event_] {
+    for (std::byte* table : tables) accelerator->free_pinned(table);
+    if (words != nullptr) accelerator->free_pinned(reinterpret_cast<std::byte*>(words));
+    if (event != nullptr) accelerator->destroy_event(device, event);
+    freed->store(true, std::memory_order_release);
+  };
+  std::thread thread;
+  if (!start_thread("weft-graph-end", body, {}, &thread).ok()) {
+    body();
+    return;
+  }
+  thread.detach();
+  const Deadline deadline = Deadline::after(clock, kEndMs, 0);
+  for (uint32_t round = 0; !freed->load(std::memory_order_acquire) && !deadline.expired(clock); round++) {
+    clock.relax(round);
+  }
 }
 
 // ---- a step that is being captured
@@ -199,15 +215,19 @@ Status Captures::begin(uint32_t micro_batches, int64_t timeout_ms) {
   return {};
 }
 
-// What its graph reads: it stays, also where the capture fails.
+// What its graph reads: it stays, also where the capture fails, once something was put into the graph.
 Status Captures::make_table() {
   uint64_t pieces = 0;
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) pieces += 2 * uint64_t{s_.devices->room(b)};
-  const uint64_t bytes = pieces * sizeof(CopyPiece) + s_.plan.buckets.size() * lane_->table_bytes();
-  std::byte* table = nullptr;
-  WEFT_TRY(s_.devices->accelerator().allocate_pinned(device_, bytes, &table));
-  tables_.push_back(table);
-  bytes_ += bytes;
+  if (!spare_table_) {
+    const uint64_t bytes = pieces * sizeof(CopyPiece) + s_.plan.buckets.size() * lane_->table_bytes();
+    std::byte* table = nullptr;
+    WEFT_TRY(s_.devices->accelerator().allocate_pinned(device_, bytes, &table));
+    tables_.push_back(table);
+    bytes_ += bytes;
+    spare_table_ = true;
+  }
+  std::byte* const table = tables_.back();
   auto* at = reinterpret_cast<CopyPiece*>(table);
   std::byte* lanes = table + pieces * sizeof(CopyPiece);
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) {
@@ -240,6 +260,7 @@ Status Captures::ready(uint64_t param, std::byte* gradient, DeviceStream stream)
 }
 
 Status Captures::launch(uint32_t b) {
+  spare_table_ = false;
   Accelerator& accelerator = s_.devices->accelerator();
   const Bucket& bucket = buckets_[b];
   for (DeviceStream stream : bucket.streams) {

@@ -101,6 +101,7 @@ class Captures {
   std::atomic<int64_t> timeout_ms_{0};
   mutable std::mutex mutex_;        // all below; open_ changes under it
   std::vector<std::byte*> tables_;  // pinned, of all captures
+  bool spare_table_ = false;        // no graph names the last of them
   std::vector<Bucket> buckets_;
   std::vector<std::byte*> gradients_;  // by parameter
   std::vector<bool> ready_;

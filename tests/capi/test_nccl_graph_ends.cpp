@@ -101,6 +101,40 @@ TEST_CASE("an error that NCCL finds in a launch is the communicator's") {
   notes.check();
 }
 
+TEST_CASE("where NCCL fails in a capture the communicator fails, also while there is an older graph") {
+  const FakeNccl fake;
+  Notes notes;
+  notes.expect(run_nccl(2, [&](Rank& r) {
+    Captured captured(r, &notes);
+    notes.expect(captured.launched(r) == 1.5f, "not averaged");
+    weft_barrier(r.comm, nullptr, nullptr);
+    const auto refused = [&] {
+      weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
+      begin.flags = WEFT_BEGIN_CAPTURE;
+      weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+      finish.stream = captured.stream.view();
+      cudaStreamBeginCapture(captured.stream.get(), cudaStreamCaptureModeRelaxed);
+      const bool failed =
+          weft_reducer_begin(captured.reducer, &begin) != WEFT_OK ||
+          weft_reducer_ready(captured.reducer, 0, captured.gradient.get(), captured.stream.view()) != WEFT_OK;
+      weft_reducer_finish(captured.reducer, &finish);
+      cudaGraph_t graph = nullptr;
+      cudaStreamEndCapture(captured.stream.get(), &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      return failed;
+    };
+    if (r.rank == 0) {
+      fake_nccl_fail("ncclAllReduce", ncclSystemError);  // its next call
+      notes.expect(refused(), "the failed capture passes");
+      notes.expect(refused(), "the one after it passes");
+    }
+    weft_error failure = WEFT_ERROR_INIT;
+    while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
+    notes.expect(std::string(failure.text).find("of a captured step: ") != std::string::npos, failure.text);
+  }));
+  notes.check();
+}
+
 TEST_CASE("ranks that cannot make the communicator for graphs say so, and make another reducer") {
   for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclMemAlloc", "cudaHostAlloc"}) {
     INFO(call);

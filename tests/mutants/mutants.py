@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant("the opening of a re-plan passes for a step", "replan.cpp",
            "  step_->commit(stats_.steps);  //", "  synchronised_ = next_stamp();  //", "unit_reducer_uneven"),
     Mutant("accumulation is not added, the last gradient replaces it", "ready.cpp",
-           "place.dtype, s.presence->accumulated(param));", "place.dtype, false);", "unit_reducer"),
+           "s.presence->accumulated(param), s.buckets->streaming());", "false, s.buckets->streaming());", "unit_reducer"),
     Mutant("accumulation goes on into the next window", "reducer.cpp",
            "    s.presence->next_window();\n", "", "unit_reducer"),
     Mutant("a re-plan loses what local steps have accumulated", "relocation.cpp",
