@@ -124,26 +124,26 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
 class WorldErrors {
  public:
   WorldErrors() {
-    const std::lock_guard lock(mutex_);
-    if (users_++ > 0) return;
-    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &programs_);
+    const std::lock_guard lock(mutex);
+    if (users++ > 0) return;
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &programs);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
   ~WorldErrors() {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex);
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (--users_ > 0 || finalized != 0) return;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, programs_);
-    MPI_Errhandler_free(&programs_);
+    if (--users > 0 || finalized != 0) return;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, programs);
+    MPI_Errhandler_free(&programs);
   }
   WorldErrors(const WorldErrors&) = delete;
   WorldErrors& operator=(const WorldErrors&) = delete;
 
  private:
-  static inline std::mutex mutex_;
-  static inline int users_ = 0;                                  // guarded by mutex_
-  static inline MPI_Errhandler programs_ = MPI_ERRHANDLER_NULL;  // guarded by mutex_
+  static inline std::mutex mutex;
+  static inline int users = 0;                                  // guarded by mutex
+  static inline MPI_Errhandler programs = MPI_ERRHANDLER_NULL;  // guarded by mutex
 };
 
 // What MPI makes at once: its communicator, and those of its own collectives, if they are wanted.
