@@ -291,4 +291,13 @@ Status Communicator::settled(bool* done) const {
   return check("an operation", state);
 }
 
+Status Communicator::reached(DeviceEvent event, bool* done) const {
+  WEFT_TRY(failure());
+  WEFT_TRY(accelerator_->query(device_, event, done));
+  if (*done) return {};
+  const auto calls = try_calls();
+  bool settled_too = false;
+  return calls ? settled(&settled_too) : Status();
+}
+
 }  // namespace weft::nccl

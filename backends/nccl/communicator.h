@@ -75,6 +75,9 @@ class Communicator {
   Status check(const char* what, ncclResult_t result) const;
   // Whether what was called last is done; errors, also those of operations under way.
   Status settled(bool* done) const;
+  // Whether the device has come to the event behind an operation; errors, also those of what goes on. Takes
+  // calls if it can.
+  Status reached(DeviceEvent event, bool* done) const;
 
   // End what is under way, without waiting, and say why to who comes next. From here on nothing of it may be
   // called.

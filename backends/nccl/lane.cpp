@@ -150,16 +150,12 @@ Status Lane::settle() {
 }
 
 Status Lane::look_at_work() {
-  WEFT_TRY(communicator_->failure());
   bool done = false;
-  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
-  if (done) {
-    communicator_->doors().leave();
-    state_ = State::kOver;
-    return {};
-  }
-  const auto calls = communicator_->try_calls();
-  return calls ? communicator_->settled(&done) : Status();
+  WEFT_TRY(communicator_->reached(done_, &done));
+  if (!done) return {};
+  communicator_->doors().leave();
+  state_ = State::kOver;
+  return {};
 }
 
 // What is on the device ends before the operation does.

@@ -210,16 +210,12 @@ Status MessageLane::settle() {
 }
 
 Status MessageLane::look_at_work() {
-  WEFT_TRY(communicator_->failure());
   bool done = false;
-  WEFT_TRY(communicator_->accelerator().query(communicator_->device(), done_, &done));
-  if (done) {
-    doors().give_back(this);
-    state_ = State::kOver;
-    return {};
-  }
-  const auto calls = communicator_->try_calls();
-  return calls ? communicator_->settled(&done) : Status();
+  WEFT_TRY(communicator_->reached(done_, &done));
+  if (!done) return {};
+  doors().give_back(this);
+  state_ = State::kOver;
+  return {};
 }
 
 // What is on the device ends before the operation does.
