@@ -8,6 +8,7 @@
 // these are cast as they are, and its averages are averages.
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,10 @@ class Cast final : public Hook {
   bool sends_sparse() const override { return inner_->sends_sparse(); }
   bool equal_results() const override { return inner_->equal_results(); }
   uint64_t step_of(const weft_bucket& bucket) const override { return inner_->step_of(bucket); }
+  std::optional<Dtype> narrows() const override {
+    if (!inner_->plain() || settings_.ddp_order) return {};
+    return settings_.dtype;
+  }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     if (bucket.entries != nullptr) return inner_->plan(bucket, plan);

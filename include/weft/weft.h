@@ -941,9 +941,9 @@ typedef struct weft_reducer_options {
  * between the two nobody writes into a view. */
 #define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(65536)
 /* Steps may be captured into CUDA graphs (WEFT_BEGIN_CAPTURE): all gradients are dense ones on one device,
- * which is that of the communicator, over the nccl backend, with the default hook; no other flag, neither
- * check_interval nor uses. The plan is fixed. Makes a communicator of NCCL's for graphs alone, and takes the
- * memory of the buckets once more on the device. */
+ * which is that of the communicator, over the nccl backend, with the default hook or fp16 or bf16 around it;
+ * no other flag, neither check_interval nor uses. The plan is fixed. Makes a communicator of NCCL's for
+ * graphs alone, and takes the memory of the buckets once more on the device. */
 #define WEFT_REDUCER_GRAPH UINT64_C(131072)
 
 /* For roots: the highest rank that has data. */

@@ -6,11 +6,13 @@
 #include <weft/weft.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/buffer.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "core/device.h"
 #include "core/hook_turn.h"
@@ -41,6 +43,9 @@ class Hook {
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
   // One averaged all-reduce of the bucket in place, and stages that do nothing: it may travel in parts.
   virtual bool plain() const { return false; }
+  // The type to which its first stage rounds the bucket, divided, before its only collective, a sum; its last
+  // stage rounds the sum back. Who copies gradients may do both on the way, and call neither. Any thread.
+  virtual std::optional<Dtype> narrows() const { return {}; }
   // Whether plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
   virtual bool takes_sparse() const { return false; }
   // If not, whether they travel without the hook: noop keeps them.

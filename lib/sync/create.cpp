@@ -235,15 +235,16 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
   }
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
-  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, s->hook->stage_kind() == StageKind::kForeign,
-                             &s->scratch));
   const std::shared_ptr<ResidentBuckets> old = s->residents;
   WEFT_TRY(ResidentBuckets::make(s, old.get(), &s->residents));
+  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, s->hook->stage_kind() == StageKind::kForeign,
+                             &s->scratch));
   std::vector<std::byte*> buffers = s->buckets->buffers();
+  std::vector<std::byte*> scratch = s->scratch->parts();
   for (uint32_t b = 0; b < buffers.size(); b++) {
-    if (s->resident(b)) buffers[b] = s->residents->memory(b);
+    if (s->resident(b)) buffers[b] = scratch[b] = s->residents->memory(b);
   }
-  s->schedule.bind(buffers, s->scratch->parts());
+  s->schedule.bind(buffers, scratch);
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     weft_bucket& view = s->views->bucket(b);
     view.buffer = s->plan.buckets[b].sparse ? nullptr : s->buckets->buffers()[b];

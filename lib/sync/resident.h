@@ -1,7 +1,8 @@
 // Buckets that travel from device to device. Where the communicator's backend executes a bucket's collective
 // on the device of its gradients (Collectives::takes), the bucket lies there while it travels, and nothing of
 // it comes to the host. Its place in host memory (Buckets) keeps what local steps have added up, and zeros.
-// Those of the default hook alone: others compute in host memory. Made with the plan.
+// Those of the default hook, and of one that narrows for it (Hook::narrows), whose rounding the copies do:
+// others compute in host memory. Made with the plan.
 //
 // Threads: immutable after make; what lies in the memory belongs to Step.
 #pragma once

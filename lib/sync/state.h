@@ -92,6 +92,8 @@ struct ReducerState {
   // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 
+  // In which a bucket travels that does not come to the host: its copies do what a hook that narrows would.
+  Dtype travels(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
   bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // What does not hang on the communicator and the plan.

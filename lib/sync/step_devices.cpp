@@ -71,8 +71,9 @@ Status Step::copy_in(uint32_t bucket) {
 Status Step::copy_to_device(uint32_t bucket) {
   DeviceBuckets& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype held = s_.buckets->held(bucket);
-  const uint64_t element = dtype_size(planned.dtype);
+  const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
+  const uint64_t element = dtype_size(travels);
+  const double scale = s_.hook->narrows() ? opening_.factor / divisor(false) : opening_.factor;
   const auto comes = [&](uint32_t param) {  // from the gradient alone
     return devices.taken(param, stamp_) && !(s_.copy && s_.presence->accumulated(param));
   };
@@ -87,7 +88,7 @@ Status Step::copy_to_device(uint32_t bucket) {
     }
     devices.add(bucket, place.memory, to(i), place.count, place.element_bytes, element);
   }
-  WEFT_TRY(devices.launch(bucket, DeviceBuckets::Way::kIn, held, planned.dtype, opening_.factor));
+  WEFT_TRY(devices.launch(bucket, DeviceBuckets::Way::kIn, held, travels, scale));
   for (size_t i = 0; i < planned.params.size(); i++) {
     const uint32_t param = planned.params[i];
     const Buckets::Place& place = s_.buckets->place(param);
@@ -97,7 +98,7 @@ Status Step::copy_to_device(uint32_t bucket) {
                   place.gradient_bytes, element);
     });
   }
-  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, planned.dtype, opening_.factor);
+  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, travels, scale);
 }
 
 // True when the bucket's results are in its gradients.
@@ -121,9 +122,10 @@ bool Step::give_back(uint32_t bucket) {
 Status Step::copy_out(uint32_t bucket) {
   DeviceBuckets& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const uint64_t element = dtype_size(planned.dtype);
   // Of a bucket that did not travel the place is clear.
   const bool skipped = running_[bucket].skipped;
+  const Dtype has = s_.resident(bucket) && !skipped ? s_.travels(bucket) : planned.dtype;
+  const uint64_t element = dtype_size(has);
   std::byte* const result =
       skipped ? s_.buckets->buffers()[bucket] : const_cast<std::byte*>(result_of(bucket));
   devices.clear(bucket);
@@ -142,7 +144,7 @@ Status Step::copy_out(uint32_t bucket) {
                   place.gradient_bytes);
     });
   }
-  return devices.launch(bucket, DeviceBuckets::Way::kOut, planned.dtype, planned.gradients, factor());
+  return devices.launch(bucket, DeviceBuckets::Way::kOut, has, planned.gradients, factor());
 }
 
 // After a failure: what copies gradients, or results into them, has ended.

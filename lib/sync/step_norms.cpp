@@ -49,7 +49,8 @@ bool Step::measure() {
 // Of a bucket that stays on its device, in the pieces of measure_piece: false until the device is done.
 bool Step::measure_on_device(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const uint64_t element = dtype_size(planned.dtype);
+  const Dtype travels = s_.travels(bucket);
+  const uint64_t element = dtype_size(travels);
   // Calls visit(parameter, its elements' place, their count) in order.
   const auto for_each_piece = [&](auto&& visit) -> Status {
     for (size_t i = 0; i < planned.params.size(); i++) {
@@ -67,8 +68,8 @@ bool Step::measure_on_device(uint32_t bucket) {
   Squares* result = s_.residents->squares();
   if (!returning_) {
     const auto launch = [&](uint32_t /*param*/, const std::byte* from, uint64_t count) {
-      return s_.devices->squares(bucket, {from, count, static_cast<uint8_t>(planned.dtype),
-                                          s_.residents->squares_parts(), result++});
+      return s_.devices->squares(
+          bucket, {from, count, static_cast<uint8_t>(travels), s_.residents->squares_parts(), result++});
     };
     status = for_each_piece(launch);
     if (status.ok()) status = s_.devices->record_out(bucket);

@@ -308,6 +308,30 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what fp16 and bf16 round is captured: divided first, then rounded") {
+  for (const char* const hook : {"fp16", "bf16"}) {
+    INFO(hook);
+    const NcclRun nccl(9, 60);
+    Notes notes;
+    const int size = nccl.ranks(2);
+    notes.expect(nccl.run(size, [&](Rank& r) {
+      How how;
+      how.hook = hook;
+      how.micro_batches = 2;
+      Trained trained(r, how);
+      notes.expect(trained.created());
+      if (!trained.created().empty()) return;
+      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed));
+      for (uint64_t seed = 1; seed < 4; seed++) {
+        trained.write(seed * 10);
+        notes.expect(trained.launch());
+        notes.expect(trained.compare(seed * 10, 2.0 * size));
+      }
+    }));
+    notes.check();
+  }
+}
+
 TEST_CASE("what cannot be captured is refused by name when the reducer is created") {
   const NcclRun nccl;
   if (nccl.ranks(2) < 2) return;  // there is no other device
@@ -329,7 +353,8 @@ TEST_CASE("what cannot be captured is refused by name when the reducer is create
   refuses("not with WEFT_REDUCER_SHARDED", with(WEFT_REDUCER_SHARDED));
   refuses("not with WEFT_REDUCER_DETERMINISTIC", with(WEFT_REDUCER_DETERMINISTIC));
   refuses("not with check_interval", [](int) { return How{.check_interval = 3}; });
-  refuses("cannot be captured: the default hook alone can", [](int) { return How{.hook = "bf16"}; });
+  refuses("cannot be captured: it computes on the host",
+          [](int) { return How{.hook = "int8", .tensors = {{"a", {5}, WEFT_DTYPE_F32, 0}}}; });
   refuses("parameter 1 ('b') is in host memory", [](int rank) {
     return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, kHost}}};
   });

@@ -189,7 +189,30 @@ TEST_CASE("what is read in host memory keeps its buckets there") {
   CHECK(travels({.flags = WEFT_REDUCER_NORMS}));
   CHECK(!travels({.flags = WEFT_REDUCER_RETAIN}));
   CHECK(!travels({.flags = WEFT_REDUCER_SHARDED}));
-  CHECK(!travels({.hook = "bf16"}));
+  CHECK(!travels({.hook = "int8"}));
+  CHECK(!travels({.hook = "bf16", .hook_options = "order=ddp"}));
+  CHECK(travels({.hook = "bf16"}));
+}
+
+TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins") {
+  for (const char* const hook : {"fp16", "bf16"}) {
+    for (const int32_t gradients : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      INFO(hook << ", gradients " << gradients);
+      const FakeNccl fake(13, 60);
+      Notes notes;
+      notes.expect(run_nccl(2, [&](Rank& r) {
+        Twins::Options how{.mode = gradients, .limit = kWhole, .hook = hook};
+        Twins twins(r, own_tensors(r.rank), how);
+        notes.expect(twins.created());
+        for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
+          notes.expect(step(twins, seed * 100, r.rank, seed == 2));
+          notes.expect(twins.compare());
+        }
+      }));
+      notes.check();
+      CHECK(all_reduces() == 3 * 2 * kOwnBuckets);
+    }
+  }
 }
 
 TEST_CASE("two reducers and the program's own calls share NCCL, in whatever order ranks come to them") {
