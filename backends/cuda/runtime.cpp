@@ -96,6 +96,10 @@ Status Runtime::within(int device, const std::function<Status()>& work) {
 
 Status Runtime::look_at(const void* pointer, PointerInfo* info) {
   *info = {};
+  if (!loaded()) {
+    *info = programs_driver_.look_at(pointer);
+    return {};
+  }
   const Scope scope(*this, Scope::kAny);
   // A later runtime's struct may be longer.
   union {

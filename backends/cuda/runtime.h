@@ -10,6 +10,7 @@
 #include "core/accelerator.h"
 #include "kernels.h"
 #include "library.h"
+#include "programs_driver.h"
 
 namespace weft::cuda {
 
@@ -19,7 +20,8 @@ class Runtime final : public Accelerator {
 
   const char* name() const override { return "cuda"; }
   Status probe(std::string* detail) override;
-  bool loaded() const override { return loaded_.load(std::memory_order_acquire); }
+  bool sees_memory() const override { return loaded() || programs_driver_.found(); }
+  bool notice_use() override { return loaded() || programs_driver_.find(file_); }
   int device_count() const override { return library_.devices; }
 
   Status current_device(int* device) override;
@@ -71,6 +73,7 @@ class Runtime final : public Accelerator {
     std::mutex mutex_;
     std::map<int, CUcontext> known_;  // guarded by mutex_
   };
+  bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   Status check(const char* what, cudaError_t error);
   Status check_device(int device, DeviceStream stream);
 
@@ -80,6 +83,7 @@ class Runtime final : public Accelerator {
   Status status_;       // guarded by mutex_
   std::atomic<bool> loaded_{false};
   Library library_;  // constant once loaded_
+  ProgramsDriver programs_driver_;
   Contexts contexts_{library_};
   Kernels kernels_{library_};
   Blas blas_{library_};

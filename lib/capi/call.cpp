@@ -68,7 +68,8 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
       return Status::error(Code::kArg, cat(name(call.args.coll), ": ", span->name, " is not aligned to its ",
                                            element, "-byte elements"));
     }
-    Status memory = check_memory(call.comm->rep->context(), call.stream, span->start, span->count * element);
+    Status memory = check_memory(call.comm->rep->context(), &call.comm->memory_watch, call.stream,
+                                 span->start, span->count * element);
     if (!memory.ok()) return memory.with_prefix(cat(name(call.args.coll), ": ", span->name, " "));
   }
   if (src.count == 0 || dst.count == 0) return {};

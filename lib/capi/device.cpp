@@ -41,20 +41,36 @@ std::string place_text(const PointerInfo& info) {
 
 }  // namespace
 
-Status check_memory(Context& context, const StreamArgs& stream, const void* start, uint64_t size) {
+bool MemoryWatch::beside_devices(Accelerator& accelerator, uint64_t size) {
+  constexpr uint32_t kFirst = 256;
+  constexpr uint32_t kEvery = 64;
+  constexpr uint64_t kLarge = uint64_t{32} << 10;
+  if (accelerator.sees_memory()) return true;
+  const uint32_t calls = calls_.load(std::memory_order_relaxed);
+  calls_.store(calls + 1, std::memory_order_relaxed);
+  return (calls < kFirst || calls % kEvery == 0 || size >= kLarge) && accelerator.notice_use();
+}
+
+Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stream, const void* start,
+                    uint64_t size) {
+  constexpr uintptr_t kPage = 4096;  // no device's memory shares one with the host's
   Accelerator* const accelerator = context.accelerator();
   const bool on_device = stream.kind != WEFT_DEVICE_HOST;
-  // On the host only of interest in a program that uses devices.
-  if (size == 0 || accelerator == nullptr || (!on_device && !accelerator->loaded())) return {};
+  if (size == 0 || accelerator == nullptr) return {};
+  if (!on_device && !watch->beside_devices(*accelerator, size)) return {};
   const auto* const first = static_cast<const std::byte*>(start);
-  for (const std::byte* at : {first, first + size - 1}) {
+  const auto* const last = first + size - 1;
+  const bool in_a_page =
+      reinterpret_cast<uintptr_t>(first) / kPage == reinterpret_cast<uintptr_t>(last) / kPage;
+  for (int look = 0; look < (!on_device && in_a_page ? 1 : 2); look++) {
+    const std::byte* const at = look == 0 ? first : last;
     PointerInfo info;
     WEFT_TRY(accelerator->look_at(at, &info));
     const bool right = on_device ? info.place == MemoryPlace::kManaged ||
                                        (info.place == MemoryPlace::kDevice && info.device == stream.device)
                                  : info.place != MemoryPlace::kDevice;
     if (right) continue;
-    const char* const where = at == first ? "is " : "ends in ";
+    const char* const where = look == 0 ? "is " : "ends in ";
     return Status::error(Code::kArg, on_device ? cat(where, place_text(info),
                                                      ", but the stream is of CUDA device ", stream.device)
                                                : cat(where, place_text(info), ", but no stream is given"));

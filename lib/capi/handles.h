@@ -46,6 +46,17 @@ class Refusal {
   mutable std::mutex mutex_;
   std::string text_;  // guarded by mutex_
 };
+
+// Whether buffers without a stream might lie on a device all the same: once the program uses one. It is
+// looked for with large buffers, and of small ones with the first 256 and every 64th. Threads: any thread;
+// lost counts do no harm.
+class MemoryWatch {
+ public:
+  bool beside_devices(weft::Accelerator& accelerator, uint64_t size);
+
+ private:
+  std::atomic<uint32_t> calls_{0};
+};
 }  // namespace weft::capi
 
 struct weft_comm {
@@ -55,6 +66,7 @@ struct weft_comm {
   std::shared_ptr<weft::Registry> registry;
   std::unique_ptr<weft::capi::Group> group;  // the open one; one thread at a time, as collectives
   weft::capi::Refusal refusal;               // of collectives, while the communicator works
+  weft::capi::MemoryWatch memory_watch;
 };
 
 struct weft_hook {
@@ -116,6 +128,7 @@ struct StreamArgs {
 // captured: it must be one that is being captured into a graph, which otherwise it must not.
 Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out, bool captured = false);
 // Whether memory lies where the stream says, as far as can be told: texts go on after a buffer's name.
-Status check_memory(Context& context, const StreamArgs& stream, const void* start, uint64_t size);
+Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stream, const void* start,
+                    uint64_t size);
 
 }  // namespace weft::capi

@@ -39,7 +39,11 @@ class Accelerator {
   // Load the library, the first time. kUnavailable with "because ..."; *detail says what it is. The other
   // calls come after this has succeeded.
   virtual Status probe(std::string* detail) = 0;
-  virtual bool loaded() const = 0;  // probe has succeeded
+  // look_at tells where memory lies: probe has succeeded, or notice_use was true.
+  virtual bool sees_memory() const = 0;
+  // Whether the program itself uses the library: memory may be a device's although probe was not called.
+  // Loads nothing and allocates nothing, looks through what the process has loaded (0.2 us) until it is true.
+  virtual bool notice_use() = 0;
   virtual int device_count() const = 0;
 
   // The calling thread's. Work of other libraries runs with the device as the thread's, and with captures of
@@ -107,7 +111,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 5;
+inline constexpr uint32_t kAcceleratorModuleAbi = 6;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

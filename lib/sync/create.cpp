@@ -168,7 +168,6 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
 Status furnish_local(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(context, s->manifest, &s->reach));
-  s->beside_devices = context.accelerator() != nullptr && context.accelerator()->loaded();
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   const auto is_sparse = [](const Param& param) { return param.sparse(); };
   if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {

@@ -26,7 +26,7 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
                      !s.buckets->hold(gradient)));  // a view from before a re-plan is no stray
   if (!usable || place.sparse || (!on_host(stream) && !place.on_device)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
-  if (place.on_device || s.beside_devices) [[unlikely]] {
+  if (place.on_device || s.beside_devices.load(std::memory_order_relaxed)) [[unlikely]] {
     Status comes = place.on_device                 ? come_from_device(param, &gradient, stream, step)
                    : s.copy && gradient != nullptr ? check_gradient_memory(param, gradient)
                                                    : Status();

@@ -34,12 +34,19 @@ const char* place_text(MemoryPlace place) {
 
 }  // namespace
 
+// In a program that uses devices gradients of the host are looked at. Before the step is open.
+void Reducer::notice_devices() {
+  Accelerator* const accelerator = state_->comm->context().accelerator();
+  if (accelerator == nullptr || state_->beside_devices.load(std::memory_order_relaxed)) return;
+  state_->beside_devices.store(accelerator->notice_use(), std::memory_order_relaxed);
+}
+
 // Memory for gradients of a parameter, which lie on a device or on the host.
 Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) const {
   const ReducerState& s = *state_;
   Accelerator* const accelerator = s.comm->context().accelerator();
   const Param& p = s.manifest.params[param];
-  if (accelerator == nullptr || !accelerator->loaded() || p.count == 0) return {};
+  if (accelerator == nullptr || !accelerator->sees_memory() || p.count == 0) return {};
   const auto* const first = static_cast<const std::byte*>(gradient);
   for (const std::byte* at : {first, first + span_of(p) - 1}) {
     PointerInfo info;

@@ -83,6 +83,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   WEFT_TRY(note(check_destinations(given.gradients)));
   WEFT_TRY(note(end_owed_gather()));
   WEFT_TRY(note(await_readers()));
+  notice_devices();
   reduced_ = false;
   destinations_ = given.gradients;
   if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {

@@ -131,6 +131,7 @@ class Reducer {
   static Status no_dense_gradient(const ReducerState& state, uint64_t param);
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
   // Of gradients in device memory, and of streams that wait (ready_devices.cpp).
+  void notice_devices();
   Status check_gradient_memory(uint64_t param, const void* gradient) const;
   Status check_gradient_stream(uint64_t param, const weft_stream* stream) const;
   Status find_gradient(uint64_t param, void** gradient) const;

@@ -70,9 +70,9 @@ struct ReducerState {
   std::unique_ptr<PeerBuckets> peers;    // null unless it lends
   std::unique_ptr<HookViews> views;      // step, divisor: written by Step
   Schedule schedule;
-  bool beside_devices = false;             // host gradients might be said to be where those of devices are
-  DeviceReach reach;                       // of gradients on devices
-  std::shared_ptr<DeviceBuckets> devices;  // null if no gradient is on one
+  std::atomic<bool> beside_devices{false};        // what is said to be in host memory might be on a device
+  DeviceReach reach;                              // of gradients on devices
+  std::shared_ptr<DeviceBuckets> devices;         // null if no gradient is on one
   std::shared_ptr<DeviceViews> views_on_devices;  // stay, like the buckets; null but in view mode
   std::shared_ptr<ResidentBuckets> residents;     // null if no bucket travels from device to device
   std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
@@ -132,7 +132,6 @@ struct ReducerState {
     next->sparse = sparse;
     next->gradients = gradients;
     next->reach = reach;
-    next->beside_devices = beside_devices;
     next->views_on_devices = views_on_devices;
     next->residents = residents;  // whose memory may serve again
     return next;

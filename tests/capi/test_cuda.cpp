@@ -1,5 +1,6 @@
 // CUDA buffers through the C ABI, over the backends that threads of one process can use, on the fake CUDA.
 #include <atomic>
+#include <cstring>
 #include <string>
 
 #include "capi/cuda.h"
@@ -213,6 +214,39 @@ TEST_CASE("every collective takes CUDA buffers") {
     CHECK(error == "");
     notes.check();
   }
+}
+
+TEST_CASE("device memory without a stream is noticed by a context that has used no device") {
+  const FakeCuda fake(2);
+  Notes notes;
+  DeviceBuffer<float> device(20'000);
+  void* managed = nullptr;
+  cudaMallocManaged(&managed, 400, cudaMemAttachGlobal);
+  std::memset(managed, 0, 400);
+  const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    std::vector<float> host(20'000);
+    const auto reduce = [&](void* src, void* dst, size_t count) {
+      return weft_all_reduce(r.comm, src, dst, count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+    };
+    notes.expect(reduce(host.data(), host.data(), 1) == WEFT_OK, "host memory");
+    for (const size_t count : {size_t{1}, size_t{20'000}}) {
+      notes.expect(reduce(device.get(), host.data(), count) == WEFT_ERR_ARG, "from a device: taken");
+      notes.expect(error_of(r.comm).find("src is memory of CUDA device 0, but no stream is given") !=
+                       std::string::npos,
+                   error_of(r.comm));
+      notes.expect(reduce(host.data(), device.get(), count) == WEFT_ERR_ARG, "to a device: taken");
+      notes.expect(error_of(r.comm).find("dst is memory of CUDA device 0") != std::string::npos,
+                   error_of(r.comm));
+    }
+    notes.expect(reduce(managed, managed, 100) == WEFT_OK, "managed memory");
+    notes.expect(reduce(host.data(), host.data(), 20'000) == WEFT_OK, "host memory again");
+  });
+  CHECK(error == "");
+  notes.check();
+  CHECK(cudaFree(managed) == cudaSuccess);
+#ifndef WEFT_TEST_REAL_CUDA
+  CHECK_FALSE(fake_cuda_has_context(1));
+#endif
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs two devices

@@ -252,6 +252,36 @@ TEST_CASE("what is not where it is said to be is refused, by the parameter's nam
   notes.check();
 }
 
+TEST_CASE("a gradient on a device is noticed by a reducer of the host alone") {
+  const FakeCuda fake;
+  Notes notes;
+  DeviceBuffer<float> device(64);
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const int64_t shape = 64;
+    std::vector<float> host(64);
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "w";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    weft_reducer* reducer = nullptr;
+    notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
+    notes.expect(weft_reducer_ready(reducer, 0, device.get(), nullptr) == WEFT_ERR_ARG, "taken");
+    notes.expect(has(Twins::error(reducer), "'w'") &&
+                     has(Twins::error(reducer),
+                         "is memory of CUDA device 0, but weft_param says that it is in host memory"),
+                 Twins::error(reducer));
+    notes.expect(weft_reducer_ready(reducer, 0, host.data(), nullptr) == WEFT_OK, "host");
+    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    weft_reducer_destroy(&reducer);
+  }));
+  notes.check();
+}
+
 TEST_CASE("what reducers of devices cannot do is refused when they are created") {
   const FakeCuda fake(2);
   Notes notes;

@@ -129,6 +129,39 @@ TEST_CASE("sends and receives of a group may come in any order, and blocking cal
   });
 }
 
+TEST_CASE("a group is its thread's alone: calls of another one are refused, and change nothing") {
+  Findings f;
+  std::string texts[3];
+  const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    float mine = 1, theirs = 2;
+    const auto reduce = [&](float* value) {
+      return weft_all_reduce(r.comm, value, value, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+    };
+    const auto why = [&] {
+      weft_error told = WEFT_ERROR_INIT;
+      weft_comm_error(r.comm, &told);
+      return std::string(told.text);
+    };
+    f.expect(weft_group_begin(r.comm) == WEFT_OK);
+    f.expect(reduce(&mine) == WEFT_OK);
+    std::thread([&] {
+      f.expect(reduce(&theirs) == WEFT_ERR_STATE);
+      texts[0] = why();
+      f.expect(weft_group_begin(r.comm) == WEFT_ERR_STATE);
+      texts[1] = why();
+      f.expect(weft_group_end(r.comm, nullptr) == WEFT_ERR_STATE);
+      texts[2] = why();
+    }).join();
+    f.expect(weft_group_end(r.comm, nullptr) == WEFT_OK);
+    std::thread([&] { f.expect(reduce(&theirs) == WEFT_OK); }).join();
+  });
+  CHECK(error == "");
+  CHECK(f.wrong == 0);
+  CHECK(texts[0] == "another thread has opened a group on the communicator");
+  CHECK(texts[1] == "a group is open on the communicator: weft_group_end comes first");
+  CHECK(texts[2] == "another thread has opened the group");
+}
+
 TEST_CASE("a group that is never ended completes when its communicator is destroyed") {
   on_ranks(1, [](Rank& r, Findings& f) {
     int32_t value = 1;

@@ -1,7 +1,10 @@
 // What Weft and its tests rely on of the CUDA runtime: asked of the fake here, and as tests/gpu of a real one
 // (WEFT_TEST_REAL_CUDA). Where they differ, the fake is wrong.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -179,6 +182,57 @@ TEST_CASE("memory says where it lies") {
   CHECK(type(pinned) == cudaMemoryTypeHost);
   CHECK(type(managed) == cudaMemoryTypeManaged);
   CHECK(type(&plain) == cudaMemoryTypeUnregistered);
+  CHECK(cudaFree(device) == cudaSuccess);
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+  CHECK(cudaFree(managed) == cudaSuccess);
+}
+
+// Whether memory may lie on a device Weft asks the driver, which the runtime has loaded as libcuda.so.1.
+TEST_CASE("the driver says where memory lies, also on a thread without a context") {
+  const Runtime runtime;
+  void *device = nullptr, *pinned = nullptr, *managed = nullptr, *freed = nullptr;
+  int plain = 0;
+  REQUIRE(cudaMalloc(&device, 100) == cudaSuccess);
+  REQUIRE(cudaHostAlloc(&pinned, 100, cudaHostAllocPortable) == cudaSuccess);
+  REQUIRE(cudaMallocManaged(&managed, 100, cudaMemAttachGlobal) == cudaSuccess);
+  REQUIRE(cudaMalloc(&freed, size_t{64} << 20) == cudaSuccess);
+  REQUIRE(cudaFree(freed) == cudaSuccess);
+  void* driver = RTLD_DEFAULT;  // the fake is both
+#ifdef WEFT_TEST_REAL_CUDA
+  driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  REQUIRE(driver != nullptr);
+#endif
+  const auto ask =
+      reinterpret_cast<decltype(&::cuPointerGetAttributes)>(dlsym(driver, "cuPointerGetAttributes"));
+  REQUIRE(ask != nullptr);
+  struct Told {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    unsigned int type = 9, managed = 9;
+    int device = 9;
+  };
+  const auto look = [&](const void* at) {
+    Told told;
+    std::array<CUpointer_attribute, 3> wanted = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                 CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    std::array<void*, 3> values = {&told.type, &told.managed, &told.device};
+    std::thread([&] {
+      told.result = ask(static_cast<unsigned int>(wanted.size()), wanted.data(), values.data(),
+                        reinterpret_cast<CUdeviceptr>(at));
+    }).join();
+    return told;
+  };
+  const Told on_device = look(static_cast<char*>(device) + 99);
+  CHECK(on_device.result == CUDA_SUCCESS);
+  CHECK(on_device.type == CU_MEMORYTYPE_DEVICE);
+  CHECK(on_device.managed == 0);
+  CHECK(on_device.device == 0);
+  CHECK(look(pinned).type == CU_MEMORYTYPE_HOST);
+  CHECK(look(managed).managed == 1);
+  for (const void* at : {static_cast<const void*>(&plain), static_cast<const void*>(freed)}) {
+    const Told told = look(at);
+    CHECK((told.result != CUDA_SUCCESS || (told.type == 0 && told.managed == 0)));
+  }
   CHECK(cudaFree(device) == cudaSuccess);
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
   CHECK(cudaFree(managed) == cudaSuccess);

@@ -167,6 +167,29 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
+// Those that Weft asks for, whatever the thread's context.
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* wanted, void** values,
+                                CUdeviceptr pointer) {
+  cudaPointerAttributes attributes;
+  (void)cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(pointer));
+  const bool known = attributes.type != cudaMemoryTypeUnregistered;
+  for (unsigned int i = 0; i < count; i++) {
+    if (wanted[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+      *static_cast<unsigned int*>(values[i]) = !known                                  ? 0
+                                               : attributes.type == cudaMemoryTypeHost ? CU_MEMORYTYPE_HOST
+                                                                                       : CU_MEMORYTYPE_DEVICE;
+    } else if (wanted[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+      *static_cast<unsigned int*>(values[i]) = attributes.type == cudaMemoryTypeManaged ? 1 : 0;
+    } else if (wanted[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+      *static_cast<int*>(values[i]) = known ? attributes.device : -2;
+    } else {
+      problem("cuPointerGetAttributes of what the fake does not know");
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t size, cudaMemcpyKind kind,
                             cudaStream_t handle) {
   State& s = state();
