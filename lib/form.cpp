@@ -239,6 +239,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
     clock->set_crowded(true);
   args.measurements = &registry.measurements();
+  args.libraries = registry.libraries();
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/config.h"
 #include "base/dl.h"
@@ -135,7 +136,8 @@ std::shared_ptr<Accelerator> Registry::load_accelerator(const std::string& modul
   return nullptr;
 }
 
-Registry::Registry(const std::string& module_path) : measurements_(measurements_of_process()) {
+Registry::Registry(const std::string& module_path, Libraries libraries)
+    : libraries_(std::move(libraries)), measurements_(measurements_of_process()) {
   for (const auto& make : kBackends) {
     BackendEntry entry;
     entry.backend = &make();
@@ -168,7 +170,7 @@ Status Registry::add(const weft_transport& table) {
   backend.name = own_.back().name;
   backend.summary = table.summary != nullptr ? table.summary : table.name;
   backend.preference = -1;
-  backend.probe = [](std::string* detail) {
+  backend.find = [](const Libraries&, std::string* detail) {
     *detail = "the program's own transport";
     return Status();
   };
@@ -227,15 +229,17 @@ Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
   if (entry.backend == nullptr) return entry.status;
   if (entry.backend->local != nullptr) {
     std::string across;
-    WEFT_TRY(entry.backend->local->probe(detail).with_prefix(cat(entry.backend->local->name, ": ")));
+    WEFT_TRY(
+        entry.backend->local->probe(detail, libraries_).with_prefix(cat(entry.backend->local->name, ": ")));
     if (const Backend* const under = entry.backend->under; under != nullptr) {
-      WEFT_TRY(under->probe(&across).with_prefix(cat(under->name, ": ")));
+      WEFT_TRY(under->probe(&across, libraries_).with_prefix(cat(under->name, ": ")));
     }
-    WEFT_TRY(entry.backend->across->probe(&across).with_prefix(cat(entry.backend->across->name, ": ")));
+    WEFT_TRY(entry.backend->across->probe(&across, libraries_)
+                 .with_prefix(cat(entry.backend->across->name, ": ")));
     *detail = cat(*detail, "; between hosts ", across);
     return {};
   }
-  return entry.backend->probe(detail);
+  return entry.backend->probe(detail, libraries_);
 }
 
 std::string Registry::names() const {

@@ -28,7 +28,7 @@ class Registry {
  public:
   // module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every module once;
   // modules are never unloaded.
-  explicit Registry(const std::string& module_path);
+  explicit Registry(const std::string& module_path, Libraries libraries = {});
 
   // What buffers of WEFT_DEVICE_CUDA take; null where there is no module, because of the status. library: see
   // AcceleratorModule.
@@ -43,6 +43,7 @@ class Registry {
   Status probe(const BackendEntry& entry, std::string* detail) const;
   std::string names() const;  // "loopback, shm": for error texts
   Measurements& measurements() const { return *measurements_; }
+  const Libraries& libraries() const { return libraries_; }
 
   static const HookFactory* find_hook(const std::string& name);
   // A built-in hook; around args.inner if it wraps, by default around allreduce. kArg naming what is wrong.
@@ -55,6 +56,7 @@ class Registry {
  private:
   void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
 
+  const Libraries libraries_;
   const std::unique_ptr<Measurements> measurements_;
   std::deque<BackendEntry> backends_;
   std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at

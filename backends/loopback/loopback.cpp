@@ -61,7 +61,7 @@ Status share_fabric(const BackendArgs& args, Handle* fabric) {
   return status;
 }
 
-Status probe(std::string* detail) {
+Status probe(const Libraries&, std::string* detail) {
   *detail = "mailboxes between threads of this process";
   return {};
 }
@@ -77,7 +77,7 @@ constexpr Backend kBackend = {
     .name = "loopback",
     .summary = "ranks as threads of one process, for tests",
     .preference = -1,
-    .probe = probe,
+    .find = probe,
     .make_transport = make_transport,
     .make_collectives = nullptr,
     .reachable = nullptr,

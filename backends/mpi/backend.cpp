@@ -8,7 +8,7 @@
 namespace weft::mpi {
 namespace {
 
-Status probe(std::string* detail) {
+Status probe(const Libraries&, std::string* detail) {
   WEFT_TRY(usable());
   *detail = version();
   return {};
@@ -26,7 +26,7 @@ const Backend& backend() noexcept {
       .name = "mpi",
       .summary = "messages over the program's MPI library",
       .preference = 40,
-      .probe = probe,
+      .find = probe,
       .make_transport = connect,
       .make_collectives = nullptr,
       .reachable = nullptr,
@@ -41,7 +41,7 @@ const Backend& native_backend() noexcept {
       .name = "mpi.native",
       .summary = "the MPI library's own collectives, where it has them for what is called",
       .preference = -1,
-      .probe = probe,
+      .find = probe,
       .make_transport = connect,
       .make_collectives = nullptr,
       .reachable = nullptr,

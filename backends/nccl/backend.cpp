@@ -14,15 +14,16 @@
 namespace weft::nccl {
 namespace {
 
-Status load_library(std::shared_ptr<const Library>* library) {
+Status load_library(const Libraries& libraries, std::shared_ptr<const Library>* library) {
+  if (!libraries.nccl.empty()) return load(libraries.nccl, library);
   Environment environment;
   process_settings(&environment);
   return load(environment.nccl_library, library);
 }
 
-Status probe(std::string* detail) {
+Status probe(const Libraries& libraries, std::string* detail) {
   std::shared_ptr<const Library> library;
-  WEFT_TRY(load_library(&library));
+  WEFT_TRY(load_library(libraries, &library));
   *detail = cat("NCCL ", version_text(library->version), " (", library->file, ")");
   return {};
 }
@@ -100,7 +101,7 @@ class NcclCollectives final : public Collectives {
 
 Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {
   std::shared_ptr<const Library> library;
-  WEFT_TRY(agree_on(args.exchange, load_library(&library), args.deadline));
+  WEFT_TRY(agree_on(args.exchange, load_library(args.libraries, &library), args.deadline));
   std::shared_ptr<Communicator> communicator;
   WEFT_TRY(Communicator::make(args, std::move(library), &communicator));
   *collectives =
@@ -113,7 +114,7 @@ const Backend& backend() noexcept {
       .name = "nccl",
       .summary = "collectives of NCCL between CUDA devices, over another backend for host memory",
       .preference = -1,
-      .probe = probe,
+      .find = probe,
       .make_transport = nullptr,
       .make_collectives = make_collectives,
       .reachable = nullptr,

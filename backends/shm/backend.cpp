@@ -67,7 +67,7 @@ class ShmCollectives final : public Collectives {
   const std::shared_ptr<Group> group_;  // shared with lanes: either may end first
 };
 
-Status probe(std::string* detail) {
+Status probe(const Libraries&, std::string* detail) {
   const Fd fd(::memfd_create("weft-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) {
     return Status::error(Code::kUnavailable, cat("because memfd_create failed: ", std::strerror(errno)));

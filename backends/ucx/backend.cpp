@@ -9,7 +9,7 @@
 namespace weft::ucx {
 namespace {
 
-Status probe(std::string* detail) {
+Status probe(const Libraries&, std::string* detail) {
   Log silent;
   const Speaking speaking(silent);
   ContextPtr context;
@@ -32,7 +32,7 @@ const Backend& backend() noexcept {
       .name = "ucx",
       .summary = "messages over UCX, between hosts and inside one",
       .preference = 50,
-      .probe = probe,
+      .find = probe,
       .make_transport = connect,
       .make_collectives = nullptr,
       .reachable = nullptr,

@@ -11,7 +11,7 @@
 namespace weft::capi {
 namespace {
 
-Status context_options(const weft_context_options* given, ContextOptions* options) {
+Status context_options(const weft_context_options* given, ContextOptions* options, Libraries* libraries) {
   weft_context_options read;
   WEFT_TRY(read_struct(given, "weft_context_options", &read));
   if (read.version != 0 && read.version / 10000 != WEFT_VERSION_MAJOR) {
@@ -53,6 +53,7 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   const std::string runtime = read.cuda_runtime != nullptr ? read.cuda_runtime : environment.cuda_runtime;
   options->accelerator =
       Registry::load_accelerator(options->module_path, runtime, &options->accelerator_status);
+  if (read.nccl_library != nullptr) libraries->nccl = read.nccl_library;
   return {};
 }
 
@@ -78,9 +79,10 @@ weft_status weft_context_create(const weft_context_options* options, weft_contex
     *context = nullptr;
     (void)Status::out_of_memory().ok();  // makes it now, so that it needs no memory later
     ContextOptions made;
-    WEFT_TRY(context_options(options, &made));
+    Libraries libraries;
+    WEFT_TRY(context_options(options, &made, &libraries));
     auto handle = std::make_unique<weft_context>();
-    handle->registry = std::make_shared<Registry>(made.module_path);
+    handle->registry = std::make_shared<Registry>(made.module_path, std::move(libraries));
     WEFT_TRY(Context::create(std::move(made), &handle->rep));
     handle->recorder = std::make_shared<TraceRecorder>(handle->rep->clock());
     handle->rep->keep(handle->recorder);

@@ -23,6 +23,11 @@
 
 namespace weft {
 
+// Files of libraries that the program names; empty: as the environment says.
+struct Libraries {
+  std::string nccl;
+};
+
 // Borrowed for the call that makes the backend's object, except clock, log and host, which outlive it.
 struct BackendArgs {
   Exchange& exchange;
@@ -39,6 +44,7 @@ struct BackendArgs {
   std::shared_ptr<Arena> arena;
   std::vector<int> names;      // ranks of the communicator, by rank of exchange; empty: the same
   const void* self = nullptr;  // Backend::self
+  Libraries libraries;
   // For backends on devices: the accelerator, which works, and what carries host memory, over which it lies.
   std::shared_ptr<Accelerator> accelerator;
   std::unique_ptr<Collectives>* host_collectives = nullptr;
@@ -58,7 +64,8 @@ struct Backend {
   int preference;  // the highest that all ranks can use is chosen when the user names none; below 0: never
                    // chosen
   // Ok, or kUnavailable with "because ..."; *detail says what it will use. Cheap, no communication.
-  Status (*probe)(std::string* detail);
+  Status (*find)(const Libraries& libraries, std::string* detail);
+  Status probe(std::string* detail, const Libraries& libraries = {}) const { return find(libraries, detail); }
   // Exactly one of these two is set, unless it is composed of others (below). Collective over args.exchange;
   // every rank fails or none, except for deaths.
   Status (*make_transport)(const BackendArgs& args, std::unique_ptr<Transport>* transport);
@@ -93,7 +100,7 @@ struct BackendModule {
   const Backend* backend;
   const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
 };
-inline constexpr uint32_t kBackendModuleAbi = 10;
+inline constexpr uint32_t kBackendModuleAbi = 11;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

@@ -49,7 +49,8 @@ class ContextOptions(Sized):
                 ("thread_start", thread_start_fn), ("thread_start_user_data", c_void_p),
                 ("host_alloc", alloc_fn), ("host_free", free_fn), ("host_alloc_user_data", c_void_p),
                 ("device_alloc", alloc_fn), ("device_free", free_fn), ("device_alloc_user_data", c_void_p),
-                ("module_path", c_char_p), ("flight_path", c_char_p), ("cuda_runtime", c_char_p)]
+                ("module_path", c_char_p), ("flight_path", c_char_p), ("cuda_runtime", c_char_p),
+                ("nccl_library", c_char_p)]
 
 
 class BackendInfo(Sized):

@@ -42,6 +42,7 @@ int main(void) {
   FIELD(weft_context_options, module_path);
   FIELD(weft_context_options, flight_path);
   FIELD(weft_context_options, cuda_runtime);
+  FIELD(weft_context_options, nccl_library);
   STRUCT(weft_backend_info);
   FIELD(weft_backend_info, struct_size);
   FIELD(weft_backend_info, name);

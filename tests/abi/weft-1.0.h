@@ -247,10 +247,12 @@ typedef struct weft_context_options {
                                else nothing is written */
   const char* cuda_runtime; /* the CUDA runtime's file, for WEFT_DEVICE_CUDA; default: WEFT_CUDA_RUNTIME, else
                                the libcudart.so that the process has loaded, else an installed one */
+  const char* nccl_library; /* NCCL's file, for the backend nccl, unless the process has loaded libnccl.so.2
+                               already; default: WEFT_NCCL_LIBRARY, else the installed one */
 } weft_context_options;
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
-  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
@@ -1056,9 +1058,9 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
  * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
  * WEFT_ERR_UNSUPPORTED for a stream that is being captured (but see WEFT_BEGIN_CAPTURE) or is a thread's own
- * default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it). What lies at
- * gradient nobody can check: weft_reducer_ready_tensor does. Threads: any thread, different parameters
- * concurrently. Since 1.0 */
+ * default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it), in a
+ * captured step for a stream that is not being captured. What lies at gradient nobody can check:
+ * weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
@@ -1401,7 +1403,8 @@ typedef struct weft_reducer_stats {
   int32_t straggler;
   uint32_t reserved;
   /* Of steps with WEFT_BEGIN_CAPTURE. A launch writes its number when it begins and ends on the device: one
-   * that has not ended within the reducer's timeout fails the communicator. */
+   * that has not ended within the reducer's timeout fails the communicator. All three count from 0 again
+   * after weft_reducer_rebind. */
   uint64_t captures; /* steps that were captured */
   uint64_t launches; /* of their graphs, that have begun */
   uint64_t replays;  /* of these, that have come to their end; while the communicator works, with results */

@@ -12,10 +12,12 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// What weft_backend_query says of nccl.
-weft_backend_info describe() {
+// What weft_backend_query says of nccl, in this file if it is named.
+weft_backend_info describe(const char* file = nullptr) {
+  weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
+  options.nccl_library = file;
   weft_context* context = nullptr;
-  REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+  REQUIRE(weft_context_create(&options, &context, nullptr) == WEFT_OK);
   uint64_t count = 0;
   REQUIRE(weft_backend_count(context, &count) == WEFT_OK);
   weft_backend_info found{};
@@ -327,5 +329,13 @@ TEST_CASE("an NCCL that cannot be used says why") {
   INFO(info.reason);
   CHECK(info.available == 0);
   CHECK(contains(info.reason, "/nowhere/libnccl.so.2"));
+  info = describe(file.c_str());
+  INFO(info.reason);
+  CHECK(info.available == 1);
+  CHECK(contains(info.reason, file));
   setenv("WEFT_NCCL_LIBRARY", file.c_str(), 1);
+  info = describe("/elsewhere/libnccl.so.2");
+  INFO(info.reason);
+  CHECK(info.available == 0);
+  CHECK(contains(info.reason, "/elsewhere/libnccl.so.2"));
 }

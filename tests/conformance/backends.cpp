@@ -36,7 +36,7 @@ const Backend& module_backend(const char* name, Backend* missing) {
   const BackendEntry* const entry = registry().find(name);
   if (entry != nullptr && entry->backend != nullptr) return *entry->backend;
   missing->name = name;
-  missing->probe = [](std::string*) {
+  missing->find = [](const Libraries&, std::string*) {
     return Status::error(Code::kUnavailable, "its module is not part of this build");
   };
   return *missing;

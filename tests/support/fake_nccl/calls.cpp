@@ -108,6 +108,12 @@ bool right_stream(const ncclComm& comm, cudaStream_t handle, const char* call) {
   return false;
 }
 
+// A communicator that does not block is of no use any more.
+ncclResult_t refuse(ncclComm& comm) {
+  if (!comm.blocking) comm.state = ncclInvalidArgument;
+  return ncclInvalidArgument;
+}
+
 // Sizes in blocks of count elements.
 ncclResult_t post(const char* call, Task task, ncclComm_t handle, int in, int out) {
   const std::lock_guard lock(state().mutex);
@@ -116,19 +122,19 @@ ncclResult_t post(const char* call, Task task, ncclComm_t handle, int in, int ou
   if (comm == nullptr) return ncclInvalidArgument;
   if (comm->state != ncclSuccess && comm->state != ncclInProgress) return comm->state;
   const size_t size = task.count * size_of(task.type);
-  if (size_of(task.type) == 0 || task.peer < 0 || task.peer >= comm->size) return ncclInvalidArgument;
+  if (size_of(task.type) == 0 || task.peer < 0 || task.peer >= comm->size) return refuse(*comm);
   const auto blocks = [&](int of) {
     return of < 0 ? static_cast<size_t>(comm->size) : static_cast<size_t>(of);
   };
   if (!right_stream(*comm, task.stream, call) || !reaches(task.src, blocks(in) * size, call) ||
       !reaches(task.dst, blocks(out) * size, call)) {
-    return ncclInvalidArgument;
+    return refuse(*comm);
   }
   if (task.op >= ncclNumOps) {
     const auto made = comm->operations.find(task.op);
     if (made == comm->operations.end()) {
       problem(std::string(call) + " with an operation that does not exist");
-      return ncclInvalidArgument;
+      return refuse(*comm);
     }
     task.factor = made->second;
   }
