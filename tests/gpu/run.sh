@@ -1,15 +1,30 @@
 #!/bin/sh
-# Everything that wants a GPU, in one go: run.sh BUILD. Prints what machine this is, the tests' results (with
-# compute-sanitizer where it is installed), and what the kernels reach: the text for docs/gpu-results.md. Where
-# there is no GPU it says so and ends with 77.
+# Everything that wants a GPU, in one go: run.sh BUILD. Prints what machine this is, the tests' results (some of them
+# under compute-sanitizer too, where it is installed), what was skipped and why, how the training example does, and
+# what the kernels reach: the text for docs/gpu-results.md. Where there is no GPU it says so and ends with 77.
 build=${1:-build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
-targets="tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/gpu/gpu_buffers tests/gpu/gpu_reducer tests/gpu/gpu_hooks tests/gpu/gpu_bench"
-graph=$(ninja -C "$build" -t targets all 2>/dev/null | sed -n 's|^\(tests/gpu/gpu_graph\): .*|\1 libweft-nccl.so|p')
-ninja -C "$build" -j "${JOBS:-2}" libweft-cuda.so $targets $graph >"$build/gpu-build.txt" 2>&1 || {
+limit=${LIMIT:-600} # seconds that a program may take
+wanted="tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/gpu/gpu_buffers tests/gpu/gpu_reducer tests/gpu/gpu_hooks tests/gpu/gpu_bench
+  tests/gpu/gpu_nccl tests/gpu/gpu_graph libweft-cuda.so libweft-nccl.so examples/train_cuda tools/weft"
+there=$(ninja -C "$build" -t targets all 2>/dev/null)
+targets=
+for target in $wanted; do
+  if printf '%s\n' "$there" | grep -q "^$target: "; then
+    targets="$targets $target"
+  else
+    echo "SKIPPED: $target: this build has none (meson says why at the end of its configuration)"
+  fi
+done
+# shellcheck disable=SC2086 # they are words
+ninja -C "$build" -j "${JOBS:-2}" $targets >"$build/gpu-build.txt" 2>&1 || {
   tail -n 30 "$build/gpu-build.txt"
   exit 1
 }
+built() {
+  case " $targets " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+}
+built tests/gpu/gpu_bench || exit 77
 "$build/tests/gpu/gpu_bench" --devices || exit $?
 
 echo "date: $(date -u +%Y-%m-%d)"
@@ -17,18 +32,95 @@ echo "commit: $(git -C "$root" describe --always --dirty 2>/dev/null)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
 nvcc --version | tail -n 2 | head -n 1
 failed=0
-for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_hooks ${graph:+gpu_graph}; do
-  "$build/tests/gpu/$program" || failed=1
-done
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    echo "compute-sanitizer --tool $tool gpu_kernels"
-    compute-sanitizer --tool $tool --error-exitcode 9 "$build/tests/gpu/gpu_kernels" \
-      >"$build/gpu-$tool.txt" 2>&1 || failed=1
-    tail -n 3 "$build/gpu-$tool.txt"
+report=$build/gpu-report.txt
+
+# A program of tests, its skipped cases by name, and all that it printed where it failed.
+cases() {
+  program=$1
+  shift
+  built "tests/gpu/$program" || return 0
+  rm -f "$report"
+  WEFT_TEST_REPORT=$report timeout -k 10 "$limit" "$build/tests/gpu/$program" "$@" >"$build/$program.txt" 2>&1
+  ended=$?
+  if [ "$ended" -eq 0 ]; then tail -n 2 "$build/$program.txt"; else cat "$build/$program.txt"; fi
+  [ "$ended" -eq 0 ] || failed=1
+  [ "$ended" -eq 124 ] && echo "$program: no end within $limit s"
+  grep -s '^skip' "$report" | while IFS="$(printf '\t')" read -r _ name why; do
+    echo "SKIPPED: $program: $name: $why"
   done
-else
-  echo "compute-sanitizer is not installed"
+}
+for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_nccl gpu_graph; do
+  echo "== $program"
+  cases $program
+done
+echo "== gpu_hooks"
+cases gpu_hooks '~[host]'
+echo "== gpu_nccl, told to take two ranks on one device"
+shared=
+if built tests/gpu/gpu_nccl; then
+  export NCCL_MULTI_RANK_GPU_ENABLE=1
+  cases gpu_nccl
+  unset NCCL_MULTI_RANK_GPU_ENABLE
+  grep -h "two ranks on one device" "$build/gpu_nccl.txt" | grep -v "unless"
+  grep -q "takes two ranks on one device" "$build/gpu_nccl.txt" && shared=1
 fi
+
+# The training example: its last lines say whether the ranks' weights are equal. train RANKS BACKEND
+train() {
+  WEFT_BACKEND=$2 "$build/tools/weft" run -n "$1" --timeout "$limit" -- "$build/examples/train_cuda" \
+    >"$build/gpu-train.txt" 2>&1 || failed=1
+  tail -n $(($1 + 1)) "$build/gpu-train.txt"
+}
+if ! built examples/train_cuda || ! built tools/weft; then
+  echo "SKIPPED: train_cuda: this build has no $(built tools/weft && echo examples/train_cuda || echo tools/weft)"
+elif [ ! -d /usr/share/datasets/fashion-mnist ]; then
+  echo "SKIPPED: train_cuda: there is no /usr/share/datasets/fashion-mnist (dataset-fashion-mnist)"
+else
+  for ranks in 1 2; do
+    echo "== train_cuda, $ranks ranks over shm"
+    train "$ranks" shm
+  done
+  echo "== train_cuda over nccl"
+  if ! built libweft-nccl.so; then
+    echo "SKIPPED: this build has no libweft-nccl.so"
+  else
+    train 1 nccl
+    if [ "$(nvidia-smi --list-gpus 2>/dev/null | wc -l)" -ge 2 ]; then
+      train 2 nccl
+    elif [ -n "$shared" ]; then
+      export NCCL_MULTI_RANK_GPU_ENABLE=1
+      train 2 nccl
+      unset NCCL_MULTI_RANK_GPU_ENABLE
+    else
+      echo "SKIPPED: 2 ranks over nccl: there is one GPU, and NCCL takes one rank on it"
+    fi
+  fi
+fi
+
+# sanitized TOOL PROGRAM ARGUMENTS: what takes longer than the limit has passed without it.
+sanitized() {
+  tool=$1
+  program=$2
+  shift 2
+  built "tests/gpu/$program" || return 0
+  echo "== compute-sanitizer --tool $tool $program"
+  timeout -k 10 "$limit" compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/gpu/$program" "$@" \
+    >"$build/gpu-$tool-$program.txt" 2>&1
+  case $? in
+    0) ;;
+    124) echo "SKIPPED: the rest of $program under $tool: no end within $limit s" ;;
+    *) failed=1 ;;
+  esac
+  tail -n 3 "$build/gpu-$tool-$program.txt"
+}
+if command -v compute-sanitizer >/dev/null; then
+  sanitized memcheck gpu_kernels
+  sanitized racecheck gpu_kernels
+  sanitized memcheck gpu_hooks '~[host]'
+  sanitized memcheck gpu_reducer
+else
+  echo "SKIPPED: compute-sanitizer is not installed"
+fi
+echo "== gpu_bench"
 "$build/tests/gpu/gpu_bench" "$root/bench/manifests/resnet50.json" "$root/bench/manifests/gpt2.json" || failed=1
 exit $failed
