@@ -96,8 +96,9 @@ Claims GroupLane::claims() {
   if (op_.input_bytes() >= group_->thresholds().pull) claims.flags |= kPulled;
   claims.src_address = reinterpret_cast<uint64_t>(op_.input());
   claims.dst_address = reinterpret_cast<uint64_t>(op_.args.dst);
-  if (!mapped && fits_half()) {
-    if (Status status = fill_half(); !status.ok()) finish(std::move(status));
+  if (!mapped && (fits_half() || goes_two_shot())) {
+    Status status = fits_half() ? fill_half() : paths_.two_shot->in(op_, 0);
+    if (!status.ok()) finish(std::move(status));
     claims.flags |= kStaged;
   }
   return claims;
@@ -196,8 +197,9 @@ void GroupLane::dispatch() {
     if (Status status = fill_half(); !status.ok()) return finish(std::move(status));
     return publish(kProduced, 1);
   }
+  if (goes_two_shot()) return begin(*paths_.two_shot);
   if (flags & kPulled) return begin(all_reduce ? *paths_.owner_pulled : *paths_.pulled);
-  begin(all_reduce ? *paths_.two_shot : *paths_.staged);
+  begin(*paths_.staged);
 }
 
 void GroupLane::finish(Status status) {
@@ -228,6 +230,10 @@ void GroupLane::take_inline() {
 bool GroupLane::fits_half() const {
   const bool folds_all = op_.args.coll == Coll::kAllReduce || op_.args.coll == Coll::kReduce;
   return op_.input_bytes() <= (folds_all ? group_->thresholds().one_shot : kHalfBytes / 2);
+}
+
+bool GroupLane::goes_two_shot() const {
+  return op_.args.coll == Coll::kAllReduce && !fits_half() && op_.bytes < group_->thresholds().pull;
 }
 
 Status GroupLane::fill_half() {

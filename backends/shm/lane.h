@@ -44,12 +44,15 @@ class GroupLane final : public CollectiveLane {
   bool fits_half() const;
   Status fill_half();
   bool take_halves();
+  bool goes_two_shot() const;  // unless all buffers are in arenas
 
   bool is_behind(int rank) const;
   uint64_t rounds_done(LaneBlock& of) const;
 
   void begin(Path& path);
+  void skip_early_rounds();
   bool advance_rounds(uint64_t* work);
+  bool has_room();
   bool enter_peers();
   void leave_peers();
   bool all_reached(Step step, uint64_t round);

@@ -1,6 +1,7 @@
 // Ways to move the data of a long operation, in rounds of up to three stages that the lane runs as soon as
 // what they read is there, so that round k comes in while k-1 is reduced and k-2 goes out:
-//   in   this rank's input into its staging           waits until all have consumed round k - kDepth
+//   in   this rank's input into its staging           waits until all have consumed round k - kDepth, or this
+//                                                     rank alone, if results come back into the staging
 //   mid  reduce what this rank owns                   waits until all have produced round k
 //   out  this rank's result out of what peers offer   waits until all have reduced (or produced) round k
 // Which path is taken follows from what all ranks posted, so all take the same. Drive lock.
@@ -20,6 +21,9 @@ struct Rounds {
   bool out = false;
   uint64_t bytes = 0;     // about what one stage of a round touches
   bool intrudes = false;  // mid writes into peers' memory
+  // mid leaves its results in the peers' staging where their inputs were: once all have reduced a round, its
+  // chunk is used by its own rank alone.
+  bool returns = false;
 };
 
 // Borrowed by the paths of a lane; claims are the peers', copied once and checked by each path's begin.

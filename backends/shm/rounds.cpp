@@ -16,6 +16,7 @@ void GroupLane::begin(Path& path) {
   state_ = State::kRounds;
   const uint64_t all = rounds_.count;
   in_ = rounds_.in && op_.gives ? 0 : all;
+  if (rounds_.returns) skip_early_rounds();
   mid_ = rounds_.mid ? 0 : all;
   out_ = rounds_.out && op_.take != Operation::Take::kNothing ? 0 : all;
   published_ = 0;
@@ -23,11 +24,21 @@ void GroupLane::begin(Path& path) {
   publish_consumed();
 }
 
+// Of the ranks whose round 0 came in before they arrived.
+void GroupLane::skip_early_rounds() {
+  for (int r = 0; r < op_.size; r++) {
+    const auto at = static_cast<size_t>(r);
+    if ((context_.claims[at].flags & kStaged) == 0) continue;
+    seen_[kProduced][at] = phase(op_.slot, 1);
+    if (r == op_.rank) publish(kProduced, in_ = 1);
+  }
+}
+
 bool GroupLane::advance_rounds(uint64_t* work) {
   const uint64_t all = rounds_.count;
   bool moved = false;
   Status status;
-  if (in_ < all && (in_ < kDepth || all_reached(kConsumed, in_ + 1 - kDepth))) {
+  if (in_ < all && has_room()) {
     status = path_->in(op_, in_);
     publish(kProduced, ++in_);
     *work += rounds_.bytes;
@@ -55,11 +66,17 @@ bool GroupLane::advance_rounds(uint64_t* work) {
   }
   if (moved) publish_consumed();
   // Nobody leaves while others still read its staging or its buffers.
-  if (in_ == all && mid_ == all && out_ == all && all_reached(kConsumed, all)) {
+  if (in_ == all && mid_ == all && out_ == all && (rounds_.returns || all_reached(kConsumed, all))) {
     finish({});
     return true;
   }
   return moved;
+}
+
+// Whether nobody uses the chunk of the next round any more.
+bool GroupLane::has_room() {
+  if (rounds_.returns) return in_ < out_ + kDepth;
+  return in_ < kDepth || all_reached(kConsumed, in_ + 1 - kDepth);
 }
 
 // False if a peer has given the operation up: its failure is on its way to here.

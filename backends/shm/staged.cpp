@@ -71,23 +71,27 @@ class StagedPath final : public Path {
   uint64_t part_ = 0;  // bytes of a block in a round
 };
 
-// all_reduce: a round is divided among the ranks; each folds its slice out of all rings into its own one,
-// where nobody's input was, and the others copy it from there.
+// all_reduce: a round is divided among the ranks; each folds its slice out of all rings and leaves the result
+// in each of them where the input was, from where every rank copies it out of its own ring. So two cores hand
+// every line to and fro, each writing it in turn: where a core writes lines that another one has only read
+// since, each of them costs a question to all caches, several times as much.
 class TwoShotPath final : public Path {
  public:
   using Path::Path;
   const char* name() const override { return "two-shot"; }
 
   Status begin(const Operation& op, Rounds* rounds) override {
-    *rounds = {divide_up(op.bytes, kChunkBytes), true, true, true, kChunkBytes};
+    *rounds = {divide_up(op.bytes, kChunkBytes), true, true, true, kChunkBytes, false, true};
     return ensure_staging();
   }
 
+  // Round 0 may come in before begin().
   Status in(const Operation& op, uint64_t round) override {
+    WEFT_TRY(ensure_staging());
     const Range range = part_of(op.bytes, kChunkBytes, round);
     const Range own = slice(op, range, op.rank);
     const std::byte* const from = op.args.src + range.offset;
-    std::byte* const to = chunk(op.rank, round);
+    std::byte* const to = place(op, op.rank, round);
     const uint64_t end = own.offset + own.bytes;
     std::memcpy(to, from, own.offset);
     std::memcpy(to + end, from + end, range.bytes - end);
@@ -99,28 +103,37 @@ class TwoShotPath final : public Path {
     const Range range = part_of(op.bytes, kChunkBytes, round);
     const Range own = slice(op, range, op.rank);
     if (own.bytes == 0) return {};
+    context_.outputs[0] = op.args.dst + range.offset + own.offset;
+    int outputs = 1;
     for (int r = 0; r < op.size; r++) {
-      context_.inputs[static_cast<size_t>(r)] =
-          (r == op.rank ? op.args.src + range.offset : chunk(r, round)) + own.offset;
+      const std::byte** const input = &context_.inputs[static_cast<size_t>(r)];
+      *input = op.args.src + range.offset + own.offset;
+      if (r == op.rank) continue;
+      std::byte* const theirs = place(op, r, round) + own.offset;
+      *input = theirs;
+      context_.outputs[static_cast<size_t>(outputs++)] = theirs;
     }
-    std::byte* const outputs[] = {op.args.dst + range.offset + own.offset,
-                                  chunk(op.rank, round) + own.offset};
-    fold(context_.group, op, context_.inputs.data(), outputs, 2, own.bytes);
-    context_.group.count_shared(own.bytes);
+    fold(context_.group, op, context_.inputs.data(), context_.outputs.data(), outputs, own.bytes);
+    context_.group.count_shared(own.bytes * static_cast<uint64_t>(op.size - 1));
     return {};
   }
 
   Status out(const Operation& op, uint64_t round) override {
     const Range range = part_of(op.bytes, kChunkBytes, round);
-    for (int r = 0; r < op.size; r++) {
-      if (r == op.rank) continue;
-      const Range theirs = slice(op, range, r);
-      std::memcpy(op.args.dst + range.offset + theirs.offset, chunk(r, round) + theirs.offset, theirs.bytes);
-    }
+    const Range own = slice(op, range, op.rank);
+    std::byte* const to = op.args.dst + range.offset;
+    const std::byte* const from = place(op, op.rank, round);
+    const uint64_t end = own.offset + own.bytes;
+    std::memcpy(to, from, own.offset);
+    std::memcpy(to + end, from + end, range.bytes - end);
     return {};
   }
 
  private:
+  // Round 0 begins the half of this slot: peers may still be reading the other one, for the slot before.
+  std::byte* place(const Operation& op, int rank, uint64_t round) const {
+    return chunk(rank, (op.slot & 1) * (kDepth / 2) + round);
+  }
   // Of the bytes of a round, those that `rank` reduces.
   static Range slice(const Operation& op, const Range& round, int rank) {
     return part_of(round.bytes, slice_bytes(round.bytes, op.size, 64), static_cast<uint64_t>(rank));
