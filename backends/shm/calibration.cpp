@@ -7,60 +7,72 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kRepeats = 4;
+constexpr int kTurns = 4;
+constexpr int kShortRepeats = 6;  // in a turn: short operations cost little, and vary most
 constexpr int kLeastRepeats = 2;  // the first one finds cold memory
 
 // Two routes, of which one is for smaller and the other for larger operations.
 struct Contest {
   Contest(Route of_small, Route of_large, std::vector<uint64_t> at)
-      : small(of_small), large(of_large), sizes(std::move(at)) {
-    small_ns.assign(sizes.size(), UINT64_MAX);
-    large_ns.assign(sizes.size(), UINT64_MAX);
-  }
+      : small(of_small),
+        large(of_large),
+        sizes(std::move(at)),
+        small_ns(sizes.size()),
+        large_ns(sizes.size()) {}
+
   // How many of the sizes belong to the small route. Times have noise: what is chosen loses least, as a
-  // factor of time over all sizes.
+  // factor of time over all sizes. Where that is equal, or as good as equal, the fewest.
   size_t boundary() const {
-    const auto loss = [&](size_t at, bool is_small) {
-      const auto mine = static_cast<double>(std::max<uint64_t>((is_small ? small_ns : large_ns)[at], 1));
-      const auto best = static_cast<double>(std::max<uint64_t>(std::min(small_ns[at], large_ns[at]), 1));
-      return std::log(mine / best);
-    };
-    size_t chosen = 0;
-    double least = INFINITY;
+    std::vector<double> losses(sizes.size() + 1);
     for (size_t boundary = 0; boundary <= sizes.size(); boundary++) {
-      double sum = 0;
-      for (size_t at = 0; at < sizes.size(); at++) sum += loss(at, at < boundary);
-      if (sum > least) continue;
-      least = sum;
-      chosen = boundary;
+      for (size_t at = 0; at < sizes.size(); at++) losses[boundary] += loss(at, at < boundary);
     }
+    const double least = *std::min_element(losses.begin(), losses.end());
+    size_t chosen = 0;
+    while (losses[chosen] > least + kEqual) chosen++;
     return chosen;
   }
 
   Route small, large;
   std::vector<uint64_t> sizes;
-  std::vector<uint64_t> small_ns, large_ns;  // the least of each
-  int repeats = 0;                           // that are complete
+  std::vector<std::vector<uint64_t>> small_ns, large_ns;  // of each size, every repeat's
+  int repeats = 0;                                        // that are complete
+
+ private:
+  static constexpr double kEqual = 0.05;
+
+  double loss(size_t at, bool is_small) const {
+    const double of_small = typical(small_ns[at]), of_large = typical(large_ns[at]);
+    return std::log((is_small ? of_small : of_large) / std::min(of_small, of_large));
+  }
+  // The lower quartile: neither what luck nor what an interrupt made of it.
+  static double typical(std::vector<uint64_t> times) {
+    const auto quartile = times.begin() + static_cast<ptrdiff_t>(times.size() / 4);
+    std::nth_element(times.begin(), quartile, times.end());
+    return static_cast<double>(std::max<uint64_t>(*quartile, 1));
+  }
 };
 
 Contest one_shot_contest() {
-  return {Route::kOneShot, Route::kStaged, {8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10}};
+  return {Route::kOneShot,
+          Route::kStaged,
+          {2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10}};
 }
 Contest pull_contest() {
   return {Route::kStaged, Route::kPulled, {512 << 10, 1 << 20, 2 << 20, 4 << 20}};
 }
 
-// One repeat of all its sizes. *over: the time is.
+// One repeat of all its sizes, both routes one right after the other and each of them first by turns. *over:
+// the time is.
 Status repeat(Trial& trial, Contest& contest, bool* over) {
   for (size_t at = 0; at < contest.sizes.size(); at++) {
-    for (const bool is_small : {true, false}) {
+    for (const int of : {0, 1}) {
+      const bool is_small = (of == 0) == (contest.repeats % 2 == 0);
       uint64_t slowest = 0, elapsed = 0;
+      if (*over) return {};
       WEFT_TRY(trial.run(is_small ? contest.small : contest.large, contest.sizes[at], &slowest, &elapsed));
-      uint64_t& least = (is_small ? contest.small_ns : contest.large_ns)[at];
-      least = std::min(least, slowest);
-      if (elapsed < kCalibrationNs) continue;
-      *over = true;
-      if (is_small || at + 1 < contest.sizes.size()) return {};
+      (is_small ? contest.small_ns : contest.large_ns)[at].push_back(slowest);
+      *over = elapsed >= kCalibrationNs;
     }
   }
   contest.repeats++;
@@ -77,8 +89,8 @@ Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds)
   Contest shorts = one_shot_contest();
   Contest longs = pull_contest();
   bool over = false;
-  for (int i = 0; i < kRepeats && !over; i++) {
-    if (one_shot) WEFT_TRY(repeat(trial, shorts, &over));
+  for (int turn = 0; turn < kTurns && !over; turn++) {
+    for (int i = 0; one_shot && i < kShortRepeats && !over; i++) WEFT_TRY(repeat(trial, shorts, &over));
     if (pull && !over) WEFT_TRY(repeat(trial, longs, &over));
   }
   if (shorts.repeats >= kLeastRepeats) {

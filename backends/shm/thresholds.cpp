@@ -50,7 +50,7 @@ Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
 
 Thresholds table_thresholds(int ranks) {
   Thresholds thresholds;
-  thresholds.one_shot = ranks <= 2 ? kHalfBytes : ranks <= 4 ? 64 << 10 : ranks <= 8 ? 16 << 10 : 8 << 10;
+  thresholds.one_shot = ranks <= 2 ? 4 << 10 : 8 << 10;
   return thresholds;
 }
 

@@ -26,8 +26,8 @@ struct Thresholds {
   bool operator==(const Thresholds&) const = default;
 };
 
-// Nothing is known of the machine: one_shot by how much work folding everything is, which grows with ranks
-// squared; staged, which works everywhere.
+// Nothing is known of the machine: one_shot while its copies cost less than a second meeting, which waits for
+// more ranks, and for those that have no core; staged, which works everywhere.
 Thresholds table_thresholds(int ranks);
 
 // "one-shot up to 64 KiB, staged, from 1 MiB on pulled (measured)"
