@@ -37,6 +37,29 @@ def test_text():
         expect(word in result.stdout, f"it says {word}", result.stdout)
 
 
+def test_private_buffers():
+    """weft info says how private buffers are moved, and with --ranks what a communicator finds"""
+    def found(*words, setting=""):
+        result = cases.run([WEFT, "info", "--json", *words], environment={"WEFT_SHM_THRESHOLDS": setting})
+        expect_equal(result.returncode, 0, words, result)
+        return json.loads(result.stdout)["shm"]
+    expect("weft info --ranks 2" in found()["private_buffers"], "it is measured, and how to see it", found())
+    expect_equal(found(setting="off")["private_buffers"], "WEFT_SHM_THRESHOLDS=off")
+    for ranks in (2, 3):
+        shm = found("--ranks", str(ranks))
+        expect("one-shot up to" in shm["private_buffers"], "the sizes", shm)
+        expect_equal(shm["private_buffers_ranks"], ranks)
+    given = found("--ranks", "2", setting="one-shot=16K,pull=2M")
+    expect("one-shot up to 16 KiB" in given["private_buffers"] and "given" in given["private_buffers"], "what is given",
+           given)
+    text = cases.run([WEFT, "info", "-n", "2"])
+    expect_equal(text.returncode, 0, text)
+    expect("one-shot up to" in text.stdout and "backends" in text.stdout, "all of it, as text", text.stdout)
+    failed = cases.run([WEFT, "info", "-n", "2"], environment={"WEFT_SHM_THRESHOLDS": "sometimes"})
+    expect_equal(failed.returncode, 1, failed)
+    expect("sometimes" in failed.stderr, "it names what is wrong", failed.stderr)
+
+
 def test_help():
     """--help exists everywhere, and --version"""
     for words in ([], ["run"], ["info"], ["bench"], ["store"]):
@@ -48,7 +71,7 @@ def test_help():
 
 def test_unknown():
     """unknown words are code 2 and point to the help"""
-    for words in ([], ["weave"], ["info", "--yaml"]):
+    for words in ([], ["weave"], ["info", "--yaml"], ["info", "--ranks", "1"]):
         result = cases.run([WEFT, *words])
         expect_equal(result.returncode, 2, words, result)
         expect("--help" in result.stderr, "it points to --help", result.stderr)

@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 
 #include "commands.h"
+#include "job.h"
+#include "launch.h"
 #include "machine.h"
 
 namespace {
@@ -195,6 +198,15 @@ json shared_memory() {
           {"open_files", limit(RLIMIT_NOFILE)}};
 }
 
+// At which sizes private buffers change their path: a communicator knows it.
+constexpr const char* kPrivateBuffers = "private_buffers";
+
+std::string unmeasured() {
+  const char* const given = std::getenv("WEFT_SHM_THRESHOLDS");
+  if (given != nullptr && *given != '\0') return std::string("WEFT_SHM_THRESHOLDS=") + given;
+  return "measured when a communicator forms; weft info --ranks 2 shows what two ranks find";
+}
+
 json describe() {
   weft_context* context = nullptr;
   weft_error error = WEFT_ERROR_INIT;
@@ -205,6 +217,7 @@ json describe() {
   result["backends"] = backends(context);
   result["devices"] = devices(context);
   result["shm"] = shared_memory();
+  result["shm"][kPrivateBuffers] = unmeasured();
   weft_context_destroy(&context);
   return result;
 }
@@ -238,20 +251,62 @@ void print(const json& info) {
   for (const auto& [name, value] : info["shm"].items()) line(("  " + name).c_str(), text_of(value));
 }
 
+struct InfoOptions {
+  bool as_json = false;
+  int ranks = 0;        // that form a communicator over shm
+  bool joined = false;  // this process is one of them
+};
+
+int show(const InfoOptions& options, const json& description) {
+  if (options.as_json) {
+    std::printf("%s\n", description.dump(1).c_str());
+  } else {
+    print(description);
+  }
+  return 0;
+}
+
+// One of the ranks; rank 0 shows what they have found.
+int show_joined(const InfoOptions& options, int rank) {
+  json description = rank == 0 ? describe() : json();
+  pin_to_core(rank);  // after what this process may use was looked at
+  Job job("shm");
+  if (rank == 0) {
+    description["shm"][kPrivateBuffers] = job.info().transports;
+    description["shm"]["private_buffers_ranks"] = job.size();
+    show(options, description);
+  }
+  job.barrier();
+  return 0;
+}
+
 }  // namespace
 
-void add_info(CLI::App& app, int* exit_code) {
-  auto as_json = std::make_shared<bool>(false);
+void add_info(CLI::App& app, const std::vector<std::string>& words, int* exit_code) {
+  auto options = std::make_shared<InfoOptions>();
   CLI::App* info =
       app.add_subcommand("info", "Describe the library, this machine, and what Weft can use of it");
-  info->add_flag("--json", *as_json, "as JSON");
-  info->callback([as_json, exit_code] {
-    const json description = describe();
-    if (*as_json) {
-      std::printf("%s\n", description.dump(1).c_str());
+  info->add_flag("--json", options->as_json, "as JSON");
+  info->add_option(
+          "-n,--ranks", options->ranks,
+          "start so many processes, each bound to a core, that form a communicator over shm, and say "
+          "at which sizes it changes its path for private buffers")
+      ->check(CLI::Range(2, 64));
+  info->add_flag("--joined", options->joined, "this process is one of them already")->group("");
+  info->callback([options, &words, exit_code] {
+    if (options->joined) {
+      const char* const rank = std::getenv("WEFT_RANK");
+      *exit_code = show_joined(*options, rank != nullptr ? std::atoi(rank) : 0);
+    } else if (options->ranks > 0) {
+      LaunchOptions job;
+      job.ranks = options->ranks;
+      job.prefix = Prefix::kOthers;
+      job.command = {"/proc/self/exe"};
+      job.command.insert(job.command.end(), words.begin(), words.end());
+      job.command.push_back("--joined");
+      *exit_code = launch(job);
     } else {
-      print(description);
+      *exit_code = show(*options, describe());
     }
-    *exit_code = 0;
   });
 }

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
 #ifdef WEFT_TOOL_BENCH
   add_bench(app, words, &exit_code);
 #endif
-  add_info(app, &exit_code);
+  add_info(app, words, &exit_code);
   add_trace(app, &exit_code);
   add_store(app, &exit_code);
   try {
