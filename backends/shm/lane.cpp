@@ -228,8 +228,8 @@ void GroupLane::take_inline() {
 
 // A function of what all ranks agree on.
 bool GroupLane::fits_half() const {
-  const bool folds_all = op_.args.coll == Coll::kAllReduce || op_.args.coll == Coll::kReduce;
-  return op_.input_bytes() <= (folds_all ? group_->thresholds().one_shot : kHalfBytes / 2);
+  const bool all_reduce = op_.args.coll == Coll::kAllReduce;
+  return op_.input_bytes() <= (all_reduce ? group_->thresholds().one_shot : kHalfBytes / 2);
 }
 
 bool GroupLane::goes_two_shot() const {

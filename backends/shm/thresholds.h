@@ -18,7 +18,7 @@ inline constexpr uint64_t kPullMin = 1 << 20;  // of the table
 
 struct Thresholds {
   enum class Origin : uint8_t { kTable, kMeasured, kGiven };
-  // Up to here every rank folds everybody's whole input itself (all_reduce and reduce): at most kHalfBytes.
+  // Up to here every rank of an all_reduce folds everybody's whole input itself: at most kHalfBytes.
   uint64_t one_shot = kHalfBytes;
   // From here on private memory is pulled from where it is, by any collective; kNever: it is staged.
   uint64_t pull = kNever;
