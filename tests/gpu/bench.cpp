@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "manifest.h"
 #include "runtime.h"
 
@@ -178,7 +179,7 @@ void measure_model(Gpu& gpu, const std::string& path) {
 }
 
 void measure_staging(Gpu& gpu) {
-  const uint64_t bytes = uint64_t{quick ? 8 : 256} << 20;
+  const uint64_t bytes = (quick ? uint64_t{8} : uint64_t{256}) << 20;
   std::byte *device = gpu.device<std::byte>(bytes), *down = nullptr, *up = nullptr;
   need(gpu.runtime.allocate_pinned(0, bytes, &down));
   need(gpu.runtime.allocate_pinned(0, bytes, &up));

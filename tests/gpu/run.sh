@@ -68,7 +68,11 @@ fi
 # The training example: its last lines say whether the ranks' weights are equal. train RANKS BACKEND
 train() {
   WEFT_BACKEND=$2 "$build/tools/weft" run -n "$1" --timeout "$limit" -- "$build/examples/train_cuda" \
-    >"$build/gpu-train.txt" 2>&1 || failed=1
+    >"$build/gpu-train.txt" 2>&1 || {
+    failed=1
+    cat "$build/gpu-train.txt"
+    return
+  }
   tail -n $(($1 + 1)) "$build/gpu-train.txt"
 }
 if ! built examples/train_cuda || ! built tools/weft; then
