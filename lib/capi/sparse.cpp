@@ -45,6 +45,19 @@ Status check_sparse(const weft_sparse* sparse, const char* name) {
       Code::kArg, cat(name, "->struct_size is ", sparse->struct_size, "; set it to sizeof(weft_sparse)"));
 }
 
+// They are read during the call, on the host.
+Status check_entries(weft_comm& comm, const weft_sparse& entries) {
+  if (entries.count == 0) return {};
+  for (const void* const start : {static_cast<const void*>(entries.indices), entries.values}) {
+    if (start == nullptr) continue;
+    Status memory = check_memory(comm.rep->context(), &comm.memory_watch, {}, start, 1);
+    if (memory.ok()) continue;
+    return memory.with_prefix(start == entries.indices ? "sparse_all_reduce: src->indices "
+                                                       : "sparse_all_reduce: src->values ");
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace weft::capi
 
@@ -73,6 +86,7 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
     WEFT_TRY(src == nullptr ? null_argument("src") : read_struct(src, "weft_sparse", &entries));
     Param array;
     WEFT_TRY(array_of(shape, ndim, sparse_ndim, args.dtype, &array));
+    WEFT_TRY(check_entries(*comm, entries));
     Context& context = comm->rep->context();
     const auto sum = std::make_shared<SparseSum>(array, context.options().host_allocator, context.host(),
                                                  static_cast<int>(call.rank), static_cast<int>(call.size),

@@ -1,9 +1,26 @@
 // Sparse gradients between the program and a reducer.
 #include "base/text.h"
+#include "core/accelerator.h"
 #include "core/context.h"
 #include "sync/reducer.h"
 
 namespace weft {
+namespace {
+
+// In a program that uses devices.
+Status check_on_host(Accelerator& accelerator, const weft_sparse& entries) {
+  for (const void* const start : {static_cast<const void*>(entries.indices), entries.values}) {
+    PointerInfo info;
+    if (start != nullptr) WEFT_TRY(accelerator.look_at(start, &info));
+    if (info.place != MemoryPlace::kDevice) continue;
+    return Status::error(Code::kArg, cat(start == entries.indices ? "its indices are" : "its values are",
+                                         " memory of CUDA device ", info.device,
+                                         ", and sparse gradients are in host memory in this version"));
+  }
+  return {};
+}
+
+}  // namespace
 
 Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const weft_stream* stream) {
   ReducerState& s = *state_;
@@ -23,6 +40,8 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   if (stream != nullptr && stream->kind != WEFT_DEVICE_HOST) {
     return named(Status::error(Code::kUnsupported, "sparse gradients are in host memory in this version"));
   }
+  if (s.beside_devices.load(std::memory_order_relaxed) && entries.count > 0)
+    WEFT_TRY(named(check_on_host(*s.comm->context().accelerator(), entries)));
   WEFT_TRY(named(gradient->check(entries)));
   if (s.uses && s.uses->learning()) {
     const std::lock_guard lock(s.uses->mutex());

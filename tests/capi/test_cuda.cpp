@@ -238,6 +238,24 @@ TEST_CASE("device memory without a stream is noticed by a context that has used 
       notes.expect(error_of(r.comm).find("dst is memory of CUDA device 0") != std::string::npos,
                    error_of(r.comm));
     }
+    const int64_t shape = 10;
+    int64_t index = 3;
+    weft_sparse entries = WEFT_SPARSE_INIT, result = WEFT_SPARSE_INIT;
+    const auto sparse = [&](const void* indices, const void* values) {
+      entries.count = 1;
+      entries.indices = static_cast<const int64_t*>(indices);
+      entries.values = values;
+      return weft_sparse_all_reduce(r.comm, &entries, &shape, 1, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
+                                    &result, nullptr);
+    };
+    for (const bool indices : {true, false}) {
+      const weft_status status = indices ? sparse(device.get(), host.data()) : sparse(&index, device.get());
+      const std::string part = indices ? "src->indices is memory of CUDA device 0" : "src->values is memory";
+      notes.expect(status == WEFT_ERR_ARG, "a sparse sum of a device: taken");
+      notes.expect(error_of(r.comm).find(part) != std::string::npos, error_of(r.comm));
+    }
+    notes.expect(sparse(&index, host.data()) == WEFT_OK, "a sparse sum");
+    weft_sparse_release(&result);
     notes.expect(reduce(managed, managed, 100) == WEFT_OK, "managed memory");
     notes.expect(reduce(host.data(), host.data(), 20'000) == WEFT_OK, "host memory again");
   });

@@ -259,14 +259,17 @@ TEST_CASE("a gradient on a device is noticed by a reducer of the host alone") {
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const int64_t shape = 64;
     std::vector<float> host(64);
-    weft_param param = WEFT_PARAM_INIT;
-    param.name = "w";
-    param.dtype = WEFT_DTYPE_F32;
-    param.ndim = 1;
-    param.shape = &shape;
+    weft_param params[2] = {WEFT_PARAM_INIT, WEFT_PARAM_INIT};
+    for (weft_param& param : params) {
+      param.name = &param == params ? "w" : "embedding";
+      param.dtype = WEFT_DTYPE_F32;
+      param.ndim = 1;
+      param.shape = &shape;
+    }
+    params[1].flags = WEFT_PARAM_SPARSE;
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
-    options.params = &param;
-    options.param_count = 1;
+    options.params = params;
+    options.param_count = 2;
     weft_reducer* reducer = nullptr;
     notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
     notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
@@ -276,6 +279,14 @@ TEST_CASE("a gradient on a device is noticed by a reducer of the host alone") {
                          "is memory of CUDA device 0, but weft_param says that it is in host memory"),
                  Twins::error(reducer));
     notes.expect(weft_reducer_ready(reducer, 0, host.data(), nullptr) == WEFT_OK, "host");
+    const int64_t index = 3;
+    weft_sparse entries = {sizeof entries, 1, &index, device.get()};
+    notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_ERR_ARG, "sparse: taken");
+    notes.expect(has(Twins::error(reducer), "'embedding'") &&
+                     has(Twins::error(reducer), "its values are memory of CUDA device 0"),
+                 Twins::error(reducer));
+    entries.values = host.data();
+    notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_OK, "sparse");
     notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
     weft_reducer_destroy(&reducer);
   }));
