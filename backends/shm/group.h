@@ -126,6 +126,14 @@ class Group {
   std::atomic<uint64_t> direct_{0};
 };
 
+// Write into every line of what this rank has read of a peer's segment, and nobody reads any more before its
+// owner writes it anew: that costs the owner a third of what lines cost that were only read. Before the owner
+// is told that they are free.
+inline void write_read_lines(std::byte* read, uint64_t bytes) {
+  constexpr uint64_t kLine = 64;
+  for (uint64_t at = 0; at < bytes; at += kLine) read[at] = std::byte{0};
+}
+
 // Whether all ranks of the exchange share this host's memory. Collective.
 Status all_local(const BackendArgs& args, bool* all);
 

@@ -271,6 +271,8 @@ bool GroupLane::take_halves() {
     }
   };
   finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
+  const int peer = op_.only_source();
+  if (peer >= 0) write_read_lines(half(peer) + op_.wanted(), op_.bytes);
   return true;
 }
 

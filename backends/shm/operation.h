@@ -27,6 +27,9 @@ struct Operation {
   // Which ranks' input this rank reads.
   bool takes_from(int peer) const { return take == Take::kRoot ? peer == args.peer : take != Take::kNothing; }
 
+  // The peer whose input this rank reads and nobody else does, or -1.
+  int only_source() const { return size == 2 && takes_from(1 - rank) ? 1 - rank : -1; }
+
   CollectiveArgs args;
   uint64_t slot = 0;
   uint64_t bytes = 0;  // of a block: count elements

@@ -76,7 +76,7 @@ void ReceiveLane::begin() {
 bool ReceiveLane::move(uint64_t packet) {
   const PairBlock& theirs = block(peer_, group_->rank());
   if (!reached(theirs.produced.value.load(std::memory_order_acquire), moved_ + 1)) return false;
-  const std::byte* const from = next_packet();
+  std::byte* const from = next_packet();
   PacketHeader header;
   std::memcpy(&header, from, sizeof header);
   if (header.sequence != slot_ + 1) {
@@ -94,6 +94,7 @@ bool ReceiveLane::move(uint64_t packet) {
     return true;
   }
   if (bytes(packet) > 0) std::memcpy(args_.dst + offset(packet), from + sizeof(PacketHeader), bytes(packet));
+  write_read_lines(from, sizeof(PacketHeader) + bytes(packet));
   block(group_->rank(), peer_).consumed.value.store(++moved_, std::memory_order_release);
   return true;
 }
