@@ -12,6 +12,7 @@
 #include "core/capability.h"
 #include "core/context.h"
 #include "device.h"
+#include "made_together.h"
 #include "support/kernels_reference.h"
 
 namespace weft::test {
@@ -186,26 +187,65 @@ std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype) {
   return ops;
 }
 
-void prepare(Case& c, int size, Random& random) {
+namespace {
+
+// All but the data.
+void draw(Case& c, int size, Random& random, Values values) {
+  const bool exact = values == Values::kExact;
   draw_counts(c, size, random);
   c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
-  if (c.op == ReduceOp::kAvg) c.postscale = 1.0 / size;
-  if (c.op == ReduceOp::kPremulSum) c.prescale = 0.37;
+  if (c.op == ReduceOp::kAvg) c.postscale = exact ? 0.5 : 1.0 / size;
+  if (c.op == ReduceOp::kPremulSum) c.prescale = exact ? 0.5 : 0.37;
+}
+
+void make_data(Case& c, int size, Random& random, Values values) {
   for (int r = 0; r < size; r++) {
-    c.sources.push_back(random_data(c.dtype, source_count(c, r, size), random));
+    const uint64_t count = source_count(c, r, size);
+    c.sources.push_back(values == Values::kExact ? whole_data(c.dtype, c.op, count, random)
+                                                 : random_data(c.dtype, count, random));
   }
   for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
 }
 
-void prepare_exact(Case& c, int size, Random& random) {
-  draw_counts(c, size, random);
-  c.root = has_root(c.coll) ? static_cast<int>(random.below(static_cast<uint64_t>(size))) : 0;
-  if (c.op == ReduceOp::kAvg) c.postscale = 0.5;
-  if (c.op == ReduceOp::kPremulSum) c.prescale = 0.5;
-  for (int r = 0; r < size; r++) {
-    c.sources.push_back(whole_data(c.dtype, c.op, source_count(c, r, size), random));
+}  // namespace
+
+void prepare(Case& c, int size, Random& random, Values values) {
+  draw(c, size, random, values);
+  make_data(c, size, random, values);
+}
+
+void prepare_all(std::vector<Case>* cases, int size, uint64_t seed, Values values) {
+  const auto prepared = [&](size_t i, bool data) {
+    Random random(seed * 1'000'003 + i);
+    Case c = (*cases)[i];
+    draw(c, size, random, values);
+    if (data) make_data(c, size, random, values);
+    return c;
+  };
+  MadeTogether* const together = made_together();
+  if (together == nullptr) {
+    for (size_t i = 0; i < cases->size(); i++) (*cases)[i] = prepared(i, true);
+    return;
   }
-  for (int r = 0; r < size; r++) c.expected.push_back(expected_of(c, r));
+  // What each rank gives, then what each receives.
+  const auto make = [&](size_t i) {
+    Case c = prepared(i, true);
+    std::vector<Bytes> parts = std::move(c.sources);
+    for (Bytes& expected : c.expected) parts.push_back(std::move(expected));
+    return parts;
+  };
+  const auto n = index(size);
+  const size_t mine = index(together->rank());
+  std::vector<std::vector<Bytes>> taken = together->run(
+      cases->size(), make, mine < n ? std::vector<size_t>{mine, n + mine} : std::vector<size_t>{});
+  for (size_t i = 0; i < cases->size(); i++) {
+    Case& c = (*cases)[i] = prepared(i, false);
+    c.sources.resize(n);
+    c.expected.resize(n);
+    if (mine >= n) continue;
+    c.sources[mine] = std::move(taken[i][0]);
+    c.expected[mine] = std::move(taken[i][1]);
+  }
 }
 
 namespace {

@@ -42,11 +42,15 @@ inline bool may_be_in_place(Coll coll) {
 // Ops that make sense for a dtype; {kNone} for collectives that do not reduce.
 std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype);
 
-// Fill in root, scales and the data, by dice.
-void prepare(Case& c, int size, Random& random);
+// kExact: small whole numbers, exact in every dtype whatever the order in which they are added.
+enum class Values { kAny, kExact };
 
-// As prepare, with small whole numbers: exact in every dtype whatever the order in which they are added.
-void prepare_exact(Case& c, int size, Random& random);
+// Fill in root, scales and the data, by dice.
+void prepare(Case& c, int size, Random& random, Values values = Values::kAny);
+
+// All of them, with dice of their own for each. Of ranks that mpirun has started each makes the data of some
+// cases and hands on what the others need (made_together.h): a case then holds this rank's data alone.
+void prepare_all(std::vector<Case>* cases, int size, uint64_t seed, Values values);
 
 // Run it on a rank; if it succeeds, note every difference.
 Status attempt(const Case& c, Rank& self);

@@ -143,6 +143,12 @@ Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
   return row.devices ? run_on_device(self, args, buffers) : self.run(args);
 }
 
+bool skips_on_device(const BackendRow& row, size_t at) {
+  size_t sum = 0;  // of the name's letters: another for each row
+  for (const char* letter = row.name; *letter != 0; letter++) sum += static_cast<unsigned char>(*letter);
+  return row.devices && (at + sum) % (row.run == run_launched ? 20 : 5) != 0;
+}
+
 std::string text_there(const BackendRow& row, CollectiveArgs args) {
   DeviceCall call;
   call.kind = kCudaDevices;

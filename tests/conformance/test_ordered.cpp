@@ -214,7 +214,8 @@ TEST_CASE(
       for (const std::string& algorithms : forced_algorithms()) {
         // Schedules are the same everywhere, and shared memory has none.
         const bool forced = !algorithms.empty();
-        if (forced && (row.processes || row.simulated || row.backend == shm::backend)) continue;
+        if (forced && (row.processes || row.simulated || row.devices || row.backend == shm::backend))
+          continue;
         RanksOptions options;
         options.comm.algorithms = algorithms;
         INFO(row.name << ", " << size << " ranks, " << algorithms);

@@ -65,7 +65,9 @@ std::vector<std::string> run_over(Exchange& links, const RankBody& body, const R
                     Measurements measurements("off,pull=1M");
                     args.measurements = &measurements;
                     std::unique_ptr<Collectives> collectives;
-                    WEFT_TRY(collectives_of(backend, options.comm.algorithms)(args, &collectives));
+                    MakeCollectives make = collectives_of(backend, options.comm.algorithms);
+                    if (options.accelerator != nullptr) make = staged_over(std::move(make));
+                    WEFT_TRY(make(args, &collectives));
                     links.finish();
                     *comm = Comm::create(context, links.rank(), links.size(), options.comm, std::move(mesh),
                                          std::move(collectives));

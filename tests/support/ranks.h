@@ -40,8 +40,8 @@ struct RanksOptions {
   CommOptions comm = {};
   std::vector<int> hosts = {};             // simulated ones, by rank; 0 for ranks that it does not name
   std::shared_ptr<Clock> clock = nullptr;  // default: the machine's, for each rank
-  // Of threads: devices, each rank's being that of its number, and what a backend on devices lies over
-  // (default: loopback).
+  // Devices, each rank's being that of its number; of processes, not of backends on devices. What of threads
+  // a backend on devices lies over (default: loopback).
   std::shared_ptr<Accelerator> accelerator = nullptr;
   void (*use_device)(int device) = nullptr;
   const Backend* host_backend = nullptr;
