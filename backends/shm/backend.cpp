@@ -10,6 +10,7 @@
 #include "group.h"
 #include "lane.h"
 #include "pair.h"
+#include "path.h"
 
 namespace weft::shm {
 namespace {
@@ -52,6 +53,14 @@ class ShmCollectives final : public Collectives {
     WEFT_TRY(group_->ensure(rank, place, bytes));
     *at = group_->memory(rank, place);
     return {};
+  }
+  Kept kept(const CollectiveArgs& args) const override {
+    const uint64_t element = dtype_size(args.dtype), bytes = args.count * element;
+    uint64_t place = 0;
+    const bool mapped = bytes >= kMappedMin && group_->in_arena(args.src, bytes, element, &place);
+    if (args.coll != Coll::kAllReduce || args.src != args.dst || group_->size() == 1 || !mapped) return {};
+    const Range own = owned_by(group_->rank(), bytes, group_->size());
+    return {own.offset / element, own.bytes / element};
   }
   CollectiveCounters counters() const override {
     CollectiveCounters counters;

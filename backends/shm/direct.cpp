@@ -167,34 +167,61 @@ class OwnerPath final : public RemotePath {
   const char* name() const override { return "owner"; }
 
   Status begin(const Operation& op, Rounds* rounds) override {
-    slice_ = slice_bytes(op.bytes, op.size, op.bytes < (256 << 10) ? 64 : kPage);
-    *rounds = {divide_up(slice_, kMappedPart),
-               false,
-               true,
-               false,
-               kMappedPart * static_cast<uint64_t>(op.size),
-               true};
+    *rounds = {divide_up(owner_slice(op.bytes, op.size), kMappedPart), false, true, false,
+               kMappedPart * static_cast<uint64_t>(op.size),           true};
+    away_ = 0;
     WEFT_TRY(reach_sources(op));
     return reach_targets(op);
   }
 
   Status mid(const Operation& op, uint64_t round) override {
-    const Range own = part_of(op.bytes, slice_, static_cast<uint64_t>(op.rank));
+    const Range own = owned_by(op.rank, op.bytes, op.size);
     const Range part = part_of(own.bytes, kMappedPart, round);
     if (part.bytes == 0) return {};
     const uint64_t skip = own.offset + part.offset;
     Group& group = context_.group;
+    const Away* const away = op.args.away;
     for (int r = 0; r < op.size; r++) {
       const auto at = static_cast<size_t>(r);
-      WEFT_TRY(sources_.view(group, r, skip, part.bytes, nullptr, &context_.inputs[at]));
       WEFT_TRY(targets_.target(group, r, skip, part.bytes, &context_.outputs[at]));
+      if (away != nullptr && r == op.rank) continue;
+      WEFT_TRY(sources_.view(group, r, skip, part.bytes, nullptr, &context_.inputs[at]));
     }
+    if (away != nullptr) return fold_away(op, skip, part.bytes);
     fold(group, op, context_.inputs.data(), context_.outputs.data(), op.size, part.bytes);
     return {};
   }
 
  private:
-  uint64_t slice_ = 0;
+  // Bytes [at, at + bytes), of whose own input parts lie elsewhere.
+  Status fold_away(const Operation& op, uint64_t at, uint64_t bytes) {
+    const Away& away = *op.args.away;
+    const std::lock_guard lock(*away.mutex);
+    if (away.gone->load()) return gone();
+    for (const uint64_t end = at + bytes; at < end;) {
+      while (away_ < away.parts.size() && end_of(op, away.parts[away_]) <= at) away_++;
+      const Away::Part* part = away_ < away.parts.size() ? &away.parts[away_] : nullptr;
+      const uint64_t begin = part == nullptr ? end : std::min(end, part->first * op.element);
+      const uint64_t count = (at < begin ? begin : std::min(end, end_of(op, *part))) - at;
+      const std::byte** const own = &context_.inputs[static_cast<size_t>(op.rank)];
+      if (at < begin) {
+        WEFT_TRY(sources_.view(context_.group, op.rank, at, count, nullptr, own));
+      } else {
+        *own = part->memory + (at - part->first * op.element);
+      }
+      fold(context_.group, op, context_.inputs.data(), context_.outputs.data(), op.size, count,
+           away.streaming);
+      for (const std::byte*& input : context_.inputs) input += count;
+      for (std::byte*& output : context_.outputs) output += count;
+      at += count;
+    }
+    return {};
+  }
+  static uint64_t end_of(const Operation& op, const Away::Part& part) {
+    return (part.first + part.count) * op.element;
+  }
+
+  size_t away_ = 0;  // of the parts that lie elsewhere, the first that is not folded
 };
 
 // all_reduce of private memory: the owner of a slice pulls the peers' inputs chunk by chunk, which stay in

@@ -7,9 +7,8 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kSpins = 32;             // looks at the peers' words within one poll, if each rank has a core
-constexpr uint64_t kWork = 1 << 20;    // bytes touched in one poll, about
-constexpr uint64_t kMappedMin = 8192;  // below it, copying is cheaper than a second meeting
+constexpr int kSpins = 32;           // looks at the peers' words within one poll, if each rank has a core
+constexpr uint64_t kWork = 1 << 20;  // bytes touched in one poll, about
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -182,6 +181,19 @@ bool GroupLane::arrivals() {
   return true;
 }
 
+// Of an input with parts elsewhere, where not every rank's is mapped: all ranks' buckets lie in arenas.
+Status GroupLane::not_mapped() const {
+  int r = 0;
+  while ((context_.claims[static_cast<size_t>(r)].flags & kMapped) != 0) r++;
+  return Status::error(
+             Code::kPeerFailed,
+             cat("rank ", group_->name(r),
+                 " says that its bucket is not in its segment: its words in shared memory are damaged"),
+             Evidence::kDescriptor)
+      .with_ranks({group_->name(r)})
+      .with_slot(told_slot(op_.args, op_.slot));
+}
+
 // Everybody is here and executes the same. How the data moves follows from what all have posted.
 void GroupLane::dispatch() {
   // Peers have the line of the next post in their caches, from two slots ago, and nobody reads it any more.
@@ -191,6 +203,7 @@ void GroupLane::dispatch() {
   for (const Claims& claims : context_.claims) flags &= claims.flags;
   const bool all_reduce = op_.args.coll == Coll::kAllReduce;
   if (flags & kMapped) return begin(all_reduce ? *paths_.owner : *paths_.mapped);
+  if (op_.args.away != nullptr) return finish(not_mapped());
   if (fits_half()) {
     state_ = State::kHalves;
     if (context_.claims[static_cast<size_t>(op_.rank)].flags & kStaged) return;

@@ -43,6 +43,7 @@ class GroupLane final : public CollectiveLane {
   // Short operations: everybody's whole input in a staging half.
   bool fits_half() const;
   Status fill_half();
+  Status not_mapped() const;
   bool take_halves();
   bool goes_two_shot() const;  // unless all buffers are in arenas
 

@@ -43,7 +43,7 @@ struct Operation {
 
 // Fold `inputs` (one a rank, in rank order) into the outputs.
 inline void fold(const Group& group, const Operation& op, const std::byte* const* inputs,
-                 std::byte* const* outputs, int output_count, uint64_t bytes) {
+                 std::byte* const* outputs, int output_count, uint64_t bytes, bool streaming = false) {
   FoldArgs args;
   args.dtype = op.args.dtype;
   args.op = op.args.op;
@@ -54,6 +54,7 @@ inline void fold(const Group& group, const Operation& op, const std::byte* const
   args.count = bytes / op.element;
   args.prescale = op.args.prescale;
   args.postscale = op.args.postscale;
+  args.streaming = streaming;
   group.host().fold(args);
 }
 
@@ -94,6 +95,11 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
       return {};
   }
   return {};
+}
+
+// Parts of the own input that lie elsewhere were taken away by the program.
+inline Status gone() {
+  return Status::error(Code::kCancelled, "the step's gradients are not lent any more");
 }
 
 // The source of a communicator of one.

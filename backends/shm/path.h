@@ -97,6 +97,17 @@ inline uint64_t slice_bytes(uint64_t total, int ranks, uint64_t unit) {
   return (slice + unit - 1) / unit * unit;
 }
 
+// Below it copying is cheaper than the second meeting of paths that read peers' buffers.
+inline constexpr uint64_t kMappedMin = 8192;
+
+// Of an all_reduce on arenas: a slice, and that of a rank.
+inline uint64_t owner_slice(uint64_t bytes, int size) {
+  return slice_bytes(bytes, size, bytes < (256 << 10) ? 64 : kPage);
+}
+inline Range owned_by(int rank, uint64_t bytes, int size) {
+  return part_of(bytes, owner_slice(bytes, size), static_cast<uint64_t>(rank));
+}
+
 inline uint64_t divide_up(uint64_t total, uint64_t part) {
   return part == 0 ? 0 : total / part + (total % part != 0);
 }

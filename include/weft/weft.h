@@ -1050,17 +1050,17 @@ typedef struct weft_begin_options {
 WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
 
 /* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
- * is local, written when its bucket completes: it is lent until then, laid out by the parameter's strides. In
- * view mode it is the view, or NULL (or see WEFT_REDUCER_COPY_STRAYS). When the last gradient of a bucket is
- * ready and it is the bucket's turn, its reduction starts; in caller mode too this call drives nothing
- * itself. A gradient on a device has a stream of that device: it is complete when the stream's work up to
- * this call is done, is read once the bucket is full (in a local step: in the order of the stream), and
- * nothing waits here; the stream must not be destroyed before its bucket is done. Returns WEFT_ERR_ARG for an
- * unknown index, NULL or a foreign pointer, memory or a stream that is not of the parameter's device;
- * WEFT_ERR_UNSUPPORTED for a stream that is being captured (but see WEFT_BEGIN_CAPTURE) or is a thread's own
- * default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming it), in a
- * captured step for a stream that is not being captured. What lies at gradient nobody can check:
- * weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently. Since 1.0 */
+ * is local, until its bucket completes, when it is written: it is lent until then, laid out by the
+ * parameter's strides. In view mode it is the view, or NULL (or see WEFT_REDUCER_COPY_STRAYS). When the last
+ * gradient of a bucket is ready and it is the bucket's turn, its reduction starts; in caller mode too this
+ * call drives nothing itself. A gradient on a device has a stream of that device: it is complete when the
+ * stream's work up to this call is done, is read once the bucket is full (in a local step: in the order of
+ * the stream), and nothing waits here; the stream must not be destroyed before its bucket is done. Returns
+ * WEFT_ERR_ARG for an unknown index, NULL or a foreign pointer, memory or a stream that is not of the
+ * parameter's device; WEFT_ERR_UNSUPPORTED for a stream that is being captured (but see WEFT_BEGIN_CAPTURE)
+ * or is a thread's own default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already
+ * (naming it), in a captured step for a stream that is not being captured. What lies at gradient nobody can
+ * check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently. Since 1.0 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 

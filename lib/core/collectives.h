@@ -4,9 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +79,20 @@ struct Blocks {
   BlockList to;
 };
 
+// Parts of a rank's input that are not in src: in order, all of them among Collectives::kept. Read with the
+// mutex held, and no more once `gone` is set.
+struct Away {
+  struct Part {
+    uint64_t first;  // elements [first, first + count) of src
+    uint64_t count;
+    const std::byte* memory;
+  };
+  std::vector<Part> parts;
+  bool streaming = false;  // FoldArgs::streaming
+  std::mutex* mutex = nullptr;
+  const std::atomic<bool>* gone = nullptr;
+};
+
 // One collective, with arguments that were checked by the C layer. `count` is the count of the call in
 // weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
 struct CollectiveArgs {
@@ -100,6 +116,7 @@ struct CollectiveArgs {
   // Outlive the operation. Of collectives of blocks of different sizes, whose count is the blocks' sum (0 for
   // all_to_all_v) and whose tag stands for their counts.
   const Blocks* blocks = nullptr;
+  const Away* away = nullptr;  // of an all-reduce in place; outlives the operation
   // Executes it as several collectives (core/program.h); null: the backend does.
   Program* program = nullptr;
 };
@@ -215,6 +232,12 @@ class Collectives {
   // Whether it executes this one from device to device where its buffers lie on this device; it goes through
   // host memory otherwise. Any thread.
   virtual bool takes(int /*device*/, const CollectiveArgs& /*args*/) const { return false; }
+  // Elements of an all-reduce's input that this rank alone reads (CollectiveArgs::away). Any thread.
+  struct Kept {
+    uint64_t first = 0;
+    uint64_t count = 0;
+  };
+  virtual Kept kept(const CollectiveArgs& /*args*/) const { return {}; }
   // Memory of such a device for these, until the last one lets go, which may wait for the device. What an
   // operation that failed may still touch is never freed. Any thread; may block.
   virtual Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory);

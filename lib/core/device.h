@@ -29,6 +29,7 @@ struct FoldArgs {
   uint64_t count = 0;    // elements
   double prescale = 1.0;
   double postscale = 1.0;
+  bool streaming = false;  // outputs are read much later: a sum of floats may leave the caches alone
 };
 
 // dst[i] = round(scale * src[i]), converting between float types; equal integer types are copied. Disjoint or

@@ -73,6 +73,10 @@ struct Plain {
   static HWY_INLINE void store(D d, V v, std::byte* to) {
     hn::StoreU(v, d, as<T>(to));
   }
+  template <class D, class V>
+  static HWY_INLINE void stream(D d, V v, std::byte* to) {
+    hn::Stream(v, d, as<T>(to));
+  }
 };
 
 using F64 = Plain<double>;
@@ -98,6 +102,10 @@ struct F32 : Plain<float> {
   template <class D, class V>
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Rebind<float, D>(), as<float>(to));
+  }
+  template <class D, class V>
+  static HWY_INLINE void stream(D, V v, std::byte* to) {
+    hn::Stream(v, hn::Rebind<float, D>(), as<float>(to));
   }
 
   template <class D, class V>
@@ -138,6 +146,10 @@ struct Bf16 {
   template <class D, class V>
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
+  }
+  template <class D, class V>
+  static HWY_INLINE void stream(D, V v, std::byte* to) {
+    hn::Stream(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
   }
 
   // The upper half is the bf16.
@@ -243,6 +255,10 @@ struct Bf16Pairs {
   template <class D, class V>
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Repartition<uint16_t, D>(), as<uint16_t>(to));
+  }
+  template <class D, class V>
+  static HWY_INLINE void stream(D, V v, std::byte* to) {
+    hn::Stream(v, hn::Repartition<uint16_t, D>(), as<uint16_t>(to));
   }
 };
 #endif

@@ -10,6 +10,8 @@
 
 #include "kernels/targets.h"  // before Highway
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -65,8 +67,9 @@ struct Addresses<Pointer, 0> {
 
 // Fold sizeof...(k) vectors that start `at` bytes behind the beginning. Everything is loaded before anything
 // is stored, since an output may be an input. The stores here are the only ones of all folds of floats and of
-// bits: a policy of non-temporal stores would be one more template parameter.
-template <class E, class Op, bool kScaled, class D, class V, class Inputs, class Outputs, size_t... k>
+// bits. kStreaming: they pass the caches, and outputs are aligned to vectors.
+template <class E, class Op, bool kScaled, bool kStreaming = false, class D, class V, class Inputs,
+          class Outputs, size_t... k>
 HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uint64_t at, V pre, V post,
                           std::index_sequence<k...>) {
   const size_t stride = E::bytes(d);
@@ -79,7 +82,11 @@ HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uin
   const decltype(E::pack(d, sums[0])) results[] = {E::pack(d, scaled<kScaled>(sums[k], post))...};
   for (int j = 0; j < outputs.count(); j++) {
     std::byte* out = outputs.values[j] + at;
-    (E::store(d, results[k], out + k * stride), ...);
+    if constexpr (kStreaming) {
+      (E::stream(d, results[k], out + k * stride), ...);
+    } else {
+      (E::store(d, results[k], out + k * stride), ...);
+    }
   }
 }
 
@@ -109,8 +116,17 @@ HWY_NOINLINE void fold_rest(const FoldArgs& args, uint64_t at, uint64_t end) {
 // whole vectors begin where the first output is aligned.
 inline constexpr uint64_t kWorthAligning = 8192;
 
+// Whether stores may pass the caches: all outputs are then aligned where the first one is.
+inline bool streams(const FoldArgs& args) {
+  constexpr uintptr_t kWidest = 64;
+  const auto place = [&](int j) { return reinterpret_cast<uintptr_t>(args.outputs[j]) % kWidest; };
+  bool alike = true;
+  for (int j = 1; j < args.output_count; j++) alike &= place(j) == place(0);
+  return args.streaming && alike && args.count * dtype_size(args.dtype) >= kWorthAligning;
+}
+
 // kInputs and kOutputs other than 0 say how many there are.
-template <class E, class Op, bool kScaled, int kInputs = 0, int kOutputs = 0>
+template <class E, class Op, bool kScaled, int kInputs = 0, int kOutputs = 0, bool kStreaming = false>
 HWY_NOINLINE void fold_all(const FoldArgs& args) {
   using Math = typename E::Math;
   const Addresses<const std::byte*, kInputs> inputs(args.inputs, args.input_count);
@@ -127,8 +143,9 @@ HWY_NOINLINE void fold_all(const FoldArgs& args) {
     if (at != 0) fold_rest<E, Op, kScaled>(args, 0, at);
   }
   for (; end - at >= 4 * vector; at += 4 * vector) {
-    fold_step<E, Op, kScaled>(d, inputs, outputs, at, pre, post, std::make_index_sequence<4>());
+    fold_step<E, Op, kScaled, kStreaming>(d, inputs, outputs, at, pre, post, std::make_index_sequence<4>());
   }
+  if constexpr (kStreaming) hwy::FlushStream();
   if (at != end) fold_rest<E, Op, kScaled>(args, at, end);
 }
 

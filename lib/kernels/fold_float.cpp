@@ -45,6 +45,7 @@ FoldFunction fold_of(const FoldArgs& args) {
     case ReduceOp::kMax:
       return fold_all<E, Maximum, true>;
     default:
+      if (streams(args)) return fold_all<E, Sum, true, 0, 0, true>;
       const bool scaled = args.prescale != 1.0 || args.postscale != 1.0;
       return scaled ? sum_of<E, true>(args.input_count, args.output_count)
                     : sum_of<E, false>(args.input_count, args.output_count);

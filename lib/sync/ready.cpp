@@ -56,8 +56,14 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
   } else if (place.on_device) [[unlikely]] {
     take_on_device(param, gradient, step);
   } else if (s.copy || (gradient != nullptr && gradient != place.memory)) {
-    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, s.presence->accumulated(param), s.buckets->streaming());
+    const auto* const from = static_cast<const std::byte*>(gradient);
+    const DeviceOps& ops = s.comm->context().host();
+    const bool add = s.presence->accumulated(param), streaming = s.buckets->streaming();
+    if (s.kept && s.kept->has(param) && !step.local() && !add) {
+      s.kept->copy_rest(ops, place, param, from, step.stamp(), streaming);
+    } else {
+      place.layout->flatten(ops, from, place.memory, place.dtype, add, streaming);
+    }
     if (s.copy) s.gradients[param] = static_cast<std::byte*>(gradient);
   }
   if (step.noting()) [[unlikely]]

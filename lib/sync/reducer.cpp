@@ -216,8 +216,8 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     const bool sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
     const std::string stuck = sealed ? cat(": the progress thread or hook '", s.hook->name(), "' is stuck")
                                      : std::string(
-                                           ": a copy of results into gradients has not returned, and "
-                                           "may still write them");
+                                           ": what reads gradients, or copies results into them, has not "
+                                           "returned, and may still do so");
     s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), stuck),
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));

@@ -15,6 +15,7 @@
 #include "sync/buckets.h"
 #include "sync/captures.h"
 #include "sync/device_buckets.h"
+#include "sync/kept.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
 #include "sync/opening.h"
@@ -79,6 +80,7 @@ struct ReducerState {
   std::shared_ptr<Buckets> buckets;               // stay when the reducer is bound to another communicator
   std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
+  std::unique_ptr<KeptParts> kept;       // null if all of each gradient comes into its bucket
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
   // Per bucket, when its last gradient was ready. Stays as well: it is written after that gradient has been

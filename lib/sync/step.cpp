@@ -31,6 +31,13 @@ Step::Step(std::shared_ptr<ReducerState> state)
   for (uint32_t b = 0; b < bucket_count(); b++) {
     running_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
   }
+  if (s_.kept) away_.resize(bucket_count());
+  for (uint32_t b = 0; b < away_.size(); b++) {
+    away_[b].parts.reserve(s_.kept->most(b));
+    away_[b].streaming = s_.buckets->streaming();
+    away_[b].mutex = &copy_mutex_;
+    away_[b].gone = &sealed_;
+  }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
   rounded_.resize(rounded_bytes());

@@ -270,8 +270,9 @@ class Step final : public Task, public FlightSource {
   std::atomic<uint64_t> committed_{0};
 
   bool active_ = false;
-  std::mutex copy_mutex_;            // held while gradients are written, a piece at a time
+  std::mutex copy_mutex_;  // held while gradients are read by collectives, or written, a piece at a time
   std::atomic<bool> sealed_{false};  // no further piece
+  std::vector<Away> away_;           // per bucket, if parts of gradients stay where they are
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
   // Of the bucket that is launched next: its elements, first as they are kept, then as they are converted.

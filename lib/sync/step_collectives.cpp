@@ -117,6 +117,10 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->count = running_[slot.bucket].moved;
   } else if (s_.resident(slot.bucket)) {
     args->device = s_.residents->call(slot.bucket);
+  } else if (s_.kept && slot.kind == Slot::Kind::kBucket) {
+    Away& away = away_[slot.bucket];
+    s_.kept->locate(s_, slot.bucket, stamp_, &away);
+    if (!away.parts.empty()) args->away = &away;
   }
 }
 

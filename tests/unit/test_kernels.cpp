@@ -109,7 +109,7 @@ struct Scales {
 
 // One fold on all instruction sets, its result in `outputs` buffers of their own.
 std::string fold_difference(Dtype dtype, ReduceOp op, const std::vector<Elements>& inputs, int outputs,
-                            uint64_t count, size_t offset, Scales scales) {
+                            uint64_t count, size_t offset, Scales scales, bool streaming = false) {
   std::vector<const std::byte*> sources;
   for (const Elements& input : inputs) sources.push_back(input.data());
   FoldArgs args{.dtype = dtype,
@@ -118,7 +118,8 @@ std::string fold_difference(Dtype dtype, ReduceOp op, const std::vector<Elements
                 .input_count = static_cast<int>(sources.size()),
                 .count = count,
                 .prescale = scales.pre,
-                .postscale = scales.post};
+                .postscale = scales.post,
+                .streaming = streaming};
   const std::vector<std::byte> expected = reference::fold(args);
   for (const DeviceOps* ops : all_ops()) {
     std::vector<Elements> results(static_cast<size_t>(outputs), Elements(dtype, count, offset));
@@ -184,6 +185,24 @@ TEST_CASE("folds equal the scalar reference bit by bit") {
 
 TEST_CASE("folds of NaN, Inf, denormals and arbitrary bits equal the scalar reference") {
   for (const Dtype dtype : kFloats) check_all_folds(dtype, wild);
+}
+
+TEST_CASE("sums past the caches have the same bits, wherever they begin and end") {
+  for (const Dtype dtype : kFloats) {
+    for (const uint64_t count : {uint64_t{100}, uint64_t{4096}, uint64_t{9'001}}) {
+      for (const size_t offset : {0, 1, 5}) {
+        std::vector<Elements> inputs;
+        for (uint32_t n = 0; n < 3; n++) {
+          inputs.push_back(wild(dtype, count, (offset + n) % 7, n));
+          for (const int outputs : {1, 2, 3}) {
+            const std::string wrong =
+                fold_difference(dtype, ReduceOp::kSum, inputs, outputs, count, offset, {1, 1.0 / 3}, true);
+            if (!wrong.empty()) FAIL_CHECK(wrong);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("16-bit sums beyond the largest f16 do not overflow before they are scaled") {

@@ -323,7 +323,8 @@ TEST_CASE("finish does not wait for a result that is being copied into memory wh
   INFO(finished.text());
   CHECK(finished.code() == Code::kTimeout);
   CHECK(has(finished.text(), "0 of 2 buckets reduced"));
-  CHECK(has(finished.text(), "a copy of results into gradients has not returned, and may still write them"));
+  CHECK(has(finished.text(),
+            "what reads gradients, or copies results into them, has not returned, and may still do so"));
   weft_bucket_info info{};
   for (const uint32_t bucket : {0u, 1u}) {
     CHECK(reducer->bucket(bucket, &info, nullptr, 0).ok());

@@ -126,12 +126,17 @@ uint64_t gradient_bytes() {
 
 }  // namespace
 
-TEST_CASE("a step copies each gradient in and out once in copy mode, and nothing in view mode") {
+TEST_CASE(
+    "a step copies what others read of each gradient in and all of it out in copy mode, and nothing in view "
+    "mode") {
   const uint64_t bytes = gradient_bytes();
   for (const uint64_t ranks : {1, 2, 3}) {
     INFO(ranks << " ranks");
     const Touched copy = touched_by_step(static_cast<int>(ranks), WEFT_GRADIENT_COPY, 0);
-    CHECK(copy.copied == 2 * bytes * ranks);
+    // In goes what others read, and what is too little to be read where it lies.
+    const uint64_t most = ranks == 1 ? 2 * bytes * ranks : 2 * bytes * ranks - bytes + ranks * 16'384;
+    CHECK(copy.copied <= most);
+    CHECK(copy.copied >= 2 * bytes * ranks - bytes);
     CHECK(copy.accumulated == 0);
     const Touched view = touched_by_step(static_cast<int>(ranks), WEFT_GRADIENT_VIEW, 0);
     CHECK(view.copied == 0);
