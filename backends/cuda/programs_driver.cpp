@@ -28,12 +28,12 @@ int look(dl_phdr_info* object, size_t /*size*/, void* data) {
   if (search.loaded == search.seen) return 1;
   const std::string_view path = object->dlpi_name == nullptr ? "" : object->dlpi_name;
   const std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
-  const bool is_driver = name.starts_with("libcuda.so") ||
-                         (!search.file.empty() && (path == search.file || name == search.file));
-  if (!is_driver || path.size() >= search.found.size()) return 0;
+  const bool is_driver = name.starts_with("libcuda.so");
+  const bool stands_in = !search.file.empty() && (path == search.file || name == search.file);
+  if (!(is_driver || stands_in) || path.size() >= search.found.size()) return 0;
   std::memcpy(search.found.data(), path.data(), path.size());
   search.found[path.size()] = 0;
-  return 1;
+  return is_driver ? 1 : 0;  // what stands in is often the runtime, and the driver comes behind it
 }
 
 }  // namespace

@@ -196,8 +196,6 @@ class OwnerPath final : public RemotePath {
   // Bytes [at, at + bytes), of whose own input parts lie elsewhere.
   Status fold_away(const Operation& op, uint64_t at, uint64_t bytes) {
     const Away& away = *op.args.away;
-    const std::lock_guard lock(*away.mutex);
-    if (away.gone->load()) return gone();
     for (const uint64_t end = at + bytes; at < end;) {
       while (away_ < away.parts.size() && end_of(op, away.parts[away_]) <= at) away_++;
       const Away::Part* part = away_ < away.parts.size() ? &away.parts[away_] : nullptr;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/collectives.h"
@@ -82,8 +83,9 @@ class GroupLane final : public CollectiveLane {
   uint64_t hash_ = 0;                 // of descriptor_
   std::array<bool, 2> written_ = {};  // descriptor_ lies in the post already
   bool inline_ = false;
-  int arrived_ = 0;          // ranks below it have arrived
-  uint64_t half_ready_ = 0;  // bytes of the halves that are populated
+  std::unique_lock<std::mutex> lent_;  // Away's, while parts of the input are read where they lie
+  int arrived_ = 0;                    // ranks below it have arrived
+  uint64_t half_ready_ = 0;            // bytes of the halves that are populated
   // Rounds of the running path.
   Path* path_ = nullptr;
   Rounds rounds_;

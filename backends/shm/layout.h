@@ -89,11 +89,12 @@ struct LaneBlock {
   Counter produced;  // rounds whose input lies in its staging
   Counter reduced;   // rounds whose result it has published
   Counter consumed;  // rounds of which it reads nothing any more
-  // The fence against late writers. A writer sets `writing`, looks at `sealed` of those into whose memory it
-  // is about to write, and clears `writing` afterwards; who has failed sets `sealed` and waits for the
-  // others' `writing`. Both stores and both looks are sequentially consistent: one of the two sees the other.
-  Counter writing;  // 1 while it writes into peers' memory
-  Counter sealed;   // 1: nobody may write into its memory any more
+  // The fence against late writers into arenas. A writer sets `writing`, looks at `sealed` of those into
+  // whose memory it is about to write, and clears `writing` afterwards; who has failed sets `sealed` and
+  // waits for the others' `writing`. Both stores and both looks are sequentially consistent: one of the two
+  // sees the other.
+  Counter writing;  // 1 while it writes into peers' arenas
+  Counter sealed;   // 1: nobody may write into its arena any more
 };
 static_assert(sizeof(LaneBlock) % 128 == 0);
 

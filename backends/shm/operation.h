@@ -97,11 +97,6 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
   return {};
 }
 
-// Parts of the own input that lie elsewhere were taken away by the program.
-inline Status gone() {
-  return Status::error(Code::kCancelled, "the step's gradients are not lent any more");
-}
-
 // The source of a communicator of one.
 struct NoPeers {
   Status view(int, uint64_t, const std::byte**) { return {}; }

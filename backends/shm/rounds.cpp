@@ -81,6 +81,13 @@ bool GroupLane::has_room() {
 
 // False if a peer has given the operation up: its failure is on its way to here.
 bool GroupLane::enter_peers() {
+  if (const Away* const away = op_.args.away; away != nullptr) {
+    lent_ = std::unique_lock(*away->mutex);
+    if (away->gone->load()) {  // this rank has: it is about to say so
+      lent_.unlock();
+      return false;
+    }
+  }
   block(op_.rank).writing.value.store(1, std::memory_order_seq_cst);
   for (int r = 0; r < op_.size; r++) {
     if (block(r).sealed.value.load(std::memory_order_seq_cst) == 0) continue;
@@ -93,6 +100,7 @@ bool GroupLane::enter_peers() {
 
 void GroupLane::leave_peers() {
   block(op_.rank).writing.value.store(0, std::memory_order_release);
+  if (lent_.owns_lock()) lent_.unlock();
 }
 
 bool GroupLane::all_reached(Step step, uint64_t round) {

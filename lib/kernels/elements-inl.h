@@ -147,9 +147,15 @@ struct Bf16 {
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
   }
+  // Highway streams no less than 16 bytes: of narrow vectors it would write behind them.
   template <class D, class V>
   static HWY_INLINE void stream(D, V v, std::byte* to) {
-    hn::Stream(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
+    const hn::Rebind<uint16_t, D> d16;
+    if constexpr (hn::MaxLanes(d16) * sizeof(Stored) < 16) {
+      hn::StoreU(v, d16, as<uint16_t>(to));
+    } else {
+      hn::Stream(v, d16, as<uint16_t>(to));
+    }
   }
 
   // The upper half is the bf16.

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/norms.h"
 #include "sync/opening.h"
 #include "sync/state.h"
 
@@ -104,6 +105,12 @@ Status Captures::prepare() {
   Collectives& collectives = s_.comm->collectives();
   WEFT_TRY(collectives.open_graph_lane(device_, &lane_).with_prefix("WEFT_REDUCER_GRAPH: "));
   for (const Slot& slot : s_.schedule.slots) {
+    const PlannedBucket& planned = s_.plan.buckets[slot.bucket];
+    if (s_.hook->narrows() && rounds(planned.gradients, planned.dtype)) {
+      return unsupported(cat(s_.plan.text(manifest, slot.bucket),
+                             ": reduce_dtype rounds its gradients before the hook '", s_.hook->name(),
+                             "' rounds them again; on a device they are rounded once"));
+    }
     if (!collectives.takes(device_, slot.args)) {
       return unsupported(cat(s_.plan.text(manifest, slot.bucket), ": backend '", collectives.name(),
                              "' does not add up ", name(slot.args.dtype), " on a device"));

@@ -96,6 +96,10 @@ struct ReducerState {
 
   // In which a bucket travels that does not come to the host: its copies do what a hook that narrows would.
   Dtype travels(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
+  // Of the results where Step::result_of says that they are.
+  Dtype result_dtype(uint32_t bucket) const {
+    return resident(bucket) ? travels(bucket) : plan.buckets[bucket].dtype;
+  }
   bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // What does not hang on the communicator and the plan.

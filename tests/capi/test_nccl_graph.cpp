@@ -355,6 +355,8 @@ TEST_CASE("what cannot be captured is refused by name when the reducer is create
   refuses("not with check_interval", [](int) { return How{.check_interval = 3}; });
   refuses("cannot be captured: it computes on the host",
           [](int) { return How{.hook = "int8", .tensors = {{"a", {5}, WEFT_DTYPE_F32, 0}}}; });
+  refuses("reduce_dtype rounds its gradients before the hook 'fp16",
+          [](int) { return How{.reduce_dtype = WEFT_DTYPE_BF16, .hook = "fp16"}; });
   refuses("parameter 1 ('b') is in host memory", [](int rank) {
     return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, kHost}}};
   });

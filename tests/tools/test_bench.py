@@ -184,7 +184,7 @@ def test_counts():
         cases.skip(traced.stderr.strip().splitlines()[-1])
     size = 1 << 20
     # Work, what it moves of its bytes on each of two ranks, and its system calls. An owner reads two slices of half
-    # the bytes, and writes two; staged, half goes in and half comes out of what was folded; pulled, half is read from
+    # the bytes, and writes two; staged, half goes in and half is written to the peer; pulled, half is read from
     # the peer twice, 128 KiB at a time. In copy mode an owner reads its own slice where gradients are. Where results stay with their owners each reads half of the peer's.
     rows = []
     for arguments, shm, moved, calls in ((["--sizes", size], "off", 2, 0),
