@@ -3,13 +3,13 @@
 
 Peers (bench/systems.py): Open MPI 4 of the system; Open MPI 5, MPICH, Intel MPI and oneCCL as packages of PyPI; each as it
 comes and tuned; PyTorch with Gloo (all_reduce, and DistributedDataParallel on ResNet-50's parameters, on 10,000 tiny ones,
-and with PowerSGD). What cannot be had here is left out, with a word about it. Before every timed call each rank writes its
+and with PowerSGD). What cannot be had here, or fails, is left out, and peers.md says why. Before every timed call each rank writes its
 buffer anew and all meet in a barrier; a time is the slowest rank's. Every round runs all systems one after the other; the
 medians of the rounds' medians are compared. A wrong result of any system ends the run with exit code 1.
 
 Writes BUILD/bench/peers.json (a list of work, bytes, ranks, system, median_us and its least and most over the rounds,
 p99_us, weft_ratio; a ratio above 1 means that Weft is faster; systems "best" and "best-tuned" are the fastest peer at that
-size), peers.md (the table with the machine's name), and pictures: bandwidth.svg, and a bar a system for each kind of step.
+size), peers.md (the table with the machine's name, how far the rounds lie apart, who was left out), and pictures: bandwidth.svg, and a bar a system for each kind of step.
 """
 import argparse
 import datetime
@@ -117,13 +117,21 @@ def microseconds(value):
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def table(samples, rows, arguments, versions, load):
-    """The comparison as Markdown."""
+def table(samples, rows, arguments, versions, load, left_out):
+    """The comparison as Markdown. left_out: why, by name of a peer."""
     machine = json.loads(run([arguments.build / "tools" / "weft", "info", "--json"]))
     lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}; Weft "
              f"{machine['weft']}, {', '.join(versions)}; {datetime.date.today().isoformat()}; {arguments.ranks} ranks, "
              f"{arguments.rounds} rounds; load before the run {load:.1f}.", ""]
-    return "\n".join(lines + all_reduce_table(samples, rows, arguments) + step_lines(samples, rows)) + "\n"
+    return "\n".join(lines + left_out_lines(left_out) + all_reduce_table(samples, rows, arguments) +
+                     spread_table(rows, arguments) + step_lines(samples, rows)) + "\n"
+
+
+def left_out_lines(left_out):
+    def short(reason):
+        words = " ".join(reason.split())
+        return words if len(words) <= 300 else f"{words[:150]} ... {words[-150:]}"
+    return ["Left out:", *(f"- {name}: {short(reason)}" for name, reason in left_out.items()), ""] if left_out else []
 
 
 def all_reduce_table(samples, rows, arguments):
@@ -141,6 +149,25 @@ def all_reduce_table(samples, rows, arguments):
             cells.append(f"{name}{microseconds(arena['median_us'])} ({arena['weft_ratio']:.2f} / "
                          f"{private['weft_ratio']:.2f})" if arena and private else "")
         lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def spread_table(rows, arguments):
+    """How far the rounds lie apart: a difference that is smaller than that may be noise."""
+    found = {(row["work"], row["bytes"], row["system"]): row for row in rows}
+
+    def spread(row, least, most):
+        return f"{microseconds(row[least])} to {microseconds(row[most])}" if row else ""
+
+    lines = ["", "Least and most of the rounds' medians, microseconds:", "",
+             "| bytes | Weft, arena | Weft, private | best | best-tuned |", "|---|---|---|---|---|"]
+    for size in arguments.sizes:
+        mine = [found.get((f"all_reduce_f32_{memory}", size, "best")) for memory in ("arena", "private")]
+        cells = [spread(row, "weft_least_us", "weft_most_us") for row in mine]
+        for system in ("best", "best-tuned"):
+            row = found.get(("all_reduce_f32_arena", size, system))
+            cells.append(f"{row['which']}: {spread(row, 'least_us', 'most_us')}" if row else "")
+        lines.append(f"| {size} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -175,7 +202,8 @@ def pictures(samples, rows, arguments, folder):
 
 
 def measure(arguments, running, samples):
-    """All rounds. A peer that fails is left out, with everything that it has done."""
+    """All rounds. A peer that fails is left out, with everything that it has done: returns why, by its name."""
+    failed = {}
     for number in range(arguments.rounds):
         for system in list(running):
             say(f"round {number + 1} of {arguments.rounds}: {system.name}")
@@ -185,8 +213,10 @@ def measure(arguments, running, samples):
                 if system.name == "weft":
                     raise
                 say(f"left out, because it fails: {system.name}: {error}")
+                failed[system.name] = f"it fails: {error}"
                 running.remove(system)
                 samples.forget(system.name)
+    return failed
 
 
 def main():
@@ -195,12 +225,14 @@ def main():
         (arguments.build / folder).mkdir(parents=True, exist_ok=True)
     weft = systems.Weft(arguments)
     running = []
+    left_out = {peer.name: "not asked for (--systems)" for peer in PEERS if peer not in arguments.peers}
     for system in [*([] if arguments.prepare else [weft]), *(peer(arguments) for peer in arguments.peers)]:
         problem = system.prepare()
         if not problem:
             running.append(system)
             continue
-        say(f"left out: {problem}")
+        say(f"left out: {system.name}: {problem}")
+        left_out[system.name] = problem
         if system is weft:
             return 1
     if arguments.prepare:
@@ -211,12 +243,12 @@ def main():
         say(f"other programs are running here (load {load:.1f}); the numbers will be worse and less certain")
     samples = Samples()
     try:
-        measure(arguments, running, samples)
+        left_out.update(measure(arguments, running, samples))
     except (RuntimeError, WrongResult) as error:
         say(str(error))
         return 1
     rows = compare(samples, arguments)
-    text = table(samples, rows, arguments, [system.version for system in running if system is not weft], load)
+    text = table(samples, rows, arguments, [system.version for system in running if system is not weft], load, left_out)
     folder = arguments.build / "bench"
     (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
     (folder / "peers.md").write_text(text)

@@ -171,7 +171,7 @@ class WheelMpi(MpiPeer):
             run([*compiler, "-O2", PEERS / self.program, "-o", self.built, "-I", venv / "include",
                  *self.libraries(venv), f"-Wl,-rpath,{venv / 'lib'}"])
         except RuntimeError as error:
-            return f"{self.name}: {error}"
+            return str(error)
         self.version = (self.bare or self.packages)[0].replace("==", " ")
         self.start(venv)
         return ""

@@ -58,6 +58,16 @@ def test_compare():
     lines = peers.all_reduce_table(sampled(), list(rows.values()), ARGUMENTS)
     expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
     expect("two: 5.00 (2.50 / 1.67)" in lines[4], lines[4])
+    spreads = peers.spread_table(list(rows.values()), ARGUMENTS)
+    expect_equal(spreads[-2], "| 8 | 1.00 to 11.00 | 2.00 to 12.00 | two: 4.00 to 14.00 | one-tuned: 3.00 to 13.00 |")
+
+
+def test_left_out():
+    """the table says who was left out and why, in a line each"""
+    expect_equal(peers.left_out_lines({}), [])
+    lines = peers.left_out_lines({"one": "exit code 1\n  no such file\n", "two": "x" * 5000})
+    expect_equal(lines[1], "- one: exit code 1 no such file")
+    expect(len(lines) == 4 and len(lines[2]) < 350, "short", lines)
 
 
 def test_forget():
@@ -73,7 +83,8 @@ def test_forget():
                 raise RuntimeError("it has crashed")
 
     samples, running = sampled(), [Failing()]
-    peers.measure(ARGUMENTS, running, samples)
+    failed = peers.measure(ARGUMENTS, running, samples)
+    expect("it has crashed" in failed["two"], "why", failed)
     expect_equal((running, Failing.rounds), ([], 2))
     expect_equal(samples.systems("all_reduce"), ["one", "one-tuned", "three"])
     Failing.rounds, Failing.name = 1, "weft"
