@@ -92,18 +92,20 @@ def test_without_nccl_header():
 def test_left_out():
     """tests of what is not built are skipped by name, each with the reason"""
     def look(build):
-        listing = cases.run([sys.executable, Path(SOURCE) / "tests" / "run.py", build, "--suite", "cuda,nccl,gpu"])
+        listing = cases.run([sys.executable, Path(SOURCE) / "tests" / "run.py", build, "--suite", "cuda,nccl,gpu,ucx,mpi"])
         return tests_of(build), listing.stdout
 
-    code, output, (names, run) = configure(programs=NO_NVCC, look=look)
+    code, output, (names, run) = configure("-Ducx=disabled", "-Dmpi=disabled", programs=NO_NVCC, look=look)
     expect_equal(code, 0, output)
     for line in ("capi/capi_nccl: not built: nccl: it needs the cuda module",
                  "unit/unit_device_cuda: not built: cuda: nvcc of CUDA 12 or later is not here",
-                 "gpu/gpu_kernels: not built: gpu: it needs the cuda module"):
+                 "gpu/gpu_kernels: not built: gpu: it needs the cuda module",
+                 "modules/ucx_wheel: not built: ucx: -Ducx=disabled",
+                 "conformance/conformance_mpi: not built: mpi: -Dmpi=disabled",
+                 "abi/mpi_header_mpich: not built: mpi with MPICH: -Dmpi=disabled"):
         expect(line in run, f"not skipped: {line}", run)
     expect(" 0 failed" in run, "more than skips", run)
-    if shutil.which("nvcc") is not None:
-        expect_equal(names ^ configure(look=tests_of)[2], set(), "programs that are not told of")
+    expect_equal(names ^ configure(look=tests_of)[2], set(), "programs that are not told of")
 
 
 if __name__ == "__main__":
