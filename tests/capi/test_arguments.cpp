@@ -268,7 +268,7 @@ TEST_CASE("arena memory: sizes, alignment, and pointers that are not from it") {
   CHECK(weft_comm_free(solo.comm, nullptr) == WEFT_OK);
 }
 
-TEST_CASE("backends are listed with why they are not available, and shrink says that it is to come") {
+TEST_CASE("backends are listed with why they are not available, and what works is not shrunk") {
   Solo solo;
   uint64_t count = 0;
   REQUIRE(weft_backend_count(solo.context, &count) == WEFT_OK);

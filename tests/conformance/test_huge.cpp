@@ -1,6 +1,5 @@
 // More than 2^31 bytes (and elements) in one call and in one message, over shared memory and UCX between
-// processes, over loopback and a program's own transport between threads and over MPI, where the machine has
-// the memory.
+// processes, over loopback between threads and over MPI, where the machine has the memory.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
