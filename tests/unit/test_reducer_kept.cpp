@@ -79,7 +79,7 @@ void run_watched(Body&& body) {
 TEST_CASE("gradients that are reduced where they lie have the sums of all ranks") {
   const Model model(large_params());
   for (const int ranks : {2, 3}) {
-    for (const uint64_t limit : {uint64_t{0}, uint64_t{400'000}, uint64_t{64} << 20}) {
+    for (const uint64_t limit : {uint64_t{400'000}, uint64_t{64} << 20}) {
       INFO(ranks << " ranks, limit " << limit);
       const Gradients first = reference(model, {1}, ranks, ranks);
       const Gradients with_local = reference(model, {2, 3}, ranks, ranks);
@@ -108,7 +108,8 @@ TEST_CASE("gradients that are reduced where they lie have the sums of all ranks"
         self.expect(differs(model, gradients.memory(), last.memory()).empty(), "the last step");
       };
       check(run_threads(ranks, body, over_shm()));
-      if (!kThreadSanitizer) check(run_processes(ranks, body, over_shm()));  // it sees no other process
+      if (!kThreadSanitizer && ranks == 2)
+        check(run_processes(ranks, body, over_shm()));  // it sees no other process
     }
   }
 }
@@ -172,6 +173,9 @@ TEST_CASE(
       while (arrived < 2) std::this_thread::yield();
       WEFT_EXPECT_OK(reducer->begin(nullptr));
       WEFT_EXPECT_OK(reducer->ready(0, gradients[0], nullptr));
+      // On the progress thread, not on this one.
+      for (int i = 0; held && rank == 0 && i < 20'000 && !fold_entered; i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const Status finished = reducer->finish({});
       const bool entered = fold_entered;
       if (rank == 0) fold_held = false;
