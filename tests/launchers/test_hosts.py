@@ -126,7 +126,11 @@ def test_cable():
     expect_equal(whole["transports"], "tcp/eth0", whole)
     expect(all(row["correct"] for row in whole["results"]), "right results", whole)
     sent = megabytes << 20  # two ranks: each half goes to its owner and its sum back, so one whole buffer each way
-    expect(all(min(pair) > 3 * sent for pair in cables), "three calls' bytes", cables)
+    moved = whole["results"][0]["moved_bytes"]
+    expect(sent <= moved <= 1.03 * sent, "a call's bytes, as Weft counts them", moved, sent)
+    expect(whole["bytes_sent"] > 6 * sent, "three calls' bytes, and those of three before", whole)
+    for carried_bytes in (count for pair in cables for count in pair):
+        expect(0.97 * whole["bytes_sent"] <= carried_bytes <= 1.03 * whole["bytes_sent"], "all bytes, and few besides", cables, whole)
     fastest_us = sent * 8 / 200  # 200 bits a microsecond
     measured_us = whole["results"][0]["min_us"]
     expect(measured_us > 0.8 * fastest_us, "no faster than the rate", whole["results"])
