@@ -6,7 +6,7 @@ build=${1:-build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 limit=${LIMIT:-600} # seconds that a program may take
 wanted="tests/gpu/gpu_runtime tests/gpu/gpu_kernels tests/gpu/gpu_buffers tests/gpu/gpu_reducer tests/gpu/gpu_hooks tests/gpu/gpu_bench
-  tests/gpu/gpu_nccl tests/gpu/gpu_graph libweft-cuda.so libweft-nccl.so examples/train_cuda tools/weft"
+  tests/gpu/gpu_nccl tests/gpu/gpu_nccl_backend tests/gpu/gpu_graph libweft-cuda.so libweft-nccl.so examples/train_cuda tools/weft"
 there=$(ninja -C "$build" -t targets all 2>/dev/null)
 targets=
 for target in $wanted; do
@@ -49,7 +49,7 @@ cases() {
     echo "SKIPPED: $program: $name: $why"
   done
 }
-for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_nccl gpu_graph; do
+for program in gpu_runtime gpu_kernels gpu_buffers gpu_reducer gpu_nccl gpu_nccl_backend gpu_graph; do
   echo "== $program"
   cases $program
 done
@@ -63,6 +63,15 @@ if built tests/gpu/gpu_nccl; then
   unset NCCL_MULTI_RANK_GPU_ENABLE
   grep -h "two ranks on one device" "$build/gpu_nccl.txt" | grep -v "unless"
   grep -q "takes two ranks on one device" "$build/gpu_nccl.txt" && shared=1
+fi
+echo "== gpu_nccl_backend, two ranks on each device"
+if [ -n "$shared" ]; then
+  # Kernels of two ranks run at once: none may be loaded while another one waits for its peer.
+  export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER
+  cases gpu_nccl_backend
+  unset NCCL_MULTI_RANK_GPU_ENABLE CUDA_MODULE_LOADING
+else
+  echo "SKIPPED: this NCCL takes one rank on a device"
 fi
 
 # The training example: its last lines say whether the ranks' weights are equal. train RANKS BACKEND
