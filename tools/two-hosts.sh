@@ -171,9 +171,12 @@ keep() { # INDEX HOSTS
 
 # What the cable carries may come at once, up to `burst`; segments of 64 KiB (GSO) would not fit.
 limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
-  local said at=("${@:2}") bucket=(tbf rate "${rate:-1gbit}" burst 32kb latency 50ms) parent=(root)
+  local said burst=32kb segment=30000
+  # A fast cable would empty a small bucket before the kernel looks at it again.
+  if [[ $rate =~ ^([0-9]+)gbit$ ]] && ((BASH_REMATCH[1] >= 4)); then burst=256kb segment=65000; fi
+  local at=("${@:2}") bucket=(tbf rate "${rate:-1gbit}" burst "$burst" latency 50ms) parent=(root)
   if [ "$rate" != none ]; then
-    must "limit segments" "${at[@]}" ip link set "$1" gso_max_size 30000
+    must "limit segments" "${at[@]}" ip link set "$1" gso_max_size "$segment"
     if said=$("${at[@]}" tc qdisc add dev "$1" root handle 1: "${bucket[@]}" 2>&1); then
       parent=(parent 1:1)
     elif [ -n "$rate" ]; then

@@ -71,7 +71,7 @@ void KeptParts::locate(const ReducerState& s, uint32_t bucket, uint32_t stamp, A
 uint64_t KeptParts::memory_bytes() const {
   uint64_t bytes = sizeof *this + parts_.capacity() * sizeof(Part);
   for (const std::vector<uint32_t>& params : params_)
-    bytes += sizeof params + params.capacity() * sizeof(uint32_t);
+    bytes += sizeof(std::vector<uint32_t>) + params.capacity() * sizeof(uint32_t);
   return bytes;
 }
 
