@@ -233,7 +233,7 @@ MUTANTS = [
            "for (DeviceStream stream : streams) WEFT_TRY(accelerator.wait_event(device_, stream, event_));",
            "for (DeviceStream stream : streams) static_cast<void>(stream);", "capi_nccl"),
     Mutant("a part that stayed in an earlier step's gradient is reduced again", "kept.cpp",
-           "if (part.stamp != stamp) continue;", "if (part.stamp == 0) continue;", "unit_reducer_kept"),
+           "if (part.stamp != stamp) continue;", "if (part.stamp > stamp) continue;", "unit_reducer_kept"),
     Mutant("what local steps have added up is left out where a part stays in its gradient", "ready.cpp",
            "s.kept->has(param) && !step.local() && !add", "s.kept->has(param) && !step.local()", "unit_reducer_kept"),
     Mutant("a narrowed bucket is not divided before it is rounded", "step_devices.cpp",
