@@ -193,7 +193,7 @@ class OwnerPath final : public RemotePath {
   }
 
  private:
-  // Bytes [at, at + bytes), of whose own input parts lie elsewhere.
+  // Bytes [at, at + bytes), of whose own input parts lie elsewhere. With Away's mutex (enter_peers).
   Status fold_away(const Operation& op, uint64_t at, uint64_t bytes) {
     const Away& away = *op.args.away;
     for (const uint64_t end = at + bytes; at < end;) {

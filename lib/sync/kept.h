@@ -1,6 +1,6 @@
 // Copy mode: parts of gradients that do not come into their bucket. Where a rank alone reads some elements of
 // its own bucket (Collectives::kept: shm's owner of a slice), it reads them in the gradients, which are lent
-// until the bucket is done, and one pass over memory is saved on each side. Only gradients that would be
+// until the bucket is done, and their copy into the bucket is saved. Only gradients that would be
 // copied as they are, in one piece, and steps that look at a bucket in no other way. Results come to the
 // bucket as ever. Made with the plan.
 //
