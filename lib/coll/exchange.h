@@ -1,6 +1,6 @@
 // Reduce-scatter by direct exchange in chunks, which all_reduce, reduce and reduce_scatter share: every rank
 // owns a slice, receives the others' parts of it and folds them in rank order, once. While chunk c is folded,
-// chunk c + 1 comes, and what is done with chunk c - 1 goes.
+// chunk c + 1 comes, chunk c + 2 is on its way, and what is done with chunk c - 1 goes.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,20 @@
 
 namespace weft::coll {
 
-// Elements of a chunk of an exchange. Two of each rank are held, a MiB in all: more rounds of less cost more
-// than the cache gains (measured with 2 ranks at 1 to 100 MiB).
+// Chunks of each rank that are held: one that comes next, one that comes and one that is folded.
+inline constexpr uint64_t kSets = 3;
+
+// Elements of a chunk of an exchange. A MiB is held in all: more rounds of less cost more than the
+// cache gains (measured with 2 ranks at 1 to 100 MiB).
 inline uint64_t exchange_elements(const Shape& shape) {
-  const uint64_t chunk = (uint64_t{1} << 20) / static_cast<uint64_t>(2 * shape.size);
+  const uint64_t chunk = (uint64_t{1} << 20) / (kSets * static_cast<uint64_t>(shape.size));
   return std::max<uint64_t>(chunk, 16 * 1024) / 64 * 64 / shape.element;
 }
 
 // slice_at(rank): the slice of the source that the rank owns, possibly empty. folded(index, own): where chunk
 // `index`, the own elements `own`, goes. after(index, chunk): adds messages with the results of chunks
-// `index`, of `chunk` elements, to a round after they were folded: two after they were exchanged.
-// Steps of chunk c: 2c for the exchange; after() uses 2c + 1.
+// `index`, of `chunk` elements, to a round after they were folded: two after they were exchanged. Receives
+// may be ahead. Steps of chunk c: 2c for the exchange; after() uses 2c + 1.
 template <class SliceAt, class Folded, class After>
 void exchange_chunks(const Shape& shape, Schedule& schedule, SliceAt&& slice_at, Folded&& folded,
                      After&& after) {
@@ -31,9 +34,8 @@ void exchange_chunks(const Shape& shape, Schedule& schedule, SliceAt&& slice_at,
   const uint64_t chunks = (longest + chunk - 1) / chunk;
   if (chunks == 0) return;
   const Slice mine = slice_at(shape.rank);
-  // Of the chunk that comes and the one that is folded; by rank.
-  std::array<std::vector<Ref>, 2> inputs;
-  for (uint64_t set = 0; set < std::min<uint64_t>(chunks, 2); set++) {
+  std::array<std::vector<Ref>, kSets> inputs;  // by rank
+  for (uint64_t set = 0; set < std::min(chunks, kSets); set++) {
     inputs[set].resize(static_cast<size_t>(shape.size));
     for (int r = 0; r < shape.size; r++) {
       if (r == shape.rank) continue;
@@ -47,8 +49,10 @@ void exchange_chunks(const Shape& shape, Schedule& schedule, SliceAt&& slice_at,
       const int to = (shape.rank + distance) % shape.size;
       const int from = (shape.rank + shape.size - distance) % shape.size;
       const Slice theirs = chunk_of(slice_at(to), c, chunk);
-      schedule.send(to, step, source(theirs.begin * shape.element), theirs.count * shape.element);
-      schedule.receive(from, step, inputs[c % 2][static_cast<size_t>(from)], own.count * shape.element);
+      schedule.send(to, step, source(theirs.begin * shape.element), theirs.count * shape.element,
+                    When::kAhead);
+      schedule.receive(from, step, inputs[c % kSets][static_cast<size_t>(from)], own.count * shape.element,
+                       When::kAhead);
     }
   };
   for (uint64_t round = 0; round < chunks + 2; round++) {
@@ -56,7 +60,7 @@ void exchange_chunks(const Shape& shape, Schedule& schedule, SliceAt&& slice_at,
     if (round >= 2) after(round - 2, chunk);
     if (round >= 1 && round <= chunks) {
       const Slice own = chunk_of(mine, round - 1, chunk);
-      std::vector<Ref>& parts = inputs[(round - 1) % 2];
+      std::vector<Ref>& parts = inputs[(round - 1) % kSets];
       parts[static_cast<size_t>(shape.rank)] = source(own.begin * shape.element);
       schedule.fold(parts, folded(round - 1, own), own.count);
       schedule.meanwhile();

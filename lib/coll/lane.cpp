@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "base/splitmix.h"
@@ -100,9 +101,9 @@ Status TransportLane::build(const Shape& shape) {
 }
 
 Status TransportLane::reserve(const Schedule& schedule) {
-  if (messages_.size() < schedule.most_transfers()) {
-    messages_.resize(schedule.most_transfers());
-    pending_.reserve(messages_.size());
+  if (messages_.size() < 2 * schedule.most_transfers()) {
+    messages_.resize(2 * schedule.most_transfers());
+    pending_.reserve(schedule.most_transfers());
   }
   fold_inputs_.reserve(static_cast<size_t>(context_.size));
   if (scratch_bytes_ >= schedule.scratch_bytes()) return {};
@@ -124,28 +125,35 @@ void TransportLane::note_memory() {
 }
 
 void TransportLane::post_round() {
-  const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
-  pending_.clear();
+  const bool last = round_ + 1 == plan_->schedule.rounds().size();
   // Receives first: what has arrived already goes straight to its place.
   for (const bool sends : {false, true}) {
-    for (uint32_t i = 0; i < transfers.size(); i++) {
-      const Transfer& t = transfers[i];
-      if (t.is_send != sends) continue;
-      Message& message = messages_[i] = Message();
-      const MessageTag tag{slot_, wire_lane_, t.step};
-      pending_.push_back(i);
-      if (t.is_send) {
-        sent_bytes_ += t.bytes;
-        context_.transport.send(context_.name(t.peer), tag, descriptor_,
-                                t.bytes == 0 ? nullptr : at(t.memory), t.bytes, &message);
-      } else {
-        context_.transport.receive(context_.name(t.peer), tag, t.bytes == 0 ? nullptr : at(t.memory), t.bytes,
-                                   &message);
-      }
-    }
+    if (round_ == 0) post(0, When::kAhead, sends);
+    post(round_, When::kInRound, sends);
+    if (!last) post(round_ + 1, When::kAhead, sends);
   }
+  ahead_round_ = last ? 0 : round_ + 1;
+  pending_.resize(plan_->schedule.transfers(round_).size());
+  std::iota(pending_.begin(), pending_.end(), 0);
   work_index_ = 0;
   work_begin_ = 0;
+}
+
+void TransportLane::post(size_t round, When when, bool sends) {
+  const std::span<const Transfer> transfers = plan_->schedule.transfers(round);
+  for (uint32_t i = 0; i < transfers.size(); i++) {
+    const Transfer& t = transfers[i];
+    if (t.is_send != sends || t.when != when) continue;
+    Message& message = this->message(round, i) = Message();
+    const MessageTag tag{slot_, wire_lane_, t.step};
+    std::byte* const memory = t.bytes == 0 ? nullptr : at(t.memory);
+    if (t.is_send) {
+      sent_bytes_ += t.bytes;
+      context_.transport.send(context_.name(t.peer), tag, descriptor_, memory, t.bytes, &message);
+    } else {
+      context_.transport.receive(context_.name(t.peer), tag, memory, t.bytes, &message);
+    }
+  }
 }
 
 Poll TransportLane::poll() {
@@ -181,8 +189,8 @@ bool TransportLane::reap() {
   const size_t before = pending_.size();
   Status failure;
   std::erase_if(pending_, [&](uint32_t i) {
-    if (!messages_[i].done) return false;
-    if (failure.ok()) failure = check(transfers[i], messages_[i]);
+    if (!message(round_, i).done) return false;
+    if (failure.ok()) failure = check(transfers[i], message(round_, i));
     return true;
   });
   if (!failure.ok()) finish(std::move(failure));
@@ -286,11 +294,20 @@ void TransportLane::finish(Status status) {
 }
 
 void TransportLane::abandon() {
-  for (const uint32_t i : pending_) {
-    if (!messages_[i].done) context_.transport.cancel(&messages_[i]);
-  }
+  for (const uint32_t i : pending_) take_back(message(round_, i));
   pending_.clear();
+  if (ahead_round_ != 0) {
+    const std::span<const Transfer> transfers = plan_->schedule.transfers(ahead_round_);
+    for (uint32_t i = 0; i < transfers.size(); i++) {
+      if (transfers[i].when == When::kAhead) take_back(message(ahead_round_, i));
+    }
+  }
+  ahead_round_ = 0;
   running_ = false;
+}
+
+void TransportLane::take_back(Message& message) {
+  if (!message.done) context_.transport.cancel(&message);
 }
 
 std::vector<int> TransportLane::missing() const {
@@ -300,7 +317,7 @@ std::vector<int> TransportLane::missing() const {
   // Those whose messages are awaited; if there are none, those who do not take ours.
   for (const bool sends : {false, true}) {
     for (const uint32_t i : pending_) {
-      if (transfers[i].is_send == sends && !messages_[i].done)
+      if (transfers[i].is_send == sends && !message(round_, i).done)
         ranks.push_back(context_.name(transfers[i].peer));
     }
     if (!ranks.empty()) break;
@@ -316,7 +333,7 @@ bool TransportLane::waits_for(int rank) const {
   for (const bool sends : {false, true}) {
     bool any = false;
     for (const uint32_t i : pending_) {
-      if (transfers[i].is_send != sends || messages_[i].done) continue;
+      if (transfers[i].is_send != sends || message(round_, i).done) continue;
       any = true;
       if (context_.name(transfers[i].peer) == rank) return true;
     }

@@ -47,6 +47,15 @@ class TransportLane final : public CollectiveLane {
   Status reserve(const Schedule& schedule);
   void note_memory();
   void post_round();
+  void post(size_t round, When when, bool sends);
+  void take_back(Message& message);
+  // Of a round's transfer; the messages of two rounds in a row may be under way.
+  Message& message(size_t round, uint32_t transfer) {
+    return messages_[round % 2 * (messages_.size() / 2) + transfer];
+  }
+  const Message& message(size_t round, uint32_t transfer) const {
+    return messages_[round % 2 * (messages_.size() / 2) + transfer];
+  }
   bool reap();  // complete messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
   Status look_around();  // whether a rank that is waited for executes something else
@@ -68,6 +77,7 @@ class TransportLane final : public CollectiveLane {
   bool running_ = false;
   Status result_;
   size_t round_ = 0;
+  size_t ahead_round_ = 0;         // whose messages are posted as far as they are ahead; 0: of none
   std::vector<uint32_t> pending_;  // transfers of the round whose messages are not complete
   size_t work_index_ = 0;          // into the round's works
   uint64_t work_begin_ = 0;        // what is done of that work
@@ -96,7 +106,7 @@ class TransportLane final : public CollectiveLane {
   uint64_t plan_bytes_ = 0;
   Plan once_;                      // of blocks of different sizes, whose schedule serves one operation
   const Plan* plan_ = nullptr;     // of the running operation
-  std::vector<Message> messages_;  // one a transfer of the round; never moves while messages are posted
+  std::vector<Message> messages_;  // see message(); never moves while messages are posted
   std::vector<const std::byte*> fold_inputs_;
   struct FreeBytes {
     void operator()(std::byte* bytes) const;

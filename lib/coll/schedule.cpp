@@ -6,12 +6,12 @@
 
 namespace weft::coll {
 
-void Schedule::send(int peer, uint32_t step, Ref from, uint64_t bytes) {
-  transfers_.push_back({true, peer, step, from, bytes});
+void Schedule::send(int peer, uint32_t step, Ref from, uint64_t bytes, When when) {
+  transfers_.push_back({true, when, peer, step, from, bytes});
 }
 
-void Schedule::receive(int peer, uint32_t step, Ref to, uint64_t bytes) {
-  transfers_.push_back({false, peer, step, to, bytes});
+void Schedule::receive(int peer, uint32_t step, Ref to, uint64_t bytes, When when) {
+  transfers_.push_back({false, when, peer, step, to, bytes});
 }
 
 void Schedule::add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count) {
@@ -64,7 +64,7 @@ void Schedule::add_handshake(int rank, int size) {
       const bool known = std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
         return t.is_send == is_send && t.peer == peer;
       });
-      if (!known) handshake.push_back({is_send, peer, kHandshakeStep, {}, 0});
+      if (!known) handshake.push_back({is_send, When::kInRound, peer, kHandshakeStep, {}, 0});
     }
   }
   const auto end_of_first = transfers_.begin() + rounds_[0].transfers_end;

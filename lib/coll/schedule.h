@@ -1,7 +1,7 @@
-// What one operation does on one rank: rounds of messages posted together, local work beside them, and local
-// work that starts when all messages of its round are complete. Built by an algorithm, executed by a lane
-// (lane.h). It names memory by space and offset, so one schedule serves many operations of the same shape.
-// Threads: a value; one thread at a time.
+// What one operation does on one rank: rounds of messages that are awaited together, local work beside them,
+// and local work that starts when all messages of its round are complete. Built by an algorithm, executed by
+// a lane (lane.h). It names memory by space and offset, so one schedule serves many operations of the same
+// shape. Threads: a value; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,15 @@ inline Ref target(uint64_t offset = 0) {
   return {Space::kTarget, offset};
 }
 
+// When a message is posted: with the round that waits for it, or already with the one before, so that the
+// network has something to do while this rank ends one round and begins the next. That round then neither
+// writes what such a message takes nor uses the memory that it brings.
+enum class When : bool { kInRound, kAhead };
+
 struct Transfer {
   bool is_send : 1 = false;
-  int peer : 31 = 0;
+  When when : 1 = When::kInRound;
+  int peer : 30 = 0;
   uint32_t step = 0;  // the same on both sides; at most one message a pair, direction and step
   Ref memory;
   uint64_t bytes = 0;
@@ -64,8 +70,8 @@ class Schedule {
  public:
   // Building: messages and work of the current round, until end_round(). A message of no bytes still travels;
   // work on nothing is left out.
-  void send(int peer, uint32_t step, Ref from, uint64_t bytes);
-  void receive(int peer, uint32_t step, Ref to, uint64_t bytes);
+  void send(int peer, uint32_t step, Ref from, uint64_t bytes, When when = When::kInRound);
+  void receive(int peer, uint32_t step, Ref to, uint64_t bytes, When when = When::kInRound);
   // to = fold of the inputs in their order, with the operation's op and scales.
   void fold(std::span<const Ref> inputs, Ref to, uint64_t count);
   void copy(Ref from, Ref to, uint64_t bytes);

@@ -17,7 +17,9 @@ void build(const Shape& shape, Schedule& schedule) {
       const int from = (shape.rank + shape.size - distance) % shape.size;
       const Slice theirs = chunk_of(slice_at(from), c, chunk);
       schedule.send(to, step, target(own.begin * shape.element), own.count * shape.element);
-      schedule.receive(from, step, target(theirs.begin * shape.element), theirs.count * shape.element);
+      // They come when what lay there has left: its owner made them of it.
+      schedule.receive(from, step, target(theirs.begin * shape.element), theirs.count * shape.element,
+                       When::kAhead);
     }
   };
   exchange_chunks(shape, schedule, slice_at, folded, gather);
