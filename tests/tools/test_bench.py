@@ -65,6 +65,8 @@ def test_step():
             row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm")["results"][0]
             expect(row["correct"], f"mode {mode}", row)
             expect_equal((row["work"], row["count"]), ("step small", 301106))
+            memory = row["memory"]
+            expect(memory["gradient_bytes"] == 4 * 301106 <= memory["bucket_bytes"] and memory["other_bytes"] > 0, "memory", memory)
         for mode, more, details in (("copy", ["--bucket-limits", "0"], "4 buckets"),
                                     ("reduced", ["--bucket-limits", "8,16M", "--replan", "first-needed"], "buckets"),
                                     ("copy", ["--accumulate", 3], "3 steps"), ("view", ["--accumulate", 2], "2 steps")):

@@ -106,6 +106,12 @@ class Step {
            static_cast<double>(std::max<uint64_t>(stats.sent_bytes, 1));
   }
 
+  StepMemory memory() const {
+    const weft_reducer_stats stats = query();
+    return {stats.param_bytes, stats.bucket_bytes,
+            stats.scratch_bytes + stats.other_bytes + stats.hook_bytes + stats.retained_bytes};
+  }
+
   bool has_another_plan() const { return query().plan_generation > 0; }
 
   uint32_t bucket_count() const {
@@ -159,6 +165,7 @@ class Step {
     options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
     if (reduced_views_) options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS;
     std::vector<uint64_t> limits;
+    limits.reserve(bench.bucket_limits.size());
     for (const std::string& limit : bench.bucket_limits) limits.push_back(parse_bytes(limit));
     options.bucket_limits = limits.data();
     options.bucket_limit_count = static_cast<uint32_t>(limits.size());
@@ -239,6 +246,7 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   const double ranks = job.size();
   result.bus_factor = 2 * (ranks - 1) / ranks;
   result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 30, options.warmup);
+  result.memory = step.memory();
   if (backward.has_value()) {
     const double backward_us =
         std::chrono::duration<double, std::micro>(step.when(backward->ns)).count() * options.accumulate;

@@ -61,6 +61,13 @@ struct Times {
 // Collective over the job.
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup);
 
+// Bytes that a rank's reducer holds.
+struct StepMemory {
+  uint64_t gradients = 0;  // what the parameters' gradients take
+  uint64_t buckets = 0;    // in view mode the gradients lie there
+  uint64_t other = 0;      // scratch, tables, hooks' state
+};
+
 // One line of the report.
 struct Result {
   std::string work;     // "all_reduce", or "step" and the manifest's name
@@ -71,6 +78,7 @@ struct Result {
   double bus_factor = 0;  // busbw over algbw; 0: bandwidths mean nothing
   std::string algorithm;
   double exposed_us = -1;  // of a step behind a replayed backward: what comes after that; else negative
+  StepMemory memory;       // of a step; else zeros
   Times times;
 };
 

@@ -64,6 +64,10 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                     {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
                     {"algorithm", result.algorithm},
                     {"correct", result.times.correct}});
+    if (result.memory.gradients == 0) continue;
+    list.back()["memory"] = {{"gradient_bytes", result.memory.gradients},
+                             {"bucket_bytes", result.memory.buckets},
+                             {"other_bytes", result.memory.other}};
   }
   const weft_comm_info info = job.info();
   return {{"machine", machine},
