@@ -1,208 +1,133 @@
 #!/usr/bin/env python3
-"""Weft beside its peers, by the same protocol, interleaved in one run. `make bench-peers` calls it.
+"""Weft beside its peers, by the same protocol, interleaved in one run, and the targets of Weft's plan. `make bench-peers`
+calls it.
 
 Peers (bench/systems.py): Open MPI 4 of the system; Open MPI 5, MPICH, Intel MPI and oneCCL as packages of PyPI; each as it
-comes and tuned; PyTorch with Gloo (all_reduce, and DistributedDataParallel on ResNet-50's parameters, on 10,000 tiny ones,
-and with PowerSGD). What cannot be had here, or fails, is left out, and peers.md says why. Before every timed call each rank writes its
-buffer anew and all meet in a barrier; a time is the slowest rank's. Every round runs all systems one after the other; the
-medians of the rounds' medians are compared. A wrong result of any system ends the run with exit code 1.
+comes and tuned; PyTorch with Gloo. What cannot be had here, or fails, is left out, and peers.md says why. Before every
+timed call each rank writes its buffer anew and all meet in a barrier; a time is the slowest rank's. Every round runs all
+systems one after the other; the medians of the rounds' medians are compared. A wrong result of any system ends the run
+with exit code 1.
 
-Writes BUILD/bench/peers.json (a list of work, bytes, ranks, system, median_us and its least and most over the rounds,
-p99_us, weft_ratio; a ratio above 1 means that Weft is faster; systems "best" and "best-tuned" are the fastest peer at that
-size), peers.md (the table with the machine's name, how far the rounds lie apart, who was left out), and pictures: bandwidth.svg, and a bar a system for each kind of step.
+Rows (--rows):
+  all_reduce   of --sizes, two ranks, arena and private buffers, beside all peers
+  crowded      8 bytes to 4 KiB, four ranks on two cores, beside all peers
+  steps        ResNet-50's gradients, 10,000 tiny ones, and PowerSGD, beside DistributedDataParallel
+  thresholds   private buffers along the path that measuring chose, and along each path alone
+  ready        what handing a gradient over costs without a copy
+  memory       what a reducer holds beyond the gradients in view mode
+  limits       bytes that all cores move together, and a flag between two cores (bench/machine_limits.cpp): the all_reduce's bounds
+  hosts        two hosts at 1 and 10 Gbit/s, beside Open MPI and Gloo over TCP and UCX's ping-pong (bench/hosts.py): needs root
+
+Writes peers.json, peers.md (the tables with the machine's name, how far the rounds lie apart, the targets, who was left out)
+and pictures: bandwidth.svg, and a bar a system for each kind of step. docs/performance.md lists the fields of peers.json.
 """
 import argparse
 import datetime
 import json
 import os
-import statistics
 import sys
 from pathlib import Path
 
-import chart
+import hosts
+import own
 import systems
-from systems import ROOT, WrongResult, run, say
+import tables
+import targets
+from comparison import Samples, Work, compare
+from systems import ROOT, WrongResult, say
 
-STEPS = {"step_resnet50": "ResNet-50 (161 gradients, 102 MB)", "step_tiny": "10,000 gradients of 16 bytes",
-         "step_resnet50_powersgd": "ResNet-50 with PowerSGD of rank 4"}
 PEERS = [systems.OpenMpi4, systems.OpenMpi5, systems.Mpich, systems.IntelMpi, systems.OneCcl, systems.Torch]
+ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts"]
+BESIDE_PEERS = {"all_reduce", "crowded", "steps"}
+CROWDED_SIZES = (8, 64, 512, 4096)
 
 
-def parse_arguments():
+def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build", help="where Weft is built (default build)")
+    parser.add_argument("--ranks", type=int, default=2, help="of all rows but crowded and hosts (default 2)")
+    parser.add_argument("--rounds", type=int, help="default 3")
     parser.add_argument("--sizes", default="8,4096,65536,262144,1048576,4194304,16777216,67108864,104857600",
-                        help="bytes, divided by commas")
-    parser.add_argument("--systems", default=",".join(peer.name for peer in PEERS), help="peers, divided by commas")
+                        help="of all_reduce, in bytes, divided by commas")
+    parser.add_argument("--rows", default=",".join(ROWS), help="what to measure, divided by commas (default: everything)")
+    parser.add_argument("--systems", default=",".join(peer.name for peer in PEERS),
+                        help="peers, divided by commas (default: all; '' is none)")
+    parser.add_argument("--out", type=Path, help="the folder of what is written (default BUILD/bench)")
+    parser.add_argument("--quick", action="store_true",
+                        help="try everything in a minute: one round, small sizes, few iterations. The numbers mean nothing")
     parser.add_argument("--prepare", action="store_true", help="install and build the peers, and measure nothing")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     arguments.build = arguments.build.resolve()
-    arguments.sizes = [int(size) for size in arguments.sizes.split(",")]
-    names = arguments.systems.split(",") if arguments.systems else []
-    unknown = set(names) - {peer.name for peer in PEERS}
-    if unknown:
-        parser.error(f"no system {', '.join(sorted(unknown))}; there are {', '.join(peer.name for peer in PEERS)}")
+    arguments.out = (arguments.out or arguments.build / "bench").resolve()
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
+    arguments.sizes = [8, 65536] if arguments.quick else [int(size) for size in arguments.sizes.split(",")]
+    arguments.iterations = ["--iterations", 3] if arguments.quick else []
+    arguments.rows = chosen(parser, "rows", arguments.rows, ROWS)
+    names = chosen(parser, "systems", arguments.systems, [peer.name for peer in PEERS])
     arguments.peers = [peer for peer in PEERS if peer.name in names]
+    arguments.memory = {}
+    cores = sorted(os.sched_getaffinity(0))
+    arguments.cores = cores[:arguments.ranks]
+    arguments.works = list(works(arguments, cores))
     return arguments
 
 
-class Samples:
-    """Medians and p99s by (work, bytes, system), one of each a round."""
-
-    def __init__(self):
-        self.medians, self.p99s = {}, {}
-
-    def add(self, key, median_us, p99_us):
-        self.medians.setdefault(key, []).append(median_us)
-        self.p99s.setdefault(key, []).append(p99_us)
-
-    def median(self, key):
-        return statistics.median(self.medians[key]) if key in self.medians else None
-
-    def p99(self, key):
-        return statistics.median(self.p99s[key])
-
-    def forget(self, system):
-        """It did not come to its end: what it did is no comparison."""
-        mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
-        for values in (self.medians, self.p99s):
-            for key in [key for key in values if key[2] in mine]:
-                del values[key]
-
-    def systems(self, work):
-        """In the order in which they were measured."""
-        return list(dict.fromkeys(key[2] for key in self.medians if key[0] == work))
+def chosen(parser, what, text, known):
+    names = text.split(",") if text else []
+    unknown = set(names) - set(known)
+    if unknown:
+        parser.error(f"--{what}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [name for name in known if name in names]
 
 
-def fastest(samples, size, tuned):
-    """The peer that is fastest at a size, among those as they come, or those with their best switches too."""
-    peers = [name for name in samples.systems("all_reduce") if tuned or not name.endswith("-tuned")]
-    measured = [(samples.median(("all_reduce", size, name)), name) for name in peers]
-    return min([(median, name) for median, name in measured if median is not None], default=(None, None))[1]
+def works(arguments, cores):
+    """What all systems are asked for."""
+    words = tuple(arguments.iterations)
+    if "all_reduce" in arguments.rows:
+        yield Work("all_reduce", arguments.ranks, tuple(arguments.sizes), tuple(arguments.cores), words)
+    if "crowded" in arguments.rows:
+        yield Work("crowded_all_reduce", 4, CROWDED_SIZES, tuple(cores[:2]), words or ("--iterations", 500), 0.5)
 
 
-def compare(samples, arguments):
-    """The rows of peers.json."""
-    rows = []
-
-    def add(work, size, system, key):
-        mine, other = samples.median((work, size, "weft")), samples.median(key)
-        if mine is not None and other is not None:
-            rows.append({"work": work, "bytes": size, "ranks": arguments.ranks, "system": system,
-                         "median_us": round(other, 3), "least_us": round(min(samples.medians[key]), 3),
-                         "most_us": round(max(samples.medians[key]), 3), "p99_us": round(samples.p99(key), 3),
-                         "weft_ratio": round(other / mine, 3), "weft_median_us": round(mine, 3),
-                         "weft_least_us": round(min(samples.medians[work, size, "weft"]), 3),
-                         "weft_most_us": round(max(samples.medians[work, size, "weft"]), 3)})
-
-    for memory in ("arena", "private"):
-        for size in arguments.sizes:
-            for system in samples.systems("all_reduce"):
-                add(f"all_reduce_f32_{memory}", size, system, ("all_reduce", size, system))
-            for best, tuned in (("best", False), ("best-tuned", True)):
-                name = fastest(samples, size, tuned)
-                if name is not None:
-                    add(f"all_reduce_f32_{memory}", size, best, ("all_reduce", size, name))
-                    if rows and rows[-1]["system"] == best:
-                        rows[-1]["which"] = name
-    for key in samples.medians:
-        if key[0] in STEPS and key[2] == "ddp-gloo":
-            add(*key, key)
-    return rows
+def parts(arguments, peers):
+    """What Weft alone, or the machine, is asked for; peers: those that are here."""
+    kinds = {kind.name: kind for kind in (own.Thresholds, own.Ready, own.Memory, own.Limits)}
+    for name in arguments.rows:
+        if name in kinds:
+            yield kinds[name](arguments)
+        elif name == "hosts":
+            yield hosts.Hosts(arguments, peers)
 
 
-def microseconds(value):
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+def prepare(arguments, weft, left_out):
+    """Who takes part; left_out learns why others do not."""
+    running = []
+    needed = BESIDE_PEERS & set(arguments.rows) or "hosts" in arguments.rows or arguments.prepare
+    for peer in PEERS:
+        if peer not in arguments.peers or not needed:
+            left_out[peer.name] = "not asked for (--systems, --rows)"
+            continue
+        prepared(peer(arguments), running, left_out)
+    if arguments.prepare:
+        return running
+    rest = []
+    for part in parts(arguments, list(running)):
+        prepared(part, rest, left_out)
+    return [*([weft] if BESIDE_PEERS & set(arguments.rows) else []), *running, *rest]
 
 
-def table(samples, rows, arguments, versions, load, left_out):
-    """The comparison as Markdown. left_out: why, by name of a peer."""
-    machine = json.loads(run([arguments.build / "tools" / "weft", "info", "--json"]))
-    lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}; Weft "
-             f"{machine['weft']}, {', '.join(versions)}; {datetime.date.today().isoformat()}; {arguments.ranks} ranks, "
-             f"{arguments.rounds} rounds; load before the run {load:.1f}.", ""]
-    return "\n".join(lines + left_out_lines(left_out) + all_reduce_table(samples, rows, arguments) +
-                     spread_table(rows, arguments) + step_lines(samples, rows)) + "\n"
-
-
-def left_out_lines(left_out):
-    def short(reason):
-        words = " ".join(reason.split())
-        return words if len(words) <= 300 else f"{words[:150]} ... {words[-150:]}"
-    return ["Left out:", *(f"- {name}: {short(reason)}" for name, reason in left_out.items()), ""] if left_out else []
-
-
-def all_reduce_table(samples, rows, arguments):
-    ratio = {(row["work"], row["bytes"], row["system"]): row for row in rows}
-    peers = [s for s in ("best", "best-tuned", *samples.systems("all_reduce")) if any(row["system"] == s for row in rows)]
-    lines = ["all_reduce of f32, in place; microseconds, and in brackets that time over Weft's (arena / private):", "",
-             "| bytes | Weft, arena | Weft, private | " + " | ".join(peers) + " |",
-             "|---|---|---|" + "---|" * len(peers)]
-    for size in arguments.sizes:
-        cells = [str(size)] + [microseconds(samples.median((f"all_reduce_f32_{memory}", size, "weft")))
-                               for memory in ("arena", "private")]
-        for system in peers:
-            arena, private = (ratio.get((f"all_reduce_f32_{memory}", size, system)) for memory in ("arena", "private"))
-            name = f"{arena['which']}: " if arena and "which" in arena else ""
-            cells.append(f"{name}{microseconds(arena['median_us'])} ({arena['weft_ratio']:.2f} / "
-                         f"{private['weft_ratio']:.2f})" if arena and private else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-def spread_table(rows, arguments):
-    """How far the rounds lie apart: a difference that is smaller than that may be noise."""
-    found = {(row["work"], row["bytes"], row["system"]): row for row in rows}
-
-    def spread(row, least, most):
-        return f"{microseconds(row[least])} to {microseconds(row[most])}" if row else ""
-
-    lines = ["", "Least and most of the rounds' medians, microseconds:", "",
-             "| bytes | Weft, arena | Weft, private | best | best-tuned |", "|---|---|---|---|---|"]
-    for size in arguments.sizes:
-        mine = [found.get((f"all_reduce_f32_{memory}", size, "best")) for memory in ("arena", "private")]
-        cells = [spread(row, "weft_least_us", "weft_most_us") for row in mine]
-        for system in ("best", "best-tuned"):
-            row = found.get(("all_reduce_f32_arena", size, system))
-            cells.append(f"{row['which']}: {spread(row, 'least_us', 'most_us')}" if row else "")
-        lines.append(f"| {size} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def step_lines(samples, rows):
-    lines = []
-    for row in rows:
-        if row["work"] in STEPS:
-            whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
-            lines += ["", f"Gradient step of {STEPS[row['work']]}, copy mode: Weft {row['weft_median_us'] / 1000:.1f} ms; "
-                      f"DistributedDataParallel on Gloo {row['median_us'] / 1000:.1f} ms exposed ({row['weft_ratio']:.2f} times), "
-                      f"{whole / 1000:.1f} ms with its backward."]
-    return lines
-
-
-def pictures(samples, rows, arguments, folder):
-    """Bandwidth over size, and the steps with what of them is exposed."""
-    curves = {}
-    for name, work, system in [(f"Weft, {memory}", f"all_reduce_f32_{memory}", "weft") for memory in ("arena", "private")] + [
-            (system, "all_reduce", system) for system in samples.systems("all_reduce")]:
-        times = [(size, samples.median((work, size, system))) for size in arguments.sizes]
-        curves[name] = [(size, size / us * 1e-3) for size, us in times if us]
-    (folder / "bandwidth.svg").write_text(chart.lines(curves, "bytes", f"all_reduce of f32, {arguments.ranks} ranks: GB/s"))
-    for row in rows:
-        if row["work"] in STEPS:
-            whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
-            exposed = max(row["median_us"], 0.0)
-            # Weft's step here computes nothing: beside the same backward, all of it is exposed.
-            backward = max(whole - exposed, 0.0)
-            bars = [("Weft", backward / 1e3, row["weft_median_us"] / 1e3),
-                    ("DDP on Gloo", backward / 1e3, exposed / 1e3)]
-            (folder / f"{row['work']}.svg").write_text(chart.bars(bars, "ms", ("backward of DDP's", "exposed")))
+def prepared(system, running, left_out):
+    say(f"preparing {system.name}")
+    problem = system.prepare()
+    if problem:
+        say(f"left out: {system.name}: {problem}")
+        left_out[system.name] = problem
+    else:
+        running.append(system)
 
 
 def measure(arguments, running, samples):
-    """All rounds. A peer that fails is left out, with everything that it has done: returns why, by its name."""
+    """All rounds. A system that fails is left out, with everything that it has done: returns why, by its name."""
     failed = {}
     for number in range(arguments.rounds):
         for system in list(running):
@@ -219,41 +144,45 @@ def measure(arguments, running, samples):
     return failed
 
 
+def write(arguments, samples, found):
+    """peers.json, peers.md and the pictures; returns the text."""
+    rows = compare(samples, arguments)
+    found |= {"ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
+              "memory": arguments.memory, "targets": targets.judge(samples, rows, arguments), "rows": rows}
+    text = tables.table(samples, rows, arguments, found)
+    (arguments.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
+    (arguments.out / "peers.md").write_text(text)
+    tables.pictures(samples, rows, arguments, arguments.out)
+    return text
+
+
 def main():
     arguments = parse_arguments()
-    for folder in ("bench", "peers"):
-        (arguments.build / folder).mkdir(parents=True, exist_ok=True)
-    weft = systems.Weft(arguments)
-    running = []
-    left_out = {peer.name: "not asked for (--systems)" for peer in PEERS if peer not in arguments.peers}
-    for system in [*([] if arguments.prepare else [weft]), *(peer(arguments) for peer in arguments.peers)]:
-        problem = system.prepare()
-        if not problem:
-            running.append(system)
-            continue
-        say(f"left out: {system.name}: {problem}")
-        left_out[system.name] = problem
-        if system is weft:
-            return 1
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.build / "peers").mkdir(parents=True, exist_ok=True)
+    weft, left_out = own.Weft(arguments), {}
+    problem = "" if arguments.prepare else weft.prepare()
+    if problem:
+        say(problem)
+        return 1
+    running = prepare(arguments, weft, left_out)
     if arguments.prepare:
-        print("\n".join(f"{system.name}: {getattr(system, 'version', '')}" for system in running))
+        print("\n".join(f"{system.name}: {system.version}" for system in running))
         return 0
     load = os.getloadavg()[0]
     if load > 0.5:
         say(f"other programs are running here (load {load:.1f}); the numbers will be worse and less certain")
     samples = Samples()
     try:
-        left_out.update(measure(arguments, running, samples))
+        left_out |= measure(arguments, running, samples)
     except (RuntimeError, WrongResult) as error:
         say(str(error))
         return 1
-    rows = compare(samples, arguments)
-    text = table(samples, rows, arguments, [system.version for system in running if system is not weft], load, left_out)
-    folder = arguments.build / "bench"
-    (folder / "peers.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (folder / "peers.md").write_text(text)
-    pictures(samples, rows, arguments, folder)
-    print(text, end="")
+    for system in running:
+        left_out |= getattr(system, "left_out", {})
+    versions = [system.version for system in running if system.version]
+    print(write(arguments, samples, {"machine": tables.machine_of(arguments), "versions": versions, "load": round(load, 2),
+                                     "left_out": left_out}), end="")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 A system has a name, prepare() (empty, or why it is left out; sets version) and measure(samples). A peer of MPI's kind
 has variants, the first of which is the system as it comes; the tuned system is, at each size, the best of all of them.
+Where ranks share cores (Work.crowded) the variants are others, because most of these systems wait without yielding unless
+they are told to. Weft itself is in own.py, hosts that are namespaces in hosts.py.
 """
 import json
 import os
@@ -9,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,12 +27,16 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # These systems allocate a buffer for every call; glibc must not give its pages back each time.
 KEEP_PAGES = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
+YIELD = ["--mca", "mpi_yield_when_idle", "1"]
 SEGMENTED_RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "5",
                   "--mca", "coll_tuned_allreduce_algorithm_segmentsize", str(128 << 10)]
 
 
+BEGIN = time.monotonic()
+
+
 def say(text):
-    print(f"bench-peers: {text}", file=sys.stderr, flush=True)
+    print(f"bench-peers: {time.monotonic() - BEGIN:4.0f} s: {text}", file=sys.stderr, flush=True)
 
 
 class WrongResult(Exception):
@@ -60,41 +67,28 @@ def json_lines(text, count=None):
     return lines
 
 
+def on_cores(work):
+    """Words before a command whose processes are to share fewer cores than this machine may have."""
+    return ["taskset", "-c", ",".join(map(str, work.cores))] if work.crowded else []
+
+
+def model(arguments):
+    """The list of parameters that stands for a model: ResNet-50's, or a small one where numbers mean nothing."""
+    if not arguments.quick:
+        return MANIFEST
+    small = arguments.out / "small.json"
+    small.write_text(json.dumps({"name": "small", "params": [{"name": f"small.{i}", "shape": [250, 100]} for i in range(20)]}))
+    return small
+
+
 def manifests(arguments):
-    """The lists of parameters of the steps that are compared, and PowerSGD's rank or 0."""
-    tiny = arguments.build / "bench" / "tiny.json"
+    """The lists of parameters of the steps that are compared, and PowerSGD's rank or 0; none unless they are asked for."""
+    if "steps" not in arguments.rows:
+        return {}
+    tiny = arguments.out / "tiny.json"
     if not tiny.exists():
         tiny.write_text(json.dumps({"name": "tiny", "params": [{"name": f"tiny.{i}", "shape": [4]} for i in range(10000)]}))
-    return {"step_resnet50": (MANIFEST, 0), "step_tiny": (tiny, 0), "step_resnet50_powersgd": (MANIFEST, POWERSGD_RANK)}
-
-
-class Weft:
-    name = "weft"
-
-    def __init__(self, arguments):
-        self.arguments = arguments
-        self.tool = arguments.build / "tools" / "weft"
-
-    def prepare(self):
-        return "" if self.tool.exists() else f"{self.tool} is missing: run `make build` first"
-
-    def bench(self, *words):
-        path = self.arguments.build / "bench" / "weft.json"
-        run([self.tool, "bench", *words, "--ranks", self.arguments.ranks, "--json", path])
-        rows = json.loads(path.read_text())["results"]
-        if not all(row["correct"] for row in rows):
-            raise WrongResult(f"wrong results: {rows}")
-        return rows
-
-    def measure(self, samples):
-        sizes = ",".join(map(str, self.arguments.sizes))
-        for memory in ("arena", "private"):
-            for row in self.bench("all_reduce", "--memory", memory, "--sizes", sizes):
-                samples.add((f"all_reduce_f32_{memory}", row["bytes"], "weft"), row["median_us"], row["p99_us"])
-        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
-            hook = ["--hook", f"powersgd rank={powersgd_rank} start=2"] if powersgd_rank > 0 else []
-            row = self.bench("step", "--manifest", manifest, *hook)[0]
-            samples.add((work, row["bytes"], "weft"), row["median_us"], row["p99_us"])
+    return {"step_resnet50": (model(arguments), 0), "step_tiny": (tiny, 0), "step_resnet50_powersgd": (model(arguments), POWERSGD_RANK)}
 
 
 class MpiPeer:
@@ -102,36 +96,50 @@ class MpiPeer:
     name = ""
     program = "mpi_all_reduce.c"
     variants = [([], {}), ([], KEEP_PAGES)]
+    crowded_variants = [([], {})]
 
     def __init__(self, arguments):
         self.arguments = arguments
         self.built = arguments.build / "peers" / f"{self.name}-all_reduce"
         self.version = ""
-        self.mpirun = []
+        self.bin = Path()
         self.environment = {}
-        self.useless = set()  # variants that do not run here, told once
+        self.useless = set()  # (work, variant) that do not run here, told once
+
+    def launcher(self, work):
+        """What starts the ranks: the program's words follow."""
+        raise NotImplementedError
 
     def measure(self, samples):
+        for work in self.arguments.works:
+            self.measure_work(samples, work)
+
+    def measure_work(self, samples, work):
         best = {}
-        for index, (switches, environment) in enumerate(self.variants):
-            if index in self.useless:
+        for index, (switches, environment) in enumerate(self.crowded_variants if work.crowded else self.variants):
+            if (work.name, index) in self.useless:
                 continue
             try:
-                text = run([*self.mpirun, *switches, self.built, *self.arguments.sizes], {**self.environment, **environment})
-                rows = json_lines(text, len(self.arguments.sizes))
+                rows = self.run_variant(work, switches, environment)
             except RuntimeError as error:
                 if index == 0:
                     raise
-                self.useless.add(index)
+                self.useless.add((work.name, index))
                 say(f"{self.name} does not run with {switches} {environment}: {str(error).strip()[-300:]}")
                 continue
             for row in rows:
                 if index == 0:
-                    samples.add(("all_reduce", row["bytes"], self.name), row["median_us"], row["p99_us"])
+                    samples.add((work.name, row["bytes"], self.name), row["median_us"], row["p99_us"])
                 if row["bytes"] not in best or row["median_us"] < best[row["bytes"]][0]:
                     best[row["bytes"]] = (row["median_us"], row["p99_us"])
         for size, (median, p99) in best.items():
-            samples.add(("all_reduce", size, f"{self.name}-tuned"), median, p99)
+            samples.add((work.name, size, f"{self.name}-tuned"), median, p99)
+
+    def run_variant(self, work, switches, environment):
+        seconds = ["--seconds", work.seconds] if work.seconds else []
+        text = run([*on_cores(work), *self.launcher(work), *switches, self.built, *work.words, *seconds, *work.sizes],
+                   {**self.environment, **environment})
+        return json_lines(text, len(work.sizes))
 
 
 class OpenMpi4(MpiPeer):
@@ -140,6 +148,11 @@ class OpenMpi4(MpiPeer):
     NO_SINGLE_COPY = ["--mca", "btl_vader_single_copy_mechanism", "none"]
     variants = [([], {}), ([], KEEP_PAGES), (NO_SINGLE_COPY, KEEP_PAGES), (SEGMENTED_RING, KEEP_PAGES),
                 (SEGMENTED_RING + NO_SINGLE_COPY, KEEP_PAGES), (["--mca", "coll_sm_priority", "90"], KEEP_PAGES)]
+    crowded_variants = [([], {}), (YIELD, KEEP_PAGES), ([*YIELD, *NO_SINGLE_COPY], KEEP_PAGES)]
+
+    def launcher(self, work):
+        bound = ["--oversubscribe", "--bind-to", "core:overload-allowed"] if work.crowded else ["--bind-to", "core"]
+        return ["mpirun", "-n", work.ranks, *bound]
 
     def prepare(self):
         if not (shutil.which("mpicc") and shutil.which("mpirun")):
@@ -148,8 +161,6 @@ class OpenMpi4(MpiPeer):
         if "Open MPI 4" not in self.version:
             return f"the system's MPI is not Open MPI 4 but {self.version}"
         run(["mpicc", "-O2", "-std=c11", PEERS / self.program, "-o", self.built])
-        crowded = ["--oversubscribe"] if self.arguments.ranks > os.cpu_count() else []
-        self.mpirun = ["mpirun", "-n", self.arguments.ranks, "--bind-to", "core", *crowded]
         self.environment = AS_ROOT
         return ""
 
@@ -173,12 +184,14 @@ class WheelMpi(MpiPeer):
         except RuntimeError as error:
             return str(error)
         self.version = (self.bare or self.packages)[0].replace("==", " ")
-        self.start(venv)
+        self.bin = venv / "bin"
+        self.environment = self.variables(venv)
         return ""
 
-    def start(self, venv):
-        """Sets mpirun and environment."""
-        raise NotImplementedError
+    def variables(self, venv):
+        """The environment of its launcher."""
+        del venv
+        return {}
 
 
 class OpenMpi5(WheelMpi):
@@ -188,10 +201,14 @@ class OpenMpi5(WheelMpi):
     variants = [([], {}), ([], KEEP_PAGES), (NO_SINGLE_COPY, KEEP_PAGES), (SEGMENTED_RING, KEEP_PAGES),
                 (SEGMENTED_RING + NO_SINGLE_COPY, KEEP_PAGES)]
 
-    def start(self, venv):
-        crowded = ["--map-by", ":OVERSUBSCRIBE"] if self.arguments.ranks > os.cpu_count() else []
-        self.mpirun = [venv / "bin" / "mpirun", "-n", self.arguments.ranks, "--bind-to", "core", *crowded]
-        self.environment = AS_ROOT
+    crowded_variants = [([], {}), (YIELD, KEEP_PAGES), ([*YIELD, *NO_SINGLE_COPY], KEEP_PAGES)]
+
+    def launcher(self, work):
+        bound = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"] if work.crowded else ["--bind-to", "core"]
+        return [self.bin / "mpirun", "-n", work.ranks, *bound]
+
+    def variables(self, venv):
+        return AS_ROOT
 
 
 class Mpich(WheelMpi):
@@ -199,9 +216,12 @@ class Mpich(WheelMpi):
     packages = ["mpich==5.0.2"]
     variants = [([], {}), ([], KEEP_PAGES), ([], {**KEEP_PAGES, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
                 ([], {**KEEP_PAGES, "MPIR_CVAR_CH4_CMA_ENABLE": "0"})]
+    # It never yields by itself, so that each rank uses its time slice up; throttled, it does after so many looks.
+    THROTTLE = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1"}
+    crowded_variants = [(["-bind-to", "core"], {}), (["-bind-to", "core"], THROTTLE), ([], THROTTLE)]
 
-    def start(self, venv):
-        self.mpirun = [venv / "bin" / "mpiexec", "-n", self.arguments.ranks, "-bind-to", "core"]
+    def launcher(self, work):
+        return [self.bin / "mpiexec", "-n", work.ranks, *([] if work.crowded else ["-bind-to", "core"])]
 
 
 class IntelMpi(WheelMpi):
@@ -211,12 +231,17 @@ class IntelMpi(WheelMpi):
     # I_MPI_ADJUST_ALLREDUCE: 2 is Rabenseifner's, 8 the ring.
     variants = [([], {}), ([], KEEP_PAGES)] + [
         ([], {**KEEP_PAGES, "I_MPI_ADJUST_ALLREDUCE": number}) for number in ("2", "8")]
+    # I_MPI_THREAD_YIELD: 2 is sched_yield, 3 a short sleep. I_MPI_ADJUST_ALLREDUCE: 1 is recursive doubling.
+    crowded_variants = [([], {}), ([], {"I_MPI_THREAD_YIELD": "2"}), ([], {"I_MPI_THREAD_YIELD": "2", "I_MPI_PIN": "0"}),
+                        ([], {"I_MPI_THREAD_YIELD": "2", "I_MPI_ADJUST_ALLREDUCE": "1"})]
 
-    def start(self, venv):
-        self.mpirun = [venv / "bin" / "mpiexec.hydra", "-n", self.arguments.ranks]
-        self.environment = {"I_MPI_ROOT": str(venv), "I_MPI_FABRICS": "shm", "CCL_ROOT": str(venv),
-                            "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error",
-                            "LD_LIBRARY_PATH": f"{venv / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    def launcher(self, work):
+        return [self.bin / "mpiexec.hydra", "-n", work.ranks]
+
+    def variables(self, venv):
+        return {"I_MPI_ROOT": str(venv), "I_MPI_FABRICS": "shm", "CCL_ROOT": str(venv),
+                "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error",
+                "LD_LIBRARY_PATH": f"{venv / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
 
 
 class OneCcl(IntelMpi):
@@ -227,6 +252,7 @@ class OneCcl(IntelMpi):
     bare = ["oneccl==2022.2.0", "oneccl-devel==2022.2.0", *IntelMpi.bare]
     variants = [([], {}), ([], KEEP_PAGES), ([], {**KEEP_PAGES, "CCL_ALLREDUCE": "ring"}),
                 ([], {**KEEP_PAGES, "CCL_ALLREDUCE": "recursive_doubling"})]
+    crowded_variants = [([], {}), ([], {"CCL_WORKER_WAIT": "1", "CCL_SPIN_COUNT": "1", "CCL_YIELD": "sleep"})]
 
     def libraries(self, venv):
         return [venv / "lib" / "ccl" / "cpu" / "lib" / "libccl.a", *super().libraries(venv), "-lintlc", "-limf", "-lsvml",
@@ -251,15 +277,13 @@ class Torch:
         self.version = "PyTorch " + run([self.python, "-W", "ignore", "-c", "import torch; print(torch.__version__)"]).strip()
         return ""
 
-    def job(self, *words):
+    def job(self, ranks, cores, *words):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        ranks = self.arguments.ranks
-        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:ranks]))
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
                   "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        processes = [subprocess.Popen(["taskset", "-c", cores, str(self.python), str(PEERS / "torch_rank.py"), *map(str, words)],
+        processes = [subprocess.Popen(["taskset", "-c", ",".join(map(str, cores)), str(self.python), str(PEERS / "torch_rank.py"), *map(str, words)],
                                       env={**os.environ, **common, "RANK": str(rank)}, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(ranks)]
         try:
@@ -275,10 +299,11 @@ class Torch:
         return json_lines(outputs[0][0])
 
     def measure(self, samples):
-        for row in self.job("all_reduce", *self.arguments.sizes):
-            samples.add(("all_reduce", row["bytes"], "gloo"), row["median_us"], row["p99_us"])
+        for work in self.arguments.works:
+            for row in self.job(work.ranks, work.cores, "all_reduce", *work.words, *work.sizes):
+                samples.add((work.name, row["bytes"], "gloo"), row["median_us"], row["p99_us"])
         for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
-            row = self.job("ddp", manifest, powersgd_rank)[0]
+            row = self.job(self.arguments.ranks, self.arguments.cores, "ddp", manifest, powersgd_rank)[0]
             # Exposed time: what synchronising adds to the same backward.
             samples.add((work, row["bytes"], "ddp-gloo"), row["median_us"] - row["local_us"],
                         row["p99_us"] - row["local_us"])

@@ -1,7 +1,9 @@
 /* The protocol of `weft bench all_reduce` for ranks that MPI has started: every rank writes its buffer anew,
  * all meet in a barrier, then the call is timed; the time of an iteration is the slowest rank's. Included by
- * the programs beside it, which bench/systems.py builds; C99 and C++. usage: mpirun ... PROGRAM BYTES...
- * prints one JSON line for each size */
+ * the programs beside it, which bench/systems.py builds; C99 and C++.
+ * usage: mpirun ... PROGRAM [--iterations N] [--seconds S] BYTES...
+ * N: of each size (20 to 5000, by size); S: a size whose first calls are slow gets fewer, at least 20, to be
+ * done in about so long. Prints one JSON line for each size */
 #pragma once
 
 #include <mpi.h>
@@ -10,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kLength = 4099, kWarmup = 3 }; /* as tools/weft/pattern.h */
+enum { kLength = 4099, kWarmup = 3, kFewest = 20 }; /* kLength: as tools/weft/pattern.h */
 
 static float tile[2 * kLength];
 static float sum[kLength];
@@ -52,16 +54,35 @@ static double quantile(const double* sorted, size_t count, double q) {
 /* What is timed: data becomes the sum over the ranks, in place. */
 typedef void (*all_reduce_fn)(float* data, size_t count);
 
-static int measure(size_t bytes, int rank, all_reduce_fn all_reduce) {
+static size_t between(double least, double value, double most) {
+  return (size_t)(value < least ? least : value > most ? most : value);
+}
+
+/* So many calls as fit into the seconds at the pace of the slowest rank's first ones. Equal on all ranks. */
+static size_t that_fit(size_t iterations, double seconds, double first_calls) {
+  double slowest = first_calls / kWarmup;
+  MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  if (seconds <= 0 || slowest <= 0) return iterations;
+  return between(iterations < kFewest ? (double)iterations : kFewest, seconds / slowest, (double)iterations);
+}
+
+/* What the command line asks for; zero: by size, and without a limit. */
+struct limits {
+  size_t iterations;
+  double seconds;
+};
+
+static int measure(size_t bytes, int rank, struct limits limits, all_reduce_fn all_reduce) {
   const size_t count = bytes / sizeof(float) > 0 ? bytes / sizeof(float) : 1;
-  size_t iterations = ((size_t)256 << 20) / bytes;
-  if (iterations < 20) iterations = 20;
-  if (iterations > 5000) iterations = 5000;
+  size_t iterations =
+      limits.iterations > 0 ? limits.iterations : between(kFewest, (double)(256 << 20) / (double)bytes, 5000);
   float* data = (float*)aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   double* times = (double*)calloc(iterations, sizeof *times);
   if (data == NULL || times == NULL) return 0;
   int correct = 1;
+  const double begin = MPI_Wtime();
   for (size_t round = 0; round < kWarmup + iterations; ++round) {
+    if (round == kWarmup) iterations = that_fit(iterations, limits.seconds, MPI_Wtime() - begin);
     rewrite(data, count, round);
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
@@ -85,10 +106,15 @@ static int measure(size_t bytes, int rank, all_reduce_fn all_reduce) {
 
 /* Of a program whose MPI has begun. 0 if every result was right. */
 static int measure_all(int argc, char** argv, all_reduce_fn all_reduce) {
-  int rank = 0, ranks = 0, correct = 1, i = 0;
+  struct limits limits = {0, 0};
+  int rank = 0, ranks = 0, correct = 1, i = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   make_tiles(rank, ranks);
-  for (i = 1; i < argc; ++i) correct = measure(strtoull(argv[i], NULL, 10), rank, all_reduce) && correct;
+  for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
+    if (strcmp(argv[i], "--iterations") == 0) limits.iterations = strtoull(argv[i + 1], NULL, 10);
+    if (strcmp(argv[i], "--seconds") == 0) limits.seconds = strtod(argv[i + 1], NULL);
+  }
+  for (; i < argc; ++i) correct = measure(strtoull(argv[i], NULL, 10), rank, limits, all_reduce) && correct;
   return correct ? 0 : 1;
 }

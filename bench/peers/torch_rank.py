@@ -1,8 +1,8 @@
 """One rank of PyTorch with Gloo, by the protocol of `weft bench`. Started by bench/peers.py through torchrun's
 variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
-usage: torch_rank.py all_reduce BYTES...     in-place sum of f32
-       torch_rank.py ddp MANIFEST [RANK]     a gradient step of DistributedDataParallel; with PowerSGD of that rank
+usage: torch_rank.py all_reduce [--iterations N] BYTES...   in-place sum of f32
+       torch_rank.py ddp MANIFEST [RANK]   a gradient step of DistributedDataParallel; with PowerSGD of that rank
 
 Rank 0 prints one JSON line a measurement, "correct" if the last result is, on every rank. Steps are measured twice:
 synchronised, and with no_sync, where the same backward accumulates locally; what synchronising adds is the
@@ -59,11 +59,11 @@ def everywhere(correct):
     return bool(tensor.item())
 
 
-def all_reduce(sizes):
+def all_reduce(sizes, asked=0):
     for size in sizes:
         data = torch.zeros(max(size // 4, 1))
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        iterations = min(max((64 << 20) // size, 10), 500)
+        iterations = asked or min(max((64 << 20) // size, 10), 500)
         times = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations)
         expected = ranks * (ranks + 1) / 2 + ranks * ((WARMUP + iterations - 1) % 7)
         report(bytes=size, median_us=quantile(times, 0.5), p99_us=quantile(times, 0.99),
@@ -160,7 +160,8 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if sys.argv[1] == "all_reduce":
-        all_reduce([int(size) for size in sys.argv[2:]])
+        iterations = sys.argv[2] == "--iterations" and int(sys.argv[3])
+        all_reduce([int(size) for size in sys.argv[4 if iterations else 2:]], iterations)
     else:
         ddp(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     dist.destroy_process_group()

@@ -12,9 +12,13 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 import chart  # noqa: E402
+import comparison  # noqa: E402
+import hosts  # noqa: E402
 import paper  # noqa: E402
 import peers  # noqa: E402
 import systems  # noqa: E402
+import tables  # noqa: E402
+import targets  # noqa: E402
 
 
 def raises(kind, call):
@@ -27,7 +31,7 @@ def raises(kind, call):
 
 def sampled():
     """Two sizes, three peers of which one has no tuned variant and one has no large size, over three rounds."""
-    samples = peers.Samples()
+    samples = comparison.Samples()
     for at in (0, 1, 10):
         for size, scale in ((8, 1), (1024, 10)):
             samples.add(("all_reduce_f32_arena", size, "weft"), 1.0 * scale + at, 9)
@@ -42,30 +46,149 @@ def sampled():
     return samples
 
 
-ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3)
+WORK = comparison.Work("all_reduce", 2, (8, 1024), (0, 1))
+ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3, works=[WORK], memory={})
 
 
 def test_compare():
     """ratios are of medians, the spread is that of the rounds, and the best peer is found at each size, tuned or not"""
-    rows = {(row["work"], row["bytes"], row["system"]): row for row in peers.compare(sampled(), ARGUMENTS)}
+    rows = {(row["work"], row["bytes"], row["system"]): row for row in comparison.compare(sampled(), ARGUMENTS)}
     best = rows["all_reduce_f32_arena", 8, "best"]
     expect_equal((best["which"], best["median_us"], best["weft_ratio"]), ("two", 5.0, 2.5))
     expect_equal((best["least_us"], best["most_us"], best["weft_least_us"], best["weft_most_us"]), (4.0, 14.0, 1.0, 11.0))
     tuned = rows["all_reduce_f32_private", 1024, "best-tuned"]
     expect_equal((tuned["which"], tuned["median_us"], tuned["weft_median_us"]), ("one-tuned", 31.0, 21.0))
     expect(("all_reduce_f32_arena", 1024, "three") not in rows, "what was not measured has no row")
-    expect_equal(rows["step_resnet50", 64, "ddp-gloo"]["weft_ratio"], round(101 / 51, 3))
-    lines = peers.all_reduce_table(sampled(), list(rows.values()), ARGUMENTS)
+    expect_equal(rows["step_resnet50", 64, "ddp-gloo"]["weft_ratio"], round(101 / 51, 4))
+    mine = rows["all_reduce_f32_private", 8, "weft"]
+    expect_equal((mine["median_us"], mine["weft_ratio"], mine["ranks"]), (3.0, 1.0, 2))
+    expect("bound_us" not in mine, "no limit was measured", mine)
+    lines = tables.all_reduce_table(sampled(), list(rows.values()), WORK)
     expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
     expect("two: 5.00 (2.50 / 1.67)" in lines[4], lines[4])
-    spreads = peers.spread_table(list(rows.values()), ARGUMENTS)
+    spreads = tables.spread_table(list(rows.values()), WORK)
     expect_equal(spreads[-2], "| 8 | 1.00 to 11.00 | 2.00 to 12.00 | two: 4.00 to 14.00 | one-tuned: 3.00 to 13.00 |")
+
+
+def test_bounds():
+    """a bound is what the same bytes take without a library, and never below a flag's way; none where ranks share cores"""
+    samples = comparison.Samples()
+    samples.add(("limit_flag", 8, "machine"), 0.05, 0)
+    samples.add(("limit_arena", 8192, "machine"), 0.5, 0)
+    for size in (8, 8192):
+        for memory in comparison.MEMORIES:
+            samples.add((f"all_reduce_f32_{memory}", size, "weft"), 2.0, 9)
+    expect_equal([comparison.bound_us(samples, size) for size in (8, 8192, 16384)], [0.05, 0.5, None])
+    work = comparison.Work("all_reduce", 2, (8, 8192), (0, 1))
+    rows = list(comparison.all_reduce_rows(samples, work))
+    expect_equal([(row["bytes"], row["bound_us"], row["weft_of_bound"]) for row in rows[:2]], [(8, 0.05, 0.025), (8192, 0.5, 0.25)])
+    expect("| 8192 | 0.50 | 2.00 (0.25) | 2.00 (0.25) |" in tables.all_reduce_table(samples, rows, work), "in the table")
+    crowded = comparison.Work("all_reduce", 2, (8, 8192), (0,))
+    expect(all("bound_us" not in row for row in comparison.all_reduce_rows(samples, crowded)), "no bound")
+    expect_equal((work.crowded, crowded.crowded), (False, True))
+
+
+def judged(samples, **more):
+    arguments = argparse.Namespace(**{**vars(ARGUMENTS), "memory": {}, **more})
+    return {(one["work"], one["target"]): one for one in targets.judge(samples, comparison.compare(samples, arguments), arguments)}
+
+
+def found(judged_targets, work, words):
+    return next(one for (name, target), one in judged_targets.items() if name == work and words in target)
+
+
+def test_targets():
+    """every target has an entry, also what was not measured; the worst case of a target decides"""
+    nothing = judged(comparison.Samples())
+    expect(all(one["met"] is None and one["value"] is None for one in nothing.values()), "not measured", nothing)
+    expect(any("needs a GPU" in one["measured"] for one in nothing.values()), "the GPU's", nothing)
+    one = found(judged(sampled()), "all_reduce, 2 ranks, arena", "8 B-4 KiB")
+    expect_equal((one["value"], one["met"], one["measured"]), (0.4, True, "0.4 (8 bytes, two)"))
+    samples = comparison.Samples()
+    for size, mine, other in ((4 << 20, 100.0, 500.0), (16 << 20, 400.0, 1400.0)):
+        samples.add(("all_reduce_f32_arena", size, "weft"), mine, 9)
+        samples.add(("all_reduce", size, "one"), other, 9)
+    large = comparison.Work("all_reduce", 2, (4 << 20, 16 << 20), (0, 1))
+    one = found(judged(samples, works=[large]), "all_reduce, 2 ranks, arena", "best peer")
+    expect_equal((one["value"], one["met"], one["measured"]), (3.5, False, "3.5 (16 MiB, one)"))
+    one = found(judged(sampled(), memory={"beyond": 0.0125}), "memory beyond the gradients, ResNet-50, view mode", "2 %")
+    expect_equal((one["value"], one["met"], one["measured"]), (1.25, True, "1.25 %"))
+    lines = tables.target_table(list(nothing.values()))
+    expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
+
+
+def test_threshold_targets():
+    """what was measured stands beside the fastest path alone at each size, by the least of all processes"""
+    samples = comparison.Samples()
+    for size, measured, one_shot, two_shot in ((4096, (1.0, 9.0), (1.0, 1.0), (2.0, 2.0)), (8192, (3.0, 2.4), (4.0, 9.0), (2.0, 7.0))):
+        for name, times in (("measured", measured), ("one-shot", one_shot), ("two-shot", two_shot)):
+            for us in times:
+                samples.add(("thresholds", size, name), us, us)
+    one = found(judged(samples), "all_reduce, private buffers, thresholds as measured", "1.1")
+    expect_equal((one["value"], one["met"]), (1.2, False))
+    expect("8 KiB, beside two-shot alone" in one["measured"], one)
+    expect("| 8192 | 2.40 | 4.00 | 2.00 |" in tables.threshold_table(samples), "the table")
+
+
+def test_host_targets():
+    """shares are of what a cable carries in data; latencies and hooks stand beside UCX and no hook"""
+    samples = comparison.Samples()
+    size = 4 << 20
+    samples.add(("hosts_1gbit_all_reduce", size, "weft"), size * 8 / (1e9 * hosts.PAYLOAD) * 1e6 / 0.96, 9)
+    samples.add(("hosts_1gbit_all_reduce", 8, "weft"), 12.0, 9)
+    samples.add(("hosts_1gbit_all_reduce", 8, "ucx"), 10.0, 9)
+    for system, us in (("weft", 100.0), ("weft-bf16", 50.0), ("weft-int8", 40.0)):
+        samples.add(("hosts_1gbit_step_resnet50", 64, system), us, 9)
+    all_of_them = judged(samples)
+    for work, words, value, met in (("all_reduce, two hosts, 1gbit", "4-25 MB", 0.96, True),
+                                    ("all_reduce, two hosts, 1gbit", "8 bytes", 1.2, True),
+                                    ("gradient step of ResNet-50, two hosts, 1gbit", "bf16", 2.0, True),
+                                    ("gradient step of ResNet-50, two hosts, 1gbit", "int8", 2.5, False)):
+        one = found(all_of_them, work, words)
+        expect(abs(one["value"] - value) < 1e-3 and one["met"] == met, words, one)
+    expect(found(all_of_them, "all_reduce, two hosts, 10gbit", "4-25 MB")["met"] is None, "not measured")
+
+
+def test_hosts_leave_out():
+    """between hosts a peer that fails is left out with all that it has done; Weft and the others go on"""
+    class Fake:
+        def __init__(self, name, fails):
+            self.name, self.fails = name, fails
+
+        def measure(self, samples, rate):
+            samples.add((f"hosts_{rate}_all_reduce", 8, self.name), 1.0, 1.0)
+            if self.fails and rate == "10gbit":
+                raise RuntimeError("the cable is cut")
+
+    class Here(hosts.Hosts):
+        def weft_bench(self, rate, *words):
+            return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
+
+    arguments = peers.parse_arguments(["--quick", "--systems", ""])
+    here, samples = Here(arguments, []), comparison.Samples()
+    here.across = [Fake("good", False), Fake("bad", True)]
+    here.measure(samples)
+    expect_equal([peer.name for peer in here.across], ["good"])
+    expect("cable is cut" in here.left_out["bad between hosts"], here.left_out)
+    expect_equal(samples.systems("hosts_1gbit_all_reduce"), ["weft", "good"])
+    expect_equal(samples.systems("hosts_10gbit_step_resnet50"), ["weft", "weft-bf16", "weft-int8"])
+
+
+def test_arguments():
+    """rows and systems are chosen by name, and a wrong name is refused with those that there are"""
+    arguments = peers.parse_arguments(["--rows", "crowded,ready", "--systems", "gloo"])
+    expect_equal((arguments.rows, [peer.name for peer in arguments.peers]), (["crowded", "ready"], ["gloo"]))
+    work, = arguments.works
+    expect((work.ranks, len(work.cores) <= 2, work.crowded) == (4, True, True), "four ranks on two cores", work)
+    expect_equal([part.name for part in peers.parts(arguments, [])], ["ready"])
+    result = cases.run([sys.executable, ROOT / "bench" / "peers.py", "--rows", "nothing"])
+    expect(result.returncode == 2 and "thresholds" in result.stderr, "it says what there is", result)
 
 
 def test_left_out():
     """the table says who was left out and why, in a line each"""
-    expect_equal(peers.left_out_lines({}), [])
-    lines = peers.left_out_lines({"one": "exit code 1\n  no such file\n", "two": "x" * 5000})
+    expect_equal(tables.left_out_lines({}), [])
+    lines = tables.left_out_lines({"one": "exit code 1\n  no such file\n", "two": "x" * 5000})
     expect_equal(lines[1], "- one: exit code 1 no such file")
     expect(len(lines) == 4 and len(lines[2]) < 350, "short", lines)
 
@@ -88,7 +211,7 @@ def test_forget():
     expect_equal((running, Failing.rounds), ([], 2))
     expect_equal(samples.systems("all_reduce"), ["one", "one-tuned", "three"])
     Failing.rounds, Failing.name = 1, "weft"
-    expect("crashed" in raises(RuntimeError, lambda: peers.measure(ARGUMENTS, [Failing()], peers.Samples())), "weft's")
+    expect("crashed" in raises(RuntimeError, lambda: peers.measure(ARGUMENTS, [Failing()], comparison.Samples())), "weft's")
 
 
 def test_wrong_results():
@@ -108,7 +231,10 @@ def test_wrong_results():
 def test_variants():
     """the tuned system is the best variant at each size; a variant that does not run is dropped, the first one is needed"""
     class Peer(systems.MpiPeer):
-        name, variants = "peer", [([], {}), (["fast"], {}), (["broken"], {})]
+        name, variants, crowded_variants = "peer", [([], {}), (["fast"], {}), (["broken"], {})], [(["yields"], {})]
+
+        def launcher(self, work):
+            return ["mpirun", "-n", work.ranks]
 
     def fake(command, environment=None, cwd=None):
         fake.calls.append(command)
@@ -120,16 +246,20 @@ def test_variants():
     fake.calls, real = [], systems.run
     systems.run = fake
     try:
-        peer = Peer(argparse.Namespace(build=Path("."), sizes=[8, 1024], ranks=2))
-        peer.mpirun = ["mpirun"]
-        samples = peers.Samples()
+        arguments = argparse.Namespace(build=Path("."), works=[WORK], rows=[])
+        peer = Peer(arguments)
+        samples = comparison.Samples()
         for _ in range(2):
             peer.measure(samples)
         expect_equal(samples.medians, {("all_reduce", 8, "peer"): [2.0] * 2, ("all_reduce", 1024, "peer"): [20.0] * 2,
                                        ("all_reduce", 8, "peer-tuned"): [1.0] * 2, ("all_reduce", 1024, "peer-tuned"): [20.0] * 2})
         expect_equal(sum("broken" in command for command in fake.calls), 1)
-        peer.variants = [(["broken"], {})]
-        peer.useless.clear()
+        arguments.works = [comparison.Work("crowded", 4, (8, 1024), (5, 7), ("--iterations", 9), 0.5)]
+        peer.measure(samples)
+        expect_equal([str(word) for word in fake.calls[-1]],
+                     ["taskset", "-c", "5,7", "mpirun", "-n", "4", "yields", "peers/peer-all_reduce", "--iterations", "9",
+                      "--seconds", "0.5", "8", "1024"])
+        peer.crowded_variants = [(["broken"], {})]
         raises(RuntimeError, lambda: peer.measure(samples))
     finally:
         systems.run = real

@@ -1,0 +1,174 @@
+"""What bench/peers.py measures between two hosts: namespaces of this machine, joined by cables of a limited rate
+(tools/two-hosts.sh), a rank and a core each. Open MPI and Gloo over TCP, and UCX's own ping-pong, over the same cables.
+"""
+import json
+import shutil
+
+from own import Part
+from systems import AS_ROOT, PEERS, ROOT, WrongResult, json_lines, model, run, say
+
+TWO_HOSTS = ROOT / "tools" / "two-hosts.sh"
+AGENT = ROOT / "tests" / "launchers" / "agent.sh"  # what ssh is to mpirun there
+RATES = {"1gbit": 1e9, "10gbit": 1e10}
+SIZES = (4 << 20, 16 << 20, 25 << 20, 100 << 20)
+HOOKS = {"weft": "allreduce", "weft-bf16": "bf16", "weft-int8": "int8"}
+LATENCY_CALLS = 2000
+TIMEOUT_S = 240
+# Of a frame of 1514 bytes on the cable 1448 are data: no program can have more of its rate.
+PAYLOAD = 1448 / 1514
+
+UCX_PING_PONG = """
+export UCX_TLS=tcp UCX_NET_DEVICES=eth0
+[ "$WEFT_RANK" = 1 ] || exec ucx_perftest -p 7100
+for attempt in $(seq 100); do
+  ucx_perftest host0 -p 7100 -t tag_lat -s 8 -n 20000 -w 2000 && exit 0
+  sleep 0.05
+done
+exit 1
+"""
+GLOO = """
+export RANK=$WEFT_RANK WORLD_SIZE=$WEFT_SIZE MASTER_ADDR=host0 MASTER_PORT=29500 GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1
+exec taskset -c "$1" "${@:2}"
+"""
+# mpirun runs on the first host and starts a rank on each; the second host's own process waits for it. Open MPI knows
+# nothing of whose core is whose.
+OPEN_MPI = """
+done=$1; shift
+if [ "$WEFT_RANK" = 1 ]; then until [ -e "$done" ]; do sleep 0.05; done; exit 0; fi
+"$@"; code=$?; touch "$done"; exit $code
+"""
+ON_OWN_CORE = 'cores=({}); exec taskset -c "${{cores[OMPI_COMM_WORLD_RANK % ${{#cores[@]}}]}}" "$@"'
+
+
+class UcxPingPong:
+    """The latency of 8 bytes: half a round trip."""
+    name = "ucx"
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+
+    def prepare(self):
+        return "" if shutil.which("ucx_perftest") else "there is no ucx_perftest (apt-get install ucx-utils)"
+
+    def measure(self, samples, rate):
+        text = self.hosts.run(rate, "bash", "-c", UCX_PING_PONG)
+        final = next((line.split() for line in text.splitlines() if line.startswith("Final:")), None)
+        if final is None:
+            raise RuntimeError(f"ucx_perftest says no result: {text[-500:]}")
+        samples.add((f"hosts_{rate}_all_reduce", 8, self.name), float(final[2]), float(final[2]))
+
+
+class OpenMpiTcp:
+    name = "openmpi4-tcp"
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.peer = next((peer for peer in hosts.peers if peer.name == "openmpi4"), None)
+
+    def prepare(self):
+        return "" if self.peer else "there is no openmpi4 in this run"
+
+    def measure(self, samples, rate):
+        done = self.hosts.arguments.out / "mpirun.done"
+        done.unlink(missing_ok=True)
+        on_own_core = ["bash", "-c", ON_OWN_CORE.format(" ".join(map(str, self.hosts.arguments.cores))), "-"]
+        mpirun = ["mpirun", "--bind-to", "none", "--mca", "plm_rsh_agent", AGENT, "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "tcp,self",
+                  "--mca", "btl_tcp_if_include", "eth0", "--host", "host0:1,host1:1", "-n", 2, *on_own_core, self.peer.built]
+        for iterations, sizes in self.hosts.calls():
+            text = self.hosts.run(rate, "bash", "-c", OPEN_MPI, "-", done, *mpirun, "--iterations", iterations, *sizes,
+                                  environment=AS_ROOT)
+            done.unlink(missing_ok=True)
+            self.hosts.add(samples, rate, self.name, json_lines(text, len(sizes)))
+
+
+class GlooTcp:
+    """Its ranks share all cores, as on one host: see systems.Torch."""
+    name = "gloo-tcp"
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.peer = next((peer for peer in hosts.peers if peer.name == "gloo"), None)
+
+    def prepare(self):
+        return "" if self.peer else "there is no gloo in this run"
+
+    def measure(self, samples, rate):
+        for iterations, sizes in self.hosts.calls():
+            text = self.hosts.run(rate, "bash", "-c", GLOO, "-", ",".join(map(str, self.hosts.arguments.cores)),
+                                  self.peer.python, PEERS / "torch_rank.py", "all_reduce", "--iterations",
+                                  min(iterations, 500), *sizes)
+            self.hosts.add(samples, rate, self.name, json_lines(text, len(sizes)))
+
+
+class Hosts(Part):
+    name = "hosts"
+
+    def __init__(self, arguments, peers):
+        super().__init__(arguments)
+        self.peers = peers  # that are here
+        self.across = []
+        self.left_out = {}  # peers across hosts, and why
+
+    def run(self, rate, *command, environment=None):
+        """What the command prints on both hosts."""
+        return run([TWO_HOSTS, "--weft", self.tool, "--ranks-per-host", 1, "--rate", rate, "--prefix", "none", "--timeout",
+                    TIMEOUT_S, "--", *command], environment)
+
+    def calls(self):
+        """(iterations, sizes): many of the small size, few of those that take a second."""
+        if self.arguments.quick:
+            return [(20, (8,)), (2, (1 << 20,))]
+        return [(LATENCY_CALLS, (8,)), (4, SIZES)]
+
+    def prepare(self):
+        try:
+            self.run("none", self.tool, "bench", "all_reduce", "--joined", "--sizes", 8, "--iterations", 1)
+        except RuntimeError as error:
+            return f"no hosts here: {error}"
+        for kind in (OpenMpiTcp, GlooTcp, UcxPingPong):
+            peer = kind(self)
+            problem = peer.prepare()
+            if problem:
+                self.leave_out(peer, problem)
+            else:
+                self.across.append(peer)
+        return ""
+
+    def leave_out(self, peer, problem):
+        say(f"left out between hosts: {peer.name}: {problem}")
+        self.left_out[f"{peer.name} between hosts"] = problem
+
+    def add(self, samples, rate, system, rows):
+        for row in rows:
+            samples.add((f"hosts_{rate}_all_reduce", row["bytes"], system), row["median_us"], row["p99_us"])
+
+    def weft_bench(self, rate, *words):
+        path = self.arguments.out / "hosts.json"
+        self.run(rate, self.tool, "bench", *words, "--joined", "--json", path)
+        rows = json.loads(path.read_text())["results"]
+        if not all(row["correct"] for row in rows):
+            raise WrongResult(f"wrong results: {rows}")
+        return rows
+
+    def measure(self, samples):
+        for rate in RATES:
+            for iterations, sizes in self.calls():
+                say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
+                self.add(samples, rate, "weft", self.weft_bench(
+                    rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations, "--warmup", 2))
+            for peer in list(self.across):
+                say(f"  hosts: {rate}: {peer.name}")
+                try:
+                    peer.measure(samples, rate)
+                except RuntimeError as error:
+                    self.across.remove(peer)
+                    samples.forget(peer.name)
+                    self.leave_out(peer, f"it fails: {error}")
+            self.measure_steps(samples, rate)
+
+    def measure_steps(self, samples, rate):
+        for system, hook in HOOKS.items():
+            say(f"  hosts: {rate}: step, hook {hook}")
+            row = self.weft_bench(rate, "step", "--manifest", model(self.arguments), "--hook", hook, "--iterations",
+                                  1 if self.arguments.quick else 3, "--warmup", 2)[0]
+            samples.add((f"hosts_{rate}_step_resnet50", row["bytes"], system), row["median_us"], row["p99_us"])

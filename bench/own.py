@@ -1,0 +1,113 @@
+"""What bench/peers.py measures of Weft and of the machine: the rows beside the peers, and those that have no peer.
+
+Each part is a system as in systems.py: name, prepare(), measure(samples) once a round.
+"""
+import json
+import os
+
+from comparison import MEMORIES
+from systems import WrongResult, manifests, model, on_cores, run
+
+
+class Weft:
+    """The collectives and steps that stand beside the peers'."""
+    name = "weft"
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.tool = arguments.build / "tools" / "weft"
+        self.version = ""
+
+    def prepare(self):
+        return "" if self.tool.exists() else f"{self.tool} is missing: run `make build` first"
+
+    def bench(self, *words, ranks=None, before=(), environment=None):
+        """The results of a `weft bench`, all of them right. before: what the command starts with."""
+        path = self.arguments.out / "weft.json"
+        run([*before, self.tool, "bench", *words, "--ranks", ranks or self.arguments.ranks, "--json", path], environment)
+        rows = json.loads(path.read_text())["results"]
+        if not all(row["correct"] for row in rows):
+            raise WrongResult(f"wrong results: {rows}")
+        return rows
+
+    def measure(self, samples):
+        for work in self.arguments.works:
+            for memory in MEMORIES:
+                for row in self.bench("all_reduce", "--memory", memory, "--sizes", ",".join(map(str, work.sizes)), *work.words,
+                                      ranks=work.ranks, before=on_cores(work)):
+                    samples.add((f"{work.name}_f32_{memory}", row["bytes"], "weft"), row["median_us"], row["p99_us"])
+        for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
+            hook = ["--hook", f"powersgd rank={powersgd_rank} start=2"] if powersgd_rank > 0 else []
+            row = self.bench("step", "--manifest", manifest, *hook, *self.arguments.iterations)[0]
+            samples.add((work, row["bytes"], "weft"), row["median_us"], row["p99_us"])
+
+
+class Part(Weft):
+    """Something that Weft alone is asked for."""
+
+    def prepare(self):
+        return ""  # the tool is there, or there would be no run
+
+
+class Thresholds(Part):
+    """Private buffers along the path that measuring chose when the communicator formed, and along each path alone: no
+    setting of WEFT_SHM_THRESHOLDS can be faster at a size than the fastest path there. Single processes scatter upwards,
+    so each is repeated, by turns, and the least median counts."""
+    name = "thresholds"
+    SETTINGS = {"measured": "", "one-shot": "one-shot=256K,pull=never", "two-shot": "one-shot=0,pull=never",
+                "pulled": "one-shot=0,pull=0"}
+    SIZES = tuple(4096 << shift for shift in range(11))
+    ONE_SHOT_SIZES = tuple(size for size in SIZES if size <= 256 << 10)  # no staging holds more
+    REPEATS = 3
+
+    def measure(self, samples):
+        for _ in range(1 if self.arguments.quick else self.REPEATS):
+            for name, setting in self.SETTINGS.items():
+                sizes = (self.ONE_SHOT_SIZES if name == "one-shot" else self.SIZES)[:2 if self.arguments.quick else None]
+                for row in self.bench("all_reduce", "--memory", "private", "--backend", "shm", "--sizes",
+                                      ",".join(map(str, sizes)), *self.arguments.iterations,
+                                      environment={"WEFT_SHM_THRESHOLDS": setting}):
+                    samples.add(("thresholds", row["bytes"], name), row["median_us"], row["p99_us"])
+
+
+class Ready(Part):
+    """Handing a gradient over, in view mode: nothing is copied."""
+    name = "ready"
+
+    def measure(self, samples):
+        row = next(row for row in self.bench("ready", *self.arguments.iterations) if row["work"] == "ready")
+        samples.add(("ready", row["bytes"] // row["count"], "weft"), row["median_us"] / row["count"],
+                    row["p99_us"] / row["count"])
+
+
+class Memory(Part):
+    """What a reducer of ResNet-50 holds in view mode."""
+    name = "memory"
+
+    def measure(self, samples):
+        if self.arguments.memory:
+            return  # it is the same every time
+        row = self.bench("step", "--manifest", model(self.arguments), "--mode", "view", "--iterations", 1, "--warmup", 1)[0]
+        held = row["memory"]["bucket_bytes"] + row["memory"]["other_bytes"]
+        self.arguments.memory.update(row["memory"], beyond=held / row["memory"]["gradient_bytes"] - 1)
+
+
+class Limits(Part):
+    """What the machine allows, with no library."""
+    name = "limits"
+
+    def __init__(self, arguments):
+        super().__init__(arguments)
+        self.program = arguments.build / "bench" / "machine_limits"
+
+    def prepare(self):
+        cores = len(os.sched_getaffinity(0))
+        if not self.program.exists():
+            return f"{self.program} is missing: run `make build` first"
+        return "" if cores >= max(self.arguments.ranks, 2) else f"needs a core for each rank, and two; there are {cores}"
+
+    def measure(self, samples):
+        sizes = [size for size in self.arguments.sizes if size >= 4096]
+        text = run([self.program, "--threads", self.arguments.ranks, *sizes])
+        for row in map(json.loads, text.splitlines()):
+            samples.add((f"limit_{row['limit']}", row["bytes"], "machine"), row["median_us"], row["median_us"])

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""bench/peers.py with Weft alone: every row is measured once, quickly, and every target judged. Its times are no test.
+Usage: test_peers.py BUILD
+"""
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+BUILD = Path(sys.argv[1])
+LIMITS = BUILD / "bench" / "machine_limits"
+
+
+def peers(*words):
+    """peers.json, peers.md and what was said, of a quick run without peers."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = cases.run([sys.executable, ROOT / "bench" / "peers.py", BUILD, "--quick", "--systems", "", "--out", folder, *words],
+                           timeout=250)
+        expect_equal(result.returncode, 0, result.stdout, result.stderr)
+        written = Path(folder)
+        return json.loads((written / "peers.json").read_text()), (written / "peers.md").read_text(), result
+
+
+def two_cores():
+    if len(os.sched_getaffinity(0)) < 2:
+        cases.skip("needs two cores")
+
+
+def test_rows():
+    """every row that needs no second host is measured, each peer is left out out loud, and all targets are there"""
+    two_cores()
+    found, text, result = peers("--rows", "all_reduce,crowded,steps,thresholds,ready,memory,limits")
+    works = {}
+    for row in found["rows"]:
+        works.setdefault(row["work"], set()).add((row["system"], row["ranks"]))
+        expect(row["median_us"] > 0 and row["least_us"] <= row["median_us"] <= row["most_us"], "times", row)
+    expect_equal(works, {
+        **{f"all_reduce_f32_{memory}": {("weft", 2)} for memory in ("arena", "private")},
+        **{f"crowded_all_reduce_f32_{memory}": {("weft", 4)} for memory in ("arena", "private")},
+        **{step: {("weft", 2)} for step in ("step_resnet50", "step_tiny", "step_resnet50_powersgd")},
+        "thresholds": {(path, 2) for path in ("measured", "one-shot", "two-shot", "pulled")}, "ready": {("weft", 2)},
+        **{f"limit_{kind}": {("machine", 2)} for kind in ("copy", "arena", "flag")}})
+    bounds = [row for row in found["rows"] if row["work"] == "all_reduce_f32_arena"]
+    expect(all(row["bound_us"] > 0 and row["weft_of_bound"] > 0 for row in bounds), "bounds", bounds)
+    expect(all("bound_us" not in row for row in found["rows"] if row["work"].startswith("crowded")), "no bounds of shared cores")
+    expect(0 <= found["memory"]["beyond"] < 0.1, "memory", found["memory"])
+    expect({"openmpi4", "gloo"} <= set(found["left_out"]), "left out", found["left_out"])
+    judged = {(one["work"], one["target"]): one["met"] for one in found["targets"]}
+    expect_equal(len(judged), len(found["targets"]), "no target twice", found["targets"])
+    met = {work: ok for (work, _), ok in judged.items()}
+    expect(isinstance(met["ready(i) without its copy"], bool), "judged", judged)
+    expect(isinstance(met["all_reduce, private buffers, thresholds as measured"], bool), "judged", judged)
+    expect(met["all_reduce, two hosts, 1gbit"] is None and met["GPU flatten or unflatten with scale"] is None, "not judged", judged)
+    expect(all(f"| {work} | {target} |" in text for work, target in judged), "in the table", text)
+    expect("round 1 of 1: thresholds" in result.stderr, "progress", result.stderr)
+
+
+def test_hosts():
+    """two hosts at two rates, with each hook; or the reason why there are none"""
+    found, text, _ = peers("--rows", "hosts")
+    if "hosts" in found["left_out"]:
+        expect("- hosts: " in text, "the reason", text)
+        cases.skip(found["left_out"]["hosts"].strip().splitlines()[-1])
+    works = {(row["work"], row["system"]) for row in found["rows"]}
+    for rate in ("1gbit", "10gbit"):
+        expect({(f"hosts_{rate}_all_reduce", "weft"), (f"hosts_{rate}_step_resnet50", "weft"),
+                (f"hosts_{rate}_step_resnet50", "weft-bf16"), (f"hosts_{rate}_step_resnet50", "weft-int8")} <= works, rate, works)
+    expect({"openmpi4-tcp between hosts", "gloo-tcp between hosts"} <= set(found["left_out"]), "left out", found["left_out"])
+    hooks = [one["met"] for one in found["targets"] if "two hosts" in one["work"] and "hook" in one["target"]]
+    expect(len(hooks) == 4 and None not in hooks, "judged", found["targets"])
+
+
+def test_limits():
+    """the machine's limits are measured for each size, and wrong words are refused by name"""
+    two_cores()
+    result = cases.run([LIMITS, "4096", "10000"])
+    expect_equal(result.returncode, 0, result)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    expect_equal([(row["limit"], row["bytes"]) for row in rows],
+                 [("copy", 4096), ("arena", 4096), ("copy", 10000), ("arena", 10000), ("flag", 8)])
+    expect(all(row["median_us"] > 0 for row in rows) and all(row["gb_s"] > 0 for row in rows[:4]), "numbers", rows)
+    for words, what in ((["4x"], "'4x' is no number"), (["--threads", "4096", "8"], "there are "), (["0"], "'0' is no number")):
+        result = cases.run([LIMITS, *words])
+        expect(result.returncode == 1 and what in result.stderr, "it says what is wrong", result)
+
+
+cases.main(globals())
