@@ -112,8 +112,9 @@ class Founding {
     // From here on the mapping counts every rank of this process as its user; should one fail before it takes
     // its part, the mapping outlives them all rather than one of them.
     if (status.ok()) {
-      status = Mapping::create(group_->layout_, nonce, users_, &arena_memory_,
-                               inherited_ ? inherited_->populated_bytes() : 0, &peer(rank_).mapping, &fd_);
+      status = Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
+                               &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
+                               &peer(rank_).mapping, &fd_);
       if (status.ok() && inherited_) inherited_->untaint();
     }
     if (status.ok()) {
@@ -183,7 +184,10 @@ class Founding {
   Status attach(int r, uint64_t nonce) {
     Fd fd;
     WEFT_TRY(receive(r, &fd));
-    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, &peer(r).mapping));
+    // As far from the own one as in every process: that may still lie where it did before a shrink.
+    const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
+                           (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
+    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping));
     peer(r).base = peer(r).mapping->base();
     peer(r).arena_base = peer(r).mapping->arena_base();
     return {};

@@ -14,6 +14,7 @@ namespace weft::shm {
 inline constexpr uint64_t kMagic = 0x346d687374666577;  // "weftshm4"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
 inline constexpr uint64_t kPage = 4096;
+inline constexpr uint64_t kHugePage = 2 << 20;
 inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all
 // A lane's staging is a ring of kDepth chunks for long operations, and two halves, used by turns, for short
 // ones.

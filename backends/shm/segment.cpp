@@ -25,13 +25,33 @@
 namespace weft::shm {
 namespace {
 
-constexpr uint64_t kHugePage = 2 << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Status map(const Fd& fd, uint64_t offset, uint64_t size, std::byte** base) {
-  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(),
+constexpr int kProtection = PROT_READ | PROT_WRITE;
+constexpr int kShared = MAP_SHARED | MAP_NORESERVE;
+
+// Address space of `size` bytes at `place` modulo kPlaces; null if there is none.
+std::byte* reserve(uint64_t size, uint64_t place) {
+  void* const memory =
+      ::mmap(nullptr, size + kPlaces, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(memory);
+  const uint64_t skipped = (place - reinterpret_cast<uintptr_t>(begin)) % kPlaces;
+  if (skipped > 0) ::munmap(begin, skipped);
+  ::munmap(begin + skipped + size, kPlaces - skipped);
+  return begin + skipped;
+}
+
+// At `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
+Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::byte** base) {
+  std::byte* const at = reserve(round_up(size, kPage), place);
+  void* const memory = ::mmap(at, size, kProtection, at == nullptr ? kShared : kShared | MAP_FIXED, fd.get(),
                               static_cast<off_t>(offset));
-  if (memory == MAP_FAILED) return Status::system(cat("mmap of ", bytes_text(size)), errno);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    if (at != nullptr) ::munmap(at, size);
+    return Status::system(cat("mmap of ", bytes_text(size)), error);
+  }
   *base = static_cast<std::byte*>(memory);
   return {};
 }
@@ -78,9 +98,11 @@ Layout::Layout(int ranks, uint64_t arena_size) {
   total = arena + arena_bytes;
 }
 
-Status ArenaMemory::map(const Fd& fd, const Layout& layout, std::shared_ptr<ArenaMemory>* memory) {
+Status ArenaMemory::map(const Fd& fd, const Layout& layout, uint64_t place,
+                        std::shared_ptr<ArenaMemory>* memory) {
   std::byte* base = nullptr;
-  if (layout.arena_bytes > 0) WEFT_TRY(shm::map(fd, layout.arena, layout.arena_bytes, &base));
+  if (layout.arena_bytes > 0)
+    WEFT_TRY(shm::map(fd, layout.arena, layout.arena_bytes, place + layout.arena, &base));
   memory->reset(new ArenaMemory(base, layout.arena_bytes));
   return {};
 }
@@ -96,7 +118,7 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
   if (size_ == 0) return {};
   std::byte* fresh = nullptr;
   if (used > 0) {
-    WEFT_TRY(shm::map(fd, layout.arena, used, &fresh));
+    WEFT_TRY(shm::map(fd, layout.arena, used, 0, &fresh));
     const Status populated = populate(fresh, used);
     if (populated.ok()) std::memcpy(fresh, base_, used);
     ::munmap(fresh, used);
@@ -104,15 +126,15 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
   }
   // In one step: no thread ever finds nothing at these addresses. (mremap would keep the page tables, but the
   // hooks of UCX up to 1.14 lose its address.)
-  if (::mmap(base_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd.get(),
-             static_cast<off_t>(layout.arena)) == MAP_FAILED) {
+  if (::mmap(base_, size_, kProtection, kShared | MAP_FIXED, fd.get(), static_cast<off_t>(layout.arena)) ==
+      MAP_FAILED) {
     return Status::system(cat("mmap of ", bytes_text(size_)), errno);
   }
   return used > 0 ? populate(base_, used) : Status();
 }
 
-Status Mapping::create(const Layout& layout, uint64_t nonce, int users, std::shared_ptr<ArenaMemory>* arena,
-                       uint64_t used, Mapping** mapping, Fd* fd) {
+Status Mapping::create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
+                       std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd) {
   Fd file(::memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return Status::system("memfd_create", errno);
   if (::ftruncate(file.get(), static_cast<off_t>(layout.total)) != 0) {
@@ -120,10 +142,11 @@ Status Mapping::create(const Layout& layout, uint64_t nonce, int users, std::sha
   }
   if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return Status::system("sealing a memfd", errno);
   std::byte* base = nullptr;
-  WEFT_TRY(map(file, 0, layout.arena, &base));
+  if (*arena) place = reinterpret_cast<uintptr_t>((*arena)->base()) - layout.arena;
+  WEFT_TRY(map(file, 0, layout.arena, place, &base));
   Status status = populate(base, layout.control_bytes());
   if (status.ok()) {
-    status = *arena ? (*arena)->back_anew(file, layout, used) : ArenaMemory::map(file, layout, arena);
+    status = *arena ? (*arena)->back_anew(file, layout, used) : ArenaMemory::map(file, layout, place, arena);
   }
   if (!status.ok()) {
     ::munmap(base, layout.arena);
@@ -135,7 +158,7 @@ Status Mapping::create(const Layout& layout, uint64_t nonce, int users, std::sha
   return {};
 }
 
-Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** mapping) {
+Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t place, Mapping** mapping) {
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return Status::system("fstat of a peer's segment", errno);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
@@ -144,7 +167,7 @@ Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** ma
                          "the descriptor that came is not a sealed segment of this communicator");
   }
   std::byte* base = nullptr;
-  WEFT_TRY(map(fd, 0, layout.total, &base));
+  WEFT_TRY(map(fd, 0, layout.total, place, &base));
   Status status = populate(base, layout.control_bytes());
   const Header* const header = std::launder(reinterpret_cast<const Header*>(base));
   if (status.ok() && (header->magic != kMagic || header->nonce != nonce)) {

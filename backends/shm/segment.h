@@ -14,13 +14,21 @@
 
 namespace weft::shm {
 
+// At which addresses segments are mapped, modulo kPlaces: each kApart behind that of the rank before it.
+// AMD's first-level caches find a line by a hash of bits 12 to 27 of its address, and of two whose hash is
+// equal they keep one: ranks' buffers lie at equal offsets, are used together, and took up to seven times as
+// long where their addresses agreed in these bits. Different in bits 21 to 27 alone they never have the same
+// hash.
+inline constexpr uint64_t kPlaces = uint64_t{1} << 28;
+inline constexpr uint64_t kApart = kHugePage;
+
 // Where the own arena lies in this process: addresses that stay when a communicator is shrunk, while the
 // memory behind them is changed for that of a new segment, of which nobody knows who was left out. Threads:
 // one thread at a time for back_anew, and nobody uses the memory meanwhile.
 class ArenaMemory {
  public:
-  // The arena of the segment `fd`.
-  static Status map(const Fd& fd, const Layout& layout, std::shared_ptr<ArenaMemory>* memory);
+  // The arena of the segment `fd`, which shall lie at `place`.
+  static Status map(const Fd& fd, const Layout& layout, uint64_t place, std::shared_ptr<ArenaMemory>* memory);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
@@ -43,11 +51,11 @@ class ArenaMemory {
 class Mapping {
  public:
   // Make a segment. Its arena lies at *arena, whose first `used` bytes are kept, or is mapped if there is
-  // none yet. users: how many release() calls end the mapping.
-  static Status create(const Layout& layout, uint64_t nonce, int users, std::shared_ptr<ArenaMemory>* arena,
-                       uint64_t used, Mapping** mapping, Fd* fd);
-  // Map what a peer sent, after checking its size, its seals and its header.
-  static Status attach(Fd fd, const Layout& layout, uint64_t nonce, Mapping** mapping);
+  // none yet: then the segment shall lie at `place`. users: how many release() calls end the mapping.
+  static Status create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
+                       std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd);
+  // Map what a peer sent, at `place` if that can be had, after checking its size, its seals and its header.
+  static Status attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t place, Mapping** mapping);
   void release();
 
   // What offsets of the segment are added to: those below Layout::arena, and the others.

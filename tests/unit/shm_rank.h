@@ -30,11 +30,13 @@ class ShmRank {
     args.measurements = &measurements_;
     std::shared_ptr<shm::Group> group;
     WEFT_EXPECT_OK(shm::Group::make(args, &group));
+    group_ = group;
     collectives_ = shm::collectives_over(std::move(group));
   }
 
   int rank() const { return links_.rank(); }
   int size() const { return links_.size(); }
+  const shm::Group& group() const { return *group_; }
   Collectives& collectives() { return *collectives_; }
   CollectiveLane& lane(const LaneKey& key = {}) {
     auto& lane = lanes_[{static_cast<int>(key.kind), key.id, key.peer}];
@@ -84,6 +86,7 @@ class ShmRank {
   Measurements measurements_;
   SystemClock clock_;
   Log log_;
+  std::shared_ptr<shm::Group> group_;
   std::unique_ptr<Collectives> collectives_;
   std::map<std::tuple<int, uint32_t, int>, std::unique_ptr<CollectiveLane>> lanes_;
   std::map<CollectiveLane*, uint64_t> slots_;

@@ -1,6 +1,7 @@
 // backends/shm: segments, what is accepted from peers, the arena, and that nothing stays behind.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,16 +44,92 @@ TEST_CASE("a segment is attached only if it is the one that was announced") {
   Mapping* own = nullptr;
   std::shared_ptr<ArenaMemory> arena;
   Fd fd;
-  REQUIRE(Mapping::create(layout, 77, 1, &arena, 0, &own, &fd).ok());
+  REQUIRE(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd).ok());
   Mapping* other = nullptr;
-  CHECK(Mapping::attach(duplicate(fd), Layout(2, 2 << 20), 77, &other).code() == Code::kPeerFailed);
-  CHECK(Mapping::attach(duplicate(fd), layout, 78, &other).code() == Code::kPeerFailed);
-  CHECK(Mapping::attach(Fd(), layout, 77, &other).code() == Code::kSystem);
-  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, &other).ok());
+  CHECK(Mapping::attach(duplicate(fd), Layout(2, 2 << 20), 77, 0, &other).code() == Code::kPeerFailed);
+  CHECK(Mapping::attach(duplicate(fd), layout, 78, 0, &other).code() == Code::kPeerFailed);
+  CHECK(Mapping::attach(Fd(), layout, 77, 0, &other).code() == Code::kSystem);
+  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, 0, &other).ok());
   own->arena_base()[layout.arena] = std::byte{9};
   CHECK(other->arena_base()[layout.arena] == std::byte{9});
   other->release();
   own->release();
+}
+
+namespace {
+
+bool lies_at(const std::byte* base, uint64_t place) {
+  return (reinterpret_cast<uintptr_t>(base) - place) % kPlaces == 0;
+}
+
+}  // namespace
+
+TEST_CASE("a segment and its arena lie where they shall, modulo what caches tell apart") {
+  const Layout layout(2, 1 << 20);
+  for (const uint64_t place : {uint64_t{0}, kApart, 5 * kApart + kPage, kPlaces - kPage}) {
+    Mapping* own = nullptr;
+    Mapping* peer = nullptr;
+    std::shared_ptr<ArenaMemory> arena;
+    Fd fd;
+    REQUIRE(Mapping::create(layout, 77, 1, place, &arena, 0, &own, &fd).ok());
+    CHECK(lies_at(own->base(), place));
+    CHECK(lies_at(own->arena_base(), place));
+    REQUIRE(Mapping::attach(std::move(fd), layout, 77, place + kApart, &peer).ok());
+    CHECK(lies_at(peer->base(), place + kApart));
+    peer->release();
+    own->release();
+  }
+}
+
+TEST_CASE("a segment that follows another one on the same arena lies where that did") {
+  const Layout layout(2, 1 << 20);
+  std::shared_ptr<ArenaMemory> arena;
+  Mapping* before = nullptr;
+  Mapping* after = nullptr;
+  Fd fd;
+  REQUIRE(Mapping::create(layout, 1, 1, 3 * kApart, &arena, 0, &before, &fd).ok());
+  REQUIRE(Mapping::create(layout, 2, 1, kApart, &arena, 0, &after, &fd).ok());
+  CHECK(lies_at(after->base(), 3 * kApart));
+  CHECK(lies_at(after->arena_base(), 3 * kApart));
+  before->release();
+  after->release();
+}
+
+TEST_CASE("in every process the ranks' segments lie equally far apart") {
+  const auto body = [](SocketLinks& links) {
+    ShmRank rank(links);
+    const shm::Group& group = rank.group();
+    for (int r = 0; r < 3; r++) {
+      const uint64_t place =
+          reinterpret_cast<uintptr_t>(group.memory(0, 0)) + static_cast<uint64_t>(r) * kApart;
+      WEFT_EXPECT(lies_at(group.memory(r, 0), place));
+      WEFT_EXPECT(lies_at(group.memory(r, group.layout().arena), place + group.layout().arena));
+    }
+  };
+  CHECK(failure_text(run_linked_processes(3, body)) == "");
+  CHECK(failure_text(run_linked_threads(3, body)) == "");
+}
+
+TEST_CASE("without room to choose from, a segment lies anywhere") {
+  if (kSanitized) return;  // they need the address space
+  CHECK(failure_text(run_linked_processes(1, [](SocketLinks&) {
+          const Layout layout(2, 1 << 20);
+          Mapping* own = nullptr;
+          Mapping* peer = nullptr;
+          std::shared_ptr<ArenaMemory> arena;
+          Fd fd;
+          WEFT_EXPECT_OK(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd));
+          long pages = 0;
+          std::ifstream("/proc/self/statm") >> pages;
+          const uint64_t room = static_cast<uint64_t>(pages) * kPage + layout.total + kPlaces / 2;
+          const rlimit limit{room, room};
+          WEFT_EXPECT(::setrlimit(RLIMIT_AS, &limit) == 0);
+          WEFT_EXPECT_OK(Mapping::attach(std::move(fd), layout, 77, kApart, &peer));
+          own->arena_base()[layout.arena] = std::byte{9};
+          WEFT_EXPECT(peer->arena_base()[layout.arena] == std::byte{9});
+          peer->release();
+          own->release();
+        })) == "");
 }
 
 TEST_CASE("a segment that its owner could shrink under a reader is refused") {
@@ -62,9 +139,9 @@ TEST_CASE("a segment that its owner could shrink under a reader is refused") {
   const Header header{kMagic, 77};
   REQUIRE(::pwrite(fd.get(), &header, sizeof header, 0) == sizeof header);
   Mapping* mapping = nullptr;
-  CHECK(Mapping::attach(duplicate(fd), layout, 77, &mapping).code() == Code::kPeerFailed);
+  CHECK(Mapping::attach(duplicate(fd), layout, 77, 0, &mapping).code() == Code::kPeerFailed);
   REQUIRE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
-  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, &mapping).ok());
+  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, 0, &mapping).ok());
   mapping->release();
 }
 
@@ -73,7 +150,7 @@ TEST_CASE("no segment can be shrunk once it is made") {
   Mapping* own = nullptr;
   std::shared_ptr<ArenaMemory> arena;
   Fd fd;
-  REQUIRE(Mapping::create(layout, 1, 1, &arena, 0, &own, &fd).ok());
+  REQUIRE(Mapping::create(layout, 1, 1, 0, &arena, 0, &own, &fd).ok());
   CHECK(::ftruncate(fd.get(), 4096) != 0);
   own->release();
 }
@@ -88,13 +165,13 @@ TEST_CASE(
   Mapping* late = nullptr;
   Mapping* peer = nullptr;
   Fd old_fd, fd;
-  REQUIRE(Mapping::create(before, 1, 1, &arena, 0, &old_own, &old_fd).ok());
-  REQUIRE(Mapping::attach(std::move(old_fd), before, 1, &late).ok());
+  REQUIRE(Mapping::create(before, 1, 1, kApart, &arena, 0, &old_own, &old_fd).ok());
+  REQUIRE(Mapping::attach(std::move(old_fd), before, 1, 0, &late).ok());
   std::byte* const memory = arena->base();
   std::fill_n(memory, 100'000, std::byte{5});
-  REQUIRE(Mapping::create(after, 2, 1, &arena, 102'400, &own, &fd).ok());
+  REQUIRE(Mapping::create(after, 2, 1, 0, &arena, 102'400, &own, &fd).ok());
   CHECK(arena->base() == memory);
-  REQUIRE(Mapping::attach(std::move(fd), after, 2, &peer).ok());
+  REQUIRE(Mapping::attach(std::move(fd), after, 2, 0, &peer).ok());
   CHECK(std::all_of(memory, memory + 100'000, [](std::byte b) { return b == std::byte{5}; }));
   late->arena_base()[before.arena] = std::byte{6};  // what a rank that was left out writes
   CHECK(memory[0] == std::byte{5});
