@@ -26,8 +26,8 @@ memory, no network besides their rate-limited cables to one switch, and no cores
 
   --hosts N            number of hosts, 1 to 64 (default 2)
   --ranks-per-host R   ranks on each (default 2)
-  --rate RATE          of each cable in each direction, as tc(8) writes it: 1gbit, 200mbit (default 1gbit);
-                       none: no limit
+  --rate RATE[,...]    of each cable in each direction, as tc(8) writes it: 1gbit, 200mbit (default 1gbit);
+                       none: no limit. One for all cables, or one for each host in order: 1gbit,1gbit,100mbit
   --delay TIME         that each cable adds in each direction, as tc(8) writes it: 1ms (default: none)
   --prefix WHICH       lines that start with [rank]: all, others (not rank 0's) or none (default all)
   --timeout SECONDS    end the job after so many seconds, with code 124
@@ -43,6 +43,7 @@ Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpr
 kernel namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
 
 Example: tools/two-hosts.sh --rate 200mbit -- build/examples/hello_allreduce
+         tools/two-hosts.sh --hosts 3 --rate 1gbit,none,100mbit -- build/examples/hello_allreduce
 TEXT
 }
 
@@ -61,8 +62,22 @@ number() { # NAME VALUE
   [[ $2 =~ ^[0-9]{1,2}$ ]] && (($2 >= 1 && $2 <= 64)) || fail "$1 is $2, but must be a number from 1 to 64" 2
 }
 
+# One rate for each host, in the array `rates`; empty where none was said.
+spread_rate() { # RATE[,RATE...]
+  local one
+  IFS=, read -ra rates <<<"$1,"
+  ((${#rates[@]} > 0)) || rates=('')
+  ((${#rates[@]} == 1 || ${#rates[@]} == hosts)) ||
+    fail "--rate $1 names ${#rates[@]} cables, but there are $hosts hosts: give one rate for all, or one for each" 2
+  for one in "${rates[@]}"; do
+    [[ -n $one || -z $1 ]] || fail "--rate $1 leaves out a cable: give each host its rate, or none for no limit" 2
+  done
+  while ((${#rates[@]} < hosts)); do rates+=("${rates[0]}"); done
+}
+
 parse() {
-  hosts=2 ranks=2 rate='' delay='' counters=0 weft=${WEFT:-} run_options=()
+  local rate=''
+  hosts=2 ranks=2 delay='' counters=0 weft=${WEFT:-} run_options=()
   while (($#)); do
     case $1 in
       --help | -h) usage && exit 0 ;;
@@ -82,6 +97,7 @@ parse() {
     esac
     shift 2
   done
+  spread_rate "$rate"
   (($#)) || fail "no command; see --help" 2
   command=("$@")
 }
@@ -151,6 +167,7 @@ make_host() { # INDEX
   must "plug a cable in" ip link set "host$1" master switch up
   must "set host $1's address" nsenter --target "$keeper" --net ip addr add "$network.$(($1 + 1))/24" dev eth0
   must "bring host $1's network up" nsenter --target "$keeper" --net ip link set eth0 up
+  rate=${rates[$1]}
   limit "host$1"
   limit eth0 nsenter --target "$keeper" --net
 }
@@ -169,7 +186,7 @@ keep() { # INDEX HOSTS
   exec sleep infinity
 }
 
-# What the cable carries may come at once, up to `burst`; segments of 64 KiB (GSO) would not fit.
+# What a cable of `rate` carries may come at once, up to `burst`; segments of 64 KiB (GSO) would not fit.
 limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
   local said burst=32kb segment=30000
   # A fast cable would empty a small bucket before the kernel looks at it again.
@@ -183,6 +200,7 @@ limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
       fail "cannot limit a cable to $rate; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said"
     else
       rate=none
+      rates=("${rates[@]/#*/none}")
       echo "two-hosts: the cables are not limited; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said" >&2
     fi
   fi

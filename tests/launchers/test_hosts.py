@@ -136,7 +136,20 @@ def test_cable():
     expect(measured_us > 0.8 * fastest_us, "no faster than the rate", whole["results"])
 
 
+def test_rates():
+    """each cable has its own rate, with the bursts and segments that go with it"""
+    need_hosts()
+    script = 'echo "$(hostname) $(tc qdisc show dev eth0) $(ip -d link show dev eth0)" | tr "\\n" " "; echo'
+    result = hosts("--hosts", 3, "--ranks-per-host", 1, "--prefix", "none", "--rate", "4gbit,none,20mbit", "sh", "-c", script)
+    lines = sorted(line for line in result.stdout.splitlines() if line.startswith("host"))
+    for line, wanted in zip(lines, (("rate 4Gbit burst 262000b", "gso_max_size 65000"), ("noqueue", "gso_max_size 65536"),
+                                    ("rate 20Mbit burst 32Kb", "gso_max_size 30000")), strict=True):
+        expect(all(word in line for word in wanted), "the cable's limits", line, wanted, result.stderr)
+
+
 def demo(count, backend):
+    if not (EXAMPLES / "train_fashion").exists():
+        cases.skip("no train_fashion, which needs Eigen and zlib")
     if not DATA.is_dir():
         cases.skip(f"no {DATA} (apt-get install dataset-fashion-mnist)")
     result = hosts("--hosts", count, "--counters", "--prefix", "others", "--timeout", 200, EXAMPLES / "train_fashion",
@@ -233,10 +246,13 @@ def test_needs():
 
 def test_usage():
     """wrong usage is code 2 and says what to do; --help says what is needed"""
-    for words in ([], ["--hosts", "0", "true"], ["--hosts", "x", "true"], ["--nothing", "1", "true"], ["--rate"]):
+    for words in ([], ["--hosts", "0", "true"], ["--hosts", "x", "true"], ["--nothing", "1", "true"], ["--rate"],
+                  ["--rate", "1gbit,"], ["--rate", ",1gbit", "true"]):
         result = hosts(*words)
         expect_equal(result.returncode, 2, words, result)
         expect(result.stderr.startswith("two-hosts: "), "it says what", result)
+    result = hosts("--rate", "1gbit,2gbit", "--hosts", "3", "true")
+    expect(result.returncode == 2 and "2 cables, but there are 3 hosts" in result.stderr, "rates of other cables", result)
     result = hosts("--help")
     expect(result.returncode == 0 and "sch_netem" in result.stdout and "--rate" in result.stdout, "help", result)
 
