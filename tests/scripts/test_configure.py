@@ -108,5 +108,23 @@ def test_left_out():
     expect_equal(names ^ configure(look=tests_of)[2], set(), "programs that are not told of")
 
 
+def test_without_eigen():
+    """without Eigen the demo's tests are skipped by name, and those of hosts run without it"""
+    def look(build):
+        listing = cases.run([sys.executable, Path(SOURCE) / "tests" / "run.py", build, "--suite", "examples"])
+        return tests_of(build), listing.stdout
+
+    with tempfile.TemporaryDirectory() as folder:
+        finder = Path(folder) / "pkg-config"
+        finder.write_text(f"#!/bin/sh\ncase $* in *eigen3*) exit 1 ;; esac\nexec {shutil.which('pkg-config')} \"$@\"\n")
+        finder.chmod(0o755)
+        code, output, (names, run) = configure(programs={"pkgconfig": finder, "cmake": "there-is-no-cmake"}, look=look)
+    expect_equal(code, 0, output)
+    for name in ("idx", "model", "demo"):
+        expect(f"examples/{name}: not built: train_fashion" in run and "needs Eigen and zlib" in run, f"not skipped: {name}", run)
+    expect({"launchers/hosts", "launchers/across"} <= names, "tests that need no Eigen", names)
+    expect_equal(names ^ configure(look=tests_of)[2], set(), "programs that are not told of")
+
+
 if __name__ == "__main__":
     cases.main(globals())
