@@ -54,7 +54,6 @@ class Founding {
     group_->names_ = args_.names;
     group_->host_ = &args_.host;
     group_->crowded_ = args_.crowded;
-    group_->failpoints_ = args_.failpoints;
     group_->clock_ = &args_.clock;
     group_->peers_.resize(static_cast<size_t>(size_));
     group_->populated_.resize(static_cast<size_t>(size_));
@@ -63,6 +62,7 @@ class Founding {
     Status reached = reach_all();
     WEFT_TRY(agree(reached));
     WEFT_TRY(choose_thresholds());
+    group_->failpoints_ = args_.failpoints;  // measuring writes as well
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
                        ", private buffers: ", text(group_->thresholds())));

@@ -87,8 +87,8 @@ class Group {
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
 
   // About to write into peers' memory: a place for tests to stop this rank.
-  void reach_writing(uint64_t slot) const {
-    if (failpoints_ != nullptr) (void)failpoints_->reach(FailPlace::kWriting, slot, 0, *clock_);
+  void reach_writing(uint64_t slot, uint64_t round) const {
+    if (failpoints_ != nullptr) (void)failpoints_->reach(FailPlace::kWriting, slot, round, *clock_);
   }
 
   // Payload bytes moved, for statistics.

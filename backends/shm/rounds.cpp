@@ -46,6 +46,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
   }
   if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1)) &&
       (!rounds_.intrudes || enter_peers())) {
+    if (rounds_.intrudes || rounds_.returns) group_->reach_writing(op_.slot, mid_);
     status = path_->mid(op_, mid_);
     if (rounds_.intrudes) leave_peers();
     mid_++;
@@ -94,7 +95,6 @@ bool GroupLane::enter_peers() {
     leave_peers();
     return false;
   }
-  group_->reach_writing(op_.slot);
   return true;
 }
 

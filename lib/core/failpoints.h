@@ -21,8 +21,8 @@ enum class FailPlace : uint8_t {
   kLeaving,    // before the farewell; cannot fail
   kMemory,  // before memory is taken: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
   kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)
-  kWriting,  // shm, before each write into peers' memory, past the fence; number: the operation's slot;
-             // cannot fail
+  kWriting,  // shm, before each write into peers' memory, past the fence, or staging; number: the operation's
+             // slot, stage: the round; cannot fail
 };
 
 // Immutable. Threads: any thread.

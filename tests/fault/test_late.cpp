@@ -167,3 +167,87 @@ TEST_CASE("nor what it was about to write into their memory over shm when it was
     stop_shrink_and_wake("shm", 0, place);
   }
 }
+
+namespace {
+
+constexpr uint64_t kPrivate = 1'000'000;  // floats: many rounds of staging
+constexpr int kOtherPath = -3;            // the last word's status where the backend has taken another path
+
+bool all_are(const std::vector<float>& values, float wanted) {
+  return std::all_of(values.begin(), values.end(), [&](float x) { return x == wanted; });
+}
+
+// All-reduces of private buffers until one fails; then the buffers are the program's, and nobody touches
+// them.
+void reduce_private(int rank, int victim, const std::string& store, int go, Reporter& reporter) {
+  setenv("WEFT_SHM_THRESHOLDS", "one-shot=2K,pull=never", 1);
+  Joined joined("shm", rank, 3, store);
+  if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
+  const std::vector<float> given(kPrivate, 1.0f);
+  std::vector<float> taken(kPrivate);
+  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
+  options.timeout_ms = 1000;
+  weft_status status = WEFT_OK;
+  for (int i = 0; status == WEFT_OK && i < 5; i++) {
+    status = weft_all_reduce(joined.comm, given.data(), taken.data(), kPrivate, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                             &options, nullptr);
+  }
+  weft_error error = WEFT_ERROR_INIT;
+  weft_comm_error(joined.comm, &error);
+  weft_comm_info info{};
+  info.struct_size = sizeof info;
+  weft_comm_query(joined.comm, &info);
+  std::fill(taken.begin(), taken.end(), 7.0f);
+  char word = 0;
+  if (rank != victim) reporter.mark(kBuffersAreMine);
+  if (rank != victim && ::read(go, &word, 1) != 1) _exit(97);
+  const bool intact = all_are(given, 1.0f) && all_are(taken, 7.0f);
+  weft_comm_destroy(&joined.comm);
+  weft_context_destroy(&joined.context);
+  const bool still = intact && all_are(taken, 7.0f);
+  reporter.end(!still ? kLate : std::string(info.algorithm) == "two-shot" ? status : kOtherPath, error);
+}
+
+void stop_in_a_round(const char* place, int victim) {
+  const std::string store = weft_test::store_name();
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  {
+    Processes ranks(3, [&](int rank, Reporter& reporter) {
+      if (rank == victim) setenv("WEFT_FAILPOINTS", place, 1);
+      reduce_private(rank, victim, store, go[0], reporter);
+    });
+    for (int r = 0; r < 3; r++) {
+      if (r != victim) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
+    }
+    ranks.kill(victim, SIGCONT);
+    Word word;
+    REQUIRE(ranks.last_word(victim, kBoundMs, &word));  // it has woken up, and learned that it is out
+    CHECK(word.status > 0);
+    REQUIRE(::write(go[1], "ab", 2) == 2);
+    for (int r = 0; r < 3; r++) {
+      if (r == victim) continue;
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO("rank " << r << ": " << word.text);
+      CHECK(word.status == WEFT_ERR_TIMEOUT);
+      CHECK(word.failed_rank == victim);
+      const std::string text = word.text;
+      CHECK(text.find("slot 3 (all_reduce sum f32 x 1000000)") != std::string::npos);
+      CHECK(text.find("waiting for rank " + std::to_string(victim)) != std::string::npos);
+      CHECK(ranks.exited_cleanly(r, kBoundMs));
+    }
+  }
+  ::close(go[0]);
+  ::close(go[1]);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is stopped amid the rounds of private buffers is named, and no buffer is touched") {
+  for (const char* const place : {"writing@3.0=stop", "writing@3.7=stop"}) {
+    for (const int victim : {0, 2}) {
+      INFO(place << ", rank " << victim);
+      stop_in_a_round(place, victim);
+    }
+  }
+}

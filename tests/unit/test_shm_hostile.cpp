@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <mutex>
 
 #include "shm/lane.h"
 #include "shm_rank.h"
@@ -57,7 +59,8 @@ Status drive(CollectiveLane& lane) {
 
 // Rank 0 calls all_reduce on `count` elements; rank 1 posts what `lie` makes of an honest post.
 Status against(int ranks_are_processes, uint64_t count,
-               const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie) {
+               const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie,
+               const Away* away = nullptr) {
   Status seen;
   const LinkedBody body = [&](SocketLinks& links) {
     const std::shared_ptr<Group> group = make_group(links);
@@ -83,6 +86,7 @@ Status against(int ranks_are_processes, uint64_t count,
     std::memcpy(memory, data.data(), count * 4);
     CollectiveArgs args = sum(data);
     args.src = args.dst = memory;
+    args.away = away;
     GroupLane lane(group, 0);
     lane.start(args, 0);
     const Status status = drive(lane);
@@ -278,6 +282,19 @@ TEST_CASE("claims outside the segment are refused") {
     CHECK(status.code() == Code::kPeerFailed);
     CHECK(status.text().find("outside its segment") != std::string::npos);
   }
+}
+
+TEST_CASE("a bucket that is said to be in no segment, where a reducer's always is, is an error by name") {
+  std::mutex mutex;
+  const std::atomic<bool> gone{false};
+  std::vector<std::byte> gradient(400'000);
+  const Away away{{{0, 50'000, gradient.data()}}, false, &mutex, &gone};
+  const auto claims_none = [](Group&, LaneBlock&, Post&) {};
+  const Status status = against(0, 100'000, claims_none, &away);
+  INFO(status.text());
+  CHECK(status.code() == Code::kPeerFailed);
+  CHECK(status.info().evidence == Evidence::kDescriptor);
+  CHECK(status.text().find("rank 1 says that its bucket is not in its segment") == 0);
 }
 
 TEST_CASE("an address that cannot be pulled is an error by name") {
