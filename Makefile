@@ -68,7 +68,7 @@ bench: build ## measure the collectives and a gradient step on this machine
 gpu: $(BUILD)/build.ninja ## test and measure the CUDA kernels on a GPU; without one says so
 	@tests/gpu/run.sh $(BUILD)
 
-bench-peers: build ## the same loops through Open MPI, MPICH, Intel MPI, oneCCL and PyTorch, side by side
+bench-peers: build ## Weft beside Open MPI, MPICH, Intel MPI, oneCCL and PyTorch, and beside its targets
 	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes

@@ -58,7 +58,7 @@ class Thresholds(Part):
                 "pulled": "one-shot=0,pull=0"}
     SIZES = tuple(4096 << shift for shift in range(11))
     ONE_SHOT_SIZES = tuple(size for size in SIZES if size <= 256 << 10)  # no staging holds more
-    REPEATS = 3
+    REPEATS = 4
 
     def measure(self, samples):
         for _ in range(1 if self.arguments.quick else self.REPEATS):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
 MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
 POWERSGD_RANK = 4
-TIMEOUT_S = 900
+TIMEOUT_S = 300  # of one program; on a quiet machine the longest takes some twenty seconds
 sys.path.insert(0, str(ROOT / "tools"))
 import package_venv  # noqa: E402
 import torch_venv  # noqa: E402
@@ -70,6 +70,11 @@ def json_lines(text, count=None):
 def on_cores(work):
     """Words before a command whose processes are to share fewer cores than this machine may have."""
     return ["taskset", "-c", ",".join(map(str, work.cores))] if work.crowded else []
+
+
+def words_of(work):
+    """Options of a peer's program."""
+    return [*work.words, *(["--seconds", work.seconds] if work.seconds else [])]
 
 
 def model(arguments):
@@ -136,8 +141,7 @@ class MpiPeer:
             samples.add((work.name, size, f"{self.name}-tuned"), median, p99)
 
     def run_variant(self, work, switches, environment):
-        seconds = ["--seconds", work.seconds] if work.seconds else []
-        text = run([*on_cores(work), *self.launcher(work), *switches, self.built, *work.words, *seconds, *work.sizes],
+        text = run([*on_cores(work), *self.launcher(work), *switches, self.built, *words_of(work), *work.sizes],
                    {**self.environment, **environment})
         return json_lines(text, len(work.sizes))
 
@@ -300,7 +304,7 @@ class Torch:
 
     def measure(self, samples):
         for work in self.arguments.works:
-            for row in self.job(work.ranks, work.cores, "all_reduce", *work.words, *work.sizes):
+            for row in self.job(work.ranks, work.cores, "all_reduce", *words_of(work), *work.sizes):
                 samples.add((work.name, row["bytes"], "gloo"), row["median_us"], row["p99_us"])
         for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
             row = self.job(self.arguments.ranks, self.arguments.cores, "ddp", manifest, powersgd_rank)[0]

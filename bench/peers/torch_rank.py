@@ -1,13 +1,14 @@
 """One rank of PyTorch with Gloo, by the protocol of `weft bench`. Started by bench/peers.py through torchrun's
 variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
-usage: torch_rank.py all_reduce [--iterations N] BYTES...   in-place sum of f32
+usage: torch_rank.py all_reduce [--iterations N] [--seconds S] BYTES...   in-place sum of f32; as all_reduce_loop.h
        torch_rank.py ddp MANIFEST [RANK]   a gradient step of DistributedDataParallel; with PowerSGD of that rank
 
 Rank 0 prints one JSON line a measurement, "correct" if the last result is, on every rank. Steps are measured twice:
 synchronised, and with no_sync, where the same backward accumulates locally; what synchronising adds is the
 difference, DDP's exposed time.
 """
+import itertools
 import json
 import math
 import sys
@@ -20,6 +21,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd  # noqa: E402
 
 WARMUP = 3
+FEWEST = 20
 
 
 def quantile(values, q):
@@ -34,9 +36,19 @@ def slowest(times):
     return tensor.tolist()
 
 
-def timed(rewrite, run, iterations):
-    times = []
-    for i in range(WARMUP + iterations):
+def that_fit(iterations, seconds, first_calls):
+    """So many calls as fit into the seconds at the pace of the slowest rank's first ones, but not below FEWEST."""
+    slowest_call = slowest([first_calls / WARMUP])[0]
+    return min(iterations, max(FEWEST, int(seconds / slowest_call)))
+
+
+def timed(rewrite, run, iterations, seconds=0.0):
+    times, begin = [], time.perf_counter()
+    for i in itertools.count():
+        if i == WARMUP and seconds > 0:
+            iterations = that_fit(iterations, seconds, time.perf_counter() - begin)
+        if i == WARMUP + iterations:
+            return slowest(times)
         rewrite(i)
         dist.barrier()
         start = time.perf_counter()
@@ -44,7 +56,6 @@ def timed(rewrite, run, iterations):
         end = time.perf_counter()
         if i >= WARMUP:
             times.append(end - start)
-    return slowest(times)
 
 
 def report(**fields):
@@ -59,13 +70,13 @@ def everywhere(correct):
     return bool(tensor.item())
 
 
-def all_reduce(sizes, asked=0):
+def all_reduce(sizes, asked=0, seconds=0.0):
     for size in sizes:
         data = torch.zeros(max(size // 4, 1))
         rank, ranks = dist.get_rank(), dist.get_world_size()
         iterations = asked or min(max((64 << 20) // size, 10), 500)
-        times = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations)
-        expected = ranks * (ranks + 1) / 2 + ranks * ((WARMUP + iterations - 1) % 7)
+        times = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations, seconds)
+        expected = ranks * (ranks + 1) / 2 + ranks * ((WARMUP + len(times) - 1) % 7)
         report(bytes=size, median_us=quantile(times, 0.5), p99_us=quantile(times, 0.99),
                correct=everywhere((data == expected).all()))
 
@@ -160,8 +171,10 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if sys.argv[1] == "all_reduce":
-        iterations = sys.argv[2] == "--iterations" and int(sys.argv[3])
-        all_reduce([int(size) for size in sys.argv[4 if iterations else 2:]], iterations)
+        words, asked = sys.argv[2:], {"--iterations": "0", "--seconds": "0"}
+        while words[0] in asked:
+            asked[words[0]], words = words[1], words[2:]
+        all_reduce([int(size) for size in words], int(asked["--iterations"]), float(asked["--seconds"]))
     else:
         ddp(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     dist.destroy_process_group()
