@@ -24,6 +24,7 @@ struct Envelope {
   uint64_t id = 0;  // never 0 and never used again in its mailbox
   MessageTag tag;
   Descriptor descriptor;
+  uint64_t waits = 0;  // Message::waits
   uint64_t size = 0;
   uint64_t visible_ns = 0;             // with Delays: not to be seen before
   bool matched = false;                // a receive is copying it

@@ -67,6 +67,7 @@ void LoopbackTransport::send(int peer, const MessageTag& tag, const Descriptor& 
     Envelope& envelope = add(box);
     envelope.tag = tag;
     envelope.descriptor = descriptor;
+    envelope.waits = message->waits;
     envelope.size = size;
     envelope.visible_ns = fabric_->delays() ? fabric_->delays()->visible_ns(rank_, peer) : 0;
     envelope.matched = false;
@@ -152,6 +153,7 @@ bool LoopbackTransport::accept(Posted& receive, Envelope& envelope) {
     if (receive.copied < envelope.size) return false;
   }
   receive.message->peer_descriptor = envelope.descriptor;
+  receive.message->waits = envelope.waits;
   receive.message->received_bytes = receive.copied;
   bytes_received_.fetch_add(receive.copied, std::memory_order_relaxed);
   if (envelope.taken != nullptr) envelope.taken->store(true, std::memory_order_release);

@@ -31,6 +31,7 @@ class Lane final : public CollectiveLane {
   std::vector<int> missing() const override { return meets() ? below_->missing() : std::vector<int>(); }
   bool waits_for(int rank) const override { return meets() && below_->waits_for(rank); }
   std::vector<int> absent() const override { return meets() ? below_->absent() : std::vector<int>(); }
+  void share_waits(WaitNotes* notes) override { below_->share_waits(notes); }
   const char* algorithm() const override { return own_ ? "nccl" : below_->algorithm(); }
   uint64_t memory_bytes() const override;
   void rest() override { below_->rest(); }

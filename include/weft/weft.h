@@ -1396,9 +1396,11 @@ typedef struct weft_reducer_stats {
   uint64_t step_p99_ns;
   uint64_t exposed_p50_ns;
   uint64_t exposed_p99_ns;
-  /* The rank that this one waited for longest in the last step, and how long; -1: for nobody, as on the rank
-   * that comes last itself. In shared memory that is who came last; over messages the rank named may have
-   * waited for another. */
+  /* The rank that held the last step up; -1: nobody waited. Over messages ranks tell each other how long they
+   * have waited, so that all name the same one, itself included: the late one, or the one behind the slowest
+   * cable. In shared memory, with several hosts of several ranks, and where each rank sends the others but
+   * one message, it is whom this rank waited for longest. The time: so long this rank has waited for it, or
+   * all others on average where that is more. */
   uint64_t straggler_ns;
   int32_t straggler;
   uint32_t reserved;

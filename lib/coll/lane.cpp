@@ -9,6 +9,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
+#include "core/wait_notes.h"
 
 namespace weft::coll {
 namespace {
@@ -149,6 +150,7 @@ void TransportLane::post(size_t round, When when, bool sends) {
     std::byte* const memory = t.bytes == 0 ? nullptr : at(t.memory);
     if (t.is_send) {
       sent_bytes_ += t.bytes;
+      if (waits_ != nullptr) message.waits = waits_->word();
       context_.transport.send(context_.name(t.peer), tag, descriptor_, memory, t.bytes, &message);
     } else {
       context_.transport.receive(context_.name(t.peer), tag, memory, t.bytes, &message);
@@ -190,6 +192,9 @@ bool TransportLane::reap() {
   Status failure;
   std::erase_if(pending_, [&](uint32_t i) {
     if (!message(round_, i).done) return false;
+    if (waits_ != nullptr && !transfers[i].is_send) {
+      waits_->heard(context_.name(transfers[i].peer), message(round_, i).waits);
+    }
     if (failure.ok()) failure = check(transfers[i], message(round_, i));
     return true;
   });

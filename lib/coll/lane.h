@@ -37,6 +37,7 @@ class TransportLane final : public CollectiveLane {
   void abandon() override;
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
+  void share_waits(WaitNotes* notes) override { waits_ = notes; }
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
   std::optional<uint64_t> moved_bytes() const override { return sent_bytes_; }
   uint64_t memory_bytes() const override { return memory_bytes_.load(std::memory_order_relaxed); }
@@ -83,6 +84,7 @@ class TransportLane final : public CollectiveLane {
   uint64_t work_begin_ = 0;        // what is done of that work
   uint64_t sent_bytes_ = 0;        // the data of its messages
   uint32_t fruitless_ = 0;         // polls since the last progress
+  WaitNotes* waits_ = nullptr;     // of who uses the lane
 
   // Kept between operations: the schedules of all shapes that there were lately, and memory for the largest.
   struct Plan {

@@ -36,6 +36,7 @@ class OffloadLane final : public CollectiveLane {
   std::vector<int> missing() const override { return below() ? below_.missing() : std::vector<int>(); }
   bool waits_for(int rank) const override { return below() && below_.waits_for(rank); }
   std::vector<int> absent() const override { return below() ? below_.absent() : std::vector<int>(); }
+  void share_waits(WaitNotes* notes) override { below_.share_waits(notes); }
   const char* algorithm() const override { return own_ ? offload_.name() : below_.algorithm(); }
   // What the library moves is not known.
   std::optional<uint64_t> moved_bytes() const override {

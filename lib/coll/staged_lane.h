@@ -92,6 +92,7 @@ class StagedLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
+  void share_waits(WaitNotes* notes) override { inner_->share_waits(notes); }
   const char* algorithm() const override { return inner_->algorithm(); }
   std::optional<uint64_t> moved_bytes() const override {
     return staging_ == nullptr ? inner_->moved_bytes() : moved_;

@@ -21,6 +21,7 @@ namespace weft {
 class Arena;
 class GraphLane;
 class Program;
+class WaitNotes;
 struct CollectiveArgs;
 struct DeviceCall;
 
@@ -184,6 +185,10 @@ class CollectiveLane {
   // For the error of a deadline: those of all ranks that have not come to it, where missing() may name one
   // that waits for them as well.
   virtual std::vector<int> absent() const { return missing(); }
+  // Until the next call, operations tell other ranks of these waits and hear of theirs, with the messages
+  // that travel anyway; null: they do not. No operation runs. Lanes without messages to each rank have none
+  // to tell.
+  virtual void share_waits(WaitNotes* /*notes*/) {}
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
   // What this rank has moved for the last operation, once it is complete: the data of its messages, or what

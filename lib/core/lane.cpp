@@ -52,6 +52,10 @@ uint64_t Lane::memory_bytes() const {
   return bytes;
 }
 
+void Lane::share_waits(WaitNotes* notes) {
+  for (uint64_t i = 0; i < depth_; i++) runs_[i].impl->share_waits(notes);
+}
+
 void Lane::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;

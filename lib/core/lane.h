@@ -49,6 +49,9 @@ class Lane final : public Task {
   // Whether the oldest running operation waits for a rank. Under the drive lock.
   bool waits_for(int rank) const { return oldest_ != slot_ && !abandoned_ && oldest().impl->waits_for(rank); }
 
+  // As CollectiveLane says; what is queued has completed. Under the drive lock.
+  void share_waits(WaitNotes* notes);
+
   // Its part of the flight record. Under the drive lock, both.
   FlightLane flight();
   void set_flight_source(std::weak_ptr<const FlightSource> source) { flight_source_ = std::move(source); }

@@ -40,6 +40,7 @@ class ProgramLane final : public CollectiveLane {
   std::vector<int> missing() const override { return below_->missing(); }
   bool waits_for(int rank) const override { return below_->waits_for(rank); }
   std::vector<int> absent() const override { return below_->absent(); }
+  void share_waits(WaitNotes* notes) override { below_->share_waits(notes); }
   const char* algorithm() const override;
   std::optional<uint64_t> moved_bytes() const override {
     return program_ != nullptr ? moved_ : below_->moved_bytes();

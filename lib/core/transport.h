@@ -29,6 +29,7 @@ struct Message {
   Status status;                // valid when done
   Descriptor peer_descriptor;   // receives, when done: what the sender is executing
   uint64_t received_bytes = 0;  // receives, when done: at most the capacity
+  uint64_t waits = 0;           // sends: what goes with them (WaitNotes); receives, when done: what came
   void* impl = nullptr;         // the transport's
 };
 

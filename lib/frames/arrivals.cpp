@@ -42,6 +42,7 @@ void FramedTransport::take(Posted& receive, const Header& header, ByteView data)
   Peer& peer = *receive.peer;
   const bool eager = header.offered == 0;
   message.peer_descriptor = header.descriptor;
+  message.waits = header.waits;
   if (eager) pay_back(peer, cost(header.size));
   if (header.size > receive.capacity) {
     // An offer stays unanswered: the communicator is about to fail.

@@ -94,6 +94,7 @@ void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& de
                       .lane = tag.lane,
                       .step = tag.step,
                       .offered = send.offered,
+                      .waits = message->waits,
                       .descriptor = descriptor};
   fly(send.first, data, send.moved);
   if (!eager || send.moved == size) return finish_if_done(send);

@@ -30,11 +30,12 @@ struct Header {
   uint32_t step = 0;
   uint32_t offered = 0;  // 0: the data follows; 1: it waits for kGo
   uint32_t reserved = 0;
+  uint64_t waits = 0;  // Message::waits
   Descriptor descriptor;
 
   MessageTag tag() const { return {slot, lane, step}; }
 };
-static_assert(sizeof(Header) == 88);
+static_assert(sizeof(Header) == 96);
 
 // In front of a further part. Parts of a message come in order.
 struct Fragment {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/wait_notes.h"
+
 namespace weft {
 
 // Of one step, nanoseconds.
@@ -20,10 +22,11 @@ struct StepTimes {
   uint64_t exposed_ns = 0;        // inside finish
 };
 
-// What waiting for one rank has cost this one.
+// What waiting for one rank has cost.
 struct Waited {
-  uint64_t ns = 0;
-  uint64_t last = 0;  // steps in which it was waited for longest
+  uint64_t ns = 0;       // this rank
+  uint64_t last = 0;     // steps in which it was the straggler
+  uint64_t last_ns = 0;  // Straggler::ns of these
 };
 
 class History {
@@ -56,29 +59,24 @@ class History {
   // No step was any other than the first: it could be static.
   bool same_pattern() const { return same_pattern_; }
 
-  // waited_ns: of the last step, per rank. The straggler: whom it waited for longest, -1 for nobody.
-  void add_waits(const std::vector<uint64_t>& waited_ns) {
+  // Of the last step. waited_ns: per rank.
+  void add_waits(const std::vector<uint64_t>& waited_ns, const Straggler& straggler) {
     waited_.resize(waited_ns.size());
-    straggler_ = -1;
-    straggler_ns_ = 0;
-    for (size_t r = 0; r < waited_ns.size(); r++) {
-      waited_[r].ns += waited_ns[r];
-      if (waited_ns[r] <= straggler_ns_) continue;
-      straggler_ = static_cast<int>(r);
-      straggler_ns_ = waited_ns[r];
-    }
-    if (straggler_ >= 0) waited_[static_cast<size_t>(straggler_)].last++;
+    for (size_t r = 0; r < waited_ns.size(); r++) waited_[r].ns += waited_ns[r];
+    straggler_ = straggler;
+    if (straggler.rank < 0) return;
+    Waited& waited = waited_[static_cast<size_t>(straggler.rank)];
+    waited.last++;
+    waited.last_ns += straggler.ns;
   }
   // Ranks have other numbers from here on.
   void forget_waits(int ranks) {
     waited_.assign(static_cast<size_t>(ranks), {});
-    straggler_ = -1;
-    straggler_ns_ = 0;
+    straggler_ = {};
   }
   uint64_t memory_bytes() const { return waited_.capacity() * sizeof(Waited); }  // beyond the object
   const std::vector<Waited>& waited() const { return waited_; }
-  int straggler() const { return straggler_; }
-  uint64_t straggler_ns() const { return straggler_ns_; }
+  const Straggler& straggler() const { return straggler_; }
 
  private:
   uint64_t steps_ = 0;
@@ -88,8 +86,7 @@ class History {
   bool has_pattern_ = false;
   bool same_pattern_ = true;
   std::vector<Waited> waited_;
-  int straggler_ = -1;
-  uint64_t straggler_ns_ = 0;
+  Straggler straggler_;
 };
 
 }  // namespace weft

@@ -26,7 +26,7 @@ void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
   stats_.overlap_ns = times.overlap_ns;
   if (!reduced) return;
   history_.add(times);
-  history_.add_waits(step_->waited_ns());
+  history_.add_waits(step_->waits().waited_ns(), step_->waits().straggler());
 }
 
 void Reducer::trace_ready(uint64_t param) {
@@ -100,8 +100,8 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->step_p99_ns = history_.percentile(&StepTimes::step_ns, 99);
   stats->exposed_p50_ns = history_.percentile(&StepTimes::exposed_ns, 50);
   stats->exposed_p99_ns = history_.percentile(&StepTimes::exposed_ns, 99);
-  stats->straggler = history_.straggler();
-  stats->straggler_ns = history_.straggler_ns();
+  stats->straggler = history_.straggler().rank;
+  stats->straggler_ns = history_.straggler().ns;
   if (const Captures* const captures = state_->captures.get(); captures != nullptr) {
     stats->captures = captures->captures();
     stats->launches = captures->launches();

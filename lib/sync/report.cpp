@@ -120,7 +120,10 @@ Json waits_json(const History& history) {
   Json json = Json::array();
   for (size_t r = 0; r < history.waited().size(); r++) {
     const Waited& waited = history.waited()[r];
-    json.push_back({{"rank", r}, {"waited_ns", waited.ns}, {"steps_last", waited.last}});
+    json.push_back({{"rank", r},
+                    {"waited_ns", waited.ns},
+                    {"steps_last", waited.last},
+                    {"steps_last_ns", waited.last_ns}});
   }
   return json;
 }
@@ -167,7 +170,7 @@ std::string Reducer::report() const {
       {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
   // A step that was given up may still run.
   json["last_step"] = last_step_json(
-      stats, step_->finished(synchronised_) ? step_->waited_ns() : std::vector<uint64_t>(), *s.order);
+      stats, step_->finished(synchronised_) ? step_->waits().waited_ns() : std::vector<uint64_t>(), *s.order);
   json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
   Json& buckets = json["buckets"] = Json::array();
   for (uint32_t b = 0; b < bucket_count(); b++) {

@@ -107,6 +107,7 @@ void Step::start(uint32_t stamp) {
   compared_ = !s_.prelude || !s_.prelude->compares(begun_.number);
   opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
   waits_.clear();
+  s_.lane->share_waits(&waits_.notes());
   applied_deadline_ns_ = UINT64_MAX;
   given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
@@ -141,6 +142,7 @@ Poll Step::give_up() {
 
 void Step::end() {
   active_ = false;
+  s_.lane->share_waits(nullptr);
   finished_.store(stamp_, std::memory_order_release);
   release();
 }

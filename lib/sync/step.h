@@ -122,7 +122,7 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped() const { return skipped_; }  // buckets
   // What the step waits for, or failed in.
   std::string where() const;
-  const std::vector<uint64_t>& waited_ns() const { return waits_.waited_ns(); }  // per rank
+  WaitNotes& waits() { return waits_.notes(); }
   // Sent by this rank for the step's collectives, if each is done with the least traffic possible.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.

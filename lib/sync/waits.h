@@ -2,23 +2,24 @@
 // where nobody is late. Part of Step. Threads: under the engine's drive lock.
 //
 // What a rank can know without asking: in shared memory who has not come; over messages whose message is
-// awaited, and that rank may itself wait for another.
+// awaited, and that rank may itself wait for another, as they tell each other (core/wait_notes.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "core/lane.h"
+#include "core/wait_notes.h"
 
 namespace weft {
 
 class Waits {
  public:
-  explicit Waits(int ranks) : waited_ns_(static_cast<size_t>(ranks)), late_(static_cast<size_t>(ranks)) {}
+  explicit Waits(int ranks) : notes_(ranks), late_(static_cast<size_t>(ranks)) {}
 
   void clear() {
     since_ns_ = 0;
-    std::fill(waited_ns_.begin(), waited_ns_.end(), 0);
+    notes_.clear();
   }
   // A poll in which nothing advanced.
   void look(const Lane& lane, uint64_t now_ns) {
@@ -32,19 +33,17 @@ class Waits {
     charge(now_ns);
     since_ns_ = 0;
   }
-  const std::vector<uint64_t>& waited_ns() const { return waited_ns_; }  // per rank, in this step
-  uint64_t memory_bytes() const { return waited_ns_.capacity() * sizeof(uint64_t) + late_.capacity() / 8; }
+  WaitNotes& notes() { return notes_; }
+  uint64_t memory_bytes() const { return notes_.memory_bytes() + late_.capacity() / 8; }
 
  private:
   static constexpr uint64_t kEveryNs = 10'000;
 
   void charge(uint64_t now_ns) {
-    for (size_t r = 0; since_ns_ != 0 && r < late_.size(); r++) {
-      if (late_[r]) waited_ns_[r] += now_ns - since_ns_;
-    }
+    if (since_ns_ != 0) notes_.waited(late_, now_ns - since_ns_);
   }
 
-  std::vector<uint64_t> waited_ns_;
+  WaitNotes notes_;
   std::vector<bool> late_;  // at the last look
   uint64_t since_ns_ = 0;   // of the last look; 0: nothing is waited for
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -112,6 +113,24 @@ class Step {
             stats.scratch_bytes + stats.other_bytes + stats.hook_bytes + stats.retained_bytes};
   }
 
+  HeldUp held_up() const {
+    uint64_t size = 0;
+    weft_reducer_report(reducer_, nullptr, &size);
+    std::string text(size, '\0');
+    check(weft_reducer_report(reducer_, text.data(), &size), "weft_reducer_report");
+    const auto report = nlohmann::json::parse(text.c_str());
+    HeldUp found;
+    found.of_steps = report["steps"]["synchronised"];
+    for (const nlohmann::json& rank : report["ranks"]) {
+      const uint64_t steps = rank["steps_last"];
+      if (steps <= found.steps) continue;
+      found.rank = rank["rank"];
+      found.steps = steps;
+      found.mean_us = rank["steps_last_ns"].get<double>() / 1e3 / static_cast<double>(steps);
+    }
+    return found;
+  }
+
   bool has_another_plan() const { return query().plan_generation > 0; }
 
   uint32_t bucket_count() const {
@@ -210,6 +229,15 @@ class Step {
   std::vector<std::byte*> gradients_;
 };
 
+// Who is slow, where that matters: chance decides in other steps.
+std::string text_of(const HeldUp& held_up, double step_us) {
+  if (held_up.steps * 2 <= held_up.of_steps || held_up.mean_us * 10 < step_us) return "";
+  std::ostringstream text;
+  text << "rank " << held_up.rank << " held up " << held_up.steps << " of " << held_up.of_steps
+       << " steps, waited for " << std::fixed << std::setprecision(1) << held_up.mean_us / 1e3 << " ms each";
+  return text.str();
+}
+
 }  // namespace
 
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path) {
@@ -262,5 +290,8 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
          << (exact ? "" : ", results unchecked");
     result.remarks += sent.str();
   }
+  result.held_up = step.held_up();
+  const std::string slow = text_of(*result.held_up, result.times.median_us);
+  if (!slow.empty()) result.remarks += (result.remarks.empty() ? "" : ", ") + slow;
   return result;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,14 @@ struct StepMemory {
   uint64_t other = 0;      // scratch, tables, hooks' state
 };
 
+// Of a reducer's steps: the rank that held most of them up, as weft_reducer_stats has it of each.
+struct HeldUp {
+  int rank = -1;          // -1: none was
+  uint64_t steps = 0;     // by that rank
+  uint64_t of_steps = 0;  // all of them, those of warming up as well
+  double mean_us = 0;     // in those by that rank: how long it was waited for
+};
+
 // One line of the report.
 struct Result {
   std::string work;     // "all_reduce", or "step" and the manifest's name
@@ -79,6 +88,7 @@ struct Result {
   std::string algorithm;
   double exposed_us = -1;  // of a step behind a replayed backward: what comes after that; else negative
   StepMemory memory;       // of a step; else zeros
+  std::optional<HeldUp> held_up;
   Times times;
 };
 

@@ -18,6 +18,14 @@ nlohmann::json or_null(double value) {
   return value < 0 ? nlohmann::json() : nlohmann::json(value);
 }
 
+nlohmann::json json_of(const std::optional<HeldUp>& held_up) {
+  if (!held_up.has_value() || held_up->rank < 0) return {};
+  return {{"rank", held_up->rank},
+          {"steps", held_up->steps},
+          {"of_steps", held_up->of_steps},
+          {"mean_us", held_up->mean_us}};
+}
+
 }  // namespace
 
 void print_results(const std::vector<Result>& results) {
@@ -60,6 +68,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                     {"system_calls", or_null(result.times.system_calls)},
                     {"moved_bytes", result.times.moved_bytes},
                     {"exposed_us", or_null(result.exposed_us)},
+                    {"straggler", json_of(result.held_up)},
                     {"algbw_gb_s", algorithm_bandwidth(result)},
                     {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
                     {"algorithm", result.algorithm},

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Uneven links and late ranks, on hosts that tools/two-hosts.sh simulates: a step takes as long as the slowest rank needs,
+and all ranks name it. Usage: test_uneven.py WEFT LIBRARY TWO_HOSTS
+"""
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import cases  # noqa: E402
+from cases import expect, expect_equal  # noqa: E402
+
+WEFT, LIBRARY, TWO_HOSTS = sys.argv[1:4]
+RANK = Path(__file__).resolve().parent / "uneven_rank.py"
+PYTHON = RANK.parent.parent.parent / "python"
+ENVIRONMENT = {"WEFT": WEFT, "WEFT_LIBRARY": LIBRARY, "WEFT_BACKEND": "ucx"}
+STEPS = 6  # the first of which is not looked at: buffers of the kernel grow
+
+
+def hosts(rates, *command):
+    """Output of the command as one rank on each host."""
+    if os.geteuid() != 0:
+        cases.skip("makes network namespaces, which needs root")
+    line = next((line for line in cases.run([WEFT, "info"]).stdout.splitlines() if line.split()[:1] == ["ucx"]), "no ucx")
+    if " available: " not in line or "not available" in line:
+        cases.skip(line.strip())
+    result = cases.run([TWO_HOSTS, "--hosts", len(rates), "--ranks-per-host", 1, "--prefix", "none", "--rate", ",".join(rates),
+                        "--timeout", 100, *command], environment=ENVIRONMENT, timeout=110)
+    if result.returncode == 125:
+        cases.skip("no hosts here: " + result.stderr.strip())
+    if "No module named 'numpy'" in result.stderr:
+        cases.skip("NumPy is not here")
+    expect_equal(result.returncode, 0, result.stdout, result.stderr)
+    return result.stdout
+
+
+def steps_of(rates, kib, buckets, late=(-1, 0)):
+    """What each rank is told of its steps but the first."""
+    output = hosts(rates, sys.executable, RANK, PYTHON, kib, buckets, STEPS, *late)
+    told = sorted((json.loads(line) for line in output.splitlines() if line.startswith("{")), key=lambda one: one["rank"])
+    expect_equal([one["rank"] for one in told], list(range(len(rates))), output)
+    expect(all(step["correct"] for one in told for step in one["steps"]), "right results", told)
+    return [one["steps"][1:] for one in told]
+
+
+def expect_named(told, straggler, ranks=None):
+    """Every one of the ranks, by default all, named it in all steps but one at most."""
+    for rank in range(len(told)) if ranks is None else ranks:
+        named = [step["straggler"] for step in told[rank]]
+        expect(named.count(straggler) >= len(named) - 1, f"rank {rank} names {straggler}", named, told)
+
+
+def median_s(told, what="step_ns"):
+    return statistics.median(step[what] for steps in told for step in steps) / 1e9
+
+
+def slow_cable(rates, slow, kib):
+    told = steps_of(rates, kib, 4)
+    ranks = len(rates)
+    wire = 2 * (ranks - 1) / ranks * kib * 1024 * 8 / 1e7  # what a rank sends, and hears, at 10 Mbit/s
+    expect(0.8 * wire <= median_s(told) <= 2 * wire, f"a step takes what the slow cable does, {wire} s", median_s(told), told)
+    expect_named(told, slow)
+    expect(median_s(told, "straggler_ns") > 0.3 * wire, "waited for it", told)
+
+
+def test_slow_cable():
+    """behind one slow cable of three: the step takes as long as that cable, and every rank names the rank behind it"""
+    slow_cable(["100mbit", "100mbit", "10mbit"], 2, 512)
+
+
+def test_first_cable_slow():
+    """the same with four hosts, of which the first is slow"""
+    slow_cable(["10mbit", "100mbit", "100mbit", "100mbit"], 0, 256)
+
+
+def test_late_rank():
+    """a rank that computes longer than the others: the step takes as long as it does, and every rank names it"""
+    told = steps_of(["200mbit"] * 3, 256, 4, late=(1, 0.3))
+    expect(0.3 <= median_s(told) <= 0.6, "a step takes what the late rank does", median_s(told), told)
+    expect_named(told, 1)
+    expect(0.2 <= median_s(told, "straggler_ns") <= 0.6, "waited for it", told)
+
+
+def test_late_rank_of_small_steps():
+    """a late rank whose steps are one message to each other: those who wait for it name it"""
+    told = steps_of(["200mbit"] * 3, 8, 1, late=(1, 0.3))
+    expect_named(told, 1, ranks=[0, 2])
+    expect(all(step["straggler"] in (-1, 1) or step["straggler_ns"] < 2e8 for step in told[1]), "it waits for nobody", told)
+
+
+def test_late_rank_behind_good_cable():
+    """where another rank is behind a slow cable, the late rank is named if it costs more"""
+    told = steps_of(["100mbit", "100mbit", "20mbit"], 64, 4, late=(0, 0.5))
+    expect_named(told, 0)
+
+
+def test_bench_says_it():
+    """weft bench step names who holds its steps up, for people and for programs"""
+    with tempfile.TemporaryDirectory() as folder:
+        manifest, path = Path(folder) / "small.json", Path(folder) / "bench.json"
+        manifest.write_text(json.dumps({"name": "small", "params": [{"name": f"layer{i}", "shape": [128, 128]} for i in range(4)]}))
+        output = hosts(["100mbit", "10mbit", "100mbit"], WEFT, "bench", "--joined", "step", "--manifest", manifest, "--no-pin",
+                       "--bucket-limits", "0", "--iterations", 4, "--json", path)
+        row = json.loads(path.read_text())["results"][0]
+    expect(row["correct"] and row["straggler"]["rank"] == 1, "named", row)
+    expect(row["straggler"]["steps"] >= row["straggler"]["of_steps"] - 2 >= 4, "in nearly all steps", row)
+    expect("rank 1 held up " in output, "in words", output)
+
+
+cases.main(globals())

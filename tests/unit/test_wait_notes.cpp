@@ -1,0 +1,123 @@
+// What ranks tell each other of how long they waited, and whom they name for it: late ranks, slow cables.
+#include "core/wait_notes.h"
+
+#include <vector>
+
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+using Matrix = std::vector<std::vector<uint64_t>>;  // [r][s]: ms that r waited for s
+
+// The ranks after a step in which they waited so; each has heard of that the part that it is given.
+std::vector<WaitNotes> told(const Matrix& waited, const std::vector<double>& heard) {
+  const size_t ranks = waited.size();
+  const auto after = [&](size_t r, double part) {
+    WaitNotes notes(static_cast<int>(ranks));
+    for (size_t s = 0; s < ranks; s++) {
+      std::vector<bool> late(ranks);
+      late[s] = true;
+      notes.waited(late, static_cast<uint64_t>(static_cast<double>(waited[r][s] * kMs) * part));
+    }
+    return notes;
+  };
+  std::vector<WaitNotes> all;
+  for (size_t r = 0; r < ranks; r++) {
+    all.push_back(after(r, 1));
+    for (size_t s = 0; s < ranks; s++) {
+      if (s != r) all.back().heard(static_cast<int>(s), after(s, heard[r]).word());
+    }
+  }
+  return all;
+}
+
+std::vector<int> named(const Matrix& waited, const std::vector<double>& heard) {
+  std::vector<int> ranks;
+  for (WaitNotes& notes : told(waited, heard)) ranks.push_back(notes.straggler().rank);
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("a note of waiting is at most a thousandth short, and no time is too long for it") {
+  for (const uint64_t ns :
+       {uint64_t{1024}, uint64_t{2'097'151}, 60 * kMs, 60'000 * kMs, 3'600'000 * kMs, 86'400'000 * kMs}) {
+    for (const uint64_t more : {uint64_t{0}, ns / 7, ns / 3, ns - ns / 100}) {
+      const WaitNote note{65'534, ns + more};
+      const WaitNote back = WaitNote::unpack(note.pack());
+      INFO(note.ns);
+      CHECK(back.rank == note.rank);
+      CHECK(back.ns <= note.ns);
+      CHECK(back.ns + 1024 >= note.ns - note.ns / 1024);
+      CHECK(WaitNote::unpack(back.pack()).ns == back.ns);
+    }
+  }
+  const WaitNote most = WaitNote::unpack(WaitNote{0, UINT64_MAX}.pack());
+  CHECK(most.rank == 0);
+  CHECK(most.ns > 14 * 86'400'000 * kMs);
+  CHECK(WaitNote::unpack(WaitNote{0, uint64_t{1} << 60}.pack()).ns == most.ns);
+  CHECK(WaitNote::unpack(UINT32_MAX).ns == most.ns);  // so sums of some thousand ranks' fit
+  for (const WaitNote nobody :
+       {WaitNote{-1, 60 * kMs}, WaitNote{65'535, 60 * kMs}, WaitNote{3, 1023}, WaitNote{}}) {
+    CHECK(nobody.pack() == 0);
+  }
+  CHECK(WaitNote::unpack(0).rank == -1);
+}
+
+TEST_CASE("all ranks name the late one, and it names itself as soon as it has heard of it") {
+  const Matrix late = {{0, 300, 8}, {0, 0, 0}, {8, 305, 0}};
+  CHECK(named(late, {1, 1, 1}) == std::vector<int>{1, 1, 1});
+  CHECK(named(late, {0.1, 0.1, 0.1}) == std::vector<int>{1, 1, 1});
+  CHECK(named(late, {0, 0, 0}) == std::vector<int>{1, -1, 1});
+  std::vector<WaitNotes> notes = told(late, {1, 1, 1});
+  CHECK(notes[2].straggler().ns == 305 * kMs);
+  for (WaitNotes& one : notes) {  // what all others waited for it, on average
+    CHECK(one.straggler().ns >= 302 * kMs);
+    CHECK(one.straggler().ns <= 305 * kMs);
+  }
+  CHECK(named({{0, 200}, {0, 0}}, {1, 1}) == std::vector<int>{1, 1});
+}
+
+TEST_CASE("two ranks with a slow cable between them name each other until they have heard all") {
+  CHECK(named({{0, 200}, {190, 0}}, {0.9, 0.9}) == std::vector<int>{1, 0});
+  CHECK(named({{0, 200}, {190, 0}}, {1, 1}) == std::vector<int>{1, 1});
+}
+
+// As measured between hosts of one rank each.
+TEST_CASE("all ranks name the one behind the slow cable, which waits for the others as well") {
+  const std::vector<double> three = {0.7, 0.9, 0.8};
+  CHECK(named({{0, 71, 619}, {19, 0, 606}, {683, 232, 0}}, three) == std::vector<int>{2, 2, 2});
+  CHECK(named({{0, 413, 575}, {15, 0, 642}, {337, 394, 0}}, three) == std::vector<int>{2, 2, 2});
+  CHECK(named({{0, 0, 686}, {268, 0, 695}, {610, 60, 0}}, three) == std::vector<int>{2, 2, 2});
+  const std::vector<double> four = {0.9, 0.9, 0.9, 0.9};
+  const Matrix first = {{0, 171, 215, 718}, {689, 0, 71, 235}, {682, 68, 0, 192}, {716, 49, 0, 0}};
+  CHECK(named(first, four) == std::vector<int>{0, 0, 0, 0});
+  // The cable serves rank 3 last, so that the others wait for rank 3 nearly as long.
+  const Matrix behind = {{0, 510, 453, 530}, {593, 0, 62, 516}, {591, 27, 0, 455}, {534, 8, 8, 0}};
+  CHECK(named(behind, four) == std::vector<int>{0, 0, 0, 0});
+}
+
+TEST_CASE("nobody is named where nobody waited, and what was noted is forgotten with the step") {
+  CHECK(named({{0, 0}, {0, 0}}, {1, 1}) == std::vector<int>{-1, -1});
+  CHECK(WaitNotes(1).straggler().rank == -1);
+  for (WaitNotes& one : told({{0, 200}, {0, 0}}, {1, 1})) {
+    one.clear();
+    CHECK(one.straggler().rank == -1);
+    CHECK(one.word() == 0);
+    CHECK(one.waited_ns() == std::vector<uint64_t>{0, 0});
+  }
+}
+
+TEST_CASE("what another process says of ranks that are not there is not believed") {
+  WaitNotes notes(3);
+  notes.heard(1, UINT64_MAX);
+  notes.heard(2, WaitNote{3, 60 * kMs}.pack());
+  CHECK(notes.straggler().rank == -1);
+  notes.heard(2, WaitNote{2, 60 * kMs}.pack());  // itself
+  CHECK(notes.straggler().rank == -1);
+  notes.heard(2, uint64_t{WaitNote{0, 60 * kMs}.pack()} << 32);
+  CHECK(notes.straggler().rank == 0);
+}
