@@ -92,6 +92,10 @@ def test_replay():
         recorded.write_text(json.dumps({"ready_ms": {n: 40.0 - i for i, n in enumerate(names)}}))
         row = bench("step", "--manifest", path, "--replay", 0.5)["results"][0]
         expect(row["correct"] and row["median_us"] >= 20000 and row["exposed_us"] >= 0, "replayed", row)
+        row = bench("step", "--manifest", path, "--replay", 0.5, "--compute")["results"][0]
+        expect(row["correct"] and "computed" in row["details"] and row["exposed_us"] >= 0, "computed", row)
+        result = cases.run([WEFT, "bench", "step", "--manifest", path, "--compute"])
+        expect(result.returncode != 0 and "--replay" in result.stderr, "it says what is missing", result)
         # The other way round than without a re-plan. How many buckets the model finds best depends on what collectives
         # cost at that moment.
         recorded.write_text(json.dumps({"ready_ms": {n: 1.0 + i for i, n in enumerate(names)}}))

@@ -164,6 +164,12 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
           "times its time; what is exposed is said")
       ->check(CLI::PositiveNumber);
   bench
+      ->add_flag(
+          "--compute", options->compute,
+          "of step with --replay: the rank's core computes until a gradient is ready, instead of sleeping "
+          "as if an accelerator computed; what communication takes of the core is exposed too")
+      ->needs("--replay");
+  bench
       ->add_option("--replan", options->replan,
                    "of step: buckets in the order of readiness of the first step, by their limits, by the "
                    "model, or by "

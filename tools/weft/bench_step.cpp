@@ -1,6 +1,6 @@
 // weft bench step: one gradient step of a model, without its computing. Every gradient becomes ready at once,
 // the last parameter's first, so all communication is exposed; or as in a recorded backward, which is slept
-// through: as if an accelerator computed.
+// through, as if an accelerator computed, or computed through.
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "computing.h"
 #include "manifest.h"
 #include "measure.h"
 #include "names.h"
@@ -52,9 +53,10 @@ class Step {
   }
 
   // Gradients become ready so many times later than in that backward.
-  void replay(const Backward* backward, double times) {
+  void replay(const Backward* backward, double times, bool compute) {
     backward_ = backward;
     times_ = times;
+    if (compute) computing_.emplace();
   }
 
   // Steps that accumulate, and the one that synchronises. A view holds what the steps add up to already.
@@ -70,9 +72,14 @@ class Step {
   void run(const weft_begin_options& options) {
     if (!reduced_views_) check(weft_reducer_begin(reducer_, &options), "weft_reducer_begin");
     const auto begin = std::chrono::steady_clock::now();
+    if (computing_.has_value()) computing_->begin();
     for (size_t n = 0; n < gradients_.size(); n++) {
       const size_t i = backward_ == nullptr ? gradients_.size() - 1 - n : backward_->order[n];
-      if (backward_ != nullptr) std::this_thread::sleep_until(begin + when(backward_->ready_ns[i]));
+      if (computing_.has_value()) {
+        computing_->until(when(backward_->ready_ns[i]));
+      } else if (backward_ != nullptr) {
+        std::this_thread::sleep_until(begin + when(backward_->ready_ns[i]));
+      }
       check(weft_reducer_ready(reducer_, i, gradients_[i], nullptr), "weft_reducer_ready");
     }
     check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
@@ -223,6 +230,7 @@ class Step {
   const uint32_t accumulate_;
   const Backward* backward_ = nullptr;  // null: all gradients are ready at once
   double times_ = 1;
+  std::optional<Computing> computing_;
   const Tile mine_, mean_;
   weft_reducer* reducer_ = nullptr;
   Buffer memory_;
@@ -246,7 +254,7 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   std::optional<Backward> backward;
   if (options.replay > 0) {
     backward = read_backward(manifest_path, manifest);
-    step.replay(&*backward, options.replay);
+    step.replay(&*backward, options.replay, options.compute);
   }
   if (!options.replan.empty()) {
     step.rewrite(0);
@@ -258,17 +266,20 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
                         [&](uint64_t round) { return !exact || step.holds_mean(round); }};
   Result result;
   result.work = "step " + manifest.name;
-  result.details =
-      std::to_string(manifest.params.size()) + " f32 gradients in " + std::to_string(step.bucket_count()) +
-      " buckets, " +
-      (options.reduced_views ? "reduced view"
-       : options.view_mode   ? "view"
-                             : "copy") +
-      " mode" + (options.accumulate == 1 ? "" : ", " + std::to_string(options.accumulate) + " steps") +
-      (options.replan.empty()    ? ""
-       : step.has_another_plan() ? ", re-planned by " + options.replan
-                                 : ", as before by " + options.replan) +
-      (options.replay > 0 ? ", replayed" : "") + (options.hook.empty() ? "" : ", hook " + options.hook);
+  result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +
+                   std::to_string(step.bucket_count()) + " buckets, " +
+                   (options.reduced_views ? "reduced view"
+                    : options.view_mode   ? "view"
+                                          : "copy") +
+                   " mode" +
+                   (options.accumulate == 1 ? "" : ", " + std::to_string(options.accumulate) + " steps") +
+                   (options.replan.empty()    ? ""
+                    : step.has_another_plan() ? ", re-planned by " + options.replan
+                                              : ", as before by " + options.replan) +
+                   (options.compute      ? ", computed"
+                    : options.replay > 0 ? ", replayed"
+                                         : "") +
+                   (options.hook.empty() ? "" : ", hook " + options.hook);
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;
   const double ranks = job.size();

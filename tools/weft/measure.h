@@ -22,6 +22,7 @@ struct BenchOptions {
   bool view_mode = false;              // of `step`
   std::string hook;                    // of `step`: its name, and options behind a space; default allreduce
   double replay = 0;                   // of `step`: times as long as the recorded backward; 0: none
+  bool compute = false;  // of a replayed `step`: the rank's core computes meanwhile, instead of sleeping
   bool reduced_views = false;  // of `step`, in view mode: results are read where their owners have them
   std::string replan;  // of `step`: "limits", "model" or "first-needed", after the first step; default not
   std::vector<std::string> bucket_limits;  // of `step`: bytes; default the library's
