@@ -78,6 +78,7 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   mine.algorithms = options.algorithms;
   mine.shm_thresholds = registry.measurements().shm_thresholds();
   mine.host = static_cast<int32_t>(options.host_label);
+  mine.node = options.node_label >= 0;
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
     if (entry.backend != nullptr && entry.backend->preference >= 0 && registry.probe(entry, &detail).ok())
@@ -111,6 +112,10 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
     if ((offer.host < 0) != (first.host < 0)) {
       return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? zero : name, " and not on rank ",
                     offer.host < 0 ? name : zero);
+    }
+    if (offer.node != first.node) {
+      return differ("WEFT_SHM_NODES is set on rank ", offer.node ? name : zero, " and not on rank ",
+                    offer.node ? zero : name);
     }
     if (offer.wanted == first.wanted) continue;
     const auto shown = [](const std::string& backend) { return backend.empty() ? "the best" : backend; };
@@ -239,6 +244,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
     clock->set_crowded(true);
   args.measurements = &registry.measurements();
+  args.node = options.node_label;
   args.libraries = registry.libraries();
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
@@ -285,7 +291,7 @@ class SoloExchange final : public Exchange {
 };
 
 // Fill in what the environment says.
-Status from_environment(Meeting* meeting, std::string* job, std::string* hosts) {
+Status from_environment(Meeting* meeting, std::string* job) {
   Environment environment;
   const bool asked = meeting->bootstrap == Meeting::Bootstrap::kEnvironment;
   // What a launcher says, or does not say, is no matter of a program that knows its ranks itself.
@@ -295,29 +301,30 @@ Status from_environment(Meeting* meeting, std::string* job, std::string* hosts) 
     process_settings(&environment);
   }
   *job = environment.job;
-  *hosts = environment.hosts;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
   WEFT_TRY(FailPoints::parse(environment.failpoints, &meeting->options.failpoints));
   if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
   if (meeting->options.flight_path.empty()) meeting->options.flight_path = environment.flight;
   meeting->options.job = *job;
-  if (!asked) return {};
-  meeting->rank = environment.rank;
-  meeting->size = environment.size;
-  meeting->store = environment.store;
-  meeting->store_external = environment.store_external;
-  if (meeting->secret.empty()) meeting->secret = std::move(environment.secret);
-  return {};
+  if (asked) {
+    meeting->rank = environment.rank;
+    meeting->size = environment.size;
+    meeting->store = environment.store;
+    meeting->store_external = environment.store_external;
+    if (meeting->secret.empty()) meeting->secret = std::move(environment.secret);
+  }
+  const int rank = meeting->rank, size = meeting->size;
+  WEFT_TRY(parse_hosts(environment.hosts, rank, size, &meeting->options.host_label));
+  return parse_nodes(environment.shm_nodes, rank, size, &meeting->options.node_label);
 }
 
 }  // namespace
 
 Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,
             std::shared_ptr<Comm>* comm) {
-  std::string job, hosts;
+  std::string job;
   meeting.options.flight_path = context->options().flight_path;
-  WEFT_TRY(from_environment(&meeting, &job, &hosts));
-  WEFT_TRY(parse_hosts(hosts, meeting.rank, meeting.size, &meeting.options.host_label));
+  WEFT_TRY(from_environment(&meeting, &job));
   const Deadline deadline = Deadline::after(context->clock(), meeting.options.init_timeout_ms, 60'000);
   std::unique_ptr<Exchange> exchange;
   if (meeting.bootstrap == Meeting::Bootstrap::kCallback) {

@@ -16,14 +16,15 @@ inline constexpr uint32_t kMaxAlgorithms = 1024;
 inline constexpr uint32_t kMaxThresholds = 256;
 
 // What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms,
-// the thresholds of shm and the simulated host that it was told to use (or none), and the backends that work
-// there.
+// the thresholds of shm and the simulated host that it was told to use (or none), whether it was told its
+// NUMA node, and the backends that work there.
 struct Offer {
   uint64_t id = 0;
   std::string wanted;
   std::string algorithms;
   std::string shm_thresholds;
   int32_t host = -1;
+  bool node = false;
   std::vector<std::string> available;
 };
 

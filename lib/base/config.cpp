@@ -264,6 +264,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
   environment->shm_thresholds = variables.text_or_empty("WEFT_SHM_THRESHOLDS");
+  environment->shm_nodes = variables.text_or_empty("WEFT_SHM_NODES");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
   environment->cuda_runtime = variables.text_or_empty("WEFT_CUDA_RUNTIME");
@@ -292,7 +293,11 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
   return read_secret(variables, environment);
 }
 
-Status parse_hosts(const std::string& text, int rank, int size, int* label) {
+namespace {
+
+// Of a variable with a number for each rank, which says on which `thing` it is.
+Status parse_places(const char* variable, const char* thing, const std::string& text, int rank, int size,
+                    int* label) {
   *label = -1;
   if (text.empty()) return {};
   std::string_view rest = text;
@@ -306,13 +311,25 @@ Status parse_hosts(const std::string& text, int rank, int size, int* label) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size() || value < 0 || value >= kMaxRanks) {
       return Status::error(Code::kArg,
-                           cat("WEFT_HOSTS \"", text, "\": \"", number, "\" is no host's number"));
+                           cat(variable, " \"", text, "\": \"", number, "\" is no ", thing, "'s number"));
     }
     if (ranks == rank) *label = value;
   }
   if (ranks == size) return {};
   return Status::error(Code::kArg,
-                       cat("WEFT_HOSTS names the hosts of ", ranks, " ranks, but there are ", size));
+                       cat(variable, " names the ", thing, "s of ", ranks, " ranks, but there are ", size));
+}
+
+}  // namespace
+
+Status parse_hosts(const std::string& text, int rank, int size, int* label) {
+  return parse_places("WEFT_HOSTS", "host", text, rank, size, label);
+}
+
+Status parse_nodes(const std::string& text, int rank, int size, int* node) {
+  if (text != "one") return parse_places("WEFT_SHM_NODES", "node", text, rank, size, node);
+  *node = 0;
+  return {};
 }
 
 Status load_secret(Environment* environment) {

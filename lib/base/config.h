@@ -18,6 +18,8 @@
 //   WEFT_SHM_THRESHOLDS     "off": shm measures nothing when a communicator forms; "one-shot=64K,pull=1M": at
 //                           which sizes it changes its path (pull=never: not at all); read when a context is
 //                           created, equal on all ranks
+//   WEFT_SHM_NODES          "0,0,1,1": the NUMA node of each rank, in place of what its cores say; "one": all
+//                           ranks are on one; set on all ranks or none
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number a rank: ranks share memory with ranks of
 //                           their number alone; equal on all ranks
 //   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
@@ -56,6 +58,7 @@ struct Environment {
   std::string backend;         // empty: the best available
   std::string algorithms;      // empty: chosen by size
   std::string shm_thresholds;  // empty: measured
+  std::string shm_nodes;       // empty: where the ranks' cores are
   std::string hosts;           // empty: the real ones
   std::string flight;          // empty: no flight records are written
   std::string cuda_runtime;    // empty: the one that is there
@@ -82,13 +85,15 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
-// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_HOSTS, WEFT_FLIGHT,
-// WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
+// environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_SHM_NODES, WEFT_HOSTS,
+// WEFT_FLIGHT, WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for
 // each of the `size` ranks.
 Status parse_hosts(const std::string& text, int rank, int size, int* label);
+// The same of WEFT_SHM_NODES; 0 for every rank if it is "one".
+Status parse_nodes(const std::string& text, int rank, int size, int* node);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
 // size is wrong, kSystem when it cannot be read.

@@ -51,6 +51,8 @@ struct BackendArgs {
   bool progress_thread = true;           // the engine has one, beside the program's own that drive it
   bool crowded = false;                  // this host has more ranks than cores for them
   Measurements* measurements = nullptr;  // null: nothing is measured, nothing is kept
+  // The number of this rank's NUMA node that it was told, as all ranks were; -1: what its cores say.
+  int node = -1;
 };
 
 // A test may make this rank fail here.
@@ -100,7 +102,7 @@ struct BackendModule {
   const Backend* backend;
   const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
 };
-inline constexpr uint32_t kBackendModuleAbi = 11;
+inline constexpr uint32_t kBackendModuleAbi = 12;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

@@ -36,6 +36,7 @@ struct CommOptions {
   bool spans_hosts = false;    // ranks may be on several hosts
   std::string host;            // the address of this host that others reach, if known
   int host_label = -1;         // of this rank, where hosts are simulated (LabelledHosts)
+  int node_label = -1;         // BackendArgs::node
   std::string job;             // the name of the job, if it has one
   std::string flight_path;     // where a failure's flight record goes; empty: nowhere
   uint64_t id = 0;             // equal on all ranks, and of no other communicator; made by form
