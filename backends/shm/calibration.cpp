@@ -21,15 +21,15 @@ struct Contest {
         large_ns(sizes.size()) {}
 
   // How many of the sizes belong to the small route. Times have noise: what is chosen loses least, as a
-  // factor of time over all sizes. Where that is equal, or as good as equal, the fewest.
-  size_t boundary() const {
+  // factor of time over all sizes. Where that is equal, or as good as equal, the fewest (or the most).
+  size_t boundary(bool most = false) const {
     std::vector<double> losses(sizes.size() + 1);
     for (size_t boundary = 0; boundary <= sizes.size(); boundary++) {
       for (size_t at = 0; at < sizes.size(); at++) losses[boundary] += loss(at, at < boundary);
     }
     const double least = *std::min_element(losses.begin(), losses.end());
-    size_t chosen = 0;
-    while (losses[chosen] > least + kEqual) chosen++;
+    size_t chosen = most ? sizes.size() : 0;
+    while (losses[chosen] > least + kEqual) chosen += most ? -1 : 1;
     return chosen;
   }
 
@@ -61,10 +61,13 @@ Contest one_shot_contest() {
 Contest pull_contest() {
   return {Route::kStaged, Route::kPulled, {512 << 10, 1 << 20, 2 << 20, 4 << 20}};
 }
+Contest level_contest() {
+  return {Route::kOneLevel, Route::kTwoLevel, {256 << 10, 512 << 10, 1 << 20, 2 << 20, kLargestLevelTrial}};
+}
 
 // One repeat of all its sizes, both routes one right after the other and each of them first by turns. *over:
-// the time is.
-Status repeat(Trial& trial, Contest& contest, bool* over) {
+// `until_ns` is.
+Status repeat(Trial& trial, Contest& contest, uint64_t until_ns, bool* over) {
   for (size_t at = 0; at < contest.sizes.size(); at++) {
     for (const int of : {0, 1}) {
       const bool is_small = (of == 0) == (contest.repeats % 2 == 0);
@@ -72,7 +75,7 @@ Status repeat(Trial& trial, Contest& contest, bool* over) {
       if (*over) return {};
       WEFT_TRY(trial.run(is_small ? contest.small : contest.large, contest.sizes[at], &slowest, &elapsed));
       (is_small ? contest.small_ns : contest.large_ns)[at].push_back(slowest);
-      *over = elapsed >= kCalibrationNs;
+      *over = elapsed >= until_ns;
     }
   }
   contest.repeats++;
@@ -90,8 +93,10 @@ Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds)
   Contest longs = pull_contest();
   bool over = false;
   for (int turn = 0; turn < kTurns && !over; turn++) {
-    for (int i = 0; one_shot && i < kShortRepeats && !over; i++) WEFT_TRY(repeat(trial, shorts, &over));
-    if (pull && !over) WEFT_TRY(repeat(trial, longs, &over));
+    for (int i = 0; one_shot && i < kShortRepeats && !over; i++) {
+      WEFT_TRY(repeat(trial, shorts, kCalibrationNs, &over));
+    }
+    if (pull && !over) WEFT_TRY(repeat(trial, longs, kCalibrationNs, &over));
   }
   if (shorts.repeats >= kLeastRepeats) {
     const size_t boundary = shorts.boundary();
@@ -103,6 +108,21 @@ Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds)
     thresholds->pull = boundary == longs.sizes.size() ? kNever : longs.sizes[boundary];
     thresholds->origin = Thresholds::Origin::kMeasured;
   }
+  return {};
+}
+
+Status calibrate_levels(Trial& trial, Thresholds* thresholds) {
+  Contest levels = level_contest();
+  uint64_t first_ns = 0, begin_ns = 0;
+  WEFT_TRY(trial.run(Route::kOneLevel, levels.sizes.front(), &first_ns, &begin_ns));
+  bool over = false;
+  for (int turn = 0; turn < kTurns && !over; turn++) {
+    WEFT_TRY(repeat(trial, levels, begin_ns + kCalibrationNs, &over));
+  }
+  if (levels.repeats < kLeastRepeats) return {};
+  const size_t boundary = levels.boundary(true);
+  thresholds->two_level = boundary == levels.sizes.size() ? kNever : levels.sizes[boundary];
+  thresholds->origin = Thresholds::Origin::kMeasured;
   return {};
 }
 

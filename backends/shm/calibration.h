@@ -1,4 +1,4 @@
-// Which path of private memory is the faster one at which size, found by running it: by founding.cpp, on the
+// Which path is the faster one at which size, found by running it: by founding.cpp, on the
 // thread that makes the communicator, once all ranks reach each other's memory. What decides are the times of
 // the slowest rank, which all ranks learn, so all find the same.
 #pragma once
@@ -7,9 +7,9 @@
 
 namespace weft::shm {
 
-enum class Route : uint8_t { kOneShot, kStaged, kPulled };
+enum class Route : uint8_t { kOneShot, kStaged, kPulled, kOneLevel, kTwoLevel };  // the last two on arenas
 
-// Runs one all_reduce of so many bytes of private memory, rewritten before, along a route.
+// Runs one all_reduce of so many bytes of memory, rewritten before, along a route.
 class Trial {
  public:
   virtual ~Trial() = default;
@@ -26,5 +26,9 @@ uint64_t largest_trial(bool pull);
 
 // Measure what `one_shot` and `pull` say of *thresholds; its origin becomes kMeasured if anything was.
 Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds);
+// The same of two_level, in kCalibrationNs of its own. Two levels must be the faster ones, since sums have
+// other bits there.
+inline constexpr uint64_t kLargestLevelTrial = 4 << 20;
+Status calibrate_levels(Trial& trial, Thresholds* thresholds);
 
 }  // namespace weft::shm

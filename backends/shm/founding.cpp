@@ -22,6 +22,7 @@ namespace weft::shm {
 namespace {
 
 constexpr int64_t kLookMs = 20;  // between looks at whether a rank is lost that is waited for
+constexpr int kLeastRanks = 4;   // two on each of two nodes
 
 Status random_nonce(uint64_t* nonce) {
   if (::getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) return Status::system("getrandom", errno);
@@ -65,7 +66,8 @@ class Founding {
     group_->failpoints_ = args_.failpoints;  // measuring writes as well
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
-                       ", private buffers: ", text(group_->thresholds())));
+                       ", private buffers: ", text(group_->thresholds()),
+                       text(group_->nodes_, group_->thresholds())));
     *result = std::move(group_);
     return {};
   }
@@ -78,6 +80,7 @@ class Founding {
   Status introduce() {
     Introduction me;
     me.process = this_process();
+    me.node = args_.node >= 0 || size_ < kLeastRanks ? args_.node : node_of_this_thread();
     me.arena_bytes = arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
     me.needed_bytes = inherited_ ? inherited_->populated_bytes() : 0;
     me.available_bytes = available_memory();
@@ -85,12 +88,14 @@ class Founding {
     WEFT_TRY(args_.exchange.all_gather(encode(me), &all, args_.deadline));
     uint64_t arena = UINT64_MAX;
     std::vector<Introduction> ranks(all.size());
+    std::vector<int32_t> nodes;
     for (int r = 0; r < size_; r++) {
       Introduction& theirs = ranks[static_cast<size_t>(r)];
       if (!decode(all[static_cast<size_t>(r)], &theirs)) {
         return Status::error(Code::kVersion, cat("rank ", name(r), " has another version of the shm backend"))
             .with_ranks({name(r)});
       }
+      nodes.push_back(theirs.node);
       arena = std::min(arena, theirs.arena_bytes);
       peer(r).pid = static_cast<int64_t>(theirs.process.pid);
       peer(r).same_process = r == rank_ || theirs.process == me.process;
@@ -100,6 +105,7 @@ class Founding {
         if (ranks[static_cast<size_t>(other)].process == theirs.process) threads_ = true;
       }
     }
+    group_->nodes_ = group_nodes(nodes);
     group_->layout_ = Layout(size_, arena);
     return check_memory(ranks);
   }
@@ -220,10 +226,13 @@ class Founding {
     mine.thresholds = table_thresholds(size_);
     const bool one_shot = may_measure && wanted.measure && !wanted.one_shot;
     const bool pull = may_measure && wanted.measure && !wanted.pull;
-    if (one_shot || pull) WEFT_TRY(measure(one_shot, pull, &mine));
+    const bool levels = may_measure && wanted.measure && !wanted.two_level && group_->nodes_.two_levels();
+    if (one_shot || pull || levels) WEFT_TRY(measure(one_shot, pull, levels, &mine));
     if (wanted.one_shot) mine.thresholds.one_shot = *wanted.one_shot;
     if (wanted.pull) mine.thresholds.pull = *wanted.pull;
-    const bool given = wanted.one_shot || wanted.pull;
+    if (wanted.two_level) mine.thresholds.two_level = *wanted.two_level;
+    if (!group_->nodes_.two_levels()) mine.thresholds.two_level = kNever;
+    const bool given = wanted.one_shot || wanted.pull || mine.thresholds.two_level != kNever;
     if (given && mine.thresholds.origin == Thresholds::Origin::kTable)
       mine.thresholds.origin = Thresholds::Origin::kGiven;
     mine.answers = 0;
@@ -236,20 +245,23 @@ class Founding {
   }
 
   // Of these processes, in this order.
-  std::string measurement_key(bool one_shot, bool pull) const {
-    return cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "", pull ? " pull" : "",
-               processes_);
+  std::string measurement_key(bool one_shot, bool pull, bool levels) const {
+    std::string key = cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "",
+                          pull ? " pull" : "", levels ? " two-level" : "");
+    for (int r = 0; levels && r < size_; r++) key += cat(' ', group_->nodes_.node_of[static_cast<size_t>(r)]);
+    return key + processes_;
   }
 
   // Measure, unless all ranks have done so before. Whole operations where each rank has a core; where cores
   // are shared those would measure the scheduler, and where ranks are threads a rank that gives up would free
   // what another reads: there only how pulling compares with staging is looked at.
-  Status measure(bool one_shot, bool pull, Verdict* mine) {
-    const std::string key = measurement_key(one_shot, pull);
+  Status measure(bool one_shot, bool pull, bool levels, Verdict* mine) {
+    const std::string key = measurement_key(one_shot, pull, levels);
     const std::string kept = args_.measurements->find(key);
     Verdict known = *mine;
     if (!kept.empty() && decode(std::as_bytes(std::span(kept)), &known)) known.answers = kMeasured;
     if (can_pull_all()) known.answers |= kCanPull;
+    if (!inherited_ && group_->layout_.arena_bytes >= kLargestLevelTrial) known.answers |= kEmptyArena;
     // What is looked at below must have been written by its owner, and not read yet.
     const bool whole = !args_.crowded;
     if (!whole || threads_) known.status = write_samples();
@@ -267,7 +279,8 @@ class Founding {
       mine->thresholds.origin = Thresholds::Origin::kMeasured;
     }
     if (whole) {
-      WEFT_TRY(run_trials(one_shot, pull && can && !threads_, mine));
+      const bool empty = (known.answers & kEmptyArena) != 0;
+      WEFT_TRY(run_trials(one_shot, pull && can && !threads_, levels && empty, mine));
       // The ranks' words in the lane are as they were made, before anybody opens it.
       new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
       group_->forget_moved();
@@ -278,17 +291,33 @@ class Founding {
   }
 
   // Where a rank cannot measure all of them go on with what they have.
-  Status run_trials(bool one_shot, bool pull, Verdict* mine) {
-    if (!one_shot && !pull) return {};
-    GroupTrial trial(group_, args_, largest_trial(pull));
+  Status run_trials(bool one_shot, bool pull, bool levels, Verdict* mine) {
+    const bool sizes = one_shot || pull;
+    if (!sizes && !levels) return {};
+    GroupTrial trial(group_, args_, sizes ? largest_trial(pull) : 0, levels ? kLargestLevelTrial : 0);
+    bool going = true;
+    if (sizes) {
+      Verdict tried = *mine;
+      tried.status = calibrate(trial, one_shot, pull, &tried.thresholds);
+      WEFT_TRY(agree_tried(tried, &going, mine));
+    }
+    if (!levels || !going) return {};
     Verdict tried = *mine;
-    Status status =
-        calibrate(trial, one_shot, pull, &tried.thresholds).with_prefix("measuring shared memory: ");
+    tried.status = calibrate_levels(trial, &tried.thresholds);
+    WEFT_TRY(agree_tried(tried, &going, mine));
+    group_->populated_.assign(group_->populated_.size(), {});  // the arenas give their memory back
+    return {};
+  }
+
+  Status agree_tried(Verdict tried, bool* measured, Verdict* mine) {
+    Status status = tried.status.with_prefix("measuring shared memory: ");
     if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
-    tried.answers = status.ok() ? kMeasured : 0;
     if (!status.ok() && status.code() != Code::kCancelled) args_.log.warn(status.text());
+    tried.status = {};
+    tried.answers = status.ok() ? kMeasured : 0;
     WEFT_TRY(agree(&tried));
-    if (tried.answers & kMeasured) mine->thresholds = tried.thresholds;
+    *measured = (tried.answers & kMeasured) != 0;
+    if (*measured) mine->thresholds = tried.thresholds;
     return {};
   }
 

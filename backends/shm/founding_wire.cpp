@@ -17,6 +17,7 @@ Bytes encode(const Introduction& introduction) {
   ByteWriter writer;
   writer.put(kMagic);
   introduction.process.put(writer);
+  writer.put(introduction.node);
   writer.put(introduction.arena_bytes).put(introduction.needed_bytes).put(introduction.available_bytes);
   return writer.take();
 }
@@ -25,10 +26,11 @@ bool decode(ByteView bytes, Introduction* introduction) {
   ByteReader reader(bytes);
   if (reader.get<uint64_t>() != kMagic) return false;
   introduction->process = ProcessIdentity::get(reader);
+  introduction->node = reader.get<int32_t>();
   introduction->arena_bytes = reader.get<uint64_t>();
   introduction->needed_bytes = reader.get<uint64_t>();
   introduction->available_bytes = reader.get<uint64_t>();
-  return reader.done();
+  return reader.done() && introduction->node >= kNoNode && introduction->node < kMostNodes;
 }
 
 Bytes encode(const Introduced& introduced) {
@@ -52,6 +54,7 @@ Bytes encode(const Verdict& verdict) {
       .put(verdict.answers)
       .put(verdict.thresholds.one_shot)
       .put(verdict.thresholds.pull)
+      .put(verdict.thresholds.two_level)
       .put(static_cast<uint8_t>(verdict.thresholds.origin))
       .take();
 }
@@ -62,6 +65,7 @@ bool decode(ByteView bytes, Verdict* verdict) {
   verdict->answers = reader.get<uint8_t>();
   verdict->thresholds.one_shot = reader.get<uint64_t>();
   verdict->thresholds.pull = reader.get<uint64_t>();
+  verdict->thresholds.two_level = reader.get<uint64_t>();
   const auto origin = reader.get<uint8_t>();
   verdict->thresholds.origin = static_cast<Thresholds::Origin>(origin);
   return reader.done() && verdict->answers <= kAllAnswers && verdict->thresholds.one_shot <= kHalfBytes &&

@@ -13,9 +13,11 @@
 
 namespace weft::shm {
 
-// Who a rank is, the largest arena that it can map, and the memory that it needs at once and its machine has.
+// Who a rank is, the NUMA node that it is on, the largest arena that it can map, and the memory that it needs
+// at once and its machine has.
 struct Introduction {
   ProcessIdentity process;
+  int32_t node = kNoNode;
   uint64_t arena_bytes = 0;
   uint64_t needed_bytes = 0;  // to back what is allocated anew
   uint64_t available_bytes = 0;
@@ -38,8 +40,9 @@ struct Verdict {
 };
 inline constexpr uint8_t kCanPull = 1;
 inline constexpr uint8_t kPullPays = 2;
-inline constexpr uint8_t kMeasured = 4;  // thresholds: of these very ranks, by an earlier communicator
-inline constexpr uint8_t kAllAnswers = 7;
+inline constexpr uint8_t kMeasured = 4;    // thresholds: of these very ranks, by an earlier communicator
+inline constexpr uint8_t kEmptyArena = 8;  // nothing lies in its arena yet, which is large enough to try
+inline constexpr uint8_t kAllAnswers = 15;
 
 Bytes encode(const Introduction& introduction);
 Bytes encode(const Introduced& introduced);

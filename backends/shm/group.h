@@ -13,6 +13,7 @@
 
 #include "core/arena.h"
 #include "core/backend.h"
+#include "nodes.h"
 #include "segment.h"
 #include "thresholds.h"
 
@@ -86,21 +87,31 @@ class Group {
   // Read another process's private memory.
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
 
+  // Equal on all ranks.
+  const Nodes& nodes() const { return nodes_; }
+  // How an all-reduce on arenas goes: a function of what all ranks agree on.
+  bool in_two_levels(uint64_t bytes, bool ordered) const {
+    return nodes_.two_levels() && bytes >= thresholds_.two_level && !ordered;
+  }
+
   // About to write into peers' memory: a place for tests to stop this rank.
-  void reach_writing(uint64_t slot, uint64_t round) const {
-    if (failpoints_ != nullptr) (void)failpoints_->reach(FailPlace::kWriting, slot, round, *clock_);
+  void reach_writing(FailPlace place, uint64_t slot, uint64_t round) const {
+    if (failpoints_ != nullptr) (void)failpoints_->reach(place, slot, round, *clock_);
   }
 
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
+  // Of those in arenas, what crosses between NUMA nodes: read there or written there.
+  void count_across(uint64_t bytes) { across_.fetch_add(bytes, std::memory_order_relaxed); }
   void forget_moved() {
-    shared_.store(0, std::memory_order_relaxed);
-    direct_.store(0, std::memory_order_relaxed);
+    for (std::atomic<uint64_t>* const bytes : {&shared_, &direct_, &across_})
+      bytes->store(0, std::memory_order_relaxed);
   }
   uint64_t moved_bytes() const { return shared_bytes() + direct_bytes(); }
   uint64_t shared_bytes() const { return shared_.load(std::memory_order_relaxed); }
   uint64_t direct_bytes() const { return direct_.load(std::memory_order_relaxed); }
+  uint64_t across_bytes() const { return across_.load(std::memory_order_relaxed); }
 
  private:
   Group() = default;
@@ -116,6 +127,7 @@ class Group {
   Layout layout_;
   const DeviceOps* host_ = nullptr;
   Thresholds thresholds_;
+  Nodes nodes_;
   bool crowded_ = false;
   FailPointsPtr failpoints_;
   Clock* clock_ = nullptr;
@@ -124,6 +136,7 @@ class Group {
   std::shared_ptr<SegmentArena> arena_;  // of several communicators, if they were shrunk from each other
   std::atomic<uint64_t> shared_{0};
   std::atomic<uint64_t> direct_{0};
+  std::atomic<uint64_t> across_{0};
 };
 
 // Write into every line of what this rank has read of a peer's segment, and nobody reads any more before its

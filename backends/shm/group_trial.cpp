@@ -1,5 +1,7 @@
 #include "group_trial.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "base/text.h"
@@ -14,26 +16,44 @@ Thresholds only(Route route) {
   Thresholds thresholds;
   thresholds.one_shot = route == Route::kOneShot ? kHalfBytes : 0;
   thresholds.pull = route == Route::kPulled ? 0 : kNever;
+  thresholds.two_level = route == Route::kTwoLevel ? 0 : kNever;
   return thresholds;
 }
 
 }  // namespace
 
-GroupTrial::GroupTrial(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes)
+GroupTrial::GroupTrial(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes,
+                       uint64_t level_bytes)
     : group_(std::move(group)),
       args_(args),
       bytes_(bytes),
-      memory_(args.allocator.get(bytes, kPage)),
+      level_bytes_(level_bytes),
+      memory_(bytes > 0 ? args.allocator.get(bytes, kPage) : nullptr),
       lane_(group_, 0),
       begin_ns_(args.clock.now_ns()) {}
 
 GroupTrial::~GroupTrial() {
   if (memory_ != nullptr) args_.allocator.put(memory_, bytes_);
+  if (arena_ != nullptr) (void)::madvise(arena_, level_bytes_, MADV_REMOVE);
+}
+
+// Its memory goes back afterwards.
+bool GroupTrial::populate_arena() {
+  if (arena_ != nullptr) return true;
+  if (available_memory() < level_bytes_) return false;
+  std::byte* const memory = group_->memory(group_->rank(), group_->layout().arena);
+  if (!populate(memory, level_bytes_).ok()) return false;
+  arena_ = memory;
+  return true;
 }
 
 Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
-  if (memory_ == nullptr) return give_up(Status::error(Code::kNoMemory, cat("no ", bytes_text(bytes_))));
-  std::memset(memory_, 1, bytes);  // a small number; its lines are in this core's cache
+  const bool levels = route == Route::kOneLevel || route == Route::kTwoLevel;
+  if (levels ? !populate_arena() : memory_ == nullptr) {
+    return give_up(Status::error(Code::kNoMemory, cat("no ", bytes_text(levels ? level_bytes_ : bytes_))));
+  }
+  std::byte* const memory = levels ? arena_ : memory_;
+  std::memset(memory, 1, bytes);  // a small number; its lines are in this core's cache
   uint64_t times[2] = {};
   WEFT_TRY(meet(times));
   group_->set_thresholds(only(route));
@@ -42,7 +62,7 @@ Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64
   args.dtype = Dtype::kF32;
   args.op = ReduceOp::kSum;
   args.count = bytes / sizeof(float);
-  args.src = args.dst = memory_;
+  args.src = args.dst = memory;
   const uint64_t start = args_.clock.now_ns();
   WEFT_TRY(finish(args));
   const uint64_t end = args_.clock.now_ns();

@@ -14,9 +14,9 @@ namespace weft::shm {
 // Threads: one thread at a time.
 class GroupTrial final : public Trial {
  public:
-  // args outlives this object. bytes: the largest operation. After an error nothing more can be run, here or
-  // on other ranks, which get kCancelled.
-  GroupTrial(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes);
+  // args outlives this object. bytes: the largest operation on private memory; level_bytes: on arenas, which
+  // nobody uses yet. After an error nothing more can be run, here or on other ranks, which get kCancelled.
+  GroupTrial(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes, uint64_t level_bytes);
   ~GroupTrial() override;
   Status run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) override;
 
@@ -26,11 +26,14 @@ class GroupTrial final : public Trial {
   Status finish(const CollectiveArgs& args);
   Status look(uint64_t* next_ns);
   Status give_up(Status why);
+  bool populate_arena();
 
   const std::shared_ptr<Group> group_;
   const BackendArgs& args_;
   const uint64_t bytes_;
-  std::byte* const memory_;  // null: there is none
+  const uint64_t level_bytes_;
+  std::byte* const memory_;     // null: there is none
+  std::byte* arena_ = nullptr;  // the same; taken when it is first used
   GroupLane lane_;
   uint64_t slot_ = 0;
   uint64_t begin_ns_ = 0;  // of the first run

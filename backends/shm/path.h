@@ -20,7 +20,7 @@ struct Rounds {
   bool mid = false;
   bool out = false;
   uint64_t bytes = 0;     // about what one stage of a round touches
-  bool intrudes = false;  // mid writes into peers' arenas
+  bool intrudes = false;  // mid and out write into peers' arenas
   // mid leaves its results in the peers' staging where their inputs were: once all have reduced a round, its
   // chunk is used by its own rank alone.
   bool returns = false;
@@ -65,9 +65,10 @@ struct Paths {
   std::unique_ptr<Path> staged;  // any collective through staging
   std::unique_ptr<Path>
       two_shot;  // all_reduce through staging: owners reduce, and each copies the result out of its own
-  std::unique_ptr<Path> mapped;  // any collective but all_reduce, out of peers' arenas
-  std::unique_ptr<Path> owner;   // all_reduce on arenas: owners reduce and write to all
-  std::unique_ptr<Path> pulled;  // as mapped, out of peers' private memory
+  std::unique_ptr<Path> mapped;     // any collective but all_reduce, out of peers' arenas
+  std::unique_ptr<Path> owner;      // all_reduce on arenas: owners reduce and write to all
+  std::unique_ptr<Path> two_level;  // the same, inside NUMA nodes and between them
+  std::unique_ptr<Path> pulled;     // as mapped, out of peers' private memory
   std::unique_ptr<Path>
       owner_pulled;  // all_reduce of private memory: owners pull and reduce, the others pull
 };
@@ -76,6 +77,7 @@ std::unique_ptr<Path> make_staged(PathContext& context);
 std::unique_ptr<Path> make_two_shot(PathContext& context);
 std::unique_ptr<Path> make_mapped(PathContext& context);
 std::unique_ptr<Path> make_owner(PathContext& context);
+std::unique_ptr<Path> make_two_level(PathContext& context);
 std::unique_ptr<Path> make_pulled(PathContext& context);
 std::unique_ptr<Path> make_owner_pulled(PathContext& context);
 

@@ -38,12 +38,12 @@ Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
     wanted->one_shot = bytes;
     return {};
   }
-  if (name == "pull") {
+  if (name == "pull" || name == "two-level") {
     if (value != "never" && !parse_size(value, &bytes)) return wrong(entry, "gives no size, and not never");
-    wanted->pull = value == "never" ? kNever : bytes;
+    (name == "pull" ? wanted->pull : wanted->two_level) = value == "never" ? kNever : bytes;
     return {};
   }
-  return wrong(entry, "is neither off nor one-shot=SIZE nor pull=SIZE");
+  return wrong(entry, "is neither off nor one-shot=SIZE nor pull=SIZE nor two-level=SIZE");
 }
 
 }  // namespace
@@ -62,6 +62,17 @@ std::string text(const Thresholds& thresholds) {
       "one-shot up to ", bytes_text(thresholds.one_shot), ", staged",
       thresholds.pull == kNever ? std::string() : cat(", from ", bytes_text(thresholds.pull), " on pulled"),
       " (", origin, ")");
+}
+
+std::string text(const Nodes& nodes, const Thresholds& thresholds) {
+  if (nodes.count() < 2) return {};
+  const std::string ranks = nodes.width() > 0 ? cat(" of ", nodes.width(), " ranks") : "";
+  if (!nodes.two_levels() || thresholds.two_level == kNever) {
+    return cat("; ", nodes.count(), " NUMA nodes", ranks, ranks.empty() ? ", unevenly used" : "",
+               ": one level");
+  }
+  return cat("; ", nodes.count(), " NUMA nodes", ranks, ": two levels from ",
+             bytes_text(thresholds.two_level), " on");
 }
 
 Status parse_thresholds(std::string_view text, WantedThresholds* wanted) {

@@ -138,9 +138,9 @@ typedef int32_t weft_dtype;
 #define WEFT_DTYPE_F8_E4M3 15
 #define WEFT_DTYPE_F8_E5M2 16
 
-/* Reductions. Sums of f16 and bf16 accumulate in f32, in rank order, and are rounded once. Integer sums and
- * products wrap. MIN and MAX return NaN if any input is NaN. AVG and PREMUL_SUM are for floats, bitwise ones
- * for integers. */
+/* Reductions. Sums of f16 and bf16 accumulate in f32, in rank order, and are rounded once; twice where hosts
+ * or NUMA nodes add up their own first. Integer sums and products wrap. MIN and MAX return NaN if any input
+ * is NaN. AVG and PREMUL_SUM are for floats, bitwise ones for integers. */
 typedef int32_t weft_op;
 #define WEFT_OP_SUM 1
 #define WEFT_OP_AVG 2 /* sum times 1/size; in a hook's collective: divided by the step's divisor */

@@ -40,7 +40,7 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
       {"forming", FailPlace::kForming}, {"operation", FailPlace::kOperation}, {"stage", FailPlace::kStage},
       {"leaving", FailPlace::kLeaving}, {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem},
-      {"writing", FailPlace::kWriting}};
+      {"writing", FailPlace::kWriting}, {"handing", FailPlace::kHanding}};
   bool known = false;
   for (const auto& [name, value] : kPlaces) {
     if (name != place) continue;

@@ -23,14 +23,15 @@ enum class FailPlace : uint8_t {
   kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)
   kWriting,  // shm, before each write into peers' memory, past the fence, or staging; number: the operation's
              // slot, stage: the round; cannot fail
+  kHanding,  // shm, past the fence, before a NUMA node's ranks are handed their results; as kWriting
 };
 
 // Immutable. Threads: any thread.
 class FailPoints {
  public:
   // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory,
-  // system and writing, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number
-  // every visit counts. Null for an empty text; kArg quotes what is wrong.
+  // system, writing and handing, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a
+  // number every visit counts. Null for an empty text; kArg quotes what is wrong.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
   // This rank is there: do what is set, if anything. An error for `fail`: kNoMemory at memory, else kSystem.

@@ -19,24 +19,25 @@ namespace weft::test {
 
 class ShmRank {
  public:
-  // thresholds: as WEFT_SHM_THRESHOLDS.
+  // thresholds: as WEFT_SHM_THRESHOLDS; node: its number in WEFT_SHM_NODES; failpoints: as WEFT_FAILPOINTS.
   explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20,
-                   const std::string& thresholds = "off,pull=1M")
+                   const std::string& thresholds = "off,pull=1M", int node = 0,
+                   const std::string& failpoints = "")
       : links_(links), measurements_(thresholds) {
     clock_.set_crowded(links.size() > 2);
     BackendArgs args{links, clock_, log_, host_ops(), arena_limit, Deadline::after(clock_, 20'000, 0),
                      &links};
     args.crowded = links.size() > 2;
     args.measurements = &measurements_;
-    std::shared_ptr<shm::Group> group;
-    WEFT_EXPECT_OK(shm::Group::make(args, &group));
-    group_ = group;
-    collectives_ = shm::collectives_over(std::move(group));
+    args.node = node;
+    WEFT_EXPECT_OK(FailPoints::parse(failpoints, &args.failpoints));
+    WEFT_EXPECT_OK(shm::Group::make(args, &group_));
+    collectives_ = shm::collectives_over(group_);
   }
 
   int rank() const { return links_.rank(); }
   int size() const { return links_.size(); }
-  const shm::Group& group() const { return *group_; }
+  shm::Group& group() { return *group_; }
   Collectives& collectives() { return *collectives_; }
   CollectiveLane& lane(const LaneKey& key = {}) {
     auto& lane = lanes_[{static_cast<int>(key.kind), key.id, key.peer}];

@@ -25,18 +25,25 @@ namespace {
 class Machine final : public Trial {
  public:
   std::function<uint64_t(Route, uint64_t bytes)> takes_ns;
+  uint64_t begin_ns = 0;
   uint64_t elapsed_ns = 0;
   std::map<Route, int> runs;
 
   Status run(Route route, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) override {
-    WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // otherwise it begins after the time is over
+    // Otherwise it begins after the time is over; one of levels is more, before theirs begins.
+    const uint64_t first_ns = runs[Route::kOneLevel] > 0 ? first_level_ns_ : 0;
+    WEFT_EXPECT(elapsed_ns - begin_ns < kCalibrationNs + first_ns);
     WEFT_EXPECT(bytes <= largest_trial(true));
     runs[route]++;
     *slowest = takes_ns(route, bytes);
     elapsed_ns += *slowest;
     *elapsed = elapsed_ns;
+    if (route == Route::kOneLevel && runs[route] == 1) first_level_ns_ = *slowest;
     return {};
   }
+
+ private:
+  uint64_t first_level_ns_ = 0;
 };
 
 // Times of a path: what it takes at least, and for each KiB.
@@ -50,11 +57,11 @@ Thresholds measured(Machine& machine, bool one_shot = true, bool pull = true) {
   return thresholds;
 }
 
-// The machine's clock, so many times as fast.
+// The machine's clock, so many times as fast; 0: it stands still.
 class FastClock final : public Clock {
  public:
   explicit FastClock(uint64_t faster) : faster_(faster) {}
-  uint64_t now_ns() override { return clock_.now_ns() * faster_; }
+  uint64_t now_ns() override { return faster_ == 0 ? begin_ns_ : clock_.now_ns() * faster_; }
   void relax(uint32_t round) override { clock_.relax(round); }
   void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
     clock_.sleep(word, expected, until_ns);
@@ -64,6 +71,7 @@ class FastClock final : public Clock {
  private:
   SystemClock clock_;
   const uint64_t faster_;
+  const uint64_t begin_ns_ = clock_.now_ns();
 };
 
 // Memory for what is tried: taken once for each measurement.
@@ -93,7 +101,7 @@ Log& quiet_log() {
 }
 
 Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 1,
-              const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000) {
+              const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000, int node = 0) {
   // Outlive the group.
   static std::vector<std::unique_ptr<FastClock>> clocks;
   static std::mutex mutex;
@@ -102,11 +110,12 @@ Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 
     const std::lock_guard lock(mutex);
     clock = clocks.emplace_back(std::make_unique<FastClock>(faster)).get();
   }
-  const auto timeout = timeout_ms * static_cast<int64_t>(faster);
+  const auto timeout = timeout_ms * static_cast<int64_t>(std::max<uint64_t>(faster, 1));
   BackendArgs args{links, *clock, quiet_log(), host_ops(), 16 << 20, Deadline::after(*clock, timeout, 0),
                    &links};
   TrialMemory memory;
   args.measurements = &measurements;
+  args.node = node;
   args.allocator = allocator != nullptr ? *allocator : memory.allocator();
   Founded made;
   made.status = Group::make(args, &made.group);
@@ -164,11 +173,15 @@ TEST_CASE("shm thresholds are read, and what is wrong is named") {
   CHECK(parse_thresholds("off,pull=1M", &wanted).ok());
   CHECK((!wanted.measure && !wanted.one_shot && wanted.pull == 1 << 20));
   CHECK(parse_thresholds("one-shot=256K", &wanted).ok());
+  CHECK(!wanted.two_level);
+  CHECK((parse_thresholds("two-level=4M", &wanted).ok() && wanted.two_level == 4 << 20 && !wanted.pull));
+  CHECK((parse_thresholds("off,two-level=never", &wanted).ok() && wanted.two_level == kNever));
   CHECK(parse_thresholds("one-shot=0,pull=100", &wanted).ok());
   CHECK((wanted.one_shot == 0 && wanted.pull == 100));
-  for (const char* bad : {"on", "one-shot", "one-shot=", "one-shot=257K", "one-shot=1T", "one-shot=never",
-                          "pull=-1", "pull=99999999999999999999", "pull=18446744073709551615",
-                          "pull=9999999999G", "pull=1M one-shot=1K", "off,,off", "PULL=1M"}) {
+  for (const char* bad :
+       {"on", "one-shot", "one-shot=", "one-shot=257K", "one-shot=1T", "one-shot=never", "pull=-1",
+        "pull=99999999999999999999", "pull=18446744073709551615", "pull=9999999999G", "pull=1M one-shot=1K",
+        "off,,off", "PULL=1M", "two-level", "two-level=no"}) {
     const Status status = parse_thresholds(bad, &wanted);
     INFO(bad << ": " << status.text());
     CHECK(status.code() == Code::kArg);
@@ -243,6 +256,40 @@ TEST_CASE("shm thresholds follow the machine's times") {
   CHECK(measured(none, false, false) == table_thresholds(2));
 }
 
+TEST_CASE("two levels are taken where they are the faster ones") {
+  const auto found_by = [](const std::function<uint64_t(Route, uint64_t)>& takes) {
+    Machine machine;
+    machine.takes_ns = takes;
+    Thresholds thresholds = table_thresholds(4);
+    WEFT_EXPECT_OK(calibrate_levels(machine, &thresholds));
+    return thresholds.two_level;
+  };
+  // The link between the nodes is slow; two more meetings cost what they cost.
+  CHECK(found_by([](Route route, uint64_t bytes) {
+          return route == Route::kTwoLevel ? line(40'000, 100, bytes) : line(1'000, 150, bytes);
+        }) == 1 << 20);
+  CHECK(found_by([](Route route, uint64_t bytes) {
+          return route == Route::kTwoLevel ? line(1'000, 10, bytes) : line(1'000, 20, bytes);
+        }) == 256 << 10);
+  CHECK(found_by([](Route route, uint64_t bytes) {
+          return route == Route::kTwoLevel ? line(1'000, 30, bytes) : line(1'000, 20, bytes);
+        }) == kNever);
+  // As good as equal: sums keep the bits that they have in one level.
+  CHECK(found_by([](Route route, uint64_t bytes) {
+          return route == Route::kTwoLevel ? line(0, 199, bytes) : line(0, 200, bytes);
+        }) == kNever);
+  // Nothing is known in time, and the time is its own.
+  CHECK(found_by([](Route, uint64_t) { return uint64_t{20'000'000}; }) == kNever);
+  Machine late;
+  late.takes_ns = [](Route route, uint64_t bytes) {
+    return line(100, route == Route::kTwoLevel ? 10 : 20, bytes);
+  };
+  late.begin_ns = late.elapsed_ns = kCalibrationNs;
+  Thresholds thresholds;
+  CHECK(calibrate_levels(late, &thresholds).ok());
+  CHECK((thresholds.two_level == 256 << 10 && thresholds.origin == Thresholds::Origin::kMeasured));
+}
+
 TEST_CASE("measuring shm thresholds ends when its time is over, with what it knows") {
   // Machine::run refuses trials after the time. The last one may be long.
   for (const uint64_t each_ns : {100'000'000, 20'000'000, 5'000'000, 2'000'000}) {
@@ -284,6 +331,46 @@ TEST_CASE("all ranks measure the same shm thresholds, whatever their clocks say,
     CHECK(failure_text(run_linked_threads(ranks, body)) == "");
     if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(ranks, body)) == "");
   }
+}
+
+TEST_CASE("whether two levels are the faster ones is measured where ranks are evenly on several NUMA nodes") {
+  const LinkedBody body = [](SocketLinks& links) {
+    Measurements measurements("one-shot=4K,pull=never");  // nothing else is
+    const auto found_on = [&](int node, Thresholds::Origin origin) {
+      // A clock that stands still: the time is never over, and both ways take as long.
+      const Founded made = found(links, measurements, 0, nullptr, 20'000, node);
+      WEFT_EXPECT_OK(made.status);
+      WEFT_EXPECT(made.group->thresholds().origin == origin);
+      WEFT_EXPECT(made.group->thresholds().two_level == kNever);
+      expect_equal(links, made.group->thresholds());
+      WEFT_EXPECT((made.group->moved_bytes() == 0 && made.group->across_bytes() == 0));
+      expect_working(links, made.group);
+      // What was tried has left nothing in the arena, which is as new.
+      std::byte* memory = nullptr;
+      WEFT_EXPECT_OK(made.group->arena()->allocate(kLargestLevelTrial, &memory));
+      WEFT_EXPECT(std::all_of(memory, memory + kLargestLevelTrial,
+                              [](std::byte byte) { return byte == std::byte{0}; }));
+    };
+    using Origin = Thresholds::Origin;
+    found_on(links.rank() / 2, Origin::kMeasured);
+    found_on(links.rank() / 2, Origin::kMeasured);  // kept
+    found_on(links.rank() % 2, Origin::kMeasured);  // the same ranks, elsewhere
+    found_on(0, Origin::kGiven);
+    found_on(links.rank() == 0 ? 0 : 1, Origin::kGiven);
+    // With a clock that goes, as long as there is time.
+    Measurements all;
+    const Founded real = found(links, all, 1, nullptr, 20'000, links.rank() / 2);
+    WEFT_EXPECT_OK(real.status);
+    expect_equal(links, real.group->thresholds());
+    expect_working(links, real.group);
+    // Given, it is for several nodes alone.
+    Measurements given("off,two-level=1M");
+    WEFT_EXPECT(found(links, given).group->thresholds().two_level == kNever);
+    const Founded as_given = found(links, given, 1, nullptr, 20'000, links.rank() / 2);
+    WEFT_EXPECT(as_given.group->thresholds().two_level == 1 << 20);
+  };
+  CHECK(failure_text(run_linked_threads(4, body)) == "");
+  if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(4, body)) == "");
 }
 
 TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's count") {

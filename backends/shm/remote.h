@@ -1,0 +1,129 @@
+// What the paths share that read or write peers' buffers where they lie: each rank's claims, checked, and the
+// pages behind them. Called by direct.cpp and two_level.cpp, drive lock.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "base/text.h"
+#include "path.h"
+
+namespace weft::shm {
+
+enum class Reach { kMapped, kPulled };
+inline constexpr uint64_t kMappedPart = 256 << 10;
+
+// A buffer of every rank.
+class Remote {
+ public:
+  // Of the peers' buffers at `offset` (mapped) or `address` (pulled): what of them is touched, checked.
+  Status add_mapped(Group& group, int rank, uint64_t offset, uint64_t bytes, uint64_t alignment) {
+    if (!group.valid_claim(offset, bytes, alignment)) {
+      return Status::error(Code::kPeerFailed,
+                           cat("rank ", group.name(rank),
+                               " claims memory outside its segment: its words in shared memory "
+                               "are damaged"),
+                           Evidence::kDescriptor)
+          .with_ranks({group.name(rank)});
+    }
+    buffers_.push_back({group.memory(rank, offset), offset, true});
+    return {};
+  }
+  void add_pulled(Group& group, int rank, uint64_t address) {
+    auto* const here = group.same_process(rank) ? reinterpret_cast<std::byte*>(address) : nullptr;
+    buffers_.push_back({here, address, false});
+  }
+  void clear() { buffers_.clear(); }
+
+  // Bytes at `skip` of a rank's buffer, to read now; scratch is used if they must be pulled.
+  Status view(Group& group, int rank, uint64_t skip, uint64_t bytes, std::byte* scratch,
+              const std::byte** at) const {
+    const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
+    if (buffer.here == nullptr) {
+      *at = scratch;
+      group.count_direct(bytes);
+      return group.read_private(rank, buffer.where + skip, scratch, bytes);
+    }
+    *at = buffer.here + skip;
+    return prepare(group, rank, skip, bytes);
+  }
+  Status copy(Group& group, int rank, uint64_t skip, uint64_t bytes, std::byte* to) const {
+    const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
+    if (bytes == 0) return {};
+    if (buffer.here == nullptr) {
+      group.count_direct(bytes);
+      return group.read_private(rank, buffer.where + skip, to, bytes);
+    }
+    WEFT_TRY(prepare(group, rank, skip, bytes));
+    std::memcpy(to, buffer.here + skip, bytes);
+    return {};
+  }
+  // Bytes at `skip` of a mapped buffer, to write.
+  Status target(Group& group, int rank, uint64_t skip, uint64_t bytes, std::byte** at) const {
+    *at = buffers_[static_cast<size_t>(rank)].here + skip;
+    return prepare(group, rank, skip, bytes);
+  }
+
+ private:
+  struct Buffer {
+    std::byte* here;  // null: pull it
+    uint64_t where;   // offset in the segment, or address in the process
+    bool mapped;
+  };
+  // Payload statistics, and pages.
+  Status prepare(Group& group, int rank, uint64_t skip, uint64_t bytes) const {
+    const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
+    (buffer.mapped ? group.count_shared(bytes) : group.count_direct(bytes));
+    if (!group.nodes().together(group.rank(), rank)) group.count_across(bytes);
+    return buffer.mapped ? group.ensure(rank, buffer.where + skip, bytes) : Status();
+  }
+  std::vector<Buffer> buffers_;
+};
+
+class RemotePath : public Path {
+ public:
+  RemotePath(PathContext& context, Reach reach) : Path(context), reach_(reach) {}
+
+ protected:
+  Status reach_sources(const Operation& op) {
+    sources_.clear();
+    return reach_all(op, op.input_bytes(), &Claims::src_offset, &Claims::src_address, &sources_);
+  }
+  Status reach_targets(const Operation& op) {
+    targets_.clear();
+    return reach_all(op, op.bytes, &Claims::dst_offset, &Claims::dst_address, &targets_);
+  }
+  // Bytes of a round of which every peer's part is viewed at the same time: pulled ones share the staging.
+  uint64_t view_part(const Operation& op) const {
+    if (reach_ == Reach::kMapped) return kMappedPart;
+    const uint64_t part = kStagingBytes / static_cast<uint64_t>(op.size) / 64 * 64;
+    return std::min(part, kChunkBytes);
+  }
+  std::byte* scratch(const Operation& op, int peer, uint64_t part) const {
+    return context_.group.memory(op.rank, context_.staging + static_cast<uint64_t>(peer) * part);
+  }
+  Status prepare_scratch() { return reach_ == Reach::kMapped ? Status() : ensure_staging(); }
+
+  const Reach reach_;
+  Remote sources_;
+  Remote targets_;
+
+ private:
+  Status reach_all(const Operation& op, uint64_t bytes, uint64_t Claims::* offset, uint64_t Claims::* address,
+                   Remote* remote) {
+    for (int r = 0; r < op.size; r++) {
+      const Claims& claims = context_.claims[static_cast<size_t>(r)];
+      if (reach_ == Reach::kPulled) {
+        remote->add_pulled(context_.group, r, claims.*address);
+      } else {
+        // The own input is where the call says; only an owner of slices reaches its own arena this way.
+        const bool used = op.takes_from(r) && (r != op.rank || op.args.coll == Coll::kAllReduce);
+        const uint64_t where = used ? claims.*offset : context_.group.layout().arena;
+        WEFT_TRY(remote->add_mapped(context_.group, r, where, used ? bytes : 0, op.element));
+      }
+    }
+    return {};
+  }
+};
+
+}  // namespace weft::shm
