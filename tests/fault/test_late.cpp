@@ -84,17 +84,24 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
 namespace {
 
 // A rank is stopped by the test, after_ms after it began to work, or by a failpoint; the others shrink, use
-// their arena memory again, and it wakes up.
-void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint) {
+// their arena memory again, and it wakes up. nodes: as WEFT_SHM_NODES, where all-reduces go in two levels.
+void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint,
+                          int size = 3, const char* nodes = "") {
+  std::vector<int> survivors;
+  for (int r = 0; r < size; r++) {
+    if (r != kStopped) survivors.push_back(r);
+  }
   const std::string store = weft_test::store_name();
   int go[2];
   REQUIRE(pipe(go) == 0);
   {
-    Processes ranks(3, [&](int rank, Reporter& reporter) {
+    Processes ranks(size, [&](int rank, Reporter& reporter) {
       if (rank == kStopped && !failpoint.empty()) setenv("WEFT_FAILPOINTS", failpoint.c_str(), 1);
+      setenv("WEFT_SHM_NODES", nodes, 1);
+      if (*nodes != 0) setenv("WEFT_SHM_THRESHOLDS", "two-level=0", 1);
       weft_test::Terms terms;
       terms.heartbeat_timeout_ms = 500;
-      Joined joined(backend.c_str(), rank, 3, store, terms);
+      Joined joined(backend.c_str(), rank, size, store, terms);
       if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
       constexpr uint64_t kCount = 4'000'000;
       void* memory = nullptr;
@@ -122,7 +129,8 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
       reporter.mark(kBuffersAreMine);
       char word = 0;
       if (::read(go[0], &word, 1) != 1) _exit(97);
-      const bool untouched = std::all_of(data, data + kCount, [](float x) { return x == 7.0f; });
+      const float sum = 3.5f * static_cast<float>(size - 1);
+      const bool untouched = std::all_of(data, data + kCount, [sum](float x) { return x == sum; });
       weft_comm_destroy(&next);
       weft_comm_destroy(&joined.comm);
       weft_context_destroy(&joined.context);
@@ -133,13 +141,13 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
       poll(nullptr, 0, after_ms);
       ranks.kill(kStopped, SIGSTOP);
     }
-    for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
+    for (const int r : survivors) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
     ranks.kill(kStopped, SIGCONT);
     Word word;
     REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
     CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
-    REQUIRE(::write(go[1], "ab", 2) == 2);
-    for (const int r : {0, 1}) {
+    REQUIRE(::write(go[1], "abc", survivors.size()) == static_cast<ssize_t>(survivors.size()));
+    for (const int r : survivors) {
       REQUIRE(ranks.last_word(r, kBoundMs, &word));
       INFO(word.text);
       CHECK(word.status == WEFT_OK);
@@ -166,6 +174,15 @@ TEST_CASE("nor what it was about to write into their memory over shm when it was
     INFO(place);
     stop_shrink_and_wake("shm", 0, place);
   }
+}
+
+TEST_CASE("nor in either stage in which ranks of several NUMA nodes write there") {
+  for (const char* const place :
+       {"writing@6=stop", "writing@6.3=stop", "handing@6=stop", "handing@6.5=stop"}) {
+    INFO(place);
+    stop_shrink_and_wake("shm", 0, place, 4, "0,1,1,0");
+  }
+  for (int round = 0; round < 3; round++) stop_shrink_and_wake("shm", round * 2, "", 4, "0,0,1,1");
 }
 
 namespace {

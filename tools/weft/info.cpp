@@ -218,6 +218,10 @@ json describe() {
   result["devices"] = devices(context);
   result["shm"] = shared_memory();
   result["shm"][kPrivateBuffers] = unmeasured();
+  const char* const nodes = std::getenv("WEFT_SHM_NODES");
+  result["shm"]["numa_nodes"] = nodes != nullptr && *nodes != '\0'
+                                    ? std::string("WEFT_SHM_NODES=") + nodes
+                                    : "those of the cores that ranks are bound to";
   weft_context_destroy(&context);
   return result;
 }
