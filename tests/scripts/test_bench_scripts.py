@@ -164,10 +164,11 @@ def test_hosts_leave_out():
         def weft_bench(self, rate, *words):
             return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
 
-    arguments = peers.parse_arguments(["--quick", "--systems", ""])
-    here, samples = Here(arguments, []), comparison.Samples()
-    here.across = [Fake("good", False), Fake("bad", True)]
-    here.measure(samples)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = peers.parse_arguments(["--quick", "--systems", "", "--out", folder])
+        here, samples = Here(arguments, []), comparison.Samples()
+        here.across = [Fake("good", False), Fake("bad", True)]
+        here.measure(samples)
     expect_equal([peer.name for peer in here.across], ["good"])
     expect("cable is cut" in here.left_out["bad between hosts"], here.left_out)
     expect_equal(samples.systems("hosts_1gbit_all_reduce"), ["weft", "good"])
