@@ -42,10 +42,11 @@ class Samples:
         return statistics.median(self.p99s[key])
 
     def forget(self, system):
-        """It did not come to its end: what it did is no comparison."""
+        """A system, or a part of the run, did not come to its end: what it did is no comparison."""
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
+        works = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_"}.get(system)
         for values in (self.medians, self.p99s):
-            for key in [key for key in values if key[2] in mine]:
+            for key in [key for key in values if key[2] in mine or (works is not None and key[0].startswith(works))]:
                 del values[key]
 
     def systems(self, work):

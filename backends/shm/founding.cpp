@@ -278,13 +278,14 @@ class Founding {
       if (look.answers & kPullPays) mine->thresholds.pull = kPullMin;
       mine->thresholds.origin = Thresholds::Origin::kMeasured;
     }
+    const bool empty = (known.answers & kEmptyArena) != 0;
     if (whole) {
-      const bool empty = (known.answers & kEmptyArena) != 0;
       WEFT_TRY(run_trials(one_shot, pull && can && !threads_, levels && empty, mine));
       // The ranks' words in the lane are as they were made, before anybody opens it.
       new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
       group_->forget_moved();
     }
+    if (levels && !empty) return {};  // a communicator with an arena of its own can find more
     const Bytes found = encode(*mine);
     args_.measurements->keep(key, std::string(reinterpret_cast<const char*>(found.data()), found.size()));
     return {};

@@ -39,7 +39,7 @@ Status init_crypto();
 Key random_key();
 
 // Raised with every change of what ranks say to each other, in this folder and in backends.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 // As WEFT_VERSION_NUMBER.
 inline constexpr uint32_t kWeftVersion =
     WEFT_VERSION_MAJOR * 10000 + WEFT_VERSION_MINOR * 100 + WEFT_VERSION_PATCH;

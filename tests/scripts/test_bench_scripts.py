@@ -215,6 +215,16 @@ def test_forget():
     expect("crashed" in raises(RuntimeError, lambda: peers.measure(ARGUMENTS, [Failing()], comparison.Samples())), "weft's")
 
 
+def test_forget_part():
+    """a part of the run that fails later takes all its samples with it, whatever system they are of"""
+    samples = comparison.Samples()
+    for work, system in (("limit_copy", "machine"), ("hosts_1gbit_all_reduce", "weft"), ("ready", "weft"), ("all_reduce", "one")):
+        samples.add((work, 8, system), 4.0, 9)
+    samples.forget("limits")
+    samples.forget("hosts")
+    expect_equal(sorted(key[0] for key in samples.medians), ["all_reduce", "ready"])
+
+
 def test_wrong_results():
     """a wrong result is no measurement, nor are fewer than were asked for"""
     line = '{"bytes": 8, "median_us": 1, "p99_us": 2, "correct": %s}\n'

@@ -114,6 +114,7 @@ Status make_local(const Backend& composed, const BackendArgs& args, const std::v
   local_args.arena = args.arena;
   local_args.names = members;
   local_args.crowded = args.crowded;
+  local_args.node = 0;  // for all: stages inside a host are no all-reduces, which alone go in two levels
   local_args.accelerator = args.accelerator;
   local_args.progress_thread = args.progress_thread;
   local_args.measurements = args.measurements;
