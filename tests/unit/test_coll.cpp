@@ -1,7 +1,10 @@
 // lib/coll: schedules, the table of algorithms, and collectives over a transport.
+#include <functional>
 #include <numeric>
 #include <set>
+#include <string>
 
+#include "base/text.h"
 #include "coll/lane.h"
 #include "coll/select.h"
 #include "kernels/host_ops.h"
@@ -67,6 +70,19 @@ bool is_collective(const Algorithm& algorithm) {
   return algorithm.coll != Coll::kSend && algorithm.coll != Coll::kRecv;
 }
 
+// What every algorithm of all_reduce and reduce does on each of three ranks, and whose schedule it is.
+void each_reduction(uint64_t count, const std::function<void(const std::string&, const Schedule&)>& look) {
+  for (const AlgorithmRow row : algorithms()) {
+    const Algorithm& algorithm = row();
+    if (algorithm.coll != Coll::kAllReduce && algorithm.coll != Coll::kReduce) continue;
+    for (const int rank : {0, 1, 2}) {
+      Schedule schedule;
+      algorithm.build(shape_of(rank, 3, count, 4), schedule);
+      look(cat(algorithm.name, " rank ", rank), schedule);
+    }
+  }
+}
+
 // Every message that a rank sends is received by its peer in the same round, step and size.
 void check_symmetry(const Algorithm& algorithm, int size, uint64_t count) {
   std::vector<Schedule> schedules(static_cast<size_t>(size));
@@ -126,58 +142,46 @@ TEST_CASE("every message of every algorithm has one receiver that expects it") {
 
 TEST_CASE("work beside messages reads nothing that they bring and writes nothing that they take") {
   int found = 0;
-  for (const AlgorithmRow row : algorithms()) {
-    const Algorithm* const algorithm = &row();
-    if (algorithm->coll != Coll::kAllReduce && algorithm->coll != Coll::kReduce) continue;
-    for (const int rank : {0, 1, 2}) {
-      Schedule schedule;
-      algorithm->build(shape_of(rank, 3, 300'000, 4), schedule);
-      for (size_t round = 0; round < schedule.rounds().size(); round++) {
-        for (size_t i = 0; i < schedule.meanwhile(round); i++, found++) {
-          const Work& work = schedule.works(round)[i];
-          const Range to{work.to, work.count * 4};
-          for (const Transfer& t : schedule.transfers(round)) {
-            const Range moved{t.memory, t.bytes};
-            INFO(algorithm->name << " rank " << rank << " round " << round);
-            CHECK(!moved.touches(to));
-            for (const Ref& input : schedule.inputs(work)) {
-              CHECK((t.is_send || !moved.touches({input, work.count * 4})));
-            }
+  each_reduction(300'000, [&](const std::string& whose, const Schedule& schedule) {
+    for (size_t round = 0; round < schedule.rounds().size(); round++) {
+      for (size_t i = 0; i < schedule.meanwhile(round); i++, found++) {
+        const Work& work = schedule.works(round)[i];
+        const Range to{work.to, work.count * 4};
+        for (const Transfer& t : schedule.transfers(round)) {
+          const Range moved{t.memory, t.bytes};
+          INFO(whose << " round " << round);
+          CHECK(!moved.touches(to));
+          for (const Ref& input : schedule.inputs(work)) {
+            CHECK((t.is_send || !moved.touches({input, work.count * 4})));
           }
         }
       }
     }
-  }
+  });
   CHECK(found > 0);
 }
 
 TEST_CASE("a round neither writes what the next one's messages ahead take nor uses what they bring") {
   int found = 0;
-  for (const AlgorithmRow row : algorithms()) {
-    const Algorithm* const algorithm = &row();
-    if (algorithm->coll != Coll::kAllReduce && algorithm->coll != Coll::kReduce) continue;
-    for (const int rank : {0, 1, 2}) {
-      Schedule schedule;
-      algorithm->build(shape_of(rank, 3, 900'000, 4), schedule);
-      for (size_t round = 0; round + 1 < schedule.rounds().size(); round++) {
-        for (const Transfer& ahead : schedule.transfers(round + 1)) {
-          if (ahead.when != When::kAhead) continue;
-          found++;
-          const Range moved{ahead.memory, ahead.bytes};
-          INFO(algorithm->name << " rank " << rank << " round " << round);
-          for (const Transfer& t : schedule.transfers(round)) {
-            CHECK(((t.is_send && ahead.is_send) || !moved.touches({t.memory, t.bytes})));
-          }
-          for (const Work& work : schedule.works(round)) {
-            CHECK(!moved.touches({work.to, work.count * 4}));
-            for (const Ref& input : schedule.inputs(work)) {
-              CHECK((ahead.is_send || !moved.touches({input, work.count * 4})));
-            }
+  each_reduction(900'000, [&](const std::string& whose, const Schedule& schedule) {
+    for (size_t round = 0; round + 1 < schedule.rounds().size(); round++) {
+      for (const Transfer& ahead : schedule.transfers(round + 1)) {
+        if (ahead.when != When::kAhead) continue;
+        found++;
+        const Range moved{ahead.memory, ahead.bytes};
+        INFO(whose << " round " << round);
+        for (const Transfer& t : schedule.transfers(round)) {
+          CHECK(((t.is_send && ahead.is_send) || !moved.touches({t.memory, t.bytes})));
+        }
+        for (const Work& work : schedule.works(round)) {
+          CHECK(!moved.touches({work.to, work.count * 4}));
+          for (const Ref& input : schedule.inputs(work)) {
+            CHECK((ahead.is_send || !moved.touches({input, work.count * 4})));
           }
         }
       }
     }
-  }
+  });
   CHECK(found > 0);
 }
 
