@@ -38,7 +38,8 @@ memory, no network besides their rate-limited cables to one switch, and no cores
 
 The hosts are host0, host1 ... and know each other by these names; rank 0 is on host0. Each rank has WEFT_RANK,
 WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end after the first
-failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made.
+failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made. TCP's congestion control is
+cubic, the kernel's default, whatever this machine prefers.
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, taskset, mount), and in the
 kernel namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
 
@@ -167,6 +168,7 @@ make_host() { # INDEX
   must "plug a cable in" ip link set "host$1" master switch up
   must "set host $1's address" nsenter --target "$keeper" --net ip addr add "$network.$(($1 + 1))/24" dev eth0
   must "bring host $1's network up" nsenter --target "$keeper" --net ip link set eth0 up
+  choose_congestion_control "$1" nsenter --target "$keeper" --net
   rate=${rates[$1]}
   limit "host$1"
   limit eth0 nsenter --target "$keeper" --net
@@ -206,6 +208,14 @@ limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
   fi
   [ -z "$delay" ] || must "delay a cable by $delay; the kernel needs sch_netem (CONFIG_NET_SCH_NETEM)" \
     "${at[@]}" tc qdisc add dev "$1" "${parent[@]}" netem delay "$delay" limit 100000
+}
+
+# TCP as kernels come, whatever this machine prefers: BBR, which paces, loses a fifth to a third of 10 Gbit/s to timers
+# here. By route, because of a namespace's own default only what the machine allows can be chosen.
+choose_congestion_control() { # INDEX COMMAND THAT ENTERS ITS NAMESPACE...
+  grep -qw cubic /proc/sys/net/ipv4/tcp_available_congestion_control || return 0
+  must "choose host $1's congestion control" "${@:2}" \
+    ip route replace "$network.0/24" dev eth0 proto kernel scope link src "$network.$(($1 + 1))" congctl cubic
 }
 
 tell_counters() {

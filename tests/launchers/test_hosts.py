@@ -147,6 +147,16 @@ def test_rates():
         expect(all(word in line for word in wanted), "the cable's limits", line, wanted, result.stderr)
 
 
+def test_congestion_control():
+    """TCP as kernels come, also where the machine prefers another congestion control"""
+    need_hosts()
+    if "cubic" not in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split():
+        cases.skip("this kernel has no cubic")
+    result = hosts("--ranks-per-host", 1, "--", "ip", "route")
+    routes = [line for line in result.stdout.splitlines() if " dev eth0 " in line]
+    expect(len(routes) == 2 and all("congctl cubic" in line for line in routes), "both hosts' routes", result)
+
+
 def demo(count, backend):
     if not (EXAMPLES / "train_fashion").exists():
         cases.skip("no train_fashion, which needs Eigen and zlib")
