@@ -158,6 +158,10 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   bench->add_option("--hook", options->hook,
                     "of step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
   bench
+      ->add_option("--reduce-dtype", options->reduce_dtype,
+                   "of step: the type in which its f32 gradients travel and are added up; default their own")
+      ->check(CLI::IsMember({"f16", "bf16", "f32"}));
+  bench
       ->add_option(
           "--replay", options->replay,
           "of step: gradients become ready as in the backward recorded beside the manifest, in so many "

@@ -195,6 +195,7 @@ class Step {
     for (const std::string& limit : bench.bucket_limits) limits.push_back(parse_bytes(limit));
     options.bucket_limits = limits.data();
     options.bucket_limit_count = static_cast<uint32_t>(limits.size());
+    if (!bench.reduce_dtype.empty()) options.reduce_dtype = parse_dtype(bench.reduce_dtype);
     weft_error error = WEFT_ERROR_INIT;
     if (!bench.hook.empty()) options.hook = make_hook(bench.hook);
     const weft_status status = weft_reducer_create(job_.comm(), &options, &reducer_, &error);
@@ -279,6 +280,7 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
                    (options.compute      ? ", computed"
                     : options.replay > 0 ? ", replayed"
                                          : "") +
+                   (options.reduce_dtype.empty() ? "" : ", travelling as " + options.reduce_dtype) +
                    (options.hook.empty() ? "" : ", hook " + options.hook);
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;

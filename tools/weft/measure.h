@@ -21,6 +21,7 @@ struct BenchOptions {
   std::vector<std::string> manifests;  // of `step`
   bool view_mode = false;              // of `step`
   std::string hook;                    // of `step`: its name, and options behind a space; default allreduce
+  std::string reduce_dtype;            // of `step`: in which gradients travel; default f32, their own
   double replay = 0;                   // of `step`: times as long as the recorded backward; 0: none
   bool compute = false;  // of a replayed `step`: the rank's core computes meanwhile, instead of sleeping
   bool reduced_views = false;  // of `step`, in view mode: results are read where their owners have them
