@@ -192,7 +192,7 @@ keep() { # INDEX HOSTS
 limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
   local said burst=32kb segment=30000
   # A fast cable would empty a small bucket before the kernel looks at it again.
-  if [[ $rate =~ ^([0-9]+)gbit$ ]] && ((BASH_REMATCH[1] >= 4)); then burst=256kb segment=65000; fi
+  if [[ $rate =~ ^([0-9]+)gbit$ ]] && ((BASH_REMATCH[1] >= 4)); then burst=192kb segment=65000; fi
   local at=("${@:2}") bucket=(tbf rate "${rate:-1gbit}" burst "$burst" latency 50ms) parent=(root)
   if [ "$rate" != none ]; then
     must "limit segments" "${at[@]}" ip link set "$1" gso_max_size "$segment"

@@ -142,7 +142,7 @@ def test_rates():
     script = 'echo "$(hostname) $(tc qdisc show dev eth0) $(ip -d link show dev eth0)" | tr "\\n" " "; echo'
     result = hosts("--hosts", 3, "--ranks-per-host", 1, "--prefix", "none", "--rate", "4gbit,none,20mbit", "sh", "-c", script)
     lines = sorted(line for line in result.stdout.splitlines() if line.startswith("host"))
-    for line, wanted in zip(lines, (("rate 4Gbit burst 262000b", "gso_max_size 65000"), ("noqueue", "gso_max_size 65536"),
+    for line, wanted in zip(lines, (("rate 4Gbit burst 196500b", "gso_max_size 65000"), ("noqueue", "gso_max_size 65536"),
                                     ("rate 20Mbit burst 32Kb", "gso_max_size 30000")), strict=True):
         expect(all(word in line for word in wanted), "the cable's limits", line, wanted, result.stderr)
 
