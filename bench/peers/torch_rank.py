@@ -4,7 +4,7 @@ variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 usage: torch_rank.py all_reduce [--iterations N] [--seconds S] BYTES...   in-place sum of f32; as all_reduce_loop.h
        torch_rank.py ddp MANIFEST [RANK]   a gradient step of DistributedDataParallel; with PowerSGD of that rank
 
-Rank 0 prints one JSON line a measurement, "correct" if the last result is, on every rank. Steps are measured twice:
+Rank 0 prints one JSON line a measurement, "correct" if the first result and the last are, on every rank. Steps are measured twice:
 synchronised, and with no_sync, where the same backward accumulates locally; what synchronising adds is the
 difference, DDP's exposed time.
 """
@@ -42,13 +42,14 @@ def that_fit(iterations, seconds, first_calls):
     return min(iterations, max(FEWEST, int(seconds / slowest_call)))
 
 
-def timed(rewrite, run, iterations, seconds=0.0):
-    times, begin = [], time.perf_counter()
+def timed(rewrite, run, iterations, seconds=0.0, right=lambda i: True):
+    """The slowest rank's times, and whether the first and the last result were right on this rank."""
+    times, correct, begin = [], True, time.perf_counter()
     for i in itertools.count():
         if i == WARMUP and seconds > 0:
             iterations = that_fit(iterations, seconds, time.perf_counter() - begin)
         if i == WARMUP + iterations:
-            return slowest(times)
+            return slowest(times), correct
         rewrite(i)
         dist.barrier()
         start = time.perf_counter()
@@ -56,6 +57,8 @@ def timed(rewrite, run, iterations, seconds=0.0):
         end = time.perf_counter()
         if i >= WARMUP:
             times.append(end - start)
+        if i in (0, WARMUP + iterations - 1):
+            correct = right(i) and correct
 
 
 def report(**fields):
@@ -75,10 +78,14 @@ def all_reduce(sizes, asked=0, seconds=0.0):
         data = torch.zeros(max(size // 4, 1))
         rank, ranks = dist.get_rank(), dist.get_world_size()
         iterations = asked or min(max((64 << 20) // size, 10), 500)
-        times = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations, seconds)
-        expected = ranks * (ranks + 1) / 2 + ranks * ((WARMUP + len(times) - 1) % 7)
+
+        def right(i, data=data, ranks=ranks):
+            return bool((data == ranks * (ranks + 1) / 2 + ranks * (i % 7)).all())
+
+        times, correct = timed(lambda i: data.fill_(float(rank + 1 + i % 7)), lambda: dist.all_reduce(data), iterations,
+                               seconds, right)
         report(bytes=size, median_us=quantile(times, 0.5), p99_us=quantile(times, 0.99),
-               correct=everywhere((data == expected).all()))
+               correct=everywhere(correct))
 
 
 class Gradients(torch.autograd.Function):
@@ -157,13 +164,15 @@ def ddp(manifest, powersgd_rank=0, iterations=15):
         with model.no_sync():
             rewrite(i)
 
-    synchronised = timed(rewrite, run, iterations)
-    expected = (ranks + 1) / 2 + (WARMUP + iterations - 1) % 7
-    results = [param.grad for param in model.parameters()]
-    correct = everywhere(is_mean(results, patterns, expected) if powersgd_rank > 0 else
-                         all(bool((result == expected).all()) for result in results))
-    local = timed(rewrite_local, run, iterations)
-    report(bytes=4 * sum(param.numel() for param in model.parameters()), correct=correct,
+    def right(i):
+        expected = (ranks + 1) / 2 + i % 7
+        results = [param.grad for param in model.parameters()]
+        return (is_mean(results, patterns, expected) if powersgd_rank > 0 else
+                all(bool((result == expected).all()) for result in results))
+
+    synchronised, correct = timed(rewrite, run, iterations, right=right)
+    local, _ = timed(rewrite_local, run, iterations)
+    report(bytes=4 * sum(param.numel() for param in model.parameters()), correct=everywhere(correct),
            median_us=quantile(synchronised, 0.5), p99_us=quantile(synchronised, 0.99), local_us=quantile(local, 0.5))
 
 
