@@ -1,16 +1,23 @@
 """What bench/peers.py measures between two hosts: namespaces of this machine, joined by cables of a limited rate
 (tools/two-hosts.sh), a rank and a core each. Open MPI and Gloo over TCP, and UCX's own ping-pong, over the same cables.
+Also four hosts, which share the cores, for Weft alone. What Weft's all-reduces put on the cables is counted.
 """
 import json
+import re
 import shutil
 
-from own import Part
-from systems import AS_ROOT, PEERS, ROOT, WrongResult, json_lines, model, run, say
+from own import Part, all_right
+from systems import AS_ROOT, PEERS, ROOT, execute, json_lines, model, run, say
 
 TWO_HOSTS = ROOT / "tools" / "two-hosts.sh"
 AGENT = ROOT / "tests" / "launchers" / "agent.sh"  # what ssh is to mpirun there
-RATES = {"1gbit": 1e9, "10gbit": 1e10}
+RATES = {"1gbit": 1e9, "10gbit": 1e10}  # bits a second
+BURSTS = {"1gbit": 32 << 10, "10gbit": 192 << 10}  # bytes, as TWO_HOSTS has them
+UNLIMITED = "none"
 SIZES = (4 << 20, 16 << 20, 25 << 20, 100 << 20)
+FOUR_SIZES = (4 << 20, 25 << 20)
+QUICK_SIZE = 4 << 20
+WARMUP = 2
 HOOKS = {"weft": "allreduce", "weft-bf16": "bf16", "weft-int8": "int8"}
 LATENCY_CALLS = 2000
 TIMEOUT_S = 240
@@ -40,6 +47,11 @@ if [ "$WEFT_RANK" = 1 ]; then until [ -e "$done" ]; do sleep 0.05; done; exit 0;
 ON_OWN_CORE = 'cores=({}); exec taskset -c "${{cores[OMPI_COMM_WORLD_RANK % ${{#cores[@]}}]}}" "$@"'
 
 
+def carried(text):
+    """[(bytes sent, bytes received)] of each host's cable, as TWO_HOSTS says it."""
+    return [tuple(map(int, pair)) for pair in re.findall(r"^two-hosts: host \d+: (\d+) bytes sent, (\d+) bytes received$", text, re.M)]
+
+
 class UcxPingPong:
     """The latency of 8 bytes: half a round trip."""
     name = "ucx"
@@ -51,6 +63,8 @@ class UcxPingPong:
         return "" if shutil.which("ucx_perftest") else "there is no ucx_perftest (apt-get install ucx-utils)"
 
     def measure(self, samples, rate):
+        if rate == UNLIMITED:
+            return
         text = self.hosts.run(rate, "bash", "-c", UCX_PING_PONG)
         final = next((line.split() for line in text.splitlines() if line.startswith("Final:")), None)
         if final is None:
@@ -74,7 +88,7 @@ class OpenMpiTcp:
         on_own_core = ["bash", "-c", ON_OWN_CORE.format(" ".join(map(str, self.hosts.arguments.cores))), "-"]
         mpirun = ["mpirun", "--bind-to", "none", "--mca", "plm_rsh_agent", AGENT, "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "tcp,self",
                   "--mca", "btl_tcp_if_include", "eth0", "--host", "host0:1,host1:1", "-n", 2, *on_own_core, self.peer.built]
-        for iterations, sizes in self.hosts.calls():
+        for iterations, sizes in self.hosts.calls(rate):
             text = self.hosts.run(rate, "bash", "-c", OPEN_MPI, "-", done, *mpirun, "--iterations", iterations, *sizes,
                                   environment=AS_ROOT)
             done.unlink(missing_ok=True)
@@ -93,14 +107,39 @@ class GlooTcp:
         return "" if self.peer else "there is no gloo in this run"
 
     def measure(self, samples, rate):
-        for iterations, sizes in self.hosts.calls():
+        for iterations, sizes in self.hosts.calls(rate):
             text = self.hosts.run(rate, "bash", "-c", GLOO, "-", ",".join(map(str, self.hosts.arguments.cores)),
                                   self.peer.python, PEERS / "torch_rank.py", "all_reduce", "--iterations",
                                   min(iterations, 500), *sizes)
             self.hosts.add(samples, rate, self.name, json_lines(text, len(sizes)))
 
 
-class Hosts(Part):
+class Between(Part):
+    """What Weft is asked for on several hosts."""
+
+    def command(self, rate, *words, hosts=2):
+        return [TWO_HOSTS, "--weft", self.tool, "--hosts", hosts, "--ranks-per-host", 1, "--rate", rate, "--prefix", "none",
+                "--counters", "--timeout", TIMEOUT_S, "--", *words]
+
+    def run(self, rate, *command, environment=None):
+        """What the command prints on both hosts."""
+        return run(self.command(rate, *command), environment)
+
+    def prepare(self):
+        try:
+            self.run(UNLIMITED, self.tool, "bench", "all_reduce", "--joined", "--sizes", 8, "--iterations", 1)
+        except RuntimeError as error:
+            return f"no hosts here: {error}"
+        return ""
+
+    def weft_bench(self, rate, *words, hosts=2):
+        """The results of a `weft bench`, all of them right, and what the cables carried."""
+        path = self.arguments.out / "hosts.json"
+        result = execute(self.command(rate, self.tool, "bench", *words, "--joined", "--json", path, hosts=hosts))
+        return all_right(json.loads(path.read_text()))["results"], carried(result.stderr)
+
+
+class Hosts(Between):
     name = "hosts"
 
     def __init__(self, arguments, peers):
@@ -109,22 +148,18 @@ class Hosts(Part):
         self.across = []
         self.left_out = {}  # peers across hosts, and why
 
-    def run(self, rate, *command, environment=None):
-        """What the command prints on both hosts."""
-        return run([TWO_HOSTS, "--weft", self.tool, "--ranks-per-host", 1, "--rate", rate, "--prefix", "none", "--timeout",
-                    TIMEOUT_S, "--", *command], environment)
-
-    def calls(self):
-        """(iterations, sizes): many of the small size, few of those that take a second."""
-        if self.arguments.quick:
-            return [(20, (8,)), (2, (1 << 20,))]
-        return [(LATENCY_CALLS, (8,)), (4, SIZES)]
+    def calls(self, rate):
+        """(iterations, sizes): many of the small size, few of those that take a second. What a cable carries at once must
+        not matter to those."""
+        large = (QUICK_SIZE,) if self.arguments.quick else SIZES
+        assert all(size >= 20 * BURSTS.get(rate, 0) for size in large), f"too small for {rate}: {large}"
+        of_large = (2 if self.arguments.quick else 4, large)
+        return [of_large] if rate == UNLIMITED else [(20 if self.arguments.quick else LATENCY_CALLS, (8,)), of_large]
 
     def prepare(self):
-        try:
-            self.run("none", self.tool, "bench", "all_reduce", "--joined", "--sizes", 8, "--iterations", 1)
-        except RuntimeError as error:
-            return f"no hosts here: {error}"
+        problem = super().prepare()
+        if problem:
+            return problem
         for kind in (OpenMpiTcp, GlooTcp, UcxPingPong):
             peer = kind(self)
             problem = peer.prepare()
@@ -142,20 +177,10 @@ class Hosts(Part):
         for row in rows:
             samples.add((f"hosts_{rate}_all_reduce", row["bytes"], system), row["median_us"], row["p99_us"])
 
-    def weft_bench(self, rate, *words):
-        path = self.arguments.out / "hosts.json"
-        self.run(rate, self.tool, "bench", *words, "--joined", "--json", path)
-        rows = json.loads(path.read_text())["results"]
-        if not all(row["correct"] for row in rows):
-            raise WrongResult(f"wrong results: {rows}")
-        return rows
-
     def measure(self, samples):
-        for rate in RATES:
-            for iterations, sizes in self.calls():
-                say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
-                self.add(samples, rate, "weft", self.weft_bench(
-                    rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations, "--warmup", 2))
+        for rate in (*RATES, UNLIMITED):
+            for iterations, sizes in self.calls(rate):
+                self.measure_weft(samples, rate, iterations, sizes)
             for peer in list(self.across):
                 say(f"  hosts: {rate}: {peer.name}")
                 try:
@@ -164,11 +189,33 @@ class Hosts(Part):
                     self.across.remove(peer)
                     samples.forget(peer.name)
                     self.leave_out(peer, f"it fails: {error}")
-            self.measure_steps(samples, rate)
+            if rate != UNLIMITED:
+                self.measure_steps(samples, rate)
+        self.measure_four(samples)
+
+    def measure_weft(self, samples, rate, iterations, sizes):
+        say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
+        rows, cables = self.weft_bench(rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations,
+                                       "--warmup", WARMUP)
+        self.add(samples, rate, "weft", rows)
+        if sizes == (8,):
+            return  # what else is sent is more than that
+        expected = sum(sizes) * (iterations + WARMUP)  # of two ranks each sends all bytes once
+        for host, (sent, received) in enumerate(cables):
+            for direction, count in (("sent", sent), ("received", received)):
+                samples.note("hosts", {"rate": rate, "host": host, "direction": direction, "expected_bytes": expected,
+                                       "wire_bytes": count, "ratio": round(count / expected, 5)})
 
     def measure_steps(self, samples, rate):
         for system, hook in HOOKS.items():
             say(f"  hosts: {rate}: step, hook {hook}")
-            row = self.weft_bench(rate, "step", "--manifest", model(self.arguments), "--hook", hook, "--iterations",
-                                  1 if self.arguments.quick else 3, "--warmup", 2)[0]
-            samples.add((f"hosts_{rate}_step_resnet50", row["bytes"], system), row["median_us"], row["p99_us"])
+            rows, _ = self.weft_bench(rate, "step", "--manifest", model(self.arguments), "--hook", hook, "--iterations",
+                                      1 if self.arguments.quick else 3, "--warmup", WARMUP)
+            samples.add((f"hosts_{rate}_step_resnet50", rows[0]["bytes"], system), rows[0]["median_us"], rows[0]["p99_us"])
+
+    def measure_four(self, samples):
+        say("  hosts: four of them")
+        sizes = FOUR_SIZES[:1] if self.arguments.quick else FOUR_SIZES
+        rows, _ = self.weft_bench("1gbit", "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations",
+                                  1 if self.arguments.quick else 4, "--warmup", WARMUP, hosts=4)
+        self.add(samples, "4x1gbit", "weft", rows)

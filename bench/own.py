@@ -9,6 +9,13 @@ from comparison import MEMORIES
 from systems import WrongResult, manifests, model, on_cores, run
 
 
+def all_right(whole):
+    """What a `weft bench` has written; WrongResult if a result is wrong."""
+    if not all(row["correct"] for row in whole["results"]):
+        raise WrongResult(f"wrong results: {whole['results']}")
+    return whole
+
+
 class Weft:
     """The collectives and steps that stand beside the peers'."""
     name = "weft"
@@ -21,14 +28,14 @@ class Weft:
     def prepare(self):
         return "" if self.tool.exists() else f"{self.tool} is missing: run `make build` first"
 
-    def bench(self, *words, ranks=None, before=(), environment=None):
-        """The results of a `weft bench`, all of them right. before: what the command starts with."""
+    def whole_bench(self, *words, ranks=None, before=(), environment=None):
+        """What a `weft bench` writes, all results right. before: what the command starts with."""
         path = self.arguments.out / "weft.json"
         run([*before, self.tool, "bench", *words, "--ranks", ranks or self.arguments.ranks, "--json", path], environment)
-        rows = json.loads(path.read_text())["results"]
-        if not all(row["correct"] for row in rows):
-            raise WrongResult(f"wrong results: {rows}")
-        return rows
+        return all_right(json.loads(path.read_text()))
+
+    def bench(self, *words, **more):
+        return self.whole_bench(*words, **more)["results"]
 
     def measure(self, samples):
         for work in self.arguments.works:
@@ -51,8 +58,8 @@ class Part(Weft):
 
 class Thresholds(Part):
     """Private buffers along the path that measuring chose when the communicator formed, and along each path alone: no
-    setting of WEFT_SHM_THRESHOLDS can be faster at a size than the fastest path there. Single processes scatter upwards,
-    so each is repeated, by turns, and the least median counts."""
+    setting of WEFT_SHM_THRESHOLDS can be faster at a size than the fastest path there. Processes differ, so each is repeated,
+    by turns, and the median of the processes counts; what each of them found is noted."""
     name = "thresholds"
     SETTINGS = {"measured": "", "one-shot": "one-shot=256K,pull=never", "two-shot": "one-shot=0,pull=never",
                 "pulled": "one-shot=0,pull=0"}
@@ -64,10 +71,13 @@ class Thresholds(Part):
         for _ in range(1 if self.arguments.quick else self.REPEATS):
             for name, setting in self.SETTINGS.items():
                 sizes = (self.ONE_SHOT_SIZES if name == "one-shot" else self.SIZES)[:2 if self.arguments.quick else None]
-                for row in self.bench("all_reduce", "--memory", "private", "--backend", "shm", "--sizes",
-                                      ",".join(map(str, sizes)), *self.arguments.iterations,
-                                      environment={"WEFT_SHM_THRESHOLDS": setting}):
+                whole = self.whole_bench("all_reduce", "--memory", "private", "--backend", "shm", "--sizes",
+                                         ",".join(map(str, sizes)), *self.arguments.iterations,
+                                         environment={"WEFT_SHM_THRESHOLDS": setting})
+                for row in whole["results"]:
                     samples.add(("thresholds", row["bytes"], name), row["median_us"], row["p99_us"])
+                if name == "measured":
+                    samples.note("thresholds", {"found": whole["transports"]})
 
 
 class Ready(Part):
@@ -93,8 +103,9 @@ class Memory(Part):
 
 
 class Limits(Part):
-    """What the machine allows, with no library."""
+    """What the machine allows, with no library. It is repeated, because the least counts (comparison.bound_us)."""
     name = "limits"
+    REPEATS = 3
 
     def __init__(self, arguments):
         super().__init__(arguments)
@@ -108,6 +119,7 @@ class Limits(Part):
 
     def measure(self, samples):
         sizes = [size for size in self.arguments.sizes if size >= 4096]
-        text = run([self.program, "--threads", self.arguments.ranks, *sizes])
-        for row in map(json.loads, text.splitlines()):
-            samples.add((f"limit_{row['limit']}", row["bytes"], "machine"), row["median_us"], row["median_us"])
+        for _ in range(1 if self.arguments.quick else self.REPEATS):
+            text = run([self.program, "--threads", self.arguments.ranks, *sizes])
+            for row in map(json.loads, text.splitlines()):
+                samples.add((f"limit_{row['limit']}", row["bytes"], "machine"), row["median_us"], row["median_us"])

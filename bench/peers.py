@@ -5,18 +5,21 @@ calls it.
 Peers (bench/systems.py): Open MPI 4 of the system; Open MPI 5, MPICH, Intel MPI and oneCCL as packages of PyPI; each as it
 comes and tuned; PyTorch with Gloo. What cannot be had here, or fails, is left out, and peers.md says why. Before every
 timed call each rank writes its buffer anew and all meet in a barrier; a time is the slowest rank's. Every round runs all
-systems one after the other; the medians of the rounds' medians are compared. A wrong result of any system ends the run
-with exit code 1.
+systems one after the other, each with all that is asked of it; the medians of the rounds' medians are compared, and ratios
+are the median of the rounds' ratios. A wrong result of any system ends the run with exit code 1.
 
 Rows (--rows):
   all_reduce   of --sizes, two ranks, arena and private buffers, beside all peers
-  crowded      8 bytes to 4 KiB, four ranks on two cores, beside all peers
+  crowded      8 bytes to 4 KiB, four ranks on two cores, and eight, beside all peers
   steps        ResNet-50's gradients, 10,000 tiny ones, and PowerSGD, beside DistributedDataParallel
   thresholds   private buffers along the path that measuring chose, and along each path alone
   ready        what handing a gradient over costs without a copy
   memory       what a reducer holds beyond the gradients in view mode
   limits       bytes that all cores move together, and a flag between two cores (bench/machine_limits.cpp): the all_reduce's bounds
-  hosts        two hosts at 1 and 10 Gbit/s, beside Open MPI and Gloo over TCP and UCX's ping-pong (bench/hosts.py): needs root
+  hosts        two hosts at 1 and 10 Gbit/s and without a limit, beside Open MPI and Gloo over TCP and UCX's ping-pong, and
+               four hosts (bench/hosts.py): needs root
+  planner      steps between two hosts behind recorded backwards, planned by limits and by the model (bench/planner.py): needs
+               root, and five minutes
 
 Writes peers.json, peers.md (the tables with the machine's name, how far the rounds lie apart, the targets, who was left out)
 and pictures: bandwidth.svg, and a bar a system for each kind of step. docs/performance.md lists the fields of peers.json.
@@ -30,31 +33,31 @@ from pathlib import Path
 
 import hosts
 import own
+import planner
 import systems
 import tables
 import targets
-from comparison import Samples, Work, compare
+from comparison import CROWDED_SIZES, SIZES, Samples, Work, compare
 from systems import ROOT, WrongResult, say
 
 PEERS = [systems.OpenMpi4, systems.OpenMpi5, systems.Mpich, systems.IntelMpi, systems.OneCcl, systems.Torch]
-ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts"]
+ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner"]
 BESIDE_PEERS = {"all_reduce", "crowded", "steps"}
-CROWDED_SIZES = (8, 64, 512, 4096)
 
 
 def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build", help="where Weft is built (default build)")
-    parser.add_argument("--ranks", type=int, default=2, help="of all rows but crowded and hosts (default 2)")
+    parser.add_argument("--ranks", type=int, default=2, help="of all rows but crowded, hosts and planner (default 2)")
     parser.add_argument("--rounds", type=int, help="default 3")
-    parser.add_argument("--sizes", default="8,4096,65536,262144,1048576,4194304,16777216,67108864,104857600",
-                        help="of all_reduce, in bytes, divided by commas")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)),
+                        help="of all_reduce, in bytes, divided by commas (default: %(default)s)")
     parser.add_argument("--rows", default=",".join(ROWS), help="what to measure, divided by commas (default: everything)")
     parser.add_argument("--systems", default=",".join(peer.name for peer in PEERS),
                         help="peers, divided by commas (default: all; '' is none)")
     parser.add_argument("--out", type=Path, help="the folder of what is written (default BUILD/bench)")
     parser.add_argument("--quick", action="store_true",
-                        help="try everything in a minute: one round, small sizes, few iterations. The numbers mean nothing")
+                        help="try everything in some minutes: one round, small sizes, few iterations. The numbers mean nothing")
     parser.add_argument("--prepare", action="store_true", help="install and build the peers, and measure nothing")
     arguments = parser.parse_args(words)
     arguments.build = arguments.build.resolve()
@@ -65,6 +68,7 @@ def parse_arguments(words=None):
     arguments.rows = chosen(parser, "rows", arguments.rows, ROWS)
     names = chosen(parser, "systems", arguments.systems, [peer.name for peer in PEERS])
     arguments.peers = [peer for peer in PEERS if peer.name in names]
+    arguments.every_peer = [peer.name for peer in PEERS]
     arguments.memory = {}
     cores = sorted(os.sched_getaffinity(0))
     arguments.cores = cores[:arguments.ranks]
@@ -87,6 +91,7 @@ def works(arguments, cores):
         yield Work("all_reduce", arguments.ranks, tuple(arguments.sizes), tuple(arguments.cores), words)
     if "crowded" in arguments.rows:
         yield Work("crowded_all_reduce", 4, CROWDED_SIZES, tuple(cores[:2]), words or ("--iterations", 500), 0.5)
+        yield Work("crowded_8_all_reduce", 8, (CROWDED_SIZES[0], CROWDED_SIZES[-1]), tuple(cores[:2]), words or ("--iterations", 200), 0.25)
 
 
 def parts(arguments, peers):
@@ -97,6 +102,8 @@ def parts(arguments, peers):
             yield kinds[name](arguments)
         elif name == "hosts":
             yield hosts.Hosts(arguments, peers)
+        elif name == "planner":
+            yield planner.Planner(arguments)
 
 
 def prepare(arguments, weft, left_out):
@@ -130,6 +137,7 @@ def measure(arguments, running, samples):
     """All rounds. A system that fails is left out, with everything that it has done: returns why, by its name."""
     failed = {}
     for number in range(arguments.rounds):
+        samples.round = number
         for system in list(running):
             say(f"round {number + 1} of {arguments.rounds}: {system.name}")
             try:
@@ -148,7 +156,8 @@ def write(arguments, samples, found):
     """peers.json, peers.md and the pictures; returns the text."""
     rows = compare(samples, arguments)
     found |= {"ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
-              "memory": arguments.memory, "targets": targets.judge(samples, rows, arguments), "rows": rows}
+              "memory": arguments.memory, "thresholds": samples.noted.get("thresholds", []), "wire": samples.noted.get("hosts", []),
+              "targets": targets.judge(samples, rows, arguments), "rows": rows}
     text = tables.table(samples, rows, arguments, found)
     (arguments.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
     (arguments.out / "peers.md").write_text(text)
@@ -180,9 +189,9 @@ def main():
         return 1
     for system in running:
         left_out |= getattr(system, "left_out", {})
-    versions = [system.version for system in running if system.version]
-    print(write(arguments, samples, {"machine": tables.machine_of(arguments), "versions": versions, "load": round(load, 2),
-                                     "left_out": left_out}), end="")
+    machine = tables.machine_of(arguments)
+    versions = [system.version for system in running if system.version] + tables.ucx_of(machine)
+    print(write(arguments, samples, {"machine": machine, "versions": versions, "load": round(load, 2), "left_out": left_out}), end="")
     return 0
 
 

@@ -45,6 +45,10 @@ class WrongResult(Exception):
 
 def run(command, environment=None, cwd=None):
     """Standard output of a command that must succeed."""
+    return execute(command, environment, cwd).stdout
+
+
+def execute(command, environment=None, cwd=None):
     try:
         result = subprocess.run([str(word) for word in command], env={**os.environ, **(environment or {})}, cwd=cwd,
                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -53,7 +57,7 @@ def run(command, environment=None, cwd=None):
     if result.returncode != 0 and '"correct": false' not in result.stdout:
         raise RuntimeError(f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
                            f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
-    return result.stdout
+    return result
 
 
 def json_lines(text, count=None):

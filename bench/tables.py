@@ -1,8 +1,11 @@
 """peers.md and the pictures: what bench/peers.py has found, for people."""
+import collections
 import datetime
 import json
+import re
 
 import chart
+import planner
 from comparison import MEMORIES, STEPS, bound_us
 from systems import run
 
@@ -14,18 +17,28 @@ def microseconds(value):
 def table(samples, rows, arguments, found):
     """The comparison as Markdown. found: what peers.json has besides the rows."""
     machine = found["machine"]
-    lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}; Weft "
-             f"{', '.join([machine['weft'], *found['versions']])}; {datetime.date.today().isoformat()}; {arguments.ranks} ranks, "
-             f"{arguments.rounds} rounds; load before the run {found['load']:.1f}.", ""]
+    lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}, compiler {machine['compiler']}; "
+             f"Weft {machine['weft']} (`buildtype={machine['build_type']}`), {', '.join(found['versions'])}; "
+             f"{datetime.date.today().isoformat()}; {arguments.ranks} ranks, {arguments.rounds} rounds; load before the run {found['load']:.1f}.", ""]
     lines += left_out_lines(found["left_out"])
     for work in arguments.works:
         lines += all_reduce_table(samples, rows, work) + spread_table(rows, work) + [""]
-    lines += step_lines(samples, rows) + threshold_table(samples) + hosts_table(rows) + limit_table(samples, arguments)
+    lines += step_lines(samples, rows) + threshold_table(samples) + hosts_table(rows) + wire_lines(samples) + planner_table(samples)
+    lines += limit_table(samples, arguments)
     return "\n".join(lines + target_table(found["targets"])) + "\n"
 
 
 def machine_of(arguments):
-    return json.loads(run([arguments.build / "tools" / "weft", "info", "--json"]))
+    """As `weft info` says it, and how the build is optimised, as Meson has written it for `meson introspect`."""
+    options = json.loads((arguments.build / "meson-info" / "intro-buildoptions.json").read_text())
+    build_type = next(option["value"] for option in options if option["name"] == "buildtype")
+    return {**json.loads(run([arguments.build / "tools" / "weft", "info", "--json"])), "build_type": build_type}
+
+
+def ucx_of(machine):
+    """UCX and its version, if Weft has loaded it."""
+    ucx = next((backend for backend in machine["backends"] if backend["name"] == "ucx"), {"available": False})
+    return re.findall(r"UCX \d[\d.]*", ucx["reason"])[:1] if ucx["available"] else []
 
 
 def left_out_lines(left_out):
@@ -74,15 +87,22 @@ def spread_table(rows, work):
     def spread(row, least, most):
         return f"{microseconds(row[least])} to {microseconds(row[most])}" if row else ""
 
-    lines = ["", "Least and most of the rounds' medians, microseconds:", "",
+    lines = ["", "Least and most of the rounds' medians, microseconds, and in brackets of the rounds' times over Weft's (arena / private):", "",
              "| bytes | Weft, arena | Weft, private | best | best-tuned |", "|---|---|---|---|---|"]
     for size in work.sizes:
         cells = [spread(found.get((name, size, "weft")), "weft_least_us", "weft_most_us") for name in names]
         for system in ("best", "best-tuned"):
-            row = found.get((names[0], size, system))
-            cells.append(f"{row['which']}: {spread(row, 'least_us', 'most_us')}" if row else "")
+            both = [row for name in names if (row := found.get((name, size, system)))]
+            ratios = " / ".join(f"{row['weft_ratio_least']:.2f} to {row['weft_ratio_most']:.2f}" for row in both)
+            cells.append(f"{both[0]['which']}: {spread(both[0], 'least_us', 'most_us')} ({ratios})" if both else "")
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     return lines
+
+
+def milliseconds(row, of=""):
+    """Median, and the least and the most of the rounds."""
+    median, least, most = (row[f"{of}{which}_us"] / 1e3 for which in ("median", "least", "most"))
+    return f"{median:.1f} ms ({least:.1f} to {most:.1f})"
 
 
 def step_lines(samples, rows):
@@ -90,9 +110,9 @@ def step_lines(samples, rows):
     for row in rows:
         if row["work"] in STEPS and row["system"] == "ddp-gloo" and "weft_ratio" in row:
             whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
-            lines += [f"Gradient step of {STEPS[row['work']]}, copy mode: Weft {row['weft_median_us'] / 1000:.1f} ms; "
-                      f"DistributedDataParallel on Gloo {row['median_us'] / 1000:.1f} ms exposed ({row['weft_ratio']:.2f} times), "
-                      f"{whole / 1000:.1f} ms with its backward.", ""]
+            lines += [f"Gradient step of {STEPS[row['work']]}, copy mode: Weft {milliseconds(row, 'weft_')}; DistributedDataParallel on "
+                      f"Gloo {milliseconds(row)} exposed ({row['weft_ratio']:.2f} times, {row['weft_ratio_least']:.2f} to "
+                      f"{row['weft_ratio_most']:.2f}), {whole / 1000:.1f} ms with its backward.", ""]
     return lines
 
 
@@ -102,17 +122,18 @@ def threshold_table(samples):
     if not systems:
         return []
     lines = ["all_reduce of f32, private buffers, along each path alone and as measured when the communicator formed; "
-             "the least median of all processes, microseconds:", "",
+             "the median of all processes, microseconds:", "",
              "| bytes | " + " | ".join(systems) + " |", "|---|" + "---|" * len(systems)]
     for size in sizes:
-        least = [samples.least(("thresholds", size, system)) for system in systems]
-        lines.append(f"| {size} | " + " | ".join("" if us is None else microseconds(us) for us in least) + " |")
-    return lines + [""]
+        medians = [samples.median(("thresholds", size, system)) for system in systems]
+        lines.append(f"| {size} | " + " | ".join("" if us is None else microseconds(us) for us in medians) + " |")
+    found = collections.Counter(one["found"] for one in samples.noted.get("thresholds", []))
+    return lines + ["", "What the processes found: " + "; ".join(f"{text}: {count}" for text, count in found.most_common()) + ".", ""]
 
 
 def hosts_table(rows):
     shown = [row for row in rows if row["work"].startswith("hosts_")]
-    lines = ["Between two hosts that are namespaces of this machine; microseconds, and that time over Weft's:", "",
+    lines = ["Between hosts that are namespaces of this machine (two, where not four: 4x); microseconds, and that time over Weft's:", "",
              "| work | bytes | system | median | least to most | over Weft's |", "|---|---|---|---|---|---|"] if shown else []
     for row in shown:
         ratio = f"{row['weft_ratio']:.2f}" if "weft_ratio" in row and row["system"] != "weft" else ""
@@ -121,25 +142,55 @@ def hosts_table(rows):
     return lines + [""] if shown else []
 
 
+def wire_lines(samples):
+    """What Weft's all-reduces put on the cables, over what they have to."""
+    shown = {}
+    for one in samples.noted.get("hosts", []):
+        shown.setdefault(one["rate"], []).append(one["ratio"])
+    lines = [f"- {rate}: {min(ratios):.4f} to {max(ratios):.4f}" for rate, ratios in shown.items()]
+    return ["Bytes on the cables, in each direction of each host, over those of the buffers:", *lines, ""] if lines else []
+
+
+def planner_table(samples):
+    def ms(us):
+        return "" if us is None else f"{us / 1e3:.1f}"
+
+    lines = []
+    for model, slower in planner.CASES:
+        work = planner.work_of(model, slower)
+        for size in samples.sizes(work):
+            backward = planner.recorded(model)[1] * slower
+            times = [samples.median((work, size, system)) for system in (*planner.PLANNERS, "least")]
+            lines.append(f"| {model}, x{slower} | {ms(backward)} | {ms(planner.wire_us(size))} | " + " | ".join(map(ms, times)) + " |")
+    return ["Milliseconds of a step between two hosts at 1 Gbit/s that a recorded backward does not hide, by what ends its buckets; x2: "
+            "behind a backward twice as slow:", "", "| model | backward | on the wire | by limits | by model | least |", "|---|---|---|---|---|---|",
+            *lines, ""] if lines else []
+
+
 def limit_table(samples, arguments):
     """What the machine moves, in GB/s: all cores together, reads and writes counted."""
     sizes = samples.sizes("limit_arena")
     if not sizes:
         return []
-    lines = ["What the machine allows (`bench/machine_limits`), GB/s of all cores together, read and written; a flag from one core "
-             f"to another takes {samples.median(('limit_flag', 8, 'machine')) * 1e3:.0f} ns:", "",
+    lines = ["What the machine allows (`bench/machine_limits`), GB/s of all cores together, read and written, and in brackets the best of "
+             f"all samples; a flag from one core to another takes {samples.median(('limit_flag', 8, 'machine')) * 1e3:.0f} ns:", "",
              "| bytes a rank | copy | reads all, writes all |", "|---|---|---|"]
     for size in sizes:
-        speeds = [2 * arguments.ranks * size / samples.median((f"limit_{kind}", size, "machine")) * 1e-3
-                  for kind in ("copy", "arena")]
-        lines.append(f"| {size} | " + " | ".join(f"{speed:.1f}" for speed in speeds) + " |")
+        keys = [(f"limit_{kind}", size, "machine") for kind in ("copy", "arena")]
+        speeds = [[2 * arguments.ranks * size / us * 1e-3 for us in (samples.median(key), samples.least(key))] for key in keys]
+        lines.append(f"| {size} | " + " | ".join(f"{median:.1f} ({best:.1f})" for median, best in speeds) + " |")
     return lines + [""]
 
 
 def target_table(targets):
-    words = {True: "yes", False: "no", None: "not measured"}
-    return ["Targets:", "", "| work | target | measured | met |", "|---|---|---|---|"] + [
-        f"| {one['work']} | {one['target']} | {one['measured']} | {words[one['met']]} |" for one in targets]
+    def met(one):
+        return {True: "yes", False: "no", None: one["why"]}[one["met"]]
+
+    def spread(one):
+        return "" if one["least"] is None else f"{one['least']:.3g} to {one['most']:.3g}"
+
+    return ["Targets; \"rounds\" is how far they lie apart:", "", "| work | target | measured | rounds | met |", "|---|---|---|---|---|"] + [
+        f"| {one['work']} | {one['target']} | {one['measured']} | {spread(one)} | {met(one)} |" for one in targets]
 
 
 def pictures(samples, rows, arguments, folder):
@@ -156,8 +207,7 @@ def pictures(samples, rows, arguments, folder):
         if row["work"] in STEPS and row["system"] == "ddp-gloo" and "weft_ratio" in row:
             whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
             exposed = max(row["median_us"], 0.0)
-            # Weft's step here computes nothing: beside the same backward, all of it is exposed.
-            backward = max(whole - exposed, 0.0)
-            bars = [("Weft", backward / 1e3, row["weft_median_us"] / 1e3),
-                    ("DDP on Gloo", backward / 1e3, exposed / 1e3)]
+            # Weft's step computes nothing, so there is no backward to show.
+            bars = [("Weft", 0.0, row["weft_median_us"] / 1e3),
+                    ("DDP on Gloo", max(whole - exposed, 0.0) / 1e3, exposed / 1e3)]
             (folder / f"{row['work']}.svg").write_text(chart.bars(bars, "ms", ("backward of DDP's", "exposed")))

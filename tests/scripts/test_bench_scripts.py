@@ -16,9 +16,9 @@ import comparison  # noqa: E402
 import hosts  # noqa: E402
 import paper  # noqa: E402
 import peers  # noqa: E402
+import planner  # noqa: E402
 import systems  # noqa: E402
 import tables  # noqa: E402
-import targets  # noqa: E402
 
 
 def raises(kind, call):
@@ -32,7 +32,8 @@ def raises(kind, call):
 def sampled():
     """Two sizes, three peers of which one has no tuned variant and one has no large size, over three rounds."""
     samples = comparison.Samples()
-    for at in (0, 1, 10):
+    for number, at in enumerate((0, 1, 10)):
+        samples.round = number
         for size, scale in ((8, 1), (1024, 10)):
             samples.add(("all_reduce_f32_arena", size, "weft"), 1.0 * scale + at, 9)
             samples.add(("all_reduce_f32_private", size, "weft"), 2.0 * scale + at, 9)
@@ -47,11 +48,11 @@ def sampled():
 
 
 WORK = comparison.Work("all_reduce", 2, (8, 1024), (0, 1))
-ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3, works=[WORK], memory={})
+ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3, works=[WORK], memory={}, quick=False, every_peer=["one", "two"])
 
 
 def test_compare():
-    """ratios are of medians, the spread is that of the rounds, and the best peer is found at each size, tuned or not"""
+    """ratios are the median of the rounds', with their spread, and the best peer is found at each size, tuned or not"""
     rows = {(row["work"], row["bytes"], row["system"]): row for row in comparison.compare(sampled(), ARGUMENTS)}
     best = rows["all_reduce_f32_arena", 8, "best"]
     expect_equal((best["which"], best["median_us"], best["weft_ratio"]), ("two", 5.0, 2.5))
@@ -64,21 +65,58 @@ def test_compare():
     expect_equal((mine["median_us"], mine["weft_ratio"], mine["ranks"]), (3.0, 1.0, 2))
     expect("bound_us" not in mine, "no limit was measured", mine)
     lines = tables.all_reduce_table(sampled(), list(rows.values()), WORK)
+    expect_equal((best["weft_ratio_least"], best["weft_ratio_most"]), (1.2727, 4.0))
     expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
     expect("two: 5.00 (2.50 / 1.67)" in lines[4], lines[4])
     spreads = tables.spread_table(list(rows.values()), WORK)
-    expect_equal(spreads[-2], "| 8 | 1.00 to 11.00 | 2.00 to 12.00 | two: 4.00 to 14.00 | one-tuned: 3.00 to 13.00 |")
+    expect_equal(spreads[-2], "| 8 | 1.00 to 11.00 | 2.00 to 12.00 | two: 4.00 to 14.00 (1.27 to 4.00 / 1.17 to 2.00) | "
+                 "one-tuned: 3.00 to 13.00 (1.18 to 3.00 / 1.08 to 1.50) |")
+
+
+def test_ratios():
+    """a ratio is of one round; rounds that only one of both has do not count"""
+    samples = comparison.Samples()
+    for number, (mine, theirs) in enumerate(((1.0, 2.0), (10.0, 50.0), (100.0, 300.0), (None, 7.0))):
+        samples.round = number
+        if mine:
+            samples.add(("work", 8, "weft"), mine, 9)
+        samples.add(("work", 8, "peer"), theirs, 9)
+    expect_equal(samples.ratios(("work", 8, "peer"), ("work", 8, "weft")), [2.0, 5.0, 3.0])
+    row = next(row for row in comparison.compare(samples, argparse.Namespace(**{**vars(ARGUMENTS), "works": []})) if row["system"] == "peer")
+    expect_equal((row["weft_ratio"], row["weft_ratio_least"], row["weft_ratio_most"], row["median_us"]), (3.0, 2.0, 5.0, 28.5))
+    expect_equal([comparison.ranks_of(work, argparse.Namespace(ranks=3)) for work in ("ready", "hosts_1gbit_all_reduce", "planner_gpt2_x1",
+                                                                                      "hosts_4x1gbit_all_reduce")], [3, 2, 2, 4])
+    samples.forget("peer")
+    expect_equal(samples.ratios(("work", 8, "peer"), ("work", 8, "weft")), [])
+
+
+def test_steps():
+    """a step is printed with how far the rounds lie apart, and drawn with the backward that was measured, which Weft's has not"""
+    samples = sampled()
+    rows = comparison.compare(samples, ARGUMENTS)
+    line = tables.step_lines(samples, rows)[0]
+    expect("Weft 0.1 ms (0.1 to 0.1)" in line and "(1.98 times, 1.83 to 2.00)" in line, line)
+    with tempfile.TemporaryDirectory() as folder:
+        tables.pictures(samples, rows, ARGUMENTS, Path(folder))
+        root = xml.etree.ElementTree.fromstring((Path(folder) / "step_resnet50.svg").read_text())
+    hidden = [float(each.get("width")) for each in root.iter("{http://www.w3.org/2000/svg}rect") if each.get("height") == "22"][::2]
+    expect(hidden[0] == 0 and hidden[1] > 0, "Weft's, then the peer's", hidden)
 
 
 def test_bounds():
-    """a bound is what the same bytes take without a library, and never below a flag's way; none where ranks share cores"""
+    """a bound is the least that the same bytes took without a library, and never below a flag's way; none where ranks share cores"""
     samples = comparison.Samples()
-    samples.add(("limit_flag", 8, "machine"), 0.05, 0)
-    samples.add(("limit_arena", 8192, "machine"), 0.5, 0)
+    for flag, arena, copy in ((0.05, 0.5, 0.7), (0.06, 0.9, 0.6), (0.3, 0.8, 0.8)):
+        samples.add(("limit_flag", 8, "machine"), flag, 0)
+        samples.add(("limit_arena", 8192, "machine"), arena, 0)
+        samples.add(("limit_copy", 8192, "machine"), copy, 0)
     for size in (8, 8192):
         for memory in comparison.MEMORIES:
             samples.add((f"all_reduce_f32_{memory}", size, "weft"), 2.0, 9)
     expect_equal([comparison.bound_us(samples, size) for size in (8, 8192, 16384)], [0.05, 0.5, None])
+    samples.add(("limit_copy", 8192, "machine"), 0.4, 0)
+    expect_equal(comparison.bound_us(samples, 8192), 0.4)
+    samples.medians["limit_copy", 8192, "machine"].remove(0.4)
     work = comparison.Work("all_reduce", 2, (8, 8192), (0, 1))
     rows = list(comparison.all_reduce_rows(samples, work))
     expect_equal([(row["bytes"], row["bound_us"], row["weft_of_bound"]) for row in rows[:2]], [(8, 0.05, 0.025), (8192, 0.5, 0.25)])
@@ -86,67 +124,6 @@ def test_bounds():
     crowded = comparison.Work("all_reduce", 2, (8, 8192), (0,))
     expect(all("bound_us" not in row for row in comparison.all_reduce_rows(samples, crowded)), "no bound")
     expect_equal((work.crowded, crowded.crowded), (False, True))
-
-
-def judged(samples, **more):
-    arguments = argparse.Namespace(**{**vars(ARGUMENTS), "memory": {}, **more})
-    return {(one["work"], one["target"]): one for one in targets.judge(samples, comparison.compare(samples, arguments), arguments)}
-
-
-def found(judged_targets, work, words):
-    return next(one for (name, target), one in judged_targets.items() if name == work and words in target)
-
-
-def test_targets():
-    """every target has an entry, also what was not measured; the worst case of a target decides"""
-    nothing = judged(comparison.Samples())
-    expect(all(one["met"] is None and one["value"] is None for one in nothing.values()), "not measured", nothing)
-    expect(any("needs a GPU" in one["measured"] for one in nothing.values()), "the GPU's", nothing)
-    one = found(judged(sampled()), "all_reduce, 2 ranks, arena", "8 B-4 KiB")
-    expect_equal((one["value"], one["met"], one["measured"]), (0.4, True, "0.4 (8 bytes, two)"))
-    samples = comparison.Samples()
-    for size, mine, other in ((4 << 20, 100.0, 500.0), (16 << 20, 400.0, 1400.0)):
-        samples.add(("all_reduce_f32_arena", size, "weft"), mine, 9)
-        samples.add(("all_reduce", size, "one"), other, 9)
-    large = comparison.Work("all_reduce", 2, (4 << 20, 16 << 20), (0, 1))
-    one = found(judged(samples, works=[large]), "all_reduce, 2 ranks, arena", "best peer")
-    expect_equal((one["value"], one["met"], one["measured"]), (3.5, False, "3.5 (16 MiB, one)"))
-    one = found(judged(sampled(), memory={"beyond": 0.0125}), "memory beyond the gradients, ResNet-50, view mode", "2 %")
-    expect_equal((one["value"], one["met"], one["measured"]), (1.25, True, "1.25 %"))
-    lines = tables.target_table(list(nothing.values()))
-    expect_equal(len({line.count("|") for line in lines[2:]}), 1, lines)
-
-
-def test_threshold_targets():
-    """what was measured stands beside the fastest path alone at each size, by the least of all processes"""
-    samples = comparison.Samples()
-    for size, measured, one_shot, two_shot in ((4096, (1.0, 9.0), (1.0, 1.0), (2.0, 2.0)), (8192, (3.0, 2.4), (4.0, 9.0), (2.0, 7.0))):
-        for name, times in (("measured", measured), ("one-shot", one_shot), ("two-shot", two_shot)):
-            for us in times:
-                samples.add(("thresholds", size, name), us, us)
-    one = found(judged(samples), "all_reduce, private buffers, thresholds as measured", "1.1")
-    expect_equal((one["value"], one["met"]), (1.2, False))
-    expect("8 KiB, beside two-shot alone" in one["measured"], one)
-    expect("| 8192 | 2.40 | 4.00 | 2.00 |" in tables.threshold_table(samples), "the table")
-
-
-def test_host_targets():
-    """shares are of what a cable carries in data; latencies and hooks stand beside UCX and no hook"""
-    samples = comparison.Samples()
-    size = 4 << 20
-    samples.add(("hosts_1gbit_all_reduce", size, "weft"), size * 8 / (1e9 * hosts.PAYLOAD) * 1e6 / 0.96, 9)
-    samples.add(("hosts_1gbit_all_reduce", 8, "weft"), 12.0, 9)
-    samples.add(("hosts_1gbit_all_reduce", 8, "ucx"), 10.0, 9)
-    for system, us in (("weft", 100.0), ("weft-bf16", 50.0), ("weft-int8", 40.0)):
-        samples.add(("hosts_1gbit_step_resnet50", 64, system), us, 9)
-    all_of_them = judged(samples)
-    for work, words, value, met in (("all_reduce, two hosts, 1gbit", "4-25 MB", 0.96, True),
-                                    ("all_reduce, two hosts, 1gbit", "8 bytes", 1.2, True),
-                                    ("gradient step of ResNet-50, two hosts, 1gbit", "bf16", 2.0, True),
-                                    ("gradient step of ResNet-50, two hosts, 1gbit", "int8", 2.5, False)):
-        one = found(all_of_them, work, words)
-        expect(abs(one["value"] - value) < 1e-3 and one["met"] == met, words, one)
-    expect(found(all_of_them, "all_reduce, two hosts, 10gbit", "4-25 MB")["met"] is None, "not measured")
 
 
 def test_hosts_leave_out():
@@ -161,8 +138,11 @@ def test_hosts_leave_out():
                 raise RuntimeError("the cable is cut")
 
     class Here(hosts.Hosts):
-        def weft_bench(self, rate, *words):
-            return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
+        def weft_bench(self, rate, *words, hosts=2):
+            self.asked.append((rate, hosts, [str(word) for word in words]))
+            return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}], [(12 << 20, 16 << 20)]
+
+        asked = []
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = peers.parse_arguments(["--quick", "--systems", "", "--out", folder])
@@ -173,14 +153,71 @@ def test_hosts_leave_out():
     expect("cable is cut" in here.left_out["bad between hosts"], here.left_out)
     expect_equal(samples.systems("hosts_1gbit_all_reduce"), ["weft", "good"])
     expect_equal(samples.systems("hosts_10gbit_step_resnet50"), ["weft", "weft-bf16", "weft-int8"])
+    expect_equal(samples.systems("hosts_none_all_reduce"), ["weft", "good"])
+    expect_equal((samples.systems("hosts_4x1gbit_all_reduce"), Here.asked[-1][1]), (["weft"], 4))
+    # 4 MiB, two calls timed and two before.
+    expect_equal([(one["rate"], one["direction"], one["ratio"]) for one in samples.noted["hosts"][:2]],
+                 [("1gbit", "sent", 0.75), ("1gbit", "received", 1.0)])
+    expect(all(one["rate"] in ("1gbit", "10gbit", "none") for one in samples.noted["hosts"]), "of two hosts", samples.noted)
+
+
+def test_bursts():
+    """what a cable carries at once is what the script says, and all large transfers are 20 times that"""
+    script = hosts.TWO_HOSTS.read_text()
+    for burst in hosts.BURSTS.values():
+        expect(f"burst={burst >> 10}kb " in script, "the script's", burst)
+    here = hosts.Hosts(peers.parse_arguments(["--systems", ""]), [])
+    for rate in (*hosts.RATES, hosts.UNLIMITED):
+        expect(here.calls(rate)[-1][1] == hosts.SIZES, rate)
+    expect_equal(hosts.carried("two-hosts: host 0: 12 bytes sent, 34 bytes received\ntwo-hosts: host 1: 5 bytes sent, 6 bytes received\n"),
+                 [(12, 34), (5, 6)])
+
+
+def test_planner():
+    """no plan is faster than a wire that never waits for what is ready; each case is measured in one round, by both planners"""
+    gradients = [(100.0, 0), (200.0, 100_000)]
+    wire = planner.wire_us(100_000)
+    expect(abs(wire - 836.5) < 0.1, "100 kB at 1 Gbit/s, with their headers", wire)
+    for more, backward, wanted in (([], 300.0, wire - 100), ([], 3000.0, 0.0), ([(0.0, 100_000)], 300.0, 2 * wire - 300)):
+        expect(abs(planner.least_us([*more, *gradients], backward, 1) - wanted) < 1e-6, "least", more, backward)
+    ready, backward = planner.recorded("resnet50")
+    expect((len(ready), sum(size for _, size in ready)) == (161, 102228128) and ready[-1][0] <= backward, "of the manifest", ready[:3])
+
+    class Here(planner.Planner):
+        def weft_bench(self, rate, *words, hosts=2):
+            return [{"bytes": 8, "median_us": 9.0, "exposed_us": 2.0 if "model" in words else 3.0, "correct": True}], []
+
+    samples = comparison.Samples()
+    here = Here(peers.parse_arguments(["--systems", "", "--rounds", "2"]))
+    for samples.round in range(2):
+        here.measure(samples)
+    expect_equal([len(values) for values in samples.medians.values()], [1] * 3 * len(planner.CASES))
+    expect_equal(samples.ratios(("planner_gpt2_x2", 8, "model"), ("planner_gpt2_x2", 8, "limits")), [2 / 3])
+    expect("| bert_base, x2 | 3932.9 | " in "".join(tables.planner_table(samples)), tables.planner_table(samples))
+
+
+def test_machine():
+    """how the build is optimised and UCX's version stand beside the machine"""
+    with tempfile.TemporaryDirectory() as folder:
+        build, real = Path(folder), tables.run
+        (build / "meson-info").mkdir()
+        (build / "meson-info" / "intro-buildoptions.json").write_text(
+            '[{"name": "b_lto", "value": false}, {"name": "buildtype", "value": "release"}]')
+        tables.run = lambda _: '{"backends": [{"name": "ucx", "available": true, "reason": "UCX 1.13.1 over tcp/eth0"}]}'
+        try:
+            machine = tables.machine_of(argparse.Namespace(build=build))
+        finally:
+            tables.run = real
+    expect_equal((machine["build_type"], tables.ucx_of(machine)), ("release", ["UCX 1.13.1"]))
+    expect_equal(tables.ucx_of({"backends": [{"name": "ucx", "available": False, "reason": "there is no UCX 1.2"}]}), [])
 
 
 def test_arguments():
     """rows and systems are chosen by name, and a wrong name is refused with those that there are"""
     arguments = peers.parse_arguments(["--rows", "crowded,ready", "--systems", "gloo"])
     expect_equal((arguments.rows, [peer.name for peer in arguments.peers]), (["crowded", "ready"], ["gloo"]))
-    work, = arguments.works
-    expect((work.ranks, len(work.cores) <= 2, work.crowded) == (4, True, True), "four ranks on two cores", work)
+    for work, ranks in zip(arguments.works, (4, 8), strict=True):
+        expect((work.ranks, len(work.cores) <= 2, work.crowded) == (ranks, True, True), "ranks on two cores", work)
     expect_equal([part.name for part in peers.parts(arguments, [])], ["ready"])
     result = cases.run([sys.executable, ROOT / "bench" / "peers.py", "--rows", "nothing"])
     expect(result.returncode == 2 and "thresholds" in result.stderr, "it says what there is", result)

@@ -1,0 +1,61 @@
+"""What bench/peers.py measures of where buckets end: steps behind a recorded backward between two hosts, whose buckets
+were planned anew after a first step, by the limits that DistributedDataParallel has or by the model of the step.
+"""
+import json
+import math
+
+from hosts import PAYLOAD, RATES, Between
+from systems import ROOT, say
+
+MANIFESTS = ROOT / "bench" / "manifests"
+RATE = "1gbit"
+PLANNERS = ("limits", "model")
+# Model, and how many times as long as recorded its backward takes.
+CASES = (("resnet50", 1), ("bert_base", 1), ("bert_base", 2), ("gpt2", 1), ("gpt2", 2))
+
+
+def work_of(model, slower):
+    return f"planner_{model}_x{slower}"
+
+
+def recorded(model):
+    """[(ready us, bytes)] of the gradients in the order in which a recorded backward had them, and how long it took."""
+    params = json.loads((MANIFESTS / f"{model}.json").read_text())["params"]
+    backward = json.loads((MANIFESTS / f"{model}.backward.json").read_text())
+    ready = backward["ready_ms"]
+    return (sorted((1e3 * ready[param["name"]], 4 * math.prod(param["shape"])) for param in params),
+            1e3 * backward["backward_ms"])
+
+
+def wire_us(size):
+    """Of two ranks each sends all bytes once."""
+    return size * 8 / (RATES[RATE] * PAYLOAD) * 1e6
+
+
+def least_us(gradients, backward_us, slower):
+    """What no plan can beat behind the backward: from the first gradient on the wire is idle only while none is ready, and
+    nothing costs more than its bytes."""
+    free = 0.0
+    for ready, size in gradients:
+        free = max(free, ready * slower) + wire_us(size)
+    return max(0.0, free - backward_us * slower)
+
+
+class Planner(Between):
+    """Each case in one round only, because its steps take seconds; both planners in the same one."""
+    name = "planner"
+
+    def cases(self, number):
+        """Of a round."""
+        return CASES[:1] if self.arguments.quick else CASES[number % self.arguments.rounds::self.arguments.rounds]
+
+    def measure(self, samples):
+        for model, slower in self.cases(samples.round):
+            for planner in PLANNERS:
+                say(f"  planner: {model}, backward {slower} times as long: by {planner}")
+                rows, _ = self.weft_bench(RATE, "step", "--manifest", MANIFESTS / f"{model}.json", "--replay", slower, "--replan",
+                                          planner, "--iterations", 1 if self.arguments.quick else 3, "--warmup", 1)
+                key = (work_of(model, slower), rows[0]["bytes"], planner)
+                samples.add(key, rows[0]["exposed_us"], rows[0]["exposed_us"])
+            least = least_us(*recorded(model), slower)
+            samples.add((key[0], key[1], "least"), least, least)
