@@ -8,6 +8,10 @@ MEMORIES = ("arena", "private")
 SIZES = (8, 64, 512, 1024, 4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 25 << 20, 64 << 20, 100 << 20)
 CROWDED_SIZES = (8, 64, 512, 4096)
 
+# How the works of a part of the run begin.
+PARTS = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_", "four hosts": "hosts_4x",
+         "planner": "planner_"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -64,7 +68,7 @@ class Samples:
     def forget(self, system):
         """A system, or a part of the run, did not come to its end: what it did is no comparison."""
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
-        works = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_", "planner": "planner_"}.get(system)
+        works = PARTS.get(system)
         for values in (self.medians, self.p99s, self.rounds):
             for key in [key for key in values if key[2] in mine or (works is not None and key[0].startswith(works))]:
                 del values[key]

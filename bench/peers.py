@@ -91,7 +91,8 @@ def works(arguments, cores):
         yield Work("all_reduce", arguments.ranks, tuple(arguments.sizes), tuple(arguments.cores), words)
     if "crowded" in arguments.rows:
         yield Work("crowded_all_reduce", 4, CROWDED_SIZES, tuple(cores[:2]), words or ("--iterations", 500), 0.5)
-        yield Work("crowded_8_all_reduce", 8, (CROWDED_SIZES[0], CROWDED_SIZES[-1]), tuple(cores[:2]), words or ("--iterations", 200), 0.25)
+        yield Work("crowded_8_all_reduce", 8, (CROWDED_SIZES[0], CROWDED_SIZES[-1]), tuple(cores[:2]),
+                   words or ("--iterations", 200), 0.25)
 
 
 def parts(arguments, peers):

@@ -140,21 +140,28 @@ def test_hosts_leave_out():
     class Here(hosts.Hosts):
         def weft_bench(self, rate, *words, hosts=2):
             self.asked.append((rate, hosts, [str(word) for word in words]))
+            if hosts in self.broken:
+                raise RuntimeError("too many")
             return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}], [(12 << 20, 16 << 20)]
 
-        asked = []
+        asked, broken = [], []
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = peers.parse_arguments(["--quick", "--systems", "", "--out", folder])
         here, samples = Here(arguments, []), comparison.Samples()
         here.across = [Fake("good", False), Fake("bad", True)]
         here.measure(samples)
+        expect_equal((samples.systems("hosts_4x1gbit_all_reduce"), Here.asked[-1][1]), (["weft"], 4))
+        Here.broken.append(4)
+        for _ in range(2):
+            here.measure(samples)
     expect_equal([peer.name for peer in here.across], ["good"])
     expect("cable is cut" in here.left_out["bad between hosts"], here.left_out)
     expect_equal(samples.systems("hosts_1gbit_all_reduce"), ["weft", "good"])
     expect_equal(samples.systems("hosts_10gbit_step_resnet50"), ["weft", "weft-bf16", "weft-int8"])
     expect_equal(samples.systems("hosts_none_all_reduce"), ["weft", "good"])
-    expect_equal((samples.systems("hosts_4x1gbit_all_reduce"), Here.asked[-1][1]), (["weft"], 4))
+    expect("too many" in here.left_out[hosts.FOUR] and samples.systems("hosts_4x1gbit_all_reduce") == [], "four", here.left_out)
+    expect_equal((len(samples.medians["hosts_1gbit_all_reduce", 8, "weft"]), sum(one[1] == 4 for one in Here.asked)), (2 * 3, 2))
     # 4 MiB, two calls timed and two before.
     expect_equal([(one["rate"], one["direction"], one["ratio"]) for one in samples.noted["hosts"][:2]],
                  [("1gbit", "sent", 0.75), ("1gbit", "received", 1.0)])
