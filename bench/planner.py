@@ -53,9 +53,10 @@ class Planner(Between):
         for model, slower in self.cases(samples.round):
             for planner in PLANNERS:
                 say(f"  planner: {model}, backward {slower} times as long: by {planner}")
-                rows, _ = self.weft_bench(RATE, "step", "--manifest", MANIFESTS / f"{model}.json", "--replay", slower, "--replan",
-                                          planner, "--iterations", 1 if self.arguments.quick else 3, "--warmup", 1)
-                key = (work_of(model, slower), rows[0]["bytes"], planner)
-                samples.add(key, rows[0]["exposed_us"], rows[0]["exposed_us"])
+                whole, _ = self.weft_bench(RATE, "step", "--manifest", MANIFESTS / f"{model}.json", "--replay", slower, "--replan",
+                                           planner, "--iterations", 1 if self.arguments.quick else 2, "--warmup", 1)
+                row = whole["results"][0]
+                key = (work_of(model, slower), row["bytes"], planner)
+                samples.add(key, row["exposed_us"], row["exposed_us"])
             least = least_us(*recorded(model), slower)
             samples.add((key[0], key[1], "least"), least, least)

@@ -142,7 +142,8 @@ def test_hosts_leave_out():
             self.asked.append((rate, hosts, [str(word) for word in words]))
             if hosts in self.broken:
                 raise RuntimeError("too many")
-            return [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}], [(12 << 20, 16 << 20)]
+            rows = [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
+            return {"results": rows, "bytes_sent": (16 << 20) + 1000}, [(12 << 20, 16 << 20)]
 
         asked, broken = [], []
 
@@ -162,7 +163,7 @@ def test_hosts_leave_out():
     expect_equal(samples.systems("hosts_none_all_reduce"), ["weft", "good"])
     expect("too many" in here.left_out[hosts.FOUR] and samples.systems("hosts_4x1gbit_all_reduce") == [], "four", here.left_out)
     expect_equal((len(samples.medians["hosts_1gbit_all_reduce", 8, "weft"]), sum(one[1] == 4 for one in Here.asked)), (2 * 3, 2))
-    # 4 MiB, two calls timed and two before.
+    # Four calls of 4 MiB.
     expect_equal([(one["rate"], one["direction"], one["ratio"]) for one in samples.noted["hosts"][:2]],
                  [("1gbit", "sent", 0.75), ("1gbit", "received", 1.0)])
     expect(all(one["rate"] in ("1gbit", "10gbit", "none") for one in samples.noted["hosts"]), "of two hosts", samples.noted)
@@ -192,7 +193,7 @@ def test_planner():
 
     class Here(planner.Planner):
         def weft_bench(self, rate, *words, hosts=2):
-            return [{"bytes": 8, "median_us": 9.0, "exposed_us": 2.0 if "model" in words else 3.0, "correct": True}], []
+            return {"results": [{"bytes": 8, "exposed_us": 2.0 if "model" in words else 3.0}]}, []
 
     samples = comparison.Samples()
     here = Here(peers.parse_arguments(["--systems", "", "--rounds", "2"]))
