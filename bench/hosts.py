@@ -19,7 +19,14 @@ FOUR_SIZES = (4 << 20, 25 << 20)
 FOUR = "four hosts"
 QUICK_SIZE = 4 << 20
 WARMUP = 2
-HOOKS = {"weft": "allreduce", "weft-bf16": "bf16", "weft-int8": "int8"}
+# Options of a step, by the system's name in peers.json.
+STEPS = {
+    "weft": (),
+    "weft-bf16": ("--hook", "bf16"),
+    "weft-int8": ("--hook", "int8"),
+    "weft-reduce-bf16": ("--reduce-dtype", "bf16"),
+    "weft-int8-2mib": ("--hook", "int8", "--bucket-limits", "1M,2M"),
+}
 LATENCY_CALLS = 2000
 TIMEOUT_S = 240
 # Of a frame of 1514 bytes on the cable 1448 are data: no program can have more of its rate.
@@ -217,9 +224,9 @@ class Hosts(Between):
                                        "wire_bytes": count, "ratio": round(count / expected, 5)})
 
     def measure_steps(self, samples, rate):
-        for system, hook in HOOKS.items():
-            say(f"  hosts: {rate}: step, hook {hook}")
-            whole, _ = self.weft_bench(rate, "step", "--manifest", model(self.arguments), "--hook", hook, "--iterations",
+        for system, options in STEPS.items():
+            say(f"  hosts: {rate}: step, {' '.join(options) or 'uncompressed'}")
+            whole, _ = self.weft_bench(rate, "step", "--manifest", model(self.arguments), *options, "--iterations",
                                        1 if self.arguments.quick else 3, "--warmup", WARMUP)
             row = whole["results"][0]
             samples.add((f"hosts_{rate}_step_resnet50", row["bytes"], system), row["median_us"], row["p99_us"])

@@ -152,7 +152,7 @@ def test_host_targets():
         samples.add(("hosts_1gbit_all_reduce", size, "weft"), size * 8 / (1e9 * hosts.PAYLOAD) * 1e6 / 0.96, 9)
     samples.add(("hosts_1gbit_all_reduce", 8, "weft"), 12.0, 9)
     samples.add(("hosts_1gbit_all_reduce", 8, "ucx"), 10.0, 9)
-    for system, us in (("weft", 100.0), ("weft-bf16", 50.0), ("weft-int8", 40.0)):
+    for system, us in (("weft", 100.0), ("weft-bf16", 50.0), ("weft-reduce-bf16", 60.0), ("weft-int8", 40.0), ("weft-int8-2mib", 20.0)):
         samples.add(("hosts_1gbit_step_resnet50", 64, system), us, 9)
     for rate, direction, ratio in (("1gbit", "sent", 1.004), ("1gbit", "received", 0.98), ("10gbit", "sent", 1.035)):
         samples.note("hosts", {"rate": rate, "host": 0, "direction": direction, "ratio": ratio})
@@ -162,8 +162,10 @@ def test_host_targets():
                                         ("all_reduce, two hosts, 1gbit", "8 bytes", 1.2, True),
                                         ("all_reduce, two hosts, 1gbit, 4-105 MB", "within 3 %", 2.0, True),
                                         ("all_reduce, two hosts, 10gbit, 4-105 MB", "within 3 %", 3.5, False),
-                                        ("gradient step of ResNet-50, two hosts, 1gbit", "bf16", 2.0, True),
-                                        ("gradient step of ResNet-50, two hosts, 1gbit", "int8", 2.5, False)):
+                                        ("gradient step of ResNet-50, two hosts, 1gbit", "hook bf16", 2.0, True),
+                                        ("gradient step of ResNet-50, two hosts, 1gbit", "reduce_dtype bf16", 1.667, False),
+                                        ("gradient step of ResNet-50, two hosts, 1gbit", "hook int8:", 2.5, False),
+                                        ("gradient step of ResNet-50, two hosts, 1gbit", "buckets of 2 MiB", 5.0, True)):
             one = found(all_of_them, work, words)
             expect(abs(one["value"] - value) < 1e-3 and one["met"] == met, words, one)
     expect(found(all_of_them, "all_reduce, two hosts, 10gbit", "4-25 MB")["met"] is None, "not measured")
