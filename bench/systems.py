@@ -19,6 +19,7 @@ PEERS = ROOT / "bench" / "peers"
 MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
 POWERSGD_RANK = 4
 TIMEOUT_S = 300  # of one program; on a quiet machine the longest takes some twenty seconds
+MPI_TIMEOUT_S = 100  # of one that is started again if it hangs
 sys.path.insert(0, str(ROOT / "tools"))
 import package_venv  # noqa: E402
 import torch_venv  # noqa: E402
@@ -43,16 +44,22 @@ class WrongResult(Exception):
     """A system has computed something else than the sum: no measurement."""
 
 
-def run(command, environment=None, cwd=None):
+class TimedOut(RuntimeError):
+    """A program has not come to its end."""
+
+
+def run(command, environment=None, cwd=None, timeout=TIMEOUT_S):
     """Standard output of a command that must succeed."""
-    return execute(command, environment, cwd).stdout
+    return execute(command, environment, cwd, timeout).stdout
 
 
-def execute(command, environment=None, cwd=None):
+def execute(command, environment=None, cwd=None, timeout=TIMEOUT_S):
     try:
         result = subprocess.run([str(word) for word in command], env={**os.environ, **(environment or {})}, cwd=cwd,
-                                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+                                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"{' '.join(map(str, command))}: {error}") from None
+    except OSError as error:
         raise RuntimeError(f"{' '.join(map(str, command))}: {error}") from None
     if result.returncode != 0 and '"correct": false' not in result.stdout:
         raise RuntimeError(f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
@@ -129,7 +136,7 @@ class MpiPeer:
             if (work.name, index) in self.useless:
                 continue
             try:
-                rows = self.run_variant(work, switches, environment)
+                rows = self.run_again(work, index, switches, environment)
             except RuntimeError as error:
                 if index == 0:
                     raise
@@ -144,9 +151,19 @@ class MpiPeer:
         for size, (median, p99) in best.items():
             samples.add((work.name, size, f"{self.name}-tuned"), median, p99)
 
+    def run_again(self, work, index, switches, environment):
+        """A second time where a launcher hangs, which happens, or where without this variant nothing is had of the system."""
+        try:
+            return self.run_variant(work, switches, environment)
+        except RuntimeError as error:
+            if index > 0 and not isinstance(error, TimedOut):
+                raise
+            say(f"{self.name} is started again: {str(error).strip()[-300:]}")
+        return self.run_variant(work, switches, environment)
+
     def run_variant(self, work, switches, environment):
         text = run([*on_cores(work), *self.launcher(work), *switches, self.built, *words_of(work), *work.sizes],
-                   {**self.environment, **environment})
+                   {**self.environment, **environment}, timeout=MPI_TIMEOUT_S)
         return json_lines(text, len(work.sizes))
 
 

@@ -282,6 +282,7 @@ def test_wrong_results():
     raises(systems.WrongResult, lambda: systems.json_lines(systems.run([sys.executable, "-c", code])))
     expect("exit code 3" in raises(RuntimeError, lambda: systems.run([sys.executable, "-c", "exit(3)"])), "a crash")
     expect("no-such-program" in raises(RuntimeError, lambda: systems.run(["no-such-program"])), "a missing program")
+    raises(systems.TimedOut, lambda: systems.run(["sleep", "9"], timeout=0.1))
 
 
 def test_variants():
@@ -292,14 +293,17 @@ def test_variants():
         def launcher(self, work):
             return ["mpirun", "-n", work.ranks]
 
-    def fake(command, environment=None, cwd=None):
+    def fake(command, environment=None, cwd=None, timeout=0):
         fake.calls.append(command)
+        if fake.hangs:
+            fake.hangs -= 1
+            raise systems.TimedOut("still there")
         if "broken" in command:
             raise RuntimeError("unknown switch")
         times = {8: 1.0, 1024: 50.0} if "fast" in command else {8: 2.0, 1024: 20.0}
         return "".join(f'{{"bytes": {size}, "median_us": {us}, "p99_us": 99, "correct": true}}\n' for size, us in times.items())
 
-    fake.calls, real = [], systems.run
+    fake.calls, fake.hangs, real = [], 0, systems.run
     systems.run = fake
     try:
         arguments = argparse.Namespace(build=Path("."), works=[WORK], rows=[])
@@ -315,6 +319,11 @@ def test_variants():
         expect_equal([str(word) for word in fake.calls[-1]],
                      ["taskset", "-c", "5,7", "mpirun", "-n", "4", "yields", "peers/peer-all_reduce", "--iterations", "9",
                       "--seconds", "0.5", "8", "1024"])
+        fake.hangs, before = 1, len(fake.calls)
+        peer.measure(samples)  # is started again
+        expect_equal((len(fake.calls) - before, len(samples.medians["crowded", 8, "peer"])), (2, 2))
+        fake.hangs = 2
+        expect("still there" in raises(systems.TimedOut, lambda: peer.measure(samples)), "not for ever")
         peer.crowded_variants = [(["broken"], {})]
         raises(RuntimeError, lambda: peer.measure(samples))
     finally:
