@@ -251,6 +251,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
   }
   s->kept = KeptParts::make(*s);
+  s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
   return {};

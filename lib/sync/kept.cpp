@@ -20,7 +20,7 @@ bool only_reduced(const ReducerState& s, const Slot& slot) {
 }  // namespace
 
 std::unique_ptr<KeptParts> KeptParts::make(const ReducerState& s) {
-  // Weights scale a bucket in place, and what is retained is a copy of it.
+  // Weights scale what is in the bucket, and what is retained is a copy of it.
   if (!s.copy || !s.hook->plain() || s.retain || s.sharded || s.uneven) return nullptr;
   std::unique_ptr<KeptParts> made(new KeptParts);
   made->parts_.resize(s.manifest.params.size());

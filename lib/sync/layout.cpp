@@ -27,7 +27,7 @@ Layout::Layout(const Param& param)
 }
 
 void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype,
-                     bool add, bool streaming) const {
+                     bool add, double scale, bool streaming) const {
   const uint64_t place_bytes = dtype_size(place_dtype);
   for_each_run(0, count_, [&](uint64_t from, uint64_t to, uint64_t count) {
     CopyArgs args;
@@ -36,6 +36,7 @@ void Layout::flatten(const DeviceOps& ops, const std::byte* gradient, std::byte*
     args.count = count;
     args.src_dtype = dtype_;
     args.dst_dtype = place_dtype;
+    args.scale = scale;
     args.streaming = streaming;
     if (add) {
       ops.accumulate(args);

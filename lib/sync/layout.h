@@ -18,10 +18,10 @@ class Layout {
  public:
   explicit Layout(const Param& param);
 
-  // gradient -> place of this type, adding to what is there or not. Reads all of the gradient. streaming: see
-  // CopyArgs.
+  // gradient -> place of this type: scale * it, or it added to what is there (scale is 1 then). Reads all of
+  // the gradient. streaming: see CopyArgs.
   void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype, bool add,
-               bool streaming) const;
+               double scale, bool streaming) const;
   // scale * place -> gradient, elements [first, first + count) in the order of the place. first and count are
   // from piece().
   void unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,

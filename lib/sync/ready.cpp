@@ -62,7 +62,9 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     if (s.kept && s.kept->has(param) && !step.local() && !add) {
       s.kept->copy_rest(ops, place, param, from, step.stamp(), streaming);
     } else {
-      place.layout->flatten(ops, from, place.memory, place.dtype, add, streaming);
+      const bool weighs = s.weighting && !step.local() && !add;
+      const double scale = weighs ? s.weighting->take(param, place.bucket, step.stamp()) : 1;
+      place.layout->flatten(ops, from, place.memory, place.dtype, add, scale, streaming);
     }
     if (s.copy) s.gradients[param] = static_cast<std::byte*>(gradient);
   }

@@ -234,6 +234,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"readiness", s.readiness->memory_bytes() + s.ready_ns->size() * sizeof(uint64_t)},
           {"presence", s.presence->memory_bytes()},
           {"kept", s.kept ? s.kept->memory_bytes() : 0},
+          {"weighting", s.weighting ? s.weighting->memory_bytes() : 0},
           {"uses", s.uses ? s.uses->memory_bytes() : 0},
           {"ready_order", s.order->memory_bytes()},
           {"gradients", s.gradients.capacity() * sizeof(std::byte*)},

@@ -30,6 +30,7 @@
 #include "sync/schedule.h"
 #include "sync/sparse.h"
 #include "sync/uses.h"
+#include "sync/weighting.h"
 
 namespace weft {
 
@@ -81,6 +82,7 @@ struct ReducerState {
   std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<KeptParts> kept;       // null if all of each gradient comes into its bucket
+  std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies
   std::unique_ptr<Readiness> readiness;  // any thread
   std::shared_ptr<Presence> presence;    // stays, like the buckets
   // Per bucket, when its last gradient was ready. Stays as well: it is written after that gradient has been

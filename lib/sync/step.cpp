@@ -158,6 +158,7 @@ void Step::fix(bool all_ranks) {
 void Step::opened() {
   const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening_);
   opened_ = judged.ok() && opening_.turn == Turn::kReduce;
+  if (opened_ && s_.weighting) s_.weighting->know(stamp_, opening_.factor);
   fix(opening_.fixed);
   if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
@@ -216,8 +217,8 @@ void Step::look_at(uint32_t bucket) {
   running.skipped = fixed_ && running.absent == params.size();
 }
 
-// Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight
-// and give them the type in which they travel. True when that is done.
+// Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight,
+// but for what their copy has scaled, and give them the type in which they travel. True when that is done.
 bool Step::make_up(uint32_t bucket) {
   if (s_.resident(bucket)) return true;  // by the copy into it
   const PlannedBucket& planned = s_.plan.buckets[bucket];
@@ -233,14 +234,20 @@ bool Step::make_up(uint32_t bucket) {
     made_up_ += n;
     return false;
   }
-  if (made_up_ < 2 * count && (factor != 1 || held != planned.dtype)) {
-    const uint64_t done = made_up_ - count;
-    const uint64_t n = std::min(kPieceBytes / element, count - done);
-    const bool wider = dtype_size(planned.dtype) > element;
-    convert_in_place(s_.comm->context().host(), buffer, held, planned.dtype, wider ? count - done - n : done,
-                     n, factor);
+  const bool wider = dtype_size(planned.dtype) > element;
+  for (uint64_t left = kPieceBytes / element;
+       made_up_ < 2 * count && (factor != 1 || held != planned.dtype);) {
+    const uint64_t at = made_up_ - count;
+    const Weighting::Stretch next =
+        s_.weighting ? s_.weighting->stretch(planned, at, stamp_) : Weighting::Stretch{count - at, false};
+    const uint64_t n = next.done ? next.count : std::min(left, next.count);
+    if (n == 0) return false;
+    if (!next.done) {
+      convert_in_place(s_.comm->context().host(), buffer, held, planned.dtype, wider ? count - at - n : at, n,
+                       factor);
+      left -= n;
+    }
     made_up_ += n;
-    if (made_up_ < 2 * count) return false;
   }
   made_up_ = 0;
   return true;

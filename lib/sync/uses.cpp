@@ -45,7 +45,7 @@ void Reducer::remember(uint64_t param, void* gradient) {
     s.gradients[param] = static_cast<std::byte*>(gradient);
   } else if (gradient != nullptr && gradient != place.memory) {
     place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, false, s.buckets->streaming());
+                          place.dtype, false, 1, s.buckets->streaming());
   }
 }
 

@@ -224,7 +224,7 @@ TEST_CASE("any layout is copied into the bucket and back, in pieces of any size"
     Gradients from(model), back(model);
     from.fill(1, 0);
     Bytes place(param.bytes() + 1, std::byte{0x77});
-    layout.flatten(host_ops(), from[i], place.data(), param.dtype, false, false);
+    layout.flatten(host_ops(), from[i], place.data(), param.dtype, false, 1, false);
     CHECK(place.back() == std::byte{0x77});
     for (uint64_t k = 0; k < param.count && !param.dense; k++) {  // row-major
       CHECK(std::memcmp(place.data() + k * layout.element_bytes(), from[i] + from.at(i, k),
@@ -240,7 +240,7 @@ TEST_CASE("any layout is copied into the bucket and back, in pieces of any size"
       }
       CHECK(back.memory()[i] == from.memory()[i]);
     }
-    layout.flatten(host_ops(), from[i], place.data(), param.dtype, true, true);
+    layout.flatten(host_ops(), from[i], place.data(), param.dtype, true, 1, true);
     layout.unflatten(host_ops(), place.data(), param.dtype, back[i], 0, param.count, 1.0, false);
     for (uint64_t k = 0; k < param.count; k++) {
       Bytes twice(layout.element_bytes());

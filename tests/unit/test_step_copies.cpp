@@ -1,5 +1,8 @@
 // How often a step touches a gradient's bytes: what it copies, and what it folds. Times depend on the
 // machine, these do not.
+#include <barrier>
+#include <functional>
+
 #include "reducer_rig.h"
 #include "shm/backend.h"
 #include "support/links.h"
@@ -49,21 +52,34 @@ std::vector<TestParam> plain_params() {
       {"weight", {300, 200}}, {"bias", {200}}, {"conv", {32, 16, 3, 3}}, {"scale", {1}}, {"head", {77, 5}}};
 }
 
-// One step, with `local` ones before it.
-Status step(Reducer& reducer, Gradients& gradients, bool copy, int local) {
-  for (int i = local; i >= 0; i--) {
+struct Steps {
+  int32_t mode = WEFT_GRADIENT_COPY;
+  int local = 0;          // before each
+  bool weighted = false;  // rank r with weight r + 1, in every other step as many less than there are ranks
+  uint64_t early = 0;     // parameters that are ready before every rank has heard of the weights,
+  uint64_t later = 0;     // and in every other step, if that differs
+  int32_t reduce_dtype = 0;
+};
+
+// One step, with `local` ones before it. meet: with the other ranks' threads, without moving anything.
+Status step(Reducer& reducer, Gradients& gradients, const Steps& steps, int weight, uint64_t early,
+            const std::function<void()>& meet) {
+  for (int i = steps.local; i >= 0; i--) {
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.flags = i > 0 ? WEFT_BEGIN_LOCAL : 0;
+    begin.weight = steps.weighted ? weight : 0;
     WEFT_TRY(reducer.begin(&begin));
-    for (uint64_t p = 0; p < gradients.memory().size(); p++)
-      WEFT_TRY(reducer.ready(p, copy ? gradients[p] : nullptr, nullptr));
+    for (uint64_t p = 0; p < gradients.memory().size(); p++) {
+      if (steps.weighted && i == 0 && p == early) meet();
+      WEFT_TRY(reducer.ready(p, steps.mode == WEFT_GRADIENT_COPY ? gradients[p] : nullptr, nullptr));
+    }
     WEFT_TRY(reducer.finish({}));
   }
   return {};
 }
 
-// What a rank touches in one step; the same in each of several.
-Touched touched_by_step(int ranks, int32_t mode, int local) {
+// What a rank touches in one step; the same in each of several. results: rank 0's, of the first two.
+Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* results = nullptr) {
   const Model model(plain_params());
   SystemClock clock;
   clock.set_crowded(true);
@@ -71,6 +87,7 @@ Touched touched_by_step(int ranks, int32_t mode, int local) {
   std::vector<Touched> first(static_cast<size_t>(ranks));
   std::vector<std::string> failures(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
+  std::barrier all(ranks);
   for (int r = 0; r < ranks; r++) {
     threads.emplace_back([&, r] {
       const auto at = static_cast<size_t>(r);
@@ -86,15 +103,34 @@ Touched touched_by_step(int ranks, int32_t mode, int local) {
         std::shared_ptr<Comm> comm;
         WEFT_EXPECT_OK(form(group, r, context, collectives_of(shm::backend()), comm_options, &comm));
         std::unique_ptr<Reducer> reducer;
-        RigOptions rig{.mode = mode, .limits = {1 << 20}};
+        RigOptions rig{.mode = steps.mode, .limits = {1 << 20}, .reduce_dtype = steps.reduce_dtype};
+        if (steps.weighted) {
+          rig.flags = WEFT_REDUCER_UNEVEN;
+          rig.divide_by = WEFT_DIVIDE_WEIGHTS;
+        }
+        // All have begun; then all have said their weight; then all have heard it.
+        const auto meet = [&] {
+          for (int k = 0; k < 3; k++) {
+            all.arrive_and_wait();
+            bool driven = false;
+            for (int polls = 0; polls < 100; polls++) static_cast<void>(context->engine().drive(&driven));
+          }
+        };
         WEFT_EXPECT_OK(make_reducer(comm, model, allreduce_hook(), &reducer, rig));
         Gradients gradients(model);
+        std::vector<Bytes> seen;
         for (int i = 0; i < 4; i++) {
+          gradients.fill(1, r);
           touched = {};
-          WEFT_EXPECT_OK(step(*reducer, gradients, mode == WEFT_GRADIENT_COPY, local));
+          const bool other = i % 2 != 0;
+          WEFT_EXPECT_OK(step(*reducer, gradients, steps, other ? ranks - r : r + 1,
+                              other ? steps.later : steps.early, meet));
+          if (i < 2) seen.insert(seen.end(), gradients.memory().begin(), gradients.memory().end());
+          if (other && steps.later != steps.early) continue;
           if (i == 0) first[at] = touched;
           WEFT_EXPECT(std::memcmp(&touched, &first[at], sizeof touched) == 0);
         }
+        if (r == 0 && results != nullptr) *results = std::move(seen);
         reducer.reset();
         WEFT_EXPECT_OK(comm->close());
         comm.reset();
@@ -132,13 +168,13 @@ TEST_CASE(
   const uint64_t bytes = gradient_bytes();
   for (const uint64_t ranks : {1, 2, 3}) {
     INFO(ranks << " ranks");
-    const Touched copy = touched_by_step(static_cast<int>(ranks), WEFT_GRADIENT_COPY, 0);
+    const Touched copy = touched_by_step(static_cast<int>(ranks), {});
     // In goes what others read, and what is too little to be read where it lies.
     const uint64_t most = ranks == 1 ? 2 * bytes * ranks : 2 * bytes * ranks - bytes + ranks * 16'384;
     CHECK(copy.copied <= most);
     CHECK(copy.copied >= 2 * bytes * ranks - bytes);
     CHECK(copy.accumulated == 0);
-    const Touched view = touched_by_step(static_cast<int>(ranks), WEFT_GRADIENT_VIEW, 0);
+    const Touched view = touched_by_step(static_cast<int>(ranks), {.mode = WEFT_GRADIENT_VIEW});
     CHECK(view.copied == 0);
     CHECK(view.accumulated == 0);
   }
@@ -149,7 +185,7 @@ TEST_CASE("a step folds each byte once, wherever its inputs lie") {
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     for (const uint64_t ranks : {2, 3}) {
       INFO(ranks << " ranks, mode " << mode);
-      const Touched all = touched_by_step(static_cast<int>(ranks), mode, 0);
+      const Touched all = touched_by_step(static_cast<int>(ranks), {.mode = mode});
       // An owner reads a byte of every rank and writes it to every rank; what is between parameters travels
       // too.
       CHECK(all.read >= ranks * bytes);
@@ -161,9 +197,43 @@ TEST_CASE("a step folds each byte once, wherever its inputs lie") {
 
 TEST_CASE("steps that accumulate locally add each gradient once, and travel once") {
   const uint64_t bytes = gradient_bytes();
-  const Touched copy = touched_by_step(2, WEFT_GRADIENT_COPY, 2);
+  const Touched copy = touched_by_step(2, {.local = 2});
   CHECK(copy.copied + copy.accumulated == 2 * bytes * (3 + 1));
   CHECK(copy.read <= 2 * bytes + 2 * 4096);
-  const Touched view = touched_by_step(2, WEFT_GRADIENT_VIEW, 2);
+  const Touched view = touched_by_step(2, {.mode = WEFT_GRADIENT_VIEW, .local = 2});
   CHECK(view.copied + view.accumulated == 0);
+}
+
+TEST_CASE(
+    "weights are multiplied by the copy into a bucket once all ranks have begun, by a pass before that") {
+  const Model model(plain_params());
+  const uint64_t bytes = gradient_bytes();
+  std::vector<Bytes> expected, results;
+  static_cast<void>(touched_by_step(2, {.weighted = true}, &expected));
+  uint64_t early_bytes = 0;
+  for (uint64_t early = 0; early <= model.size(); early++) {
+    INFO(early << " early gradients");
+    const Steps steps{.weighted = true, .early = early, .later = model.size() - early};
+    const Touched all = touched_by_step(2, steps, &results);
+    CHECK((results == expected));
+    // In, and out; what was there before the weights were known once more.
+    CHECK(all.copied == 2 * (2 * bytes + early_bytes));
+    if (early < model.size()) early_bytes += bytes_of(model.count(early), model[early].dtype);
+  }
+}
+
+TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by it alone") {
+  const uint64_t bytes = gradient_bytes(), all = plain_params().size();
+  for (const Steps& steps :
+       {Steps{.weighted = true, .reduce_dtype = WEFT_DTYPE_BF16}, Steps{.local = 1, .weighted = true}}) {
+    Steps before = steps;
+    before.early = before.later = all;
+    std::vector<Bytes> results, expected;
+    const Touched late = touched_by_step(2, steps, &results);
+    static_cast<void>(touched_by_step(2, before, &expected));
+    CHECK((results == expected));
+    // In, by what the pass visits (16 bits, or once more what local steps have added up), and out.
+    const uint64_t in = steps.local > 0 ? 2 * bytes : bytes / 2, pass = steps.local > 0 ? bytes : bytes / 2;
+    CHECK(late.copied + late.accumulated == 2 * (in + pass + bytes));
+  }
 }
