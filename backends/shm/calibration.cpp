@@ -55,11 +55,11 @@ struct Contest {
 
 Contest one_shot_contest() {
   return {Route::kOneShot,
-          Route::kStaged,
+          Route::kTwoShot,
           {2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10}};
 }
 Contest pull_contest() {
-  return {Route::kStaged, Route::kPulled, {512 << 10, 1 << 20, 2 << 20, 4 << 20}};
+  return {Route::kTwoShot, Route::kPulled, {512 << 10, 1 << 20, 2 << 20, 4 << 20}};
 }
 Contest level_contest() {
   return {Route::kOneLevel, Route::kTwoLevel, {256 << 10, 512 << 10, 1 << 20, 2 << 20, kLargestLevelTrial}};

@@ -7,7 +7,7 @@
 
 namespace weft::shm {
 
-enum class Route : uint8_t { kOneShot, kStaged, kPulled, kOneLevel, kTwoLevel };  // the last two on arenas
+enum class Route : uint8_t { kOneShot, kTwoShot, kPulled, kOneLevel, kTwoLevel };  // the last two on arenas
 
 // Runs one all_reduce of so many bytes of memory, rewritten before, along a route.
 class Trial {

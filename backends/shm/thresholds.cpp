@@ -59,7 +59,7 @@ std::string text(const Thresholds& thresholds) {
                              : thresholds.origin == Thresholds::Origin::kGiven  ? "given"
                                                                                 : "from the table";
   return cat(
-      "one-shot up to ", bytes_text(thresholds.one_shot), ", staged",
+      "one-shot up to ", bytes_text(thresholds.one_shot), ", two-shot",
       thresholds.pull == kNever ? std::string() : cat(", from ", bytes_text(thresholds.pull), " on pulled"),
       " (", origin, ")");
 }

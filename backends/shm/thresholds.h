@@ -34,7 +34,7 @@ struct Thresholds {
 // more ranks, and for those that have no core; staged, which works everywhere.
 Thresholds table_thresholds(int ranks);
 
-// "one-shot up to 64 KiB, staged, from 1 MiB on pulled (measured)"
+// "one-shot up to 64 KiB, two-shot, from 1 MiB on pulled (measured)"
 std::string text(const Thresholds& thresholds);
 // What follows it: "; 2 NUMA nodes of 4 ranks: two levels from 1 MiB on", or nothing if there is one.
 std::string text(const Nodes& nodes, const Thresholds& thresholds);

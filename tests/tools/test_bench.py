@@ -220,7 +220,7 @@ def test_system_calls():
 
 def test_thresholds():
     """shm says at which sizes it changes its path; a bad or a different wish is an error by name"""
-    for shm, said in (("off", "(from the table)"), ("one-shot=32K,pull=2M", "one-shot up to 32 KiB, staged, from 2 MiB"),
+    for shm, said in (("off", "(from the table)"), ("one-shot=32K,pull=2M", "one-shot up to 32 KiB, two-shot, from 2 MiB"),
                       ("", "one-shot up to")):
         whole = bench("all_reduce", "--sizes", "64K", "--memory", "private", "--backend", "shm",
                       environment={"WEFT_SHM_THRESHOLDS": shm})

@@ -195,14 +195,14 @@ TEST_CASE("shm thresholds follow the machine's times") {
   // One-shot is ahead up to 100 KiB, pulling from 1.5 MiB on.
   const auto takes = [](Route route, uint64_t bytes) {
     if (route == Route::kOneShot) return line(300, 40, bytes);
-    return route == Route::kStaged ? line(1'300, 30, bytes) : line(1'300 + 1536 * 10, 20, bytes);
+    return route == Route::kTwoShot ? line(1'300, 30, bytes) : line(1'300 + 1536 * 10, 20, bytes);
   };
   machine.takes_ns = takes;
   Thresholds thresholds = measured(machine);
   CHECK(thresholds.one_shot == 64 << 10);
   CHECK(thresholds.pull == 2 << 20);
   CHECK(thresholds.origin == Thresholds::Origin::kMeasured);
-  CHECK(text(thresholds) == "one-shot up to 64 KiB, staged, from 2 MiB on pulled (measured)");
+  CHECK(text(thresholds) == "one-shot up to 64 KiB, two-shot, from 2 MiB on pulled (measured)");
 
   // Now and then something takes ten times as long.
   Machine noisy;

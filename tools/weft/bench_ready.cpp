@@ -142,7 +142,7 @@ std::vector<Result> bench_ready(Job& job, const BenchOptions& options) {
                               if (creates) tiny.destroy();
                             },
                             [&] { creates ? tiny.create() : tiny.step(); }, right};
-      // A communicator over shm makes 63 reducers in its life.
+      // Creating 100,000 parameters' takes long.
       const uint64_t most = creates ? 5 : 30;
       Result result =
           row(creates ? "create" : "step_tiny", count, measure(job, subject, std::min(iterations, most), 1));

@@ -21,7 +21,7 @@ uint64_t now_ns() {
 
 // The q-quantile by nearest rank, in microseconds.
 double quantile_us(const std::vector<uint64_t>& sorted, double q) {
-  const auto index = static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5);
+  const auto index = static_cast<size_t>(std::lround(q * static_cast<double>(sorted.size() - 1)));
   return static_cast<double>(sorted[index]) * 1e-3;
 }
 
