@@ -49,7 +49,8 @@ $(BUILD)/build.ninja: | .setup/build
 build: $(BUILD)/build.ninja ## compile everything
 	@ninja -C $(BUILD) -j $(JOBS)
 
-demo: build ## train on Fashion-MNIST with RANKS local processes
+demo: $(BUILD)/build.ninja ## train on Fashion-MNIST with RANKS local processes
+	@ninja -C $(BUILD) -j $(JOBS) demo
 	@$(LAUNCH) $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
