@@ -23,7 +23,7 @@ Status check_block(uint32_t block) {
 }  // namespace
 
 Kernels::~Kernels() {
-  if (code_ != nullptr) (void)library_.call.library_unload(code_);
+  if (code_ != nullptr) (void)library_.call.unload_library(code_);
 }
 
 Status Kernels::check(const char* what, CUresult result) const {
@@ -67,10 +67,10 @@ Status Kernels::load_locked() {
   const Functions& call = library_.call;
   if (code_ == nullptr) {
     WEFT_TRY(check("loading kernels",
-                   call.library_load(&code_, weft_cuda_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0)));
+                   call.load_library(&code_, weft_cuda_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0)));
   }
   for (size_t i = 0; i < kCount; i++)
-    WEFT_TRY(check(kNames[i], call.library_kernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
+    WEFT_TRY(check(kNames[i], call.get_kernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
   loaded_ = true;
   return {};
 }

@@ -73,9 +73,9 @@ Status load(const std::string& file, Library* library) {
                                      ", and Weft needs one for ", version_text(kMinVersion), " or later"));
   }
   WEFT_TRY(find_driver(library->file, "cuStreamWaitValue32_v2", &call.wait_value));
-  WEFT_TRY(find_driver(library->file, "cuLibraryLoadData", &call.library_load));
-  WEFT_TRY(find_driver(library->file, "cuLibraryGetKernel", &call.library_kernel));
-  WEFT_TRY(find_driver(library->file, "cuLibraryUnload", &call.library_unload));
+  WEFT_TRY(find_driver(library->file, "cuLibraryLoadData", &call.load_library));
+  WEFT_TRY(find_driver(library->file, "cuLibraryGetKernel", &call.get_kernel));
+  WEFT_TRY(find_driver(library->file, "cuLibraryUnload", &call.unload_library));
   WEFT_TRY(find_driver(library->file, "cuKernelGetFunction", &call.kernel_function));
   (void)find_driver(library->file, "cuFuncLoad", &call.function_load).ok();
   WEFT_TRY(find_driver(library->file, "cuLaunchKernel", &call.launch));

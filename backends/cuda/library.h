@@ -46,9 +46,9 @@ struct Functions {
   // NOLINTEND(bugprone-macro-parentheses,readability-identifier-naming)
   // Of the driver. The headers' names stand for the versions that they mean.
   decltype(&::cuStreamWaitValue32) wait_value = nullptr;
-  decltype(&::cuLibraryLoadData) library_load = nullptr;
-  decltype(&::cuLibraryGetKernel) library_kernel = nullptr;
-  decltype(&::cuLibraryUnload) library_unload = nullptr;
+  decltype(&::cuLibraryLoadData) load_library = nullptr;
+  decltype(&::cuLibraryGetKernel) get_kernel = nullptr;
+  decltype(&::cuLibraryUnload) unload_library = nullptr;
   decltype(&::cuKernelGetFunction) kernel_function = nullptr;
   decltype(&::cuLaunchKernel) launch = nullptr;
   decltype(&::cuDevicePrimaryCtxRetain) retain_context = nullptr;
