@@ -55,6 +55,11 @@ if [ "$WEFT_RANK" = 1 ]; then until [ -e "$done" ]; do sleep 0.05; done; exit 0;
 ON_OWN_CORE = 'cores=({}); exec taskset -c "${{cores[OMPI_COMM_WORLD_RANK % ${{#cores[@]}}]}}" "$@"'
 
 
+def wire_us(size, rate):
+    """What a cable needs at least for so many bytes of data. Of two ranks each sends all bytes once."""
+    return size * 8 / (RATES[rate] * PAYLOAD) * 1e6
+
+
 def carried(text):
     """[(bytes sent, bytes received)] of each host's cable, as TWO_HOSTS says it."""
     line = r"^two-hosts: host \d+: (\d+) bytes sent, (\d+) bytes received$"

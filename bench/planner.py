@@ -4,7 +4,7 @@ were planned anew after a first step, by the limits that DistributedDataParallel
 import json
 import math
 
-from hosts import PAYLOAD, RATES, Between
+import hosts
 from systems import ROOT, say
 
 MANIFESTS = ROOT / "bench" / "manifests"
@@ -28,8 +28,7 @@ def recorded(model):
 
 
 def wire_us(size):
-    """Of two ranks each sends all bytes once."""
-    return size * 8 / (RATES[RATE] * PAYLOAD) * 1e6
+    return hosts.wire_us(size, RATE)
 
 
 def least_us(gradients, backward_us, slower):
@@ -41,7 +40,7 @@ def least_us(gradients, backward_us, slower):
     return max(0.0, free - backward_us * slower)
 
 
-class Planner(Between):
+class Planner(hosts.Between):
     """Each case in one round only, because its steps take seconds; both planners in the same one."""
     name = "planner"
 

@@ -185,8 +185,8 @@ def ready(found):
 
 
 def share(us, size, rate):
-    """Of what the cable can carry in data, one way: with two ranks each sends all bytes once."""
-    return size * 8 / (us * 1e-6) / (hosts.RATES[rate] * hosts.PAYLOAD)
+    """Of what the cable can carry in data, one way."""
+    return hosts.wire_us(size, rate) / us
 
 
 def shares(found, rate, least, most):

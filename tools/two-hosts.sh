@@ -210,8 +210,8 @@ limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
     "${at[@]}" tc qdisc add dev "$1" "${parent[@]}" netem delay "$delay" limit 100000
 }
 
-# TCP as kernels come, whatever this machine prefers: BBR, which paces, loses a fifth to a third of 10 Gbit/s to timers
-# here. By route, because of a namespace's own default only what the machine allows can be chosen.
+# TCP as kernels come, whatever this machine prefers: BBR, which paces by timers, is slower at 10 Gbit/s. By route, because
+# as a namespace's own default only what the machine allows can be chosen.
 choose_congestion_control() { # INDEX COMMAND THAT ENTERS ITS NAMESPACE...
   grep -qw cubic /proc/sys/net/ipv4/tcp_available_congestion_control || return 0
   must "choose host $1's congestion control" "${@:2}" \

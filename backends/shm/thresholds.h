@@ -31,7 +31,7 @@ struct Thresholds {
 };
 
 // Nothing is known of the machine: one_shot while its copies cost less than a second meeting, which waits for
-// more ranks, and for those that have no core; staged, which works everywhere.
+// more ranks, and for those that have no core; two-shot, which works everywhere.
 Thresholds table_thresholds(int ranks);
 
 // "one-shot up to 64 KiB, two-shot, from 1 MiB on pulled (measured)"
