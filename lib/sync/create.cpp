@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/chunks.h"
+#include "sync/options.h"
 #include "sync/proposal.h"
 #include "sync/reducer.h"
 
@@ -13,89 +14,6 @@ namespace weft {
 namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
-
-Status check_options(const weft_reducer_options& options, int size) {
-  if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && options.mode != WEFT_GRADIENT_VIEW) {
-    return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
-  }
-  constexpr uint64_t kFlags =
-      WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED |
-      WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
-      WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
-      WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS |
-      WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS | WEFT_REDUCER_GRAPH;
-  if (options.flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
-  WEFT_TRY(Captures::check(options.flags, options.check_interval));
-  const bool uneven = (options.flags & WEFT_REDUCER_UNEVEN) != 0;
-  if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
-    return Status::error(Code::kArg, cat("unknown divide_by ", options.divide_by));
-  }
-  if (options.divide_by != WEFT_DIVIDE_WORLD && !uneven) {
-    return Status::error(Code::kArg, "divide_by active ranks or weights needs WEFT_REDUCER_UNEVEN");
-  }
-  if ((options.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0 && !uneven) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN");
-  }
-  if ((options.flags & WEFT_REDUCER_OWN_WHOLE) != 0 && (options.flags & WEFT_REDUCER_SHARDED) == 0) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED");
-  }
-  if ((options.flags & WEFT_REDUCER_MODEL) != 0 && (options.flags & WEFT_REDUCER_REPLAN) == 0) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_MODEL needs WEFT_REDUCER_REPLAN");
-  }
-  if ((options.flags & WEFT_REDUCER_FIRST_NEEDED) != 0 && (options.flags & WEFT_REDUCER_MODEL) == 0) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_FIRST_NEEDED needs WEFT_REDUCER_MODEL");
-  }
-  if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0) {
-    if ((options.flags & WEFT_REDUCER_SHARDED) == 0 || options.mode != WEFT_GRADIENT_VIEW) {
-      return Status::error(
-          Code::kArg,
-          "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read "
-          "in the views of their owners");
-    }
-    if (uneven) {
-      return Status::error(
-          Code::kArg,
-          "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does "
-          "not say when it has read the results");
-    }
-  }
-  const uint64_t moves = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN;
-  if ((options.flags & moves) == moves && (options.flags & WEFT_REDUCER_OWN_WHOLE) == 0) {
-    return Status::error(Code::kArg,
-                         "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with "
-                         "WEFT_REDUCER_SHARDED it needs WEFT_REDUCER_OWN_WHOLE");
-  }
-  const bool root_exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
-                           (options.buffers_root >= 0 && options.buffers_root < size);
-  if (!root_exists) {
-    return Status::error(Code::kArg, cat("buffers_root ", options.buffers_root, " of ", size, " ranks"));
-  }
-  if (options.buffers_root != 0 && (options.flags & WEFT_REDUCER_BUFFERS) == 0) {
-    return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
-  }
-  if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
-  if (options.reduce_dtype != 0 && options.reduce_dtype != WEFT_DTYPE_F16 &&
-      options.reduce_dtype != WEFT_DTYPE_BF16 && options.reduce_dtype != WEFT_DTYPE_F32) {
-    return Status::error(Code::kArg, cat("reduce_dtype is ", options.reduce_dtype, ", not f16, bf16 or f32"));
-  }
-  if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && options.mode == WEFT_GRADIENT_VIEW) {
-    return Status::error(
-        Code::kArg, "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program accumulates");
-  }
-  if ((options.flags & WEFT_REDUCER_COPY_STRAYS) != 0 && options.mode != WEFT_GRADIENT_VIEW) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_COPY_STRAYS is for view mode: copy mode copies anyway");
-  }
-  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
-    return Status::error(Code::kArg, "bucket_limits is NULL");
-  }
-  if (options.bucket_limit_count > kMaxLimits) {
-    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
-  }
-  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
-  }
-  return {};
-}
 
 // This rank's wish, or why it has none.
 Status propose(const weft_reducer_options& options, int size, const Hook* hook, Proposal* proposal,

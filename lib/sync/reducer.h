@@ -166,6 +166,7 @@ class Reducer {
   Status still_copied(uint64_t param, const char* step) const;
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
+  Status put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline deadline);
   Status check_between_steps(const char* what);
   Status broadcast_root(int32_t wanted, int32_t* root) const;
   Status name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,

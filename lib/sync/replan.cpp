@@ -133,6 +133,66 @@ CollectiveArgs send(std::vector<Word>* words, int root) {
   return args;
 }
 
+// request: null on a rank that has joined. knows: it has noted an order of readiness.
+PlanVote vote_on(const PlanRequest* request, const Status& given, bool knows) {
+  PlanVote mine;
+  if (knows) mine.flags |= PlanVote::kKnows;
+  if (request == nullptr) return mine;
+  mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
+  if (!request->buckets.empty()) mine.flags |= PlanVote::kBrings;
+  if (request->by_model) mine.flags |= PlanVote::kModels;
+  if (request->by_need) mine.flags |= PlanVote::kNeeds;
+  if (request->by_itself) mine.flags |= PlanVote::kItself;
+  mine.wish = request->digest();
+  mine.limits = static_cast<uint32_t>(request->limits.size());
+  return mine;
+}
+
+bool anyone(const std::vector<PlanVote>& votes, uint32_t flag) {
+  return std::any_of(votes.begin(), votes.end(), [&](const PlanVote& vote) { return vote.has(flag); });
+}
+
+// Collective: the limits that `asks` names, if it names some. request: this rank's.
+Status hear_limits(const ReducerState& s, const std::vector<PlanVote>& votes, int asks,
+                   const PlanRequest* request, Deadline deadline, std::vector<uint64_t>* limits) {
+  const uint32_t named = asks >= 0 ? votes[static_cast<size_t>(asks)].limits : 0;
+  if (named == 0) return {};
+  limits->assign(named, 0);
+  if (asks == s.comm->rank()) *limits = request->limits;
+  return s.comm->run(s.lane, send(limits, asks), deadline);
+}
+
+// Collective: what the model of a step needs; null where a rank has no memory for that, which all know alike.
+Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Survey>* surveyed) {
+  Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, surveyed,
+                           s.residents ? s.residents->survey_place() : SurveyPlace());
+  if (measured.ok()) return {};
+  if (measured.code() != Code::kNoMemory || s.comm->failed()) return measured;
+  s.comm->context().log().warn(cat(measured.text(), "; buckets end at the limits"));
+  return {};
+}
+
+// On the rank whose plan is taken. surveyed: null if buckets end at the limits.
+Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
+                 const Survey* surveyed, LaunchOrder launch, Plan* plan) {
+  if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
+  *plan = surveyed != nullptr ? plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost, launch)
+                              : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
+  if (s.own_whole) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
+  return {};
+}
+
+// Collective: the plan that root has drawn; null on the others.
+Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline deadline, Plan* plan) {
+  std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
+  if (drawn != nullptr) drawn->pack(&words);
+  WEFT_TRY(s.comm->run(s.lane, send(&words, root), deadline));
+  const Status usable = Plan::unpack(s.manifest, words, plan);
+  if (usable.ok()) return {};
+  s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
+  return s.comm->failure();
+}
+
 }  // namespace
 
 Status Reducer::replan(const weft_replan_options& options, const Status& given) {
@@ -180,88 +240,53 @@ Status Reducer::open_replan() {
   return failed(s.comm->failure());
 }
 
-// Collective. request: null on a rank that has joined.
+// Collective. request: null on a rank that has joined, whose order of readiness may be the one that is taken.
 Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
-  ReducerState& s = *state_;
+  const ReducerState& s = *state_;
   const Deadline deadline = Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms,
                                             WEFT_DEFAULT_INIT_TIMEOUT_MS);
-  const bool by_order = request == nullptr || request->buckets.empty();
-  PlanVote mine;
-  if (request != nullptr) {
-    mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
-    mine.wish = request->digest();
-    mine.limits = static_cast<uint32_t>(request->limits.size());
-  }
-  if (!by_order) mine.flags |= PlanVote::kBrings;
-  if (request != nullptr && request->by_model) mine.flags |= PlanVote::kModels;
-  if (request != nullptr && request->by_need) mine.flags |= PlanVote::kNeeds;
-  if (request != nullptr && request->by_itself) mine.flags |= PlanVote::kItself;
-  if (s.order->noted()) mine.flags |= PlanVote::kKnows;
+  const PlanVote mine = vote_on(request, given, s.order->noted());
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
   WEFT_TRY(given);
   int root = -1, asks = -1;
   const Status judged = judge_votes(votes, &root, &asks);
-  const auto anyone = [&](uint32_t flag) {
-    return std::any_of(votes.begin(), votes.end(), [&](const PlanVote& vote) { return vote.has(flag); });
-  };
-  const bool by_itself = anyone(PlanVote::kItself);
+  const bool by_itself = anyone(votes, PlanVote::kItself);
   if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
   WEFT_TRY(judged);
 
-  // Also for ranks that have joined, whose order may be the one that is taken.
   std::vector<uint64_t> limits = s.limits;
-  if (const uint32_t named = asks >= 0 ? votes[static_cast<size_t>(asks)].limits : 0; named > 0) {
-    limits.assign(named, 0);
-    if (asks == s.comm->rank()) limits = request->limits;
-    WEFT_TRY(s.comm->run(s.lane, send(&limits, asks), deadline));
-  }
+  WEFT_TRY(hear_limits(s, votes, asks, request, deadline, &limits));
   std::unique_ptr<Survey> surveyed;
-  if (anyone(PlanVote::kModels)) {
-    const Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline,
-                                   &surveyed, s.residents ? s.residents->survey_place() : SurveyPlace());
-    // All ranks know alike that one of them has no memory for that.
-    if (!measured.ok() && (measured.code() != Code::kNoMemory || s.comm->failed())) return measured;
-    if (!measured.ok()) s.comm->context().log().warn(cat(measured.text(), "; buckets end at the limits"));
+  if (anyone(votes, PlanVote::kModels)) WEFT_TRY(survey_step(s, deadline, &surveyed));
+  Plan drawn, plan;
+  const bool draws = root == s.comm->rank();
+  if (draws) {
+    const auto launch = anyone(votes, PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
+    WEFT_TRY(draw_plan(s, request, limits, surveyed.get(), launch, &drawn));
   }
-  std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
-  if (root == s.comm->rank()) {
-    Plan plan;
-    if (!by_order) {
-      WEFT_TRY(make_plan(s.manifest, request->buckets, &plan));  // it was checked
-    } else if (surveyed != nullptr) {
-      const auto launch = anyone(PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
-      plan = plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost, launch);
-    } else {
-      plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
-    }
-    if (by_order && s.own_whole) plan = grouped_by_owner(s.manifest, plan, s.comm->size());
-    plan.pack(&words);
-  }
-  WEFT_TRY(s.comm->run(s.lane, send(&words, root), deadline));
-  Plan plan;
-  Status usable = Plan::unpack(s.manifest, words, &plan);
-  if (!usable.ok()) {
-    s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
-    return s.comm->failure();
-  }
-  const std::shared_ptr<Comm> comm = s.comm;  // s goes
-  Status moved;
-  s.limits.swap(limits);  // in use, from now on
-  if (plan == s.plan) {
-    s.plan.take_limits(plan);
-    const uint64_t other_bytes = heap_bytes();
-    const std::lock_guard lock(mutex_);
-    other_bytes_ = other_bytes;
-  } else {
-    moved = move_to(std::move(plan), deadline);
-  }
-  if (!moved.ok()) state_->limits.swap(limits);
-  if (!moved.ok() && (!by_itself || comm->failed())) return moved;
+  WEFT_TRY(hear_plan(s, draws ? &drawn : nullptr, root, deadline, &plan));
+  Status moved = put_in_place(std::move(plan), &limits, deadline);
+  if (!moved.ok() && (!by_itself || state_->comm->failed())) return moved;
   replanned_ = true;
   if (moved.ok()) return {};
   keep_plan(moved);
   return request == nullptr || request->by_itself ? Status() : moved;
+}
+
+// limits: in use from now on if that succeeds.
+Status Reducer::put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline deadline) {
+  state_->limits.swap(*limits);
+  if (plan == state_->plan) {
+    state_->plan.take_limits(plan);
+    const uint64_t other_bytes = heap_bytes();
+    const std::lock_guard lock(mutex_);
+    other_bytes_ = other_bytes;
+    return {};
+  }
+  Status moved = move_to(std::move(plan), deadline);
+  if (!moved.ok()) state_->limits.swap(*limits);
+  return moved;
 }
 
 // On all ranks alike: what one of them cannot have now it could not have at the next begin either.

@@ -92,7 +92,7 @@ MUTANTS = [
            "agree_on_committed(agreement, check_rebind(*comm), &", "agree_on_committed(agreement, {}, &",
            "unit_reducer_lanes"),
     Mutant("a re-plan by itself that cannot be is tried at every begin", "replan.cpp",
-           "if (!moved.ok() && (!by_itself || comm->failed())) return moved;", "if (!moved.ok()) return moved;",
+           "if (!moved.ok() && (!by_itself || state_->comm->failed())) return moved;", "if (!moved.ok()) return moved;",
            "unit_reducer_model"),
     Mutant("a tensor of another layout is taken", "ready_tensor.cpp",
            "if (extent > 1 && param.count > 0 && stride != wanted) return false;", "", "unit_reducer_errors"),

@@ -1,0 +1,126 @@
+#include "sync/options.h"
+
+#include "base/text.h"
+#include "sync/captures.h"
+#include "sync/plan.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kFlags =
+    WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED |
+    WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
+    WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
+    WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS |
+    WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS | WEFT_REDUCER_GRAPH;
+
+constexpr const char* kReducedViews =
+    "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read in the views of "
+    "their owners";
+
+// Flags that mean something only, or never, together.
+struct Rule {
+  uint64_t flags;  // all of these
+  uint64_t needs;
+  uint64_t excludes;
+  const char* otherwise;
+};
+constexpr Rule kRules[] = {
+    {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, WEFT_REDUCER_UNEVEN, 0,
+     "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN"},
+    {WEFT_REDUCER_OWN_WHOLE, WEFT_REDUCER_SHARDED, 0, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED"},
+    {WEFT_REDUCER_MODEL, WEFT_REDUCER_REPLAN, 0, "WEFT_REDUCER_MODEL needs WEFT_REDUCER_REPLAN"},
+    {WEFT_REDUCER_FIRST_NEEDED, WEFT_REDUCER_MODEL, 0, "WEFT_REDUCER_FIRST_NEEDED needs WEFT_REDUCER_MODEL"},
+    {WEFT_REDUCER_REDUCED_VIEWS, WEFT_REDUCER_SHARDED, 0, kReducedViews},
+    {WEFT_REDUCER_REDUCED_VIEWS, 0, WEFT_REDUCER_UNEVEN,
+     "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not say when it "
+     "has read the results"},
+    {WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN, WEFT_REDUCER_OWN_WHOLE, 0,
+     "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with WEFT_REDUCER_SHARDED "
+     "it "
+     "needs WEFT_REDUCER_OWN_WHOLE"},
+};
+
+Status check_flags(uint64_t flags) {
+  if (flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", flags));
+  for (const Rule& rule : kRules) {
+    if ((flags & rule.flags) != rule.flags) continue;
+    if ((flags & rule.needs) != rule.needs || (flags & rule.excludes) != 0) {
+      return Status::error(Code::kArg, rule.otherwise);
+    }
+  }
+  return {};
+}
+
+// Of the mode, and of flags that are for one of them.
+Status check_mode(const weft_reducer_options& options) {
+  const bool view = options.mode == WEFT_GRADIENT_VIEW;
+  if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && !view) {
+    return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
+  }
+  if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0 && !view) {
+    return Status::error(Code::kArg, kReducedViews);
+  }
+  if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && view) {
+    return Status::error(
+        Code::kArg, "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program accumulates");
+  }
+  if ((options.flags & WEFT_REDUCER_COPY_STRAYS) != 0 && !view) {
+    return Status::error(Code::kArg, "WEFT_REDUCER_COPY_STRAYS is for view mode: copy mode copies anyway");
+  }
+  return {};
+}
+
+Status check_divisor(const weft_reducer_options& options) {
+  if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
+    return Status::error(Code::kArg, cat("unknown divide_by ", options.divide_by));
+  }
+  if (options.divide_by != WEFT_DIVIDE_WORLD && (options.flags & WEFT_REDUCER_UNEVEN) == 0) {
+    return Status::error(Code::kArg, "divide_by active ranks or weights needs WEFT_REDUCER_UNEVEN");
+  }
+  return {};
+}
+
+Status check_root(const weft_reducer_options& options, int size) {
+  const bool exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
+                      (options.buffers_root >= 0 && options.buffers_root < size);
+  if (!exists) {
+    return Status::error(Code::kArg, cat("buffers_root ", options.buffers_root, " of ", size, " ranks"));
+  }
+  if (options.buffers_root != 0 && (options.flags & WEFT_REDUCER_BUFFERS) == 0) {
+    return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
+  }
+  return {};
+}
+
+Status check_limits(const weft_reducer_options& options) {
+  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
+    return Status::error(Code::kArg, "bucket_limits is NULL");
+  }
+  if (options.bucket_limit_count > kMaxLimits) {
+    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_options(const weft_reducer_options& options, int size) {
+  WEFT_TRY(check_flags(options.flags));
+  WEFT_TRY(Captures::check(options.flags, options.check_interval));
+  WEFT_TRY(check_mode(options));
+  WEFT_TRY(check_divisor(options));
+  WEFT_TRY(check_root(options, size));
+  WEFT_TRY(check_limits(options));
+  if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.reduce_dtype != 0 && options.reduce_dtype != WEFT_DTYPE_F16 &&
+      options.reduce_dtype != WEFT_DTYPE_BF16 && options.reduce_dtype != WEFT_DTYPE_F32) {
+    return Status::error(Code::kArg, cat("reduce_dtype is ", options.reduce_dtype, ", not f16, bf16 or f32"));
+  }
+  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
+    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
+  }
+  return {};
+}
+
+}  // namespace weft

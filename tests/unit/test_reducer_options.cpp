@@ -1,0 +1,100 @@
+// lib/sync/options: options of a reducer that cannot be meant, and what is said of them.
+#include <cstdint>
+#include <string>
+
+#include "support/catch.h"
+#include "sync/options.h"
+#include "sync/plan.h"
+
+using namespace weft;
+
+namespace {
+
+constexpr int kSize = 4;
+
+weft_reducer_options with_flags(uint64_t flags) {
+  weft_reducer_options options = {};
+  options.flags = flags;
+  return options;
+}
+
+std::string refusal(const weft_reducer_options& options) {
+  const Status status = check_options(options, kSize);
+  CHECK((status.ok() || status.code() == Code::kArg));
+  return status.ok() ? "" : std::string(status.text());
+}
+
+bool says(const std::string& text, const char* what) {
+  INFO(text);
+  return text.find(what) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("options as they come are taken, and what goes together") {
+  CHECK(refusal({}).empty());
+  CHECK(refusal(with_flags(WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED)).empty());
+  CHECK(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_FIRST_NEEDED)).empty());
+  CHECK(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_REPLAN)).empty());
+  weft_reducer_options options = with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS);
+  options.mode = WEFT_GRADIENT_VIEW;
+  CHECK(refusal(options).empty());
+}
+
+TEST_CASE("a flag says which other one it needs") {
+  CHECK(says(refusal(with_flags(uint64_t{1} << 63)), "unknown flags"));
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_STOP_WHEN_EXHAUSTED)), "needs WEFT_REDUCER_UNEVEN"));
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_OWN_WHOLE)), "needs WEFT_REDUCER_SHARDED"));
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_MODEL)), "needs WEFT_REDUCER_REPLAN"));
+  CHECK(
+      says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_FIRST_NEEDED)), "needs WEFT_REDUCER_MODEL"));
+  CHECK(
+      says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS)), "and view mode"));
+  weft_reducer_options views = with_flags(WEFT_REDUCER_REDUCED_VIEWS);
+  views.mode = WEFT_GRADIENT_VIEW;
+  CHECK(says(refusal(views), "needs WEFT_REDUCER_SHARDED"));
+  views.flags |= WEFT_REDUCER_SHARDED | WEFT_REDUCER_UNEVEN;
+  CHECK(says(refusal(views), "excludes WEFT_REDUCER_UNEVEN"));
+}
+
+TEST_CASE("a flag says which mode it is for") {
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_COPY_STRAYS)), "is for view mode"));
+  weft_reducer_options options = with_flags(WEFT_REDUCER_ACCUMULATE_F32);
+  CHECK(refusal(options).empty());
+  options.mode = WEFT_GRADIENT_VIEW;
+  CHECK(says(refusal(options), "is for copy mode"));
+  options.mode = 77;
+  CHECK(says(refusal(options), "unknown gradient mode 77"));
+}
+
+TEST_CASE("a number says what it may be") {
+  weft_reducer_options options = {};
+  options.divide_by = 99;
+  CHECK(says(refusal(options), "unknown divide_by 99"));
+  options.divide_by = WEFT_DIVIDE_ACTIVE;
+  CHECK(says(refusal(options), "needs WEFT_REDUCER_UNEVEN"));
+  options = {};
+  options.buffers_root = 1;
+  CHECK(says(refusal(options), "WEFT_REDUCER_BUFFERS"));
+  options.flags = WEFT_REDUCER_BUFFERS;
+  CHECK(refusal(options).empty());
+  options.buffers_root = kSize;
+  CHECK(says(refusal(options), "buffers_root 4 of 4 ranks"));
+  options = {};
+  options.bucket_limit_count = 1;
+  CHECK(says(refusal(options), "bucket_limits is NULL"));
+  const uint64_t limit = 1;
+  options.bucket_limits = &limit;
+  options.bucket_limit_count = kMaxLimits + 1;
+  CHECK(says(refusal(options), "bucket limits; at most"));
+  options = {};
+  options.reduce_dtype = WEFT_DTYPE_I32;
+  CHECK(says(refusal(options), "not f16, bf16 or f32"));
+  options = {};
+  options.timeout_ms = -2;
+  CHECK(says(refusal(options), "timeout_ms is -2"));
+  options = {};
+  options.reserved2 = 1;
+  CHECK(says(refusal(options), "reserved is not 0"));
+}
