@@ -11,7 +11,7 @@ from systems import WrongResult, manifests, model, on_cores, run
 
 def all_right(whole):
     """What a `weft bench` has written; WrongResult if a result is wrong."""
-    if not all(row["correct"] for row in whole["results"]):
+    if any(row["correct"] is False for row in whole["results"]):  # null: of a hook whose results are no means
         raise WrongResult(f"wrong results: {whole['results']}")
     return whole
 

@@ -53,7 +53,7 @@ class Planner(hosts.Between):
             for planner in PLANNERS:
                 say(f"  planner: {model}, backward {slower} times as long: by {planner}")
                 whole, _ = self.weft_bench(RATE, "step", "--manifest", MANIFESTS / f"{model}.json", "--replay", slower, "--replan",
-                                           planner, "--iterations", 1 if self.arguments.quick else 2, "--warmup", 1)
+                                           planner, "--iterations", 1 if self.arguments.quick else 3, "--warmup", 1)
                 row = whole["results"][0]
                 key = (work_of(model, slower), row["bytes"], planner)
                 samples.add(key, row["exposed_us"], row["exposed_us"])

@@ -50,8 +50,8 @@ def left_out_lines(left_out):
 
 def title(work):
     shared = f"{work.ranks} ranks on {len(work.cores)} cores" if work.crowded else f"{work.ranks} ranks"
-    return (f"all_reduce of f32, in place, {shared}; microseconds, and in brackets that time over Weft's (arena / private); "
-            "behind Weft's the share of its bound:")
+    return (f"all_reduce of f32, in place, {shared}; microseconds, and in brackets that time over Weft's (arena / private)"
+            + ("" if work.crowded else "; behind Weft's the share of its bound") + ":")
 
 
 def all_reduce_table(samples, rows, work):

@@ -58,9 +58,10 @@ inline void fold(const Group& group, const Operation& op, const std::byte* const
   group.host().fold(args);
 }
 
-// Bytes [offset, offset + bytes) of this rank's result, out of everybody's input. A Source has
-//   Status view(int peer, uint64_t bytes, const std::byte** at)   the peer's range of the wanted block, to
-//   read Status copy(int peer, uint64_t bytes, std::byte* to)
+// Bytes [offset, offset + bytes) of this rank's result, out of everybody's input. A Source has, of a peer's
+// range of the wanted block,
+//   Status view(int peer, uint64_t bytes, const std::byte** at)   to read where it lies
+//   Status copy(int peer, uint64_t bytes, std::byte* to)
 template <class Source>
 Status take_range(const Group& group, const Operation& op, uint64_t offset, uint64_t bytes,
                   const std::byte** inputs, Source&& source) {

@@ -36,9 +36,8 @@ constexpr Rule kRules[] = {
      "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not say when it "
      "has read the results"},
     {WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN, WEFT_REDUCER_OWN_WHOLE, 0,
-     "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with WEFT_REDUCER_SHARDED "
-     "it "
-     "needs WEFT_REDUCER_OWN_WHOLE"},
+     "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with "
+     "WEFT_REDUCER_SHARDED it needs WEFT_REDUCER_OWN_WHOLE"},
 };
 
 Status check_flags(uint64_t flags) {
@@ -93,17 +92,13 @@ Status check_root(const weft_reducer_options& options, int size) {
   return {};
 }
 
-Status check_limits(const weft_reducer_options& options) {
-  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
-    return Status::error(Code::kArg, "bucket_limits is NULL");
-  }
-  if (options.bucket_limit_count > kMaxLimits) {
-    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
-  }
-  return {};
-}
-
 }  // namespace
+
+Status check_limits(const uint64_t* limits, uint64_t count) {
+  if (count > 0 && limits == nullptr) return Status::error(Code::kArg, "bucket_limits is NULL");
+  if (count <= kMaxLimits) return {};
+  return Status::error(Code::kArg, cat(count, " bucket limits; at most ", kMaxLimits));
+}
 
 Status check_options(const weft_reducer_options& options, int size) {
   WEFT_TRY(check_flags(options.flags));
@@ -111,7 +106,7 @@ Status check_options(const weft_reducer_options& options, int size) {
   WEFT_TRY(check_mode(options));
   WEFT_TRY(check_divisor(options));
   WEFT_TRY(check_root(options, size));
-  WEFT_TRY(check_limits(options));
+  WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
   if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
   if (options.reduce_dtype != 0 && options.reduce_dtype != WEFT_DTYPE_F16 &&
       options.reduce_dtype != WEFT_DTYPE_BF16 && options.reduce_dtype != WEFT_DTYPE_F32) {

@@ -11,5 +11,7 @@ namespace weft {
 // size: ranks of the communicator. kArg naming what is wrong and what it needs. Parameters and a plan of the
 // program's own are checked where they are read (manifest.h, plan.h).
 Status check_options(const weft_reducer_options& options, int size);
+// Of a list of bucket limits, wherever it is given.
+Status check_limits(const uint64_t* limits, uint64_t count);
 
 }  // namespace weft

@@ -1,7 +1,8 @@
 // Where buckets begin and end by a model of a step, instead of by their size: from when gradients become
 // ready and what a collective of so many bytes costs. Large buckets save what every collective costs; a
 // gradient that waits for the rest of a large bucket travels late. Pure functions, so one rank computes and
-// the others take its plan. Used by Reducer::take_plan. Threads: values; one thread at a time.
+// the others take its plan. Used where a reducer re-plans (replan.cpp). Threads: values; one thread at a
+// time.
 #pragma once
 
 #include <cstdint>

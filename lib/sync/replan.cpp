@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/hook_plan.h"
+#include "sync/options.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
 #include "sync/survey.h"
@@ -57,12 +58,7 @@ Status PlanRequest::read(const weft_replan_options& options, const Manifest& man
                              request->by_need ? "WEFT_PLANNER_FIRST_NEEDED" : "WEFT_PLANNER_MODEL",
                              ": it is one or the other"));
   }
-  if (options.bucket_limit_count > 0 && options.bucket_limits == nullptr) {
-    return Status::error(Code::kArg, "bucket_limits is NULL");
-  }
-  if (options.bucket_limit_count > kMaxLimits) {
-    return Status::error(Code::kArg, cat(options.bucket_limit_count, " bucket limits; at most ", kMaxLimits));
-  }
+  WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
   request->limits.assign(options.bucket_limits, options.bucket_limits + options.bucket_limit_count);
   return options.plan == nullptr ? Status() : read_plan(*options.plan, manifest, &request->buckets);
 }
@@ -84,7 +80,6 @@ namespace {
 Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   *root = -1;
   *asks = -1;
-  int& first = *asks;
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {
@@ -98,14 +93,14 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
     }
     if (*root < 0 && votes[r].has(PlanVote::kKnows)) *root = rank;
     if (!votes[r].has(PlanVote::kWants)) continue;
-    if (first < 0) first = rank;
-    if (votes[r].wish != votes[static_cast<size_t>(first)].wish) {
-      return Status::error(Code::kMismatch, cat("ranks ", first, " and ", rank, " want different plans"),
+    if (*asks < 0) *asks = rank;
+    if (votes[r].wish != votes[static_cast<size_t>(*asks)].wish) {
+      return Status::error(Code::kMismatch, cat("ranks ", *asks, " and ", rank, " want different plans"),
                            Evidence::kDescriptor)
           .with_ranks({rank});
     }
   }
-  if (first >= 0 && votes[static_cast<size_t>(first)].has(PlanVote::kBrings)) *root = first;
+  if (*asks >= 0 && votes[static_cast<size_t>(*asks)].has(PlanVote::kBrings)) *root = *asks;
   if (*root >= 0) return {};
   return Status::error(
       Code::kState,

@@ -142,8 +142,8 @@ def test_hosts_leave_out():
             self.asked.append((rate, hosts, [str(word) for word in words]))
             if hosts in self.broken:
                 raise RuntimeError("too many")
-            rows = [{"bytes": 8, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
-            return {"results": rows, "bytes_sent": (16 << 20) + 1000}, [(12 << 20, 16 << 20)]
+            rows = [{"bytes": 8, "calls": 2 << 20, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
+            return {"results": rows}, [(12 << 20, 16 << 20)]
 
         asked, broken = [], []
 

@@ -75,6 +75,18 @@ def test_step():
             expect(row["correct"] and details in row["details"], mode, more, row)
 
 
+def test_hook_results():
+    """results of hooks that round are checked within what they round; others' are no means, and not said to be right"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "small.json"
+        path.write_text(json.dumps({"name": "small", "params": [{"name": "p", "shape": [300, 1000]}]}))
+        for hook, correct in (("fp16", True), ("bf16", True), ("int8", True), ("fp8", True), ("topk", None), ("powersgd", None)):
+            row = bench("step", "--manifest", path, "--hook", hook, "--backend", "shm")["results"][0]
+            expect(row["correct"] is correct, hook, row)
+            expect_equal("results unchecked" in row["remarks"], correct is None, hook, row)
+            expect_equal(row["calls"], 3 + 3 + 3, "to warm up, timed and counted", row)
+
+
 def test_launches():
     """the same bytes as ever smaller tensors, the last one shorter; all results are right"""
     for memory in ("arena", "private"):

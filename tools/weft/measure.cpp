@@ -91,6 +91,7 @@ Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t wa
   Times times;
   times.correct = job.all(correct);
   times.iterations = iterations;
+  times.calls = warmup + iterations + counted;
   const std::vector<uint64_t> run = slowest(job, run_ns), wall = slowest(job, wall_ns);
   times.least_us = quantile_us(run, 0);
   times.median_us = quantile_us(run, 0.5);

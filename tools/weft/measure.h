@@ -49,6 +49,7 @@ struct Subject {
 
 struct Times {
   uint64_t iterations = 0;
+  uint64_t calls = 0;                            // in all: to warm up, timed, and counted
   double median_us = 0;                          // of the slowest rank's times
   double median_low_us = 0, median_high_us = 0;  // the median lies between them with 99 %
   double p99_us = 0;
@@ -91,6 +92,7 @@ struct Result {
   double exposed_us = -1;  // of a step behind a replayed backward: what comes after that; else negative
   StepMemory memory;       // of a step; else zeros
   std::optional<HeldUp> held_up;
+  bool checked = true;  // else times.correct says nothing: a hook's results are not the mean
   Times times;
 };
 

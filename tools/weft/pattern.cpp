@@ -149,10 +149,12 @@ void Tile::fill(std::byte* data, uint64_t count, uint64_t offset) const {
   }
 }
 
-bool Tile::matches(const std::byte* data, uint64_t count, uint64_t offset) const {
+bool Tile::matches(const std::byte* data, uint64_t count, uint64_t offset, double part_of_largest) const {
   const std::byte* start = &twice_[offset % kLength * size_];
   const Codec of = codec(dtype_);
   const double tolerance = dtype_ == WEFT_DTYPE_F16 ? 0x1p-10 : dtype_ == WEFT_DTYPE_BF16 ? 0x1p-7 : 0x1p-22;
+  double largest = 0;
+  for (const double value : values_) largest = std::max(largest, std::abs(value));
   for (uint64_t done = 0; done < count; done += kLength) {
     const uint64_t part = std::min(kLength, count - done);
     const std::byte* here = data + done * size_;
@@ -160,7 +162,8 @@ bool Tile::matches(const std::byte* data, uint64_t count, uint64_t offset) const
     for (uint64_t i = 0; i < part; ++i) {  // numbers that this file rounded otherwise (averages)
       const double wanted = values_[(i + offset) % kLength];
       const double found = of.get(here + i * size_);
-      if (!(std::abs(found - wanted) <= tolerance * std::abs(wanted))) return false;
+      const double allowed = std::max(tolerance * std::abs(wanted), part_of_largest * largest);
+      if (!(std::abs(found - wanted) <= allowed)) return false;
     }
   }
   return true;

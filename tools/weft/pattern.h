@@ -18,8 +18,9 @@ class Tile {
   static Tile reduced(int32_t dtype, int32_t op, int ranks, double factor);
 
   void fill(std::byte* data, uint64_t count, uint64_t offset) const;
-  // Whether data holds these numbers (averages: within the dtype's rounding).
-  bool matches(const std::byte* data, uint64_t count, uint64_t offset) const;
+  // Whether data holds these numbers (averages: within the dtype's rounding), or is no further from them than
+  // this part of the largest of them.
+  bool matches(const std::byte* data, uint64_t count, uint64_t offset, double part_of_largest = 0) const;
 
  private:
   Tile(int32_t dtype, const std::vector<double>& values);

@@ -57,6 +57,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                     {"count", result.count},
                     {"ranks", job.size()},
                     {"iterations", result.times.iterations},
+                    {"calls", result.times.calls},
                     {"median_us", result.times.median_us},
                     {"median_low_us", result.times.median_low_us},
                     {"median_high_us", result.times.median_high_us},
@@ -72,7 +73,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                     {"algbw_gb_s", algorithm_bandwidth(result)},
                     {"busbw_gb_s", algorithm_bandwidth(result) * result.bus_factor},
                     {"algorithm", result.algorithm},
-                    {"correct", result.times.correct}});
+                    {"correct", result.checked ? nlohmann::json(result.times.correct) : nlohmann::json()}});
     if (result.memory.gradients == 0) continue;
     list.back()["memory"] = {{"gradient_bytes", result.memory.gradients},
                              {"bucket_bytes", result.memory.buckets},
