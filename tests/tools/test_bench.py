@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weft bench: it runs, counts and checks. Its times are no test. Usage: test_bench.py WEFT"""
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,8 @@ def test_bad_words():
     for words in (["all_reduse"], ["all_reduce", "--dtype", "f8"], ["all_reduce", "--op", "mean"],
                   ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"],
                   ["launches", "--total", "much"], ["launches", "--op", "premul_sum"],
-                  ["all_reduce", "--bucket-limits", "1x"], ["all_reduce", "--mode", "reduced", "--accumulate", 2]):
+                  ["all_reduce", "--bucket-limits", "1x"], ["all_reduce", "--mode", "reduced", "--accumulate", 2],
+                  ["all_reduce", "--repeat", 0], ["all_reduce", "--repeat", 101], ["all_reduce", "--repeat", "some"]):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
 
@@ -189,6 +191,122 @@ def test_check():
             path.write_text(text)
             result = cases.run([WEFT, "bench", *words, "--check", path], timeout=120)
             expect(result.returncode != 0 and str(path) in result.stderr, "it names the file", text, result)
+
+
+def test_repeat():
+    """several processes one after the other make one table, of the medians of theirs, and each one's median is kept"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        words = [WEFT, "bench", "all_reduce", "barrier", "--sizes", "4K,64K", "--iterations", 10, "--no-pin", "--json", path]
+        for times in (1, 2, 3):
+            result = cases.run([*words, "--repeat", times], timeout=120)
+            expect_equal(result.returncode, 0, result.stdout, result.stderr)
+            expect_equal(result.stdout.count("median us"), 1, result.stdout)
+            said = [line for line in result.stderr.splitlines() if "repeat" in line]
+            expect_equal(said, [f"weft bench: repeat {i + 1} of {times}" for i in range(times)] if times > 1 else [])
+            whole = json.loads(path.read_text())
+            expect_equal((whole["processes"], len(whole["results"])), (times, 3))
+            for row in whole["results"]:
+                medians = row["process_medians_us"]
+                expect_equal((len(medians), row["correct"]), (times, True), row)
+                expect(abs(row["median_us"] - statistics.median(medians)) < 1e-9, "the median of medians", row)
+                expect(row["median_low_us"] <= min(medians) <= max(medians) <= row["median_high_us"], "the intervals", row)
+                expect(row["bytes"] == 0 or abs(row["algbw_gb_s"] * row["median_us"] * 1e3 / row["bytes"] - 1) < 1e-6,
+                       "the bandwidth is the median's", row)
+                expect(f"{row['median_us']:.2f}" in result.stdout, "the table's median", row, result.stdout)
+
+
+def test_repeat_fails():
+    """what cannot be repeated is refused, and a repeat that fails ends them all, by number"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        for words in (["--joined"], ["--trace", Path(folder) / "trace"]):
+            for more in (["--repeat", 2], ["--against", WEFT]):
+                result = cases.run([WEFT, "bench", "all_reduce", *more, *words])
+                expect(result.returncode == 1 and words[0] in result.stderr and more[0] in result.stderr, "refused", words, result)
+        result = cases.run([WEFT, "bench", "all_reduce", "--against", WEFT, "--check", WEFT])
+        expect(result.returncode == 2 and "--check" in result.stderr, "one or the other", result)
+        result = cases.run([WEFT, "bench", "barrier", "--repeat", 2, "--backend", "none_such", "--json", path])
+        expect(result.returncode != 0 and "repeat 1 of 2" in result.stderr and "repeat 2" not in result.stderr, "ended", result)
+        expect(not result.stdout and not path.exists(), "nothing is reported", result)
+
+
+def test_check_processes():
+    """with five processes then and now a work is slower only if nearly all of them are; with fewer as within one process"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "earlier.json"
+        words = ["barrier", "--iterations", 10, "--no-pin"]
+        result = cases.run([WEFT, "bench", *words, "--repeat", 5, "--json", path], timeout=120)
+        expect_equal(result.returncode, 0, result.stderr)
+        earlier = json.loads(path.read_text())
+
+        def compare(expected, said, medians, repeat=5):
+            """Processes then, in factors of the median of five: far apart, so that it does not matter what is measured now."""
+            changed = json.loads(json.dumps(earlier))
+            row = changed["results"][0]
+            medians = sorted(row["median_us"] * factor for factor in medians)
+            row.update(median_us=statistics.median(medians), median_low_us=medians[0], median_high_us=medians[-1])
+            row["process_medians_us"] = medians
+            path.write_text(json.dumps(changed))
+            result = cases.run([WEFT, "bench", *words, "--repeat", repeat, "--check", path], timeout=120)
+            expect_equal(result.returncode, expected, result.stdout, result.stderr)
+            expect(said in result.stdout, said, result.stdout)
+            return result.stdout
+
+        short, long = 1e-5, 1e5
+        output = compare(1, "SLOWER", [short] * 5)
+        expect("25 of 25" in output and "rank-sum test of 5 processes then and 5 now" in output, "the rule", output)
+        expect("SLOWER" not in compare(0, "20 of 25", [short] * 4 + [long]), "one of five was as slow: 2.8 %")
+        expect("faster" in compare(0, "0 of 25", [long] * 5), "faster")
+        compare(1, "SLOWER", [short] * 9 + [long])  # 45 of 50 pairs: 0.6 %
+        # Too few then: the interval of the one process, or all of the several, decide.
+        output = compare(1, "SLOWER", [short])
+        expect("1 process then and 5 now are too few for the rank-sum test" in output and "99 %" in output, "the rule", output)
+        expect("SLOWER" not in compare(0, "3 processes then and 2 now", [short, short, long], repeat=2), "intervals touch")
+        del earlier["processes"], earlier["results"][0]["process_medians_us"]  # as older versions wrote
+        path.write_text(json.dumps(earlier))
+        result = cases.run([WEFT, "bench", *words, "--repeat", 5, "--check", path, "--tolerance", 9], timeout=120)
+        expect(result.returncode == 0 and "1 process then and 5 now" in result.stdout, "an older baseline", result)
+        for medians in ([], "none", [1, "two"], [-1], [1] * 101):
+            earlier["results"][0]["process_medians_us"] = medians
+            path.write_text(json.dumps(earlier))
+            result = cases.run([WEFT, "bench", *words, "--check", path])
+            expect(result.returncode != 0 and str(path) in result.stderr, "it names the file", medians, result)
+
+
+def test_against():
+    """another weft command is measured by turns with this one, and what is slower than there is named"""
+    with tempfile.TemporaryDirectory() as folder:
+        path, other = Path(folder) / "run.json", Path(folder) / "other"
+        words = [WEFT, "bench", "barrier", "--iterations", 10, "--no-pin", "--against", other, "--json", path]
+
+        def compare(times, script):
+            other.write_text(f"#!/bin/sh\n{script}\n")
+            other.chmod(0o755)
+            return cases.run([*words, "--repeat", times], timeout=120)
+
+        slow = "export WEFT_PROGRESS=thread WEFT_SHM_THRESHOLDS=off"
+        result = compare(3, f'{slow}; exec {WEFT} "$@"')
+        expect(result.returncode in (0, 1), "compared", result)
+        first, second = [f"weft bench: repeat {i} of 3" for i in (1, 2, 3)], [f"weft bench: repeat {i} of 3, {other}" for i in (1, 2, 3)]
+        expect_equal([line for line in result.stderr.splitlines() if "repeat" in line],
+                     [second[0], first[0], first[1], second[1], second[2], first[2]], result.stderr)
+        expect(f"Beside {other}, by turns" in result.stdout and "3 processes then and 3 now" in result.stdout, "beside", result.stdout)
+        expect_equal((json.loads(path.read_text())["processes"], result.stdout.count("median us")), (3, 1))
+        # What the other one writes is what it is compared with.
+        edit = """import json, sys; path = sys.argv[1]; run = json.load(open(path)); row = run["results"][0]
+row.update({name: value / 1e5 if name.endswith("_us") and isinstance(value, float) else value for name, value in row.items()})
+row["process_medians_us"] = [row["median_us"]]; row["correct"] = CORRECT; json.dump(run, open(path, "w"))"""
+        (Path(folder) / "edit.py").write_text(edit.replace("CORRECT", "True"))
+        swift = f'{WEFT} "$@" || exit; for path; do :; done; [ "$WEFT_RANK" = 1 ] || exec {sys.executable} {folder}/edit.py "$path"'
+        result = compare(5, swift)
+        expect(result.returncode == 1 and "SLOWER" in result.stdout and "25 of 25" in result.stdout, "slower", result)
+        (Path(folder) / "edit.py").write_text(edit.replace("CORRECT", "False"))
+        result = compare(1, swift)
+        expect(result.returncode == 1 and f"{other} gave wrong results" in result.stderr, "wrong", result)
+        result = compare(2, "exit 9")
+        expect(result.returncode == 9 and f"repeat 1 of 2, {other} failed (exit code 9)" in result.stderr, "failed", result)
+        expect(not result.stdout, "nothing is reported", result)
 
 
 def counted(*options):

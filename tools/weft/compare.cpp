@@ -1,27 +1,45 @@
 #include "compare.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "names.h"
+#include "rank_sum.h"
 
 namespace {
+
+constexpr double kLevel = 0.01;  // so likely may a difference be that means nothing
+constexpr size_t kFewest = 3;    // processes on either side: one or two may lie in the same bad moment
 
 // A count that runs of earlier versions, or of other options, do not have.
 double known(const nlohmann::json& row, const char* count) {
   return row.contains(count) && row.at(count).is_number() ? row.at(count).get<double>() : -1;
 }
 
+// Each process's median; earlier versions had one process.
+std::vector<double> processes_of(const nlohmann::json& row) {
+  if (!row.contains("process_medians_us")) return {row.at("median_us").get<double>()};
+  const auto medians = row.at("process_medians_us").get<std::vector<double>>();
+  const auto negative = [](double median) { return median < 0; };
+  if (medians.empty() || medians.size() > kMostRepeats ||
+      std::any_of(medians.begin(), medians.end(), negative)) {
+    throw std::invalid_argument("process_medians_us must be 1 to " + std::to_string(kMostRepeats) + " times");
+  }
+  return medians;
+}
+
 std::map<Baseline::Key, Baseline::Row> rows_of(const nlohmann::json& run) {
   std::map<Baseline::Key, Baseline::Row> rows;
   for (const nlohmann::json& row : run.at("results")) {
     const Baseline::Key key{row.at("work"), row.at("details"), row.at("bytes"), row.at("ranks")};
-    rows[key] = {row.at("median_us"),      row.at("median_low_us"), row.at("median_high_us"),
-                 row.at("page_faults"),    row.at("allocations"),   known(row, "system_calls"),
-                 known(row, "moved_bytes")};
+    rows[key] = {row.at("median_us"),        row.at("median_low_us"),  row.at("median_high_us"),
+                 processes_of(row),          row.at("page_faults"),    row.at("allocations"),
+                 known(row, "system_calls"), known(row, "moved_bytes")};
   }
   return rows;
 }
@@ -31,14 +49,31 @@ bool more(double now, double before, double slack) {
   return now > before + slack && now > before * 1.1;
 }
 
+// How many processes there were then and now.
+using Processes = std::pair<size_t, size_t>;
+
+// Whether the rank-sum test of so many can find a difference at its level at all.
+bool enough(const Processes& processes) {
+  const auto [then, now] = processes;
+  return std::min(then, now) >= kFewest && rank_sum_chance(then, now, then * now) <= kLevel;
+}
+
+// Whether `longer` has longer times than `shorter`, beyond the noise.
+bool differ(const Baseline::Row& shorter, const Baseline::Row& longer) {
+  const Processes processes{shorter.processes.size(), longer.processes.size()};
+  if (!enough(processes)) return longer.low_us > shorter.high_us;
+  const uint64_t pairs = pairs_above(shorter.processes, longer.processes);
+  return rank_sum_chance(processes.first, processes.second, pairs) <= kLevel;
+}
+
 // What changed; empty: nothing beyond the noise.
 std::string verdict(const Baseline::Row& now, const Baseline::Row& before, double tolerance, bool* worse) {
   const double ratio = now.median_us / before.median_us;
   std::string text;
-  if (now.low_us > before.high_us && ratio > 1 + tolerance) {
+  if (ratio > 1 + tolerance && differ(before, now)) {
     text = "SLOWER";
     *worse = true;
-  } else if (now.high_us < before.low_us && ratio < 1 / (1 + tolerance)) {
+  } else if (ratio < 1 / (1 + tolerance) && differ(now, before)) {
     text = "faster";
   }
   const auto counts = [&](double count, double old, double slack, const char* what) {
@@ -56,40 +91,63 @@ std::string verdict(const Baseline::Row& now, const Baseline::Row& before, doubl
   return text;
 }
 
+std::string counted(size_t processes) {
+  return std::to_string(processes) + (processes == 1 ? " process" : " processes");
+}
+
+// By what it was decided that times differ.
+void print_rule(size_t works, const Processes& processes, double tolerance) {
+  const auto [then, now] = processes;
+  std::printf("%zu compared; slower is more than %.0f %% and ", works, tolerance * 100);
+  if (enough(processes)) {
+    std::printf("too many longer pairs for chance (%.0f %%), by the rank-sum test of %s then and %zu now.\n",
+                kLevel * 100, counted(then).c_str(), now);
+  } else {
+    std::printf(
+        "outside the 99 %% intervals of both medians: %s then and %zu now are too few for the rank-sum test; "
+        "--repeat 5, both times, is enough.\n",
+        counted(then).c_str(), now);
+  }
+}
+
 }  // namespace
 
-Baseline::Baseline(const std::string& path) : path_(path) {
+Baseline::Baseline(const std::string& path) : name_(path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   try {
-    const nlohmann::json run = nlohmann::json::parse(file);
-    cpu_ = run.at("machine").at("cpu");
-    rows_ = rows_of(run);
-  } catch (const nlohmann::json::exception& error) {
+    *this = Baseline(nlohmann::json::parse(file), path);
+  } catch (const std::exception& error) {
     throw std::runtime_error(path + " is not what `weft bench --json` writes: " + error.what());
   }
 }
+
+Baseline::Baseline(const nlohmann::json& run, std::string name)
+    : name_(std::move(name)), cpu_(run.at("machine").at("cpu")), rows_(rows_of(run)) {}
 
 bool Baseline::compare(const nlohmann::json& now, double tolerance) const {
   const std::string cpu = now.at("machine").at("cpu");
   if (cpu != cpu_) {
     std::printf("Another machine: %s now, %s then. Times say little.\n", cpu.c_str(), cpu_.c_str());
   }
-  std::printf("%-16s %9s %6s %11s %11s %7s\n", "work", "bytes", "ranks", "then us", "now us", "ratio");
+  std::printf("%-16s %9s %6s %11s %11s %7s %14s\n", "work", "bytes", "ranks", "then us", "now us", "ratio",
+              "longer pairs");
   bool worse = false;
-  size_t common = 0;
+  std::map<Processes, size_t> compared;
   for (const auto& [key, row] : rows_of(now)) {
     const auto& [work, details, bytes, ranks] = key;
     const auto old = rows_.find(key);
     if (old == rows_.end()) continue;
-    common++;
-    const std::string text = verdict(row, old->second, tolerance, &worse);
-    std::printf("%-16s %9s %6d %11.2f %11.2f %7.2f  %s%s%s\n", work.c_str(), bytes_text(bytes).c_str(), ranks,
-                old->second.median_us, row.median_us, row.median_us / old->second.median_us, text.c_str(),
-                text.empty() ? "" : "  ", details.c_str());
+    const Baseline::Row& before = old->second;
+    ++compared[{before.processes.size(), row.processes.size()}];
+    const std::string pairs = std::to_string(pairs_above(before.processes, row.processes)) + " of " +
+                              std::to_string(before.processes.size() * row.processes.size());
+    const std::string text = verdict(row, before, tolerance, &worse);
+    std::printf("%-16s %9s %6d %11.2f %11.2f %7.2f %14s  %s%s%s\n", work.c_str(), bytes_text(bytes).c_str(),
+                ranks, before.median_us, row.median_us, row.median_us / before.median_us, pairs.c_str(),
+                text.c_str(), text.empty() ? "" : "  ", details.c_str());
   }
-  if (common == 0) throw std::runtime_error("nothing that was measured now is in " + path_);
-  std::printf("%zu compared; slower is more than %.0f %% and outside the 99 %% intervals of both medians.\n",
-              common, tolerance * 100);
+  if (compared.empty()) throw std::runtime_error("nothing that was measured now is in " + name_);
+  for (const auto& [processes, works] : compared) print_rule(works, processes, tolerance);
   return !worse;
 }

@@ -33,9 +33,13 @@ struct BenchOptions {
   uint64_t warmup = 3;
   bool pin = true;
   bool joined = false;  // this process is a rank already
+  int repeat = 1;       // so many sets of rank processes, one after the other
+  std::string
+      into;  // a rank of one of several repeats: where rank 0 writes what --json would, and that is all
   std::string json;
   std::string trace;       // where ranks write theirs
   std::string baseline;    // of an earlier run's --json: what became slower
+  std::string against;     // another weft command, measured by turns with this one
   double tolerance = 0.1;  // of its medians
   bool count_system_calls = false;
 };
@@ -104,7 +108,8 @@ std::vector<Result> bench_launches(Job& job, const BenchOptions& options);
 std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
 
-// On rank 0: the table on standard output, and the same for programs.
-void print_results(const std::vector<Result>& results);
+// On rank 0: what was found, for programs.
 nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
                        const BenchOptions& options);
+// The table on standard output, of what json_of made, or merge of several.
+void print_results(const nlohmann::json& run);

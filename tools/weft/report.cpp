@@ -28,22 +28,32 @@ nlohmann::json json_of(const std::optional<HeldUp>& held_up) {
 
 }  // namespace
 
-void print_results(const std::vector<Result>& results) {
+void print_results(const nlohmann::json& run) {
   std::printf("%-16s %9s %11s %11s %11s %12s %8s %8s  %-12s %s\n", "work", "bytes", "median us", "p99 us",
               "min us", "+rewrite us", "algbw", "busbw", "algorithm", "");
-  for (const Result& result : results) {
-    const Times& t = result.times;
-    const bool wide = result.bus_factor > 0;
-    const double bandwidth = algorithm_bandwidth(result);
-    std::printf("%-16s %9s %11.2f %11.2f %11.2f %12.2f %8.2f %8.2f  %-12s %s%s%s%s\n", result.work.c_str(),
-                bytes_text(result.bytes).c_str(), t.median_us, t.p99_us, t.least_us, t.wall_median_us,
-                wide ? bandwidth : 0, wide ? bandwidth * result.bus_factor : 0, result.algorithm.c_str(),
-                result.details.c_str(), result.remarks.empty() ? "" : ", ", result.remarks.c_str(),
-                t.correct ? "" : "  WRONG RESULT");
+  for (const nlohmann::json& row : run.at("results")) {
+    const auto text = [&](const char* name) { return row.at(name).get<std::string>(); };
+    const auto number = [&](const char* name) { return row.at(name).get<double>(); };
+    const std::string remarks = text("remarks");
+    // Without a bus bandwidth the other means nothing.
+    const bool wide = number("busbw_gb_s") > 0;
+    std::printf("%-16s %9s %11.2f %11.2f %11.2f %12.2f %8.2f %8.2f  %-12s %s%s%s%s\n", text("work").c_str(),
+                bytes_text(row.at("bytes")).c_str(), number("median_us"), number("p99_us"), number("min_us"),
+                number("wall_median_us"), wide ? number("algbw_gb_s") : 0, number("busbw_gb_s"),
+                text("algorithm").c_str(), text("details").c_str(), remarks.empty() ? "" : ", ",
+                remarks.c_str(), row.at("correct").get<bool>() ? "" : "  WRONG RESULT");
   }
   std::printf(
       "Times are the slowest rank's; +rewrite is the operation and writing its input; algbw and busbw in "
       "GB/s.\n");
+  if (const size_t processes = run.at("processes"); processes > 1) {
+    std::printf("Of %zu processes, one after the other: medians of their times, and the least of all.\n",
+                processes);
+  }
+  const std::string transports = run.at("transports");
+  if (!transports.empty())
+    std::printf("%s: %s.\n", run.at("backend").get<std::string>().c_str(), transports.c_str());
+  std::fflush(stdout);
 }
 
 nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json& machine, const Job& job,
@@ -61,6 +71,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
                     {"median_us", result.times.median_us},
                     {"median_low_us", result.times.median_low_us},
                     {"median_high_us", result.times.median_high_us},
+                    {"process_medians_us", nlohmann::json::array({result.times.median_us})},
                     {"p99_us", result.times.p99_us},
                     {"min_us", result.times.least_us},
                     {"wall_median_us", result.times.wall_median_us},
@@ -81,6 +92,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
   }
   const weft_comm_info info = job.info();
   return {{"machine", machine},
+          {"processes", 1},
           {"backend", info.backend},
           {"bytes_shared", info.bytes_shared},
           {"bytes_direct", info.bytes_direct},
