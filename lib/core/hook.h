@@ -46,6 +46,8 @@ class Hook {
   // The type to which its first stage rounds the bucket, divided, before its only collective, a sum; its last
   // stage rounds the sum back. Who copies gradients may do both on the way, and call neither. Any thread.
   virtual std::optional<Dtype> narrows() const { return {}; }
+  // Nothing but copies has to lie between gradients and its only collective.
+  bool copies_suffice() const { return plain() || narrows().has_value(); }
   // Whether plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
   virtual bool takes_sparse() const { return false; }
   // If not, whether they travel without the hook: noop keeps them.

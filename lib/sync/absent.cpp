@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/reducer.h"
+#include "sync/straight.h"
 
 namespace weft {
 
@@ -20,7 +21,8 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
       return note(absent_refused(param, step));
     }
     if (step.local()) continue;
-    if (leave_out(param, step.stamp())) clear_place(s.buckets->place(param));
+    if (leave_out(param, step.stamp()))
+      clear_place(start_.straight ? straight_place(s, param) : s.buckets->place(param));
     arrive(s.buckets->place(param).bucket);
   }
   return {};
@@ -210,7 +212,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
     // In view mode it is in the view.
-    const Dtype dtype = s.copy ? s.plan.buckets[place.bucket].dtype : place.dtype;
+    const Dtype dtype = s.copy ? s.travels(place.bucket) : place.dtype;
     const std::byte* const from =
         s.copy ? step_->result_of(place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
     place.layout->unflatten(s.comm->context().host(), from, dtype, static_cast<std::byte*>(gradient),

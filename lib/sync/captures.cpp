@@ -80,7 +80,7 @@ Status Captures::make(const Agreement& agreement, ReducerState* state, std::uniq
 // What ranks cannot do; local.
 Status Captures::prepare() {
   const Manifest& manifest = s_.manifest;
-  if (!(s_.hook->plain() || s_.hook->narrows()) || s_.hook->comm() != nullptr) {
+  if (!s_.hook->copies_suffice() || s_.hook->comm() != nullptr) {
     return unsupported(
         cat("hook '", s_.hook->name(),
             "' cannot be captured: it computes on the host; the default hook does not, nor do fp16 and "
@@ -157,7 +157,7 @@ Status Captures::make_memory() {
   uint64_t bytes = 0;
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) {
     offsets.push_back(bytes);
-    const uint64_t travel = s_.plan.buckets[b].count * dtype_size(s_.travels(b));
+    const uint64_t travel = s_.plan.buckets[b].count * dtype_size(s_.narrowed(b));
     bytes += round_up(std::max<uint64_t>(travel, 1), kAlignment);
   }
   std::byte* memory = nullptr;
@@ -295,7 +295,7 @@ Status Captures::launch(uint32_t b) {
 // Gradients into their bucket, or results out of it.
 Status Captures::copy(uint32_t b, bool in) {
   const PlannedBucket& planned = s_.plan.buckets[b];
-  const uint64_t element = dtype_size(s_.travels(b));
+  const uint64_t element = dtype_size(s_.narrowed(b));
   CopyPiece* const pieces = buckets_[b].pieces + (in ? 0 : s_.devices->room(b));
   uint32_t used = 0;
   for (size_t i = 0; i < planned.params.size(); i++) {
@@ -316,7 +316,7 @@ Status Captures::copy(uint32_t b, bool in) {
   }
   if (used == 0) return {};
   const auto gradients = static_cast<uint8_t>(planned.gradients),
-             travels = static_cast<uint8_t>(s_.travels(b));
+             travels = static_cast<uint8_t>(s_.narrowed(b));
   const double scale = in && s_.hook->narrows() ? 1.0 / divisor_ : 1.0;
   return s_.devices->accelerator().copy_pieces(
       device_, lane_->stream(), {pieces, used, in ? gradients : travels, in ? travels : gradients, scale});

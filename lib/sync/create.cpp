@@ -9,6 +9,7 @@
 #include "sync/options.h"
 #include "sync/proposal.h"
 #include "sync/reducer.h"
+#include "sync/straight.h"
 
 namespace weft {
 namespace {
@@ -152,6 +153,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
   }
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
+  let_copies_round(s);
   const std::shared_ptr<ResidentBuckets> old = s->residents;
   WEFT_TRY(ResidentBuckets::make(s, old.get(), &s->residents));
   WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, s->hook->stage_kind() == StageKind::kForeign,

@@ -12,9 +12,8 @@ constexpr uint64_t kLeastBytes = 16 << 10;  // below, a copy costs less than ano
 // Whether nothing but its all-reduce reads the bucket before the result is there.
 bool only_reduced(const ReducerState& s, const Slot& slot) {
   const PlannedBucket& planned = s.plan.buckets[slot.bucket];
-  return slot.kind == Slot::Kind::kBucket && slot.average && !slot.own && !slot.optional && !slot.dynamic &&
-         !planned.sparse && !planned.on_device() && planned.gradients == planned.dtype &&
-         s.buckets->held(slot.bucket) == planned.dtype;
+  return slot.whole() && slot.average && !planned.sparse && !planned.on_device() &&
+         planned.gradients == planned.dtype && s.buckets->held(slot.bucket) == planned.dtype;
 }
 
 }  // namespace

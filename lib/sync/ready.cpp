@@ -3,6 +3,7 @@
 #include "core/context.h"
 #include "sync/host_stream.h"
 #include "sync/reducer.h"
+#include "sync/straight.h"
 
 namespace weft {
 
@@ -61,6 +62,10 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     const bool add = s.presence->accumulated(param), streaming = s.buckets->streaming();
     if (s.kept && s.kept->has(param) && !step.local() && !add) {
       s.kept->copy_rest(ops, place, param, from, step.stamp(), streaming);
+    } else if (start_.straight && !step.local() && s.schedule.buckets[place.bucket].straight) {
+      const Buckets::Place to = straight_place(s, param);
+      const double scale = s.schedule.buckets[place.bucket].narrow ? 1.0 / start_.divisor : 1;
+      place.layout->flatten(ops, from, to.memory, to.dtype, false, scale, streaming);
     } else {
       const bool weighs = s.weighting && !step.local() && !add;
       const double scale = weighs ? s.weighting->take(param, place.bucket, step.stamp()) : 1;

@@ -180,7 +180,7 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   WEFT_TRY(check_gradient_memory(param, gradient));
-  const Dtype dtype = s.result_dtype(place.bucket);
+  const Dtype dtype = s.travels(place.bucket);
   const uint64_t element = dtype_size(dtype);
   const std::byte* const from = step_->result_of(place.bucket) + s.plan.offset_of[param] * element;
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};

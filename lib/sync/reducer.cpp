@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "sync/grace.h"
 #include "sync/host_stream.h"
+#include "sync/straight.h"
 
 namespace weft {
 namespace {
@@ -95,6 +96,8 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.local_steps = state_->presence->local_steps();
+  start.straight = begins_straight(*state_);
+  start.divisor = even_opening(state_->comm->size(), start.record.micro_batches).divisor;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
   if (start.fixed) start.record.flags |= OpeningRecord::kFixed;
   // Where uses are learned gradients are taken at the end, in no order that means anything.

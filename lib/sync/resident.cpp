@@ -14,12 +14,11 @@ constexpr uint64_t kAlignment = 256;  // as cudaMalloc's
 // Whether its bucket's collective needs nothing of the host: equal on all ranks, but for the device.
 bool can_stay(const ReducerState& s, const Slot& slot) {
   const PlannedBucket& planned = s.plan.buckets[slot.bucket];
-  const bool whole = slot.kind == Slot::Kind::kBucket && !slot.own && !slot.optional && !slot.dynamic;
   // Norms are those of the results as gradients have them.
-  const bool measured = s.norms == nullptr || !rounds(s.travels(slot.bucket), planned.gradients);
+  const bool measured = s.norms == nullptr || !rounds(s.narrowed(slot.bucket), planned.gradients);
   // One rounding from the gradient to what travels, as on the host.
   const bool exact = !s.hook->narrows() || !rounds(planned.gradients, planned.dtype);
-  return whole && measured && exact && planned.on_device() && planned.count > 0 &&
+  return slot.whole() && measured && exact && planned.on_device() && planned.count > 0 &&
          s.comm->collectives().takes(s.devices->device(slot.bucket), slot.args);
 }
 
@@ -29,8 +28,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
                              std::shared_ptr<ResidentBuckets>* out) {
   out->reset();
   // What is kept for another try, and shards, are read in host memory.
-  if (s->devices == nullptr || !(s->hook->plain() || s->hook->narrows()) || s->retain || s->sharded)
-    return {};
+  if (s->devices == nullptr || !s->hook->copies_suffice() || s->retain || s->sharded) return {};
   std::shared_ptr<ResidentBuckets> made(new ResidentBuckets);
   const size_t count = s->plan.buckets.size();
   std::vector<uint64_t> offsets(count);
@@ -40,7 +38,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
     const uint32_t b = slot.bucket;
     staying.push_back(b);
     offsets[b] = made->bytes_;
-    made->bytes_ += round_up(s->plan.buckets[b].count * dtype_size(s->travels(b)), kAlignment);
+    made->bytes_ += round_up(s->plan.buckets[b].count * dtype_size(s->narrowed(b)), kAlignment);
   }
   if (staying.empty()) return {};
   Collectives& collectives = s->comm->collectives();
@@ -60,6 +58,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
     made->calls_[b] = s->devices->call(b);
     s->schedule.buckets[b].resident = true;
     s->schedule.buckets[b].scratch_bytes = 0;
+    s->schedule.buckets[b].narrow = s->hook->narrows();
   }
   if (s->norms) WEFT_TRY(made->make_norms(*s, staying).with_prefix("norms on a device: "));
   made->first_ = staying.front();

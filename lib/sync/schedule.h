@@ -12,6 +12,7 @@
 #include <weft/weft.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,8 @@ struct Slot {
       args;  // but src and dst, set by bind, and postscale; kCounts: of ranks' counts, without memory
 
   bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts || kind == Kind::kSparse; }
+  // Of a bucket's own elements, in every step, over the reducer's communicator.
+  bool whole() const { return kind == Kind::kBucket && !own && !optional && !dynamic; }
 };
 
 struct HookedBucket {
@@ -86,6 +89,10 @@ struct HookedBucket {
   bool sums = false;  // its sums are not divided
   // It travels from device to device (sync/resident.h).
   bool resident = false;
+  // To which its copies round it, divided: the hook's stages are not called (Hook::narrows).
+  std::optional<Dtype> narrow = {};
+  // Gradients may come as they travel (sync/straight.h).
+  bool straight = false;
 };
 
 struct Schedule {

@@ -96,11 +96,11 @@ struct ReducerState {
   // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
 
-  // In which a bucket travels that does not come to the host: its copies do what a hook that narrows would.
-  Dtype travels(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
-  // Of the results where Step::result_of says that they are.
-  Dtype result_dtype(uint32_t bucket) const {
-    return resident(bucket) ? travels(bucket) : plan.buckets[bucket].dtype;
+  // In which a bucket travels whose copies do what a hook that narrows would.
+  Dtype narrowed(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
+  // The type of a bucket between its copies: in the one it contributes, in the other its result is.
+  Dtype travels(uint32_t bucket) const {
+    return schedule.buckets[bucket].narrow.value_or(plan.buckets[bucket].dtype);
   }
   bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }

@@ -220,9 +220,10 @@ void Step::look_at(uint32_t bucket) {
 // Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight,
 // but for what their copy has scaled, and give them the type in which they travel. True when that is done.
 bool Step::make_up(uint32_t bucket) {
-  if (s_.resident(bucket)) return true;  // by the copy into it
+  const HookedBucket& hooked = s_.schedule.buckets[bucket];
+  if (s_.resident(bucket) || (begun_.straight && hooked.straight)) return true;  // by the copy into it
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype held = s_.buckets->held(bucket);
+  const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;
   std::byte* const buffer = s_.buckets->buffers()[bucket];
   std::byte* const copy = s_.buckets->retained(bucket);
@@ -234,19 +235,23 @@ bool Step::make_up(uint32_t bucket) {
     made_up_ += n;
     return false;
   }
-  const bool wider = dtype_size(planned.dtype) > element;
-  for (uint64_t left = kPieceBytes / element;
-       made_up_ < 2 * count && (factor != 1 || held != planned.dtype);) {
+  const DeviceOps& ops = s_.comm->context().host();
+  const bool wider = dtype_size(travels) > element, converts = held != travels;
+  for (uint64_t left = kPieceBytes / element; made_up_ < 2 * count && (factor != 1 || converts);) {
     const uint64_t at = made_up_ - count;
     const Weighting::Stretch next =
         s_.weighting ? s_.weighting->stretch(planned, at, stamp_) : Weighting::Stretch{count - at, false};
-    const uint64_t n = next.done ? next.count : std::min(left, next.count);
+    const bool passes = next.done && !converts;
+    const uint64_t n = passes ? next.count : std::min(left, next.count);
     if (n == 0) return false;
-    if (!next.done) {
-      convert_in_place(s_.comm->context().host(), buffer, held, planned.dtype, wider ? count - at - n : at, n,
-                       factor);
-      left -= n;
+    if (hooked.narrow) {
+      // The product is rounded as it is held, wherever it is made.
+      if (factor != 1 && !next.done) convert_in_place(ops, buffer, held, held, at, n, factor);
+      convert_in_place(ops, buffer, held, travels, at, n, 1.0 / divisor(false));
+    } else if (!passes) {
+      convert_in_place(ops, buffer, held, travels, wider ? count - at - n : at, n, factor);
     }
+    if (!passes) left -= n;
     made_up_ += n;
   }
   made_up_ = 0;

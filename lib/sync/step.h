@@ -37,6 +37,8 @@ struct StepStart {
   bool fixed = false;        // WEFT_BEGIN_FIXED
   bool noting = false;       // the order of readiness is wanted
   bool zeros = false;        // the places of absent parameters are not cleared yet
+  bool straight = false;     // gradients come as they travel (sync/straight.h),
+  double divisor = 1;        // where copies narrow them divided by this
 };
 
 class Step final : public Task, public FlightSource {

@@ -124,7 +124,7 @@ Status Step::copy_out(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   // Of a bucket that did not travel the place is clear.
   const bool skipped = running_[bucket].skipped;
-  const Dtype has = skipped ? planned.dtype : s_.result_dtype(bucket);
+  const Dtype has = skipped ? planned.dtype : s_.travels(bucket);
   const uint64_t element = dtype_size(has);
   std::byte* const result =
       skipped ? s_.buckets->buffers()[bucket] : const_cast<std::byte*>(result_of(bucket));

@@ -14,10 +14,8 @@ constexpr uint64_t kRoundedElements = 1u << 13;
 }  // namespace
 
 uint64_t Step::rounded_bytes() const {
-  const auto& buckets = s_.plan.buckets;
-  const bool any = std::any_of(buckets.begin(), buckets.end(), [](const PlannedBucket& planned) {
-    return rounds(planned.dtype, planned.gradients);
-  });
+  bool any = false;
+  for (uint32_t b = 0; b < bucket_count(); b++) any |= rounds(s_.travels(b), s_.plan.buckets[b].gradients);
   return s_.norms && any ? kRoundedElements * sizeof(uint16_t) : 0;
 }
 
@@ -95,6 +93,7 @@ bool Step::measure_piece(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const std::byte* const result = planned.sparse ? sparse(bucket).values() : result_of(bucket);
   const DeviceOps& ops = s_.comm->context().host();
+  const Dtype has = s_.travels(bucket);
   for (uint64_t bytes = 0; bytes < kPollBytes;) {
     if (copy_param_ == planned.params.size()) return true;
     const uint32_t param = planned.params[copy_param_];
@@ -103,18 +102,17 @@ bool Step::measure_piece(uint32_t bucket) {
     const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
     const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
-    const bool rounded = rounds(planned.dtype, planned.gradients);
+    const bool rounded = rounds(has, planned.gradients);
     const uint64_t most = rounded ? kRoundedElements : Norms::kPieceElements;
     const uint64_t count = nowhere ? elements : std::min(most, elements - copy_element_);
     if (!nowhere && count > 0) {
-      const uint64_t at =
-          (planned.offsets[copy_param_] + mine.first + copy_element_) * dtype_size(planned.dtype);
+      const uint64_t at = (planned.offsets[copy_param_] + mine.first + copy_element_) * dtype_size(has);
       const std::byte* values = result + at;
       if (rounded) {
-        ops.copy({values, rounded_.data(), count, planned.dtype, planned.gradients, 1});
+        ops.copy({values, rounded_.data(), count, has, planned.gradients, 1});
         values = rounded_.data();
       }
-      s_.norms->add(param, ops.squares({values, count, rounded ? planned.gradients : planned.dtype}));
+      s_.norms->add(param, ops.squares({values, count, rounded ? planned.gradients : has}));
     }
     bytes += nowhere ? 64 : std::max<uint64_t>(count * place.element_bytes, 64);
     copy_element_ += count;

@@ -112,7 +112,8 @@ bool Step::copy_piece(uint32_t bucket) {
   if (there && !restore(bucket)) return false;
   if (there && scale == 1 && running.absent == 0) return true;
   const DeviceOps& ops = s_.comm->context().host();
-  const uint64_t element = dtype_size(planned.dtype);  // of the result
+  const Dtype has = s_.travels(bucket);
+  const uint64_t element = dtype_size(has);  // of the result
   for (uint64_t bytes = 0; bytes < kPieceBytes;) {
     if (copy_param_ == planned.params.size()) return true;
     const uint32_t param = planned.params[copy_param_];
@@ -126,7 +127,7 @@ bool Step::copy_piece(uint32_t bucket) {
     if (s_.copy) {
       count = std::min(place.layout->piece(first, left), mine.count - copy_element_);
       if (!nowhere && count > 0 && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, planned.dtype, s_.gradients[param], first, count, scale,
+        place.layout->unflatten(ops, from, has, s_.gradients[param], first, count, scale,
                                 s_.buckets->streaming());
       }
     } else {
@@ -139,7 +140,7 @@ bool Step::copy_piece(uint32_t bucket) {
       } else if ((!there || scale != 1) && size > 0) {
         // In place it has its type again.
         const std::byte* const src = there ? place.memory + at : from + first * element;
-        ops.copy({src, place.memory + at, count, there ? place.dtype : planned.dtype, place.dtype, scale});
+        ops.copy({src, place.memory + at, count, there ? place.dtype : has, place.dtype, scale});
       }
     }
     bytes += std::max<uint64_t>(count * place.element_bytes, 64);

@@ -18,7 +18,7 @@ constexpr uint64_t kReturnNs = 1'000'000'000;
 void Step::run_stage(uint32_t bucket, bool joins) {
   if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket, joins);
   Running& running = running_[bucket];
-  if (s_.resident(bucket) && s_.hook->narrows()) {
+  if (s_.schedule.buckets[bucket].narrow) {
     running.job->skip();
     return stage_done(bucket, 0, 0);
   }

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "reducer_rig.h"
+#include "registry.h"
 #include "shm/backend.h"
 #include "support/links.h"
 
@@ -59,6 +60,8 @@ struct Steps {
   uint64_t early = 0;     // parameters that are ready before every rank has heard of the weights,
   uint64_t later = 0;     // and in every other step, if that differs
   int32_t reduce_dtype = 0;
+  uint64_t flags = 0;
+  const char* hook = "allreduce";
 };
 
 // One step, with `local` ones before it. meet: with the other ranks' threads, without moving anything.
@@ -103,9 +106,12 @@ Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* resul
         std::shared_ptr<Comm> comm;
         WEFT_EXPECT_OK(form(group, r, context, collectives_of(shm::backend()), comm_options, &comm));
         std::unique_ptr<Reducer> reducer;
-        RigOptions rig{.mode = steps.mode, .limits = {1 << 20}, .reduce_dtype = steps.reduce_dtype};
+        RigOptions rig{.mode = steps.mode,
+                       .limits = {1 << 20},
+                       .flags = steps.flags,
+                       .reduce_dtype = steps.reduce_dtype};
         if (steps.weighted) {
-          rig.flags = WEFT_REDUCER_UNEVEN;
+          rig.flags |= WEFT_REDUCER_UNEVEN;
           rig.divide_by = WEFT_DIVIDE_WEIGHTS;
         }
         // All have begun; then all have said their weight; then all have heard it.
@@ -116,7 +122,10 @@ Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* resul
             for (int polls = 0; polls < 100; polls++) static_cast<void>(context->engine().drive(&driven));
           }
         };
-        WEFT_EXPECT_OK(make_reducer(comm, model, allreduce_hook(), &reducer, rig));
+        std::shared_ptr<Hook> hook;
+        WEFT_EXPECT_OK(
+            Registry::make_hook(steps.hook, {{}, nullptr, counted_ops(), nullptr, nullptr}, &hook));
+        WEFT_EXPECT_OK(make_reducer(comm, model, hook, &reducer, rig));
         Gradients gradients(model);
         std::vector<Bytes> seen;
         for (int i = 0; i < 4; i++) {
@@ -236,4 +245,30 @@ TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by it
     const uint64_t in = steps.local > 0 ? 2 * bytes : bytes / 2, pass = steps.local > 0 ? bytes : bytes / 2;
     CHECK(late.copied + late.accumulated == 2 * (in + pass + bytes));
   }
+}
+
+TEST_CASE("copies round for a hook that only divides and rounds, and for f32 that waits for local steps") {
+  const uint64_t bytes = gradient_bytes();
+  const Steps wide{.reduce_dtype = WEFT_DTYPE_BF16, .flags = WEFT_REDUCER_ACCUMULATE_F32};
+  for (Steps way : {Steps{.hook = "bf16"}, Steps{.hook = "fp16"}, wide}) {
+    INFO("hook " << way.hook);
+    // In, as it travels, and out.
+    CHECK(touched_by_step(2, way).copied == 2 * (bytes / 2 + bytes));
+    // What local steps have added up is rounded in its place.
+    way.local = 1;
+    const Touched local = touched_by_step(2, way);
+    CHECK(local.copied + local.accumulated == 2 * (2 * bytes + bytes / 2 + bytes));
+  }
+  // The divisor is known when all ranks have begun, so a pass rounds; what came before the weights were known
+  // is multiplied by it, too.
+  Steps steps{.weighted = true, .hook = "bf16"};
+  std::vector<Bytes> late, early;
+  CHECK(touched_by_step(2, steps, &late).copied == 2 * (bytes + bytes / 2 + bytes));
+  steps.early = steps.later = plain_params().size();
+  CHECK(touched_by_step(2, steps, &early).copied == 2 * (bytes + bytes + bytes / 2 + bytes));
+  CHECK((late == early));
+  const Touched kept = touched_by_step(2, {.flags = WEFT_REDUCER_RETAIN, .hook = "bf16"});
+  CHECK(kept.copied == 2 * (bytes + bytes / 2 + bytes));
+  const Touched view = touched_by_step(2, {.mode = WEFT_GRADIENT_VIEW, .hook = "bf16"});
+  CHECK(view.copied == 2 * (bytes / 2 + bytes));
 }
