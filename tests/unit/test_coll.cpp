@@ -289,6 +289,12 @@ TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
   CHECK(std::string(algorithm->name) == "one_shot");
   REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 1 << 20, 4), forced, &algorithm).ok());
   CHECK(std::string(algorithm->name) == "direct");
+  const auto of_two = [&](uint64_t count) {
+    REQUIRE(select(Coll::kAllReduce, shape_of(1, 2, count, 4), forced, &algorithm).ok());
+    return std::string(algorithm->name);
+  };
+  CHECK(of_two(64 << 10) == "one_shot");
+  CHECK(of_two((64 << 10) + 1) == "direct");
   forced[Coll::kAllReduce] = "direct";
   REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
   CHECK(std::string(algorithm->name) == "direct");

@@ -6,8 +6,12 @@
 namespace weft::coll::all_reduce {
 namespace {
 
+constexpr uint64_t kPairBytes = 256 * 1024;
+
+// Two ranks send here in one round as many bytes as in the two of direct. Measured: docs/performance.md.
 bool small(const Shape& shape) {
-  return shape.size == 1 || shape.bytes() * static_cast<uint64_t>(shape.size) <= kSmallBytes * 4;
+  if (shape.size <= 2) return shape.size == 1 || shape.bytes() <= kPairBytes;
+  return shape.bytes() * static_cast<uint64_t>(shape.size) <= kSmallBytes * 4;
 }
 
 void build(const Shape& shape, Schedule& schedule) {
