@@ -187,6 +187,11 @@ def test_check():
         earlier = json.loads(path.read_text())
         expect("BYTES MOVED" in compare(1, moved_bytes=lambda moved: moved / 2, **long), "fewer bytes moved")
         expect("SYSTEM CALLS" not in compare(0, system_calls=lambda _: None, **long), "not counted then or now")
+        fewer = cases.run([WEFT, "bench", "barrier", *words[2:], "--check", path], timeout=120).stdout
+        expect("Not measured now: all_reduce of 8K, 2 ranks" in fewer and "Not in " not in fewer, "works of one run alone", fewer)
+        earlier["backend"], earlier["results"] = "another", earlier["results"][1:]
+        more = compare(0, **long)
+        expect(f"Not in {path}: all_reduce of 8K" in more and "then" in more and "another then" in more, "and of the other", more)
         for text in ("", "{}", '{"results": [{}]}', '{"machine": 1, "results": []}', '{"results": []}'):
             path.write_text(text)
             result = cases.run([WEFT, "bench", *words, "--check", path], timeout=120)

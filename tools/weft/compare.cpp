@@ -110,6 +110,17 @@ void print_rule(size_t works, const Processes& processes, double tolerance) {
   }
 }
 
+// What one run has and the other does not.
+void print_alone(const std::map<Baseline::Key, Baseline::Row>& rows,
+                 const std::map<Baseline::Key, Baseline::Row>& others, const std::string& where) {
+  for (const auto& [key, row] : rows) {
+    if (others.contains(key)) continue;
+    const auto& [work, details, bytes, ranks] = key;
+    std::printf("%s: %s of %s, %d ranks, %s\n", where.c_str(), work.c_str(), bytes_text(bytes).c_str(), ranks,
+                details.c_str());
+  }
+}
+
 }  // namespace
 
 Baseline::Baseline(const std::string& path) : name_(path) {
@@ -123,18 +134,26 @@ Baseline::Baseline(const std::string& path) : name_(path) {
 }
 
 Baseline::Baseline(const nlohmann::json& run, std::string name)
-    : name_(std::move(name)), cpu_(run.at("machine").at("cpu")), rows_(rows_of(run)) {}
+    : name_(std::move(name)),
+      cpu_(run.at("machine").at("cpu")),
+      backend_(run.at("backend")),
+      rows_(rows_of(run)) {}
 
 bool Baseline::compare(const nlohmann::json& now, double tolerance) const {
   const std::string cpu = now.at("machine").at("cpu");
   if (cpu != cpu_) {
     std::printf("Another machine: %s now, %s then. Times say little.\n", cpu.c_str(), cpu_.c_str());
   }
+  const std::string backend = now.at("backend");
+  if (backend != backend_) {
+    std::printf("Another backend: %s now, %s then.\n", backend.c_str(), backend_.c_str());
+  }
   std::printf("%-16s %9s %6s %11s %11s %7s %14s\n", "work", "bytes", "ranks", "then us", "now us", "ratio",
               "longer pairs");
   bool worse = false;
   std::map<Processes, size_t> compared;
-  for (const auto& [key, row] : rows_of(now)) {
+  const std::map<Key, Row> rows = rows_of(now);
+  for (const auto& [key, row] : rows) {
     const auto& [work, details, bytes, ranks] = key;
     const auto old = rows_.find(key);
     if (old == rows_.end()) continue;
@@ -148,6 +167,8 @@ bool Baseline::compare(const nlohmann::json& now, double tolerance) const {
                 text.c_str(), text.empty() ? "" : "  ", details.c_str());
   }
   if (compared.empty()) throw std::runtime_error("nothing that was measured now is in " + name_);
+  print_alone(rows, rows_, "Not in " + name_);
+  print_alone(rows_, rows, "Not measured now");
   for (const auto& [processes, works] : compared) print_rule(works, processes, tolerance);
   return !worse;
 }

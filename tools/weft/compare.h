@@ -31,11 +31,12 @@ class Baseline {
   // bytes a call. Slower: the median grew by more than `tolerance` (0.1: a tenth), and that is beyond the
   // noise. Where there are enough processes then and now, as five and five, by the exact rank-sum test of
   // their medians, one-sided, at 1 %; else if the intervals that hold the medians with 99 % do not touch.
-  // Returns false if something is slower or counts more. Throws std::runtime_error if no work is in both.
+  // Works that only one of the two has are named. Returns false if something is slower or counts more. Throws
+  // std::runtime_error if no work is in both.
   bool compare(const nlohmann::json& now, double tolerance) const;
 
  private:
   std::string name_;
-  std::string cpu_;
+  std::string cpu_, backend_;
   std::map<Key, Row> rows_;
 };
