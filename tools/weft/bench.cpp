@@ -29,9 +29,11 @@ void write(const nlohmann::json& run, const std::string& path) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
+// Null says that a work's results are not checked.
 bool is_correct(const nlohmann::json& run) {
   const nlohmann::json& rows = run.at("results");
-  return std::all_of(rows.begin(), rows.end(), [](const nlohmann::json& row) { return row.at("correct"); });
+  return std::all_of(rows.begin(), rows.end(),
+                     [](const nlohmann::json& row) { return row.at("correct") != false; });
 }
 
 // To people, to programs, and beside another run if there is one. Returns whether all is right and nothing is

@@ -84,7 +84,9 @@ json merge_rows(const Objects& rows) {
     if (of_all > 0) row[bandwidth] = row.at(bandwidth).get<double>() * of_middle / of_all;
   }
   row["process_medians_us"] = medians;
-  row["correct"] = std::all_of(rows.begin(), rows.end(), [](const json* one) { return one->at("correct"); });
+  for (const json* one : rows) {
+    if (one->at("correct") == false) row["correct"] = false;  // null: unchecked
+  }
   std::string algorithms;
   for (const auto& [name, count] : texts(rows, "algorithm"))
     algorithms += (algorithms.empty() ? "" : "/") + name;

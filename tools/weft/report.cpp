@@ -41,7 +41,7 @@ void print_results(const nlohmann::json& run) {
                 bytes_text(row.at("bytes")).c_str(), number("median_us"), number("p99_us"), number("min_us"),
                 number("wall_median_us"), wide ? number("algbw_gb_s") : 0, number("busbw_gb_s"),
                 text("algorithm").c_str(), text("details").c_str(), remarks.empty() ? "" : ", ",
-                remarks.c_str(), row.at("correct").get<bool>() ? "" : "  WRONG RESULT");
+                remarks.c_str(), row.at("correct") == false ? "  WRONG RESULT" : "");
   }
   std::printf(
       "Times are the slowest rank's; +rewrite is the operation and writing its input; algbw and busbw in "
