@@ -10,7 +10,7 @@ namespace weft::cuda {
 class Runtime::Scope {
  public:
   static constexpr int kAny = -1;
-  Scope(Runtime& runtime, int device) : call_(runtime.library_.call) {
+  Scope(Runtime& runtime, int device) : call_(runtime.cuda_.call) {
     (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
     if (device == kAny) return;
     const CUcontext context = runtime.contexts_.of(device);
@@ -48,7 +48,7 @@ bool is_default(DeviceStream stream) {
 }  // namespace
 
 Runtime::Contexts::~Contexts() {
-  for (const auto& [device, context] : known_) (void)library_.call.release_context(device);
+  for (const auto& [device, context] : known_) (void)cuda_.call.release_context(device);
 }
 
 CUcontext Runtime::Contexts::of(int device) {
@@ -56,7 +56,7 @@ CUcontext Runtime::Contexts::of(int device) {
   const auto known = known_.find(device);
   if (known != known_.end()) return known->second;
   CUcontext context = nullptr;
-  if (library_.call.retain_context(&context, device) != CUDA_SUCCESS) return nullptr;
+  if (cuda_.call.retain_context(&context, device) != CUDA_SUCCESS) return nullptr;
   return known_[device] = context;
 }
 
@@ -64,29 +64,28 @@ Status Runtime::probe(std::string* detail) {
   const std::lock_guard lock(mutex_);
   if (!tried_) {
     tried_ = true;
-    status_ = load(file_, &library_);
+    status_ = load(file_, &cuda_);
     loaded_.store(status_.ok(), std::memory_order_release);
   }
   WEFT_TRY(status_);
-  *detail = cat("CUDA runtime ", version_text(library_.runtime), " (", library_.file, "), driver for ",
-                version_text(library_.driver), ", ", library_.devices,
-                library_.devices == 1 ? " device" : " devices");
+  *detail = cat("CUDA runtime ", version_text(cuda_.runtime), " (", cuda_.file, "), driver for ",
+                version_text(cuda_.driver), ", ", cuda_.devices, cuda_.devices == 1 ? " device" : " devices");
   return {};
 }
 
 // What failed is Weft's to tell: it does not stay behind as the thread's last error.
 Status Runtime::check(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return {};
-  (void)library_.call.cudaGetLastError();
+  (void)cuda_.call.cudaGetLastError();
   const Code code = error == cudaErrorMemoryAllocation ? Code::kNoMemory
                     : error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle
                         ? Code::kArg
                         : Code::kSystem;
-  return Status::error(code, cat("CUDA: ", what, ": ", library_.call.cudaGetErrorString(error)));
+  return Status::error(code, cat("CUDA: ", what, ": ", cuda_.call.cudaGetErrorString(error)));
 }
 
 Status Runtime::current_device(int* device) {
-  return check("the current device", library_.call.cudaGetDevice(device));
+  return check("the current device", cuda_.call.cudaGetDevice(device));
 }
 
 Status Runtime::within(int device, const std::function<Status()>& work) {
@@ -107,8 +106,7 @@ Status Runtime::look_at(const void* pointer, PointerInfo* info) {
     char room[256];
   };
   attributes = {};
-  if (!check("pointer attributes", library_.call.cudaPointerGetAttributes(&attributes, pointer)).ok())
-    return {};
+  if (!check("pointer attributes", cuda_.call.cudaPointerGetAttributes(&attributes, pointer)).ok()) return {};
   info->device = attributes.device;
   if (attributes.type == cudaMemoryTypeHost) info->place = MemoryPlace::kPinned;
   if (attributes.type == cudaMemoryTypeDevice) info->place = MemoryPlace::kDevice;
@@ -119,7 +117,7 @@ Status Runtime::look_at(const void* pointer, PointerInfo* info) {
 Status Runtime::check_stream(int device, DeviceStream stream) {
   const Scope scope(*this, device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  WEFT_TRY(check("the stream", library_.call.cudaStreamIsCapturing(native(stream), &capture)));
+  WEFT_TRY(check("the stream", cuda_.call.cudaStreamIsCapturing(native(stream), &capture)));
   if (capture != cudaStreamCaptureStatusNone) {
     return Status::error(Code::kUnsupported,
                          "the stream is being captured into a graph, which a host's transfers cannot be");
@@ -130,7 +128,7 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
 Status Runtime::check_captured(int device, DeviceStream stream) {
   const Scope scope(*this, device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  WEFT_TRY(check("the stream", library_.call.cudaStreamIsCapturing(native(stream), &capture)));
+  WEFT_TRY(check("the stream", cuda_.call.cudaStreamIsCapturing(native(stream), &capture)));
   if (capture == cudaStreamCaptureStatusNone) {
     return Status::error(Code::kState,
                          "the stream is not being captured into a graph, as the step is: begin the capture "
@@ -144,9 +142,9 @@ Status Runtime::check_captured(int device, DeviceStream stream) {
 
 // Where the library can tell.
 Status Runtime::check_device(int device, DeviceStream stream) {
-  if (is_default(stream) || library_.call.stream_get_device == nullptr) return {};
+  if (is_default(stream) || cuda_.call.stream_get_device == nullptr) return {};
   int own = device;
-  WEFT_TRY(check("the stream's device", library_.call.stream_get_device(native(stream), &own)));
+  WEFT_TRY(check("the stream's device", cuda_.call.stream_get_device(native(stream), &own)));
   if (own == device) return {};
   return Status::error(Code::kArg,
                        cat("weft_stream.device is ", device, ", but the stream is one of device ", own));
@@ -160,97 +158,95 @@ Status Runtime::create_stream(int device, DeviceStream* stream) {
   const Scope scope(*this, device);
   cudaStream_t made = nullptr;
   int lowest = 0, highest = 0;
-  WEFT_TRY(check("priorities", library_.call.cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
-  WEFT_TRY(
-      check("a stream", library_.call.cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, highest)));
+  WEFT_TRY(check("priorities", cuda_.call.cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+  WEFT_TRY(check("a stream", cuda_.call.cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, highest)));
   *stream = made;
   return {};
 }
 
 void Runtime::destroy_stream(int device, DeviceStream stream) {
   const Scope scope(*this, device);
-  (void)check("", library_.call.cudaStreamDestroy(native(stream))).ok();
+  (void)check("", cuda_.call.cudaStreamDestroy(native(stream))).ok();
 }
 
 Status Runtime::create_event(int device, DeviceEvent* event) {
   const Scope scope(*this, device);
   cudaEvent_t made = nullptr;
-  WEFT_TRY(check("an event", library_.call.cudaEventCreateWithFlags(&made, cudaEventDisableTiming)));
+  WEFT_TRY(check("an event", cuda_.call.cudaEventCreateWithFlags(&made, cudaEventDisableTiming)));
   *event = made;
   return {};
 }
 
 void Runtime::destroy_event(int device, DeviceEvent event) {
   const Scope scope(*this, device);
-  (void)check("", library_.call.cudaEventDestroy(native_event(event))).ok();
+  (void)check("", cuda_.call.cudaEventDestroy(native_event(event))).ok();
 }
 
 Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
   const Scope scope(*this, device);
-  return check("an event's record", library_.call.cudaEventRecord(native_event(event), native(stream)));
+  return check("an event's record", cuda_.call.cudaEventRecord(native_event(event), native(stream)));
 }
 
 Status Runtime::wait_event(int device, DeviceStream stream, DeviceEvent event) {
   const Scope scope(*this, device);
-  return check("a wait for an event",
-               library_.call.cudaStreamWaitEvent(native(stream), native_event(event), 0));
+  return check("a wait for an event", cuda_.call.cudaStreamWaitEvent(native(stream), native_event(event), 0));
 }
 
 Status Runtime::query(int device, DeviceEvent event, bool* done) {
   const Scope scope(*this, device);
-  const cudaError_t state = library_.call.cudaEventQuery(native_event(event));
+  const cudaError_t state = cuda_.call.cudaEventQuery(native_event(event));
   *done = state == cudaSuccess;
   if (state != cudaErrorNotReady) return check("work on the device", state);
-  (void)library_.call.cudaGetLastError();
+  (void)cuda_.call.cudaGetLastError();
   return {};
 }
 
 Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
   void* made = nullptr;
-  WEFT_TRY(check("device memory", library_.call.cudaMalloc(&made, size)));
+  WEFT_TRY(check("device memory", cuda_.call.cudaMalloc(&made, size)));
   *memory = static_cast<std::byte*>(made);
   return {};
 }
 
 void Runtime::free(int device, std::byte* memory) {
   const Scope scope(*this, device);
-  (void)check("", library_.call.cudaFree(memory)).ok();
+  (void)check("", cuda_.call.cudaFree(memory)).ok();
 }
 
 Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
   void* made = nullptr;
-  WEFT_TRY(check("pinned memory", library_.call.cudaHostAlloc(&made, size, cudaHostAllocPortable)));
+  WEFT_TRY(check("pinned memory", cuda_.call.cudaHostAlloc(&made, size, cudaHostAllocPortable)));
   *memory = static_cast<std::byte*>(made);
   return {};
 }
 
 void Runtime::free_pinned(std::byte* memory) {
   const Scope scope(*this, Scope::kAny);
-  (void)check("", library_.call.cudaFreeHost(memory)).ok();
+  (void)check("", cuda_.call.cudaFreeHost(memory)).ok();
 }
 
 Status Runtime::pin(int device, std::byte* memory, uint64_t size) {
   const Scope scope(*this, device);
-  return check("pinning memory", library_.call.cudaHostRegister(memory, size, cudaHostRegisterPortable));
+  return check("pinning memory", cuda_.call.cudaHostRegister(memory, size, cudaHostRegisterPortable));
 }
 
 void Runtime::unpin(std::byte* memory) {
   const Scope scope(*this, Scope::kAny);
-  (void)check("", library_.call.cudaHostUnregister(memory)).ok();
+  (void)check("", cuda_.call.cudaHostUnregister(memory)).ok();
 }
 
 Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) {
   const Scope scope(*this, device);
-  return check("a copy", library_.call.cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, native(stream)));
+  return check("a copy", cuda_.call.cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, native(stream)));
 }
 
 Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
   const Scope scope(*this, device);
   // Pinned memory has one address everywhere.
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(word));
-  const CUresult result = library_.call.wait_value(native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ);
+  const CUresult result = cuda_.call.wait_value(native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ);
   if (result == CUDA_SUCCESS) return {};
   return Status::error(Code::kSystem, cat("CUDA: the stream cannot wait for a value (driver error ",
                                           static_cast<int>(result), ")"));

@@ -22,7 +22,7 @@ class Runtime final : public Accelerator {
   Status probe(std::string* detail) override;
   bool sees_memory() const override { return loaded() || programs_driver_.found(); }
   bool notice_use() override { return loaded() || programs_driver_.find(file_); }
-  int device_count() const override { return library_.devices; }
+  int device_count() const override { return cuda_.devices; }
 
   Status current_device(int* device) override;
   Status within(int device, const std::function<Status()>& work) override;
@@ -62,14 +62,14 @@ class Runtime final : public Accelerator {
   // The context of each device that was used: the one that all libraries of the process share.
   class Contexts {
    public:
-    explicit Contexts(const Library& library) : library_(library) {}
+    explicit Contexts(const Library& library) : cuda_(library) {}
     ~Contexts();
     Contexts(const Contexts&) = delete;
     Contexts& operator=(const Contexts&) = delete;
     CUcontext of(int device);  // null: there is none to be had, and what is done there will fail
 
    private:
-    const Library& library_;
+    const Library& cuda_;
     std::mutex mutex_;
     std::map<int, CUcontext> known_;  // guarded by mutex_
   };
@@ -82,11 +82,11 @@ class Runtime final : public Accelerator {
   bool tried_ = false;  // guarded by mutex_
   Status status_;       // guarded by mutex_
   std::atomic<bool> loaded_{false};
-  Library library_;  // constant once loaded_
+  Library cuda_;  // constant once loaded_
   ProgramsDriver programs_driver_;
-  Contexts contexts_{library_};
-  Kernels kernels_{library_};
-  Blas blas_{library_};
+  Contexts contexts_{cuda_};
+  Kernels kernels_{cuda_};
+  Blas blas_{cuda_};
 };
 
 }  // namespace weft::cuda

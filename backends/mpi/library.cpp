@@ -32,9 +32,9 @@ bool asked(int (*question)(int*)) {
 
 // Objects of the process in the order in which they were loaded, until both are seen.
 struct Order {
-  const void* library = nullptr;
+  const void* mpi = nullptr;
   const void* module = nullptr;
-  bool library_first = false;
+  bool mpi_first = false;
 };
 
 int look_for(dl_phdr_info* info, size_t /*size*/, void* data) {
@@ -46,7 +46,7 @@ int look_for(dl_phdr_info* info, size_t /*size*/, void* data) {
       return reinterpret_cast<uintptr_t>(address) - begin < info->dlpi_phdr[i].p_memsz;
     };
     if (holds(order.module)) return 1;
-    if (holds(order.library)) order.library_first = true;
+    if (holds(order.mpi)) order.mpi_first = true;
   }
   return 0;
 }
@@ -54,10 +54,10 @@ int look_for(dl_phdr_info* info, size_t /*size*/, void* data) {
 // Whether somebody else had loaded the library before this module needed it.
 bool is_the_programs() {
   Order order;
-  order.library = reinterpret_cast<const void*>(&MPI_Init_thread);
+  order.mpi = reinterpret_cast<const void*>(&MPI_Init_thread);
   order.module = reinterpret_cast<const void*>(&is_the_programs);
   dl_iterate_phdr(look_for, &order);
-  return order.library_first;
+  return order.mpi_first;
 }
 
 // Open MPI's components take its functions from the whole process's, where only a program that is linked to

@@ -76,7 +76,7 @@ class NcclCollectives final : public Collectives {
   int local_size() const override { return below_->local_size(); }
   std::string transports() const override {
     const std::string below = below_->transports();
-    return cat("NCCL ", version_text(communicator_->library().version), " on CUDA device ",
+    return cat("NCCL ", version_text(communicator_->nccl().version), " on CUDA device ",
                communicator_->device(), ", over ", below_->name(), below.empty() ? "" : ": ", below);
   }
   const char* name() const override { return "nccl"; }

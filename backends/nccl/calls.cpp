@@ -92,7 +92,7 @@ class Calls {
  public:
   Calls(Communicator& c, const CollectiveArgs& args)
       : c_(c),
-        nccl_(c.library()),
+        nccl_(c.nccl()),
         args_(args),
         stream_(static_cast<cudaStream_t>(c.stream())),
         block_(args.count * dtype_size(args.dtype)) {}
@@ -211,7 +211,7 @@ Status launch(Communicator& communicator, const CollectiveArgs& args, Workspace&
 
 Status launch_rest(Communicator& communicator, const CollectiveArgs& args, Workspace& work) {
   if (const ncclRedOp_t own = std::exchange(work.own, ncclNumOps); own != ncclNumOps) {
-    const Library& library = communicator.library();
+    const Library& library = communicator.nccl();
     WEFT_TRY(
         communicator.check("an operation that scales", library.ncclRedOpDestroy(own, communicator.native())));
   }

@@ -47,7 +47,7 @@ class Communicator {
   int name() const { return name_; }  // this rank's, in Weft's communicator
   Accelerator& accelerator() const { return *accelerator_; }
   const DeviceOps& host() const { return host_; }
-  const Library& library() const { return *library_; }
+  const Library& nccl() const { return *library_; }
   ncclComm_t native() const { return held_->comm; }
   DeviceStream stream() const { return stream_; }
 

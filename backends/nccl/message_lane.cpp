@@ -190,7 +190,7 @@ Status MessageLane::call() {
   const uint64_t bytes = args_.count * dtype_size(args_.dtype);
   c.count(bytes);
   auto* const stream = static_cast<cudaStream_t>(c.stream());
-  const Library& nccl = c.library();
+  const Library& nccl = c.nccl();
   return c.accelerator().within(c.device(), [&] {
     return sends_ ? c.check("send", nccl.ncclSend(args_.src, bytes, ncclUint8, peer_, c.native(), stream))
                   : c.check("recv", nccl.ncclRecv(args_.dst, bytes, ncclUint8, peer_, c.native(), stream));

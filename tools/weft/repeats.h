@@ -1,6 +1,5 @@
-// Several runs of the same benchmarks, by one set of rank processes after another, as one. Called by `weft
-// bench
-// --repeat`. Threads: one thread at a time.
+// Several runs of the same benchmarks, by one set of rank processes after another, as one. For
+// `weft bench --repeat`. Threads: one thread at a time.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
