@@ -7,8 +7,9 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kSpins = 32;           // looks at the peers' words within one poll, if each rank has a core
-constexpr uint64_t kWork = 1 << 20;  // bytes touched in one poll, about
+constexpr int kSpins = 32;            // looks at the peers' words within one poll, if each rank has a core
+constexpr uint64_t kWork = 1 << 20;   // bytes touched in one poll, about
+constexpr uint64_t kRegained = 4096;  // bytes of a half asked for ahead of the operation that writes them
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -198,6 +199,7 @@ Status GroupLane::not_mapped() const {
 void GroupLane::dispatch() {
   // Peers have the line of the next post in their caches, from two slots ago, and nobody reads it any more.
   prefetch_for_write(&block(op_.rank).posts[(op_.slot & 1) ^ 1].arrival);
+  regain_half();
   if (inline_) return take_inline();
   uint64_t flags = ~uint64_t{0};
   for (const Claims& claims : context_.claims) flags &= claims.flags;
@@ -264,7 +266,18 @@ Status GroupLane::fill_half() {
   if (!op_.gives) return {};
   std::memcpy(half(op_.rank), op_.input(), bytes);
   group_->count_shared(bytes);
+  shown_[op_.slot & 1] = bytes;
   return {};
+}
+
+// Ask for the lines of the next operation's half that peers have in their caches, from two slots ago, while
+// this rank has nothing to write: a copy into them would wait for each.
+void GroupLane::regain_half() {
+  const size_t next = (op_.slot & 1) ^ 1;
+  std::byte* const memory = group_->memory(op_.rank, context_.staging + next * kHalfBytes);
+  const uint64_t bytes = std::min(shown_[next], kRegained);
+  for (uint64_t at = 0; at < bytes; at += 64) prefetch_for_write(memory + at);
+  shown_[next] = 0;
 }
 
 bool GroupLane::take_halves() {

@@ -44,6 +44,7 @@ class GroupLane final : public CollectiveLane {
   // Short operations: everybody's whole input in a staging half.
   bool fits_half() const;
   Status fill_half();
+  void regain_half();
   Status not_mapped() const;
   bool take_halves();
   bool goes_two_shot() const;  // unless all buffers are in arenas
@@ -83,9 +84,10 @@ class GroupLane final : public CollectiveLane {
   uint64_t hash_ = 0;                 // of descriptor_
   std::array<bool, 2> written_ = {};  // descriptor_ lies in the post already
   bool inline_ = false;
-  std::unique_lock<std::mutex> lent_;  // Away's, while parts of the input are read where they lie
-  int arrived_ = 0;                    // ranks below it have arrived
-  uint64_t half_ready_ = 0;            // bytes of the halves that are populated
+  std::unique_lock<std::mutex> lent_;   // Away's, while parts of the input are read where they lie
+  int arrived_ = 0;                     // ranks below it have arrived
+  uint64_t half_ready_ = 0;             // bytes of the halves that are populated
+  std::array<uint64_t, 2> shown_ = {};  // of each half, bytes that peers have read since this core had them
   // Rounds of the running path.
   Path* path_ = nullptr;
   Rounds rounds_;
