@@ -78,11 +78,13 @@ struct Rank {
 };
 
 // Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it,
-// prepare is called between the two. Returns the texts of what went wrong while forming; Catch2's assertions
-// are not safe on other threads, so bodies report through their own results.
+// prepare is called between the two, heartbeat_ms is the communicator's. Returns the texts of what went wrong
+// while forming; Catch2's assertions are not safe on other threads, so bodies report through their own
+// results.
 inline std::string run(
     const char* backend, int size, int32_t progress, const char* module_path,
-    const std::function<void(Rank&)>& body, const std::function<void(Rank&)>& prepare = [](Rank&) {}) {
+    const std::function<void(Rank&)>& body, const std::function<void(Rank&)>& prepare = [](Rank&) {},
+    int64_t heartbeat_ms = 0) {
   Gathering gathering(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -110,6 +112,7 @@ inline std::string run(
       options.backend = backend;
       options.init_timeout_ms = 20000;
       options.op_timeout_ms = 20000;
+      options.heartbeat_timeout_ms = heartbeat_ms;
       if (weft_comm_create(rank.context, &options, &rank.comm, &error) == WEFT_OK) {
         body(rank);
       } else {

@@ -1,0 +1,224 @@
+// What a communicator costs a program that does something else: ranks with a reducer, and nothing under way.
+// Counted are threads, how often each of them has slept (so: woken) and the processor's time of the whole
+// process. `capi_idle -s` prints the counts.
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "capi/ranks.h"
+#include "support/catch.h"
+#include "support/sanitized.h"
+
+using weft_test::Findings;
+using weft_test::Gathering;
+using weft_test::Rank;
+
+namespace {
+
+constexpr int kRanks = 2;
+constexpr auto kWindow = std::chrono::milliseconds(500);
+constexpr int64_t kMostUs = 5000;
+
+struct Thread {
+  std::string name;
+  uint64_t slept = 0;  // voluntary context switches
+};
+
+Thread read_thread(const std::string& id) {
+  Thread thread;
+  std::ifstream status("/proc/self/task/" + id + "/status");
+  std::string key;
+  while (status >> key) {
+    if (key == "Name:") status >> thread.name;
+    if (key == "voluntary_ctxt_switches:") status >> thread.slept;
+  }
+  return thread;
+}
+
+// All threads of this process but the one that asks and a sanitizer's, which are not Weft's.
+std::map<std::string, Thread> read_threads() {
+  std::map<std::string, Thread> threads;
+  DIR* const folder = opendir("/proc/self/task");
+  while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder)) {
+    const std::string id = entry->d_name;
+    if (id[0] == '.' || id == std::to_string(gettid())) continue;
+    threads[id] = read_thread(id);
+  }
+  if (folder != nullptr) closedir(folder);
+  return threads;
+}
+
+int64_t processor_us() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+struct Cost {
+  std::vector<std::string> threads;  // the library's, by name
+  uint64_t wake_ups = 0;             // of all of them
+  int64_t us = 0;                    // of the processor, of the whole process
+  bool same = true;                  // no thread came or went
+};
+
+Cost watch() {
+  Cost cost;
+  const std::map<std::string, Thread> before = read_threads();
+  const int64_t us_before = processor_us();
+  std::this_thread::sleep_for(kWindow);
+  cost.us = processor_us() - us_before;
+  const std::map<std::string, Thread> after = read_threads();
+  cost.same = before.size() == after.size();
+  for (const auto& [id, thread] : after) {
+    const auto found = before.find(id);
+    cost.same &= found != before.end();
+    if (thread.name.rfind("weft-", 0) != 0) continue;
+    cost.threads.push_back(thread.name);
+    cost.wake_ups += thread.slept - (found == before.end() ? 0 : found->second.slept);
+  }
+  std::sort(cost.threads.begin(), cost.threads.end());
+  return cost;
+}
+
+// The least of three windows: what others do, stopping this process for a while say, only adds. One that has
+// no more wake-ups than it may is enough.
+Cost least(uint64_t most_wake_ups) {
+  Cost best = watch();
+  for (int i = 0; i < 2 && (best.wake_ups > most_wake_ups || best.us > kMostUs); i++) {
+    const Cost cost = watch();
+    if (cost.wake_ups < best.wake_ups || (cost.wake_ups == best.wake_ups && cost.us < best.us)) best = cost;
+  }
+  return best;
+}
+
+struct Step {
+  std::vector<float> gradient = std::vector<float>(5000, 1.0f);
+  weft_hook* hook = nullptr;
+  weft_reducer* reducer = nullptr;
+
+  bool make(Rank& r) {
+    int64_t shape = 5000;
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "p";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    options.on_bucket = [](void*, uint64_t, uint32_t, weft_status) {};  // in thread mode a thread runs it
+    if (weft_hook_create(r.context, "int8", nullptr, &hook) != WEFT_OK) return false;
+    options.hook = hook;
+    return weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK;
+  }
+  bool begin() { return weft_reducer_begin(reducer, nullptr) == WEFT_OK; }
+  bool end() {
+    return weft_reducer_ready(reducer, 0, gradient.data(), nullptr) == WEFT_OK &&
+           weft_reducer_finish(reducer, nullptr) == WEFT_OK;
+  }
+  ~Step() {
+    weft_reducer_destroy(&reducer);
+    weft_hook_destroy(&hook);
+  }
+};
+
+struct Costs {
+  Cost formed, stepped, begun;
+};
+
+// What two ranks cost whose communicator is formed, that have made two steps with a hook that computes, and
+// that have begun a third of which no gradient is ready.
+Costs costs_of(const char* backend, int32_t mode, int64_t heartbeat_ms, uint64_t most_wake_ups) {
+  Costs costs;
+  Findings findings;
+  Gathering meeting(kRanks);
+  // Rank 0 watches while the others sleep until it is done.
+  const auto observe = [&](const Rank& r, Cost* cost) {
+    meeting.all_gather(r.rank, nullptr, 0, nullptr);
+    if (r.rank == 0) *cost = least(most_wake_ups);
+    meeting.all_gather(r.rank, nullptr, 0, nullptr);
+  };
+  const auto body = [&](Rank& r) {
+    observe(r, &costs.formed);
+    Step step;
+    bool ok = step.make(r);
+    for (int i = 0; i < 2; i++) ok = ok && step.begin() && step.end();
+    observe(r, &costs.stepped);
+    ok = ok && step.begin();
+    observe(r, &costs.begun);
+    findings.expect(ok && step.end());
+  };
+  const auto prepare = [](Rank&) {};
+  CHECK(weft_test::run(backend, kRanks, mode, nullptr, body, prepare, heartbeat_ms) == "");
+  CHECK(findings.wrong == 0);
+  return costs;
+}
+
+void expect_idle(const Cost& cost, uint64_t most_wake_ups, const std::vector<std::string>& threads) {
+  CHECK(cost.same);
+  CHECK(cost.threads == threads);
+  CHECK(cost.wake_ups <= most_wake_ups);
+  if (!weft::test::kSanitized) CHECK(cost.us < kMostUs);
+}
+
+// Those of every build, and ucx where it is.
+std::vector<std::string> backends() {
+  std::vector<std::string> names(std::begin(weft_test::kBackends), std::end(weft_test::kBackends));
+  weft_context* context = nullptr;
+  uint64_t count = 0;
+  REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+  REQUIRE(weft_backend_count(context, &count) == WEFT_OK);
+  for (uint64_t i = 0; i < count; i++) {
+    weft_backend_info info{};
+    info.struct_size = sizeof info;
+    REQUIRE(weft_backend_query(context, i, &info) == WEFT_OK);
+    if (std::string(info.name) == "ucx" && info.available != 0) names.push_back(info.name);
+  }
+  weft_context_destroy(&context);
+  return names;
+}
+
+std::vector<std::string> of_each_rank(std::vector<std::string> threads) {
+  std::vector<std::string> all;
+  for (const std::string& thread : threads) all.insert(all.end(), kRanks, thread);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("an idle communicator wakes no thread, in either mode; in caller mode there is one to wake") {
+  for (const std::string& backend : backends()) {
+    INFO(backend);
+    const Costs caller = costs_of(backend.c_str(), WEFT_PROGRESS_CALLER, WEFT_TIMEOUT_INFINITE, 0);
+    for (const Cost* cost : {&caller.formed, &caller.stepped, &caller.begun})
+      expect_idle(*cost, 0, of_each_rank({"weft-control"}));
+
+    const Costs thread = costs_of(backend.c_str(), WEFT_PROGRESS_THREAD, WEFT_TIMEOUT_INFINITE, 0);
+    expect_idle(thread.formed, 0, of_each_rank({"weft-control", "weft-progress"}));
+    for (const Cost* cost : {&thread.stepped, &thread.begun})
+      expect_idle(*cost, 0, of_each_rank({"weft-callback", "weft-control", "weft-progress", "weft-worker"}));
+  }
+}
+
+TEST_CASE("signs of life are all that an idle communicator does, and the control thread gives them") {
+  // Five in a budget: each rank wakes for its own, and for the other one's.
+  constexpr int64_t kBudgetMs = 500;
+  constexpr uint64_t kBeats = 1 + 5 * static_cast<uint64_t>(kWindow.count()) / kBudgetMs;
+  constexpr uint64_t kMost = kRanks * 2 * kBeats;
+  for (const int32_t mode : weft_test::kModes) {
+    const Costs costs = costs_of("shm", mode, kBudgetMs, kMost);
+    for (const Cost* cost : {&costs.formed, &costs.stepped, &costs.begun}) {
+      CHECK(cost->wake_ups > 0);
+      CHECK(cost->wake_ups <= kMost);
+      if (!weft::test::kSanitized) CHECK(cost->us < kMostUs);
+    }
+  }
+}
