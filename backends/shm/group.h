@@ -143,7 +143,6 @@ class Group {
 // owner writes it anew: that costs the owner a third of what lines cost that were only read. Before the owner
 // is told that they are free.
 inline void write_read_lines(std::byte* read, uint64_t bytes) {
-  constexpr uint64_t kLine = 64;
   for (uint64_t at = 0; at < bytes; at += kLine) read[at] = std::byte{0};
 }
 

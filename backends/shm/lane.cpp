@@ -199,7 +199,6 @@ Status GroupLane::not_mapped() const {
 void GroupLane::dispatch() {
   // Peers have the line of the next post in their caches, from two slots ago, and nobody reads it any more.
   prefetch_for_write(&block(op_.rank).posts[(op_.slot & 1) ^ 1].arrival);
-  regain_half();
   if (inline_) return take_inline();
   uint64_t flags = ~uint64_t{0};
   for (const Claims& claims : context_.claims) flags &= claims.flags;
@@ -223,6 +222,7 @@ void GroupLane::dispatch() {
 void GroupLane::finish(Status status) {
   result_ = std::move(status);
   state_ = State::kDone;
+  regain_half();
 }
 
 void GroupLane::take_inline() {
@@ -270,13 +270,14 @@ Status GroupLane::fill_half() {
   return {};
 }
 
-// Ask for the lines of the next operation's half that peers have in their caches, from two slots ago, while
-// this rank has nothing to write: a copy into them would wait for each.
+// Ask for the lines of the next operation's half that peers have in their caches, from two slots ago: its
+// copy would wait for each. After this operation, whose own reads come first.
 void GroupLane::regain_half() {
   const size_t next = (op_.slot & 1) ^ 1;
+  if (shown_[next] == 0) return;
   std::byte* const memory = group_->memory(op_.rank, context_.staging + next * kHalfBytes);
   const uint64_t bytes = std::min(shown_[next], kRegained);
-  for (uint64_t at = 0; at < bytes; at += 64) prefetch_for_write(memory + at);
+  for (uint64_t at = 0; at < bytes; at += kLine) prefetch_for_write(memory + at);
   shown_[next] = 0;
 }
 
@@ -301,7 +302,7 @@ bool GroupLane::take_halves() {
   };
   finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
   const int peer = op_.only_source();
-  if (peer >= 0) write_read_lines(half(peer) + op_.wanted(), op_.bytes);
+  if (peer >= 0 && op_.bytes > kRegained) write_read_lines(half(peer) + op_.wanted(), op_.bytes);
   return true;
 }
 
