@@ -11,6 +11,8 @@ constexpr int kSpins = 32;            // looks at the peers' words within one po
 constexpr uint64_t kWork = 1 << 20;   // bytes touched in one poll, about
 constexpr uint64_t kRegained = 4096;  // bytes of a half asked for ahead of the operation that writes them
 
+constexpr uint64_t kAsked = 2048;  // up to here a peer's half is asked for at once, before it is read
+
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -288,6 +290,10 @@ bool GroupLane::take_halves() {
     const uint64_t value = block(r).produced.value.load(std::memory_order_acquire);
     if (!reached(value, phase(op_.slot, 1))) return false;
   }
+  const int peer = op_.only_source();
+  if (peer >= 0 && op_.bytes <= kAsked) {
+    for (uint64_t at = 0; at < op_.bytes; at += kLine) __builtin_prefetch(half(peer) + op_.wanted() + at);
+  }
   struct Source {
     const GroupLane& lane;
     Status view(int peer, uint64_t, const std::byte** at) {
@@ -301,7 +307,6 @@ bool GroupLane::take_halves() {
     }
   };
   finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
-  const int peer = op_.only_source();
   if (peer >= 0 && op_.bytes > kRegained) write_read_lines(half(peer) + op_.wanted(), op_.bytes);
   return true;
 }
