@@ -27,6 +27,9 @@ def check_document(path, root, targets):
     for source, code in re.findall(r"<!-- from: (\S+) -->\n```\w*\n(.*?)^```", text, re.M | re.S):
         if not (root / source).exists() or code not in (root / source).read_text():
             problems.append(f"{name}: {source} has no {code.splitlines()[0]!r} as it is quoted here")
+    headings = re.findall(r"^##+ .*$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    for heading in sorted({one for one in headings if headings.count(one) > 1}):
+        problems.append(f"{name}: two headings {heading!r}")
     if text.count("<!-- from: ") != len(re.findall(r"<!-- from: \S+ -->\n```", text)):
         problems.append(f"{name}: a `from:` is not followed by a block of code")
     return problems
