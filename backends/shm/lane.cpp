@@ -10,8 +10,7 @@ namespace {
 constexpr int kSpins = 32;            // looks at the peers' words within one poll, if each rank has a core
 constexpr uint64_t kWork = 1 << 20;   // bytes touched in one poll, about
 constexpr uint64_t kRegained = 4096;  // bytes of a half asked for ahead of the operation that writes them
-
-constexpr uint64_t kAsked = 2048;  // up to here a peer's half is asked for at once, before it is read
+constexpr uint64_t kAsked = 2048;     // up to here a peer's half is asked for at once, before it is read
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)

@@ -258,7 +258,11 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   const bool draws = root == s.comm->rank();
   if (draws) {
     const auto launch = anyone(votes, PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
-    WEFT_TRY(draw_plan(s, request, limits, surveyed.get(), launch, &drawn));
+    const Status status = draw_plan(s, request, limits, surveyed.get(), launch, &drawn);
+    if (!status.ok()) {  // the others wait for it
+      s.comm->fail(status);
+      return s.comm->failure();
+    }
   }
   WEFT_TRY(hear_plan(s, draws ? &drawn : nullptr, root, deadline, &plan));
   Status moved = put_in_place(std::move(plan), &limits, deadline);

@@ -18,7 +18,8 @@ namespace weft {
 // and a schedule; before the schedule is bound and scratch is made. Local.
 void let_copies_round(ReducerState* state);
 
-// Whether the synchronised step that begins now may be straight. Threads: that of begin.
+// Whether the synchronised step that begins now may be straight. Not one whose ranks may be without data or
+// recover: what clears places then looks for gradients where their buckets are held. Threads: that of begin.
 inline bool begins_straight(const ReducerState& s) {
   return s.copy && !s.uneven && !s.retain && s.presence->local_steps() == 0;
 }
