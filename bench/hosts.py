@@ -66,6 +66,14 @@ def carried(text):
     return [tuple(map(int, pair)) for pair in re.findall(line, text, re.M)]
 
 
+def sent_again(text):
+    """[{counter: its value}] of each host's TCP, as TWO_HOSTS says it."""
+    line = (r"^two-hosts: host \d+: (\d+) segments sent again, (\d+) of them after a timeout, (\d+) lost twice; "
+            r"(\d+) reports that what was sent again had come already$")
+    names = ("sent_again", "timeouts", "lost_twice", "needless")
+    return [dict(zip(names, map(int, found))) for found in re.findall(line, text, re.M)]
+
+
 class UcxPingPong:
     """The latency of 8 bytes: half a round trip."""
     name = "ucx"
@@ -147,10 +155,10 @@ class Between(Part):
         return ""
 
     def weft_bench(self, rate, *words, hosts=2):
-        """What a `weft bench` writes, all results right, and what the cables carried."""
+        """What a `weft bench` writes, all results right, and what the script says of the cables."""
         path = self.arguments.out / "hosts.json"
         result = execute(self.command(rate, self.tool, "bench", *words, "--joined", "--json", path, hosts=hosts))
-        return all_right(json.loads(path.read_text())), carried(result.stderr)
+        return all_right(json.loads(path.read_text())), result.stderr
 
 
 class Hosts(Between):
@@ -216,17 +224,17 @@ class Hosts(Between):
 
     def measure_weft(self, samples, rate, iterations, sizes):
         say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
-        whole, cables = self.weft_bench(rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations,
-                                        "--warmup", WARMUP)
+        whole, said = self.weft_bench(rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations,
+                                      "--warmup", WARMUP)
         self.add(samples, rate, "weft", whole["results"])
         if sizes == (8,):
             return  # what else is sent is more than that
         # Of two ranks each sends all bytes once in each call.
         expected = sum(row["bytes"] * row["calls"] for row in whole["results"])
-        for host, (sent, received) in enumerate(cables):
-            for direction, count in (("sent", sent), ("received", received)):
+        for host, ((sent, received), again) in enumerate(zip(carried(said), sent_again(said), strict=True)):
+            for direction, count, tcp in (("sent", sent, again), ("received", received, {})):
                 samples.note("hosts", {"rate": rate, "host": host, "direction": direction, "expected_bytes": expected,
-                                       "wire_bytes": count, "ratio": round(count / expected, 5)})
+                                       "wire_bytes": count, "ratio": round(count / expected, 5), **tcp})
 
     def measure_steps(self, samples, rate):
         for system, options in STEPS.items():

@@ -143,12 +143,18 @@ def hosts_table(rows):
 
 
 def wire_lines(samples):
-    """What Weft's all-reduces put on the cables, over what they have to."""
-    shown = {}
+    """What Weft's all-reduces put on the cables, over what they have to, and what TCP had to send twice."""
+    ratios, again = {}, {}
     for one in samples.noted.get("hosts", []):
-        shown.setdefault(one["rate"], []).append(one["ratio"])
-    lines = [f"- {rate}: {min(ratios):.4f} to {max(ratios):.4f}" for rate, ratios in shown.items()]
-    return ["Bytes on the cables, in each direction of each host, over those of the buffers:", *lines, ""] if lines else []
+        ratios.setdefault(one["rate"], []).append(one["ratio"])
+        if one["direction"] == "sent":
+            again.setdefault(one["rate"], {}).setdefault(one["round"], []).append(one["sent_again"])
+    if not ratios:
+        return []
+    return ["Bytes on the cables, in each direction of each host, over those of the buffers:",
+            *(f"- {rate}: {min(found):.4f} to {max(found):.4f}" for rate, found in ratios.items()), "",
+            "Segments that TCP sent again, of both hosts, in each round:",
+            *(f"- {rate}: {', '.join(str(sum(of_hosts)) for of_hosts in rounds.values())}" for rate, rounds in again.items()), ""]
 
 
 def planner_table(samples):

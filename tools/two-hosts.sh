@@ -32,7 +32,8 @@ memory, no network besides their rate-limited cables to one switch, and no cores
   --prefix WHICH       lines that start with [rank]: all, others (not rank 0's) or none (default all)
   --timeout SECONDS    end the job after so many seconds, with code 124
   --grace SECONDS      what the other ranks have after the first failure (default 2)
-  --counters           say at the end, on standard error, how many bytes went over each cable
+  --counters           say at the end, on standard error, how many bytes went over each cable, and what each host's
+                       TCP sent again
   --weft PATH          the weft command (default: \$WEFT, build/tools/weft beside this script, or that in PATH)
   --help
 
@@ -218,12 +219,27 @@ choose_congestion_control() { # INDEX COMMAND THAT ENTERS ITS NAMESPACE...
     ip route replace "$network.0/24" dev eth0 proto kernel scope link src "$network.$(($1 + 1))" congctl cubic
 }
 
+# A counter of a host's TCP. The kernel writes a line of names and one of values for each group of them.
+tcp_counter() { # NAME INDEX
+  local names values at
+  while read -ra names && read -ra values; do
+    for at in "${!names[@]}"; do
+      [ "${names[at]}" != "$1" ] || echo "${values[at]}"
+    done
+  done < <(nsenter --target "${keepers[$2]}" --net cat /proc/net/snmp /proc/net/netstat)
+}
+
 tell_counters() {
-  local name from to _
+  local name from to index _
   while read -r name from _ _ _ _ _ _ _ to _; do
     [[ $name == host*: ]] || continue
     echo "two-hosts: ${name/host/host }" "$from bytes sent, $to bytes received" >&2
   done </proc/net/dev
+  for index in "${!keepers[@]}"; do
+    echo "two-hosts: host $index: $(tcp_counter RetransSegs "$index") segments sent again," \
+      "$(tcp_counter TCPTimeouts "$index") of them after a timeout, $(tcp_counter TCPLostRetransmit "$index") lost twice;" \
+      "$(tcp_counter TCPDSACKRecv "$index") reports that what was sent again had come already" >&2
+  done
 }
 
 switch() {

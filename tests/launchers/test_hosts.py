@@ -108,6 +108,18 @@ def test_hello():
     expect(len(carried(result)) == 2 and min(min(pair) for pair in carried(result)) > 1000, "bytes went over both cables", result)
 
 
+def test_sent_again():
+    """--counters says what TCP sent again: some of what goes through a switch to a cable slower than the sender's, and overflows it"""
+    need_hosts(modules=True)
+    result = hosts("--rate", "none,50mbit", "--ranks-per-host", 1, "--counters", WEFT, "bench", "--joined", "all_reduce", "--sizes", "4M",
+                   "--iterations", 3, "--no-pin")
+    expect_equal(result.returncode, 0, result)
+    line = r"host (\d): (\d+) segments sent again, (\d+) of them after a timeout, (\d+) lost twice; (\d+) reports"
+    again = [list(map(int, counts)) for counts in re.findall(line, result.stderr)]
+    expect_equal([host for host, *_ in again], [0, 1], result)
+    expect(again[0][1] > again[1][1], "the sender's", again)
+
+
 def bench(size, *words):
     """The JSON of an all-reduce of two ranks on two hosts, and the bytes that their cables carried."""
     with tempfile.TemporaryDirectory() as folder:

@@ -85,6 +85,9 @@ def test_hosts():
     expect_equal({(one["rate"], one["host"], one["direction"]) for one in found["wire"]},
                  {(rate, host, way) for rate in ("1gbit", "10gbit", "none") for host in (0, 1) for way in ("sent", "received")})
     expect(all(0.97 <= one["ratio"] <= 1.03 for one in found["wire"]), "all bytes, and few besides", found["wire"])
+    for one in found["wire"]:
+        expect_equal({"sent_again", "timeouts", "lost_twice", "needless"} <= set(one), one["direction"] == "sent", one)
+    expect("Segments that TCP sent again" in text, "in words", text)
 
 
 def test_planner():
