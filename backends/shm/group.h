@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "base/round_up.h"
 #include "core/arena.h"
 #include "core/backend.h"
 #include "nodes.h"
@@ -143,7 +144,7 @@ class Group {
 // owner writes it anew: that costs the owner a third of what lines cost that were only read. Before the owner
 // is told that they are free.
 inline void write_read_lines(std::byte* read, uint64_t bytes) {
-  for (uint64_t at = 0; at < bytes; at += kLine) read[at] = std::byte{0};
+  for (uint64_t at = 0; at < bytes; at += kCacheLine) read[at] = std::byte{0};
 }
 
 // Whether all ranks of the exchange share this host's memory. Collective.

@@ -278,7 +278,7 @@ void GroupLane::regain_half() {
   if (shown_[next] == 0) return;
   std::byte* const memory = group_->memory(op_.rank, context_.staging + next * kHalfBytes);
   const uint64_t bytes = std::min(shown_[next], kRegained);
-  for (uint64_t at = 0; at < bytes; at += kLine) prefetch_for_write(memory + at);
+  for (uint64_t at = 0; at < bytes; at += kCacheLine) prefetch_for_write(memory + at);
   shown_[next] = 0;
 }
 
@@ -291,7 +291,8 @@ bool GroupLane::take_halves() {
   }
   const int peer = op_.only_source();
   if (peer >= 0 && op_.bytes <= kAsked) {
-    for (uint64_t at = 0; at < op_.bytes; at += kLine) __builtin_prefetch(half(peer) + op_.wanted() + at);
+    for (uint64_t at = 0; at < op_.bytes; at += kCacheLine)
+      __builtin_prefetch(half(peer) + op_.wanted() + at);
   }
   struct Source {
     const GroupLane& lane;

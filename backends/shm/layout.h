@@ -13,7 +13,6 @@ namespace weft::shm {
 
 inline constexpr uint64_t kMagic = 0x346d687374666577;  // "weftshm4"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
-inline constexpr uint64_t kLine = 64;                   // of the cache
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kHugePage = 2 << 20;
 inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all

@@ -140,8 +140,8 @@ template <class MakeDeadline>
 Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline) {
   Request request;
   request.args = args;
-  lane.submit(&request);
   Engine& engine = context_->engine();
+  if (!engine.try_locked([&] { return lane.start_at_once(&request); })) lane.submit(&request);
   int looks = 0;
   const auto done = [&] {
     if (request.done()) return true;
@@ -157,9 +157,12 @@ Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& ma
 }
 
 Status Comm::run(const CollectiveArgs& args, int64_t timeout_ms) {
+  const auto make_deadline = [&] { return op_deadline(timeout_ms); };
+  if (args.coll != Coll::kSend && args.coll != Coll::kRecv)
+    return run_until(*user_lane_, args, make_deadline);
   std::shared_ptr<Lane> lane;
   WEFT_TRY(lane_for(args, &lane));
-  return run_until(*lane, args, [&] { return op_deadline(timeout_ms); });
+  return run_until(*lane, args, make_deadline);
 }
 
 Status Comm::run(const CollectiveArgs& args, Deadline deadline) {

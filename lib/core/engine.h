@@ -109,6 +109,13 @@ class Engine {
     return work();
   }
 
+  // The same, unless somebody else holds it: then false. Otherwise what `work` returns.
+  template <class Work>
+  bool try_locked(Work&& work) {
+    const std::unique_lock lock(drive_mutex_, std::try_to_lock);
+    return lock.owns_lock() && work();
+  }
+
   Clock& clock() { return clock_; }
   Mode mode() const { return mode_; }
 

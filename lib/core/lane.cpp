@@ -46,6 +46,13 @@ void Lane::submit(Request* request) {
   request->complete(comm_.failure());
 }
 
+bool Lane::start_at_once(Request* request) {
+  if (!idle() || comm_.failed()) return false;
+  start(request);
+  poll();
+  return true;
+}
+
 uint64_t Lane::memory_bytes() const {
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < depth_; i++) bytes += runs_[i].impl->memory_bytes();
@@ -101,6 +108,11 @@ bool Lane::next() {
     head_ = head_->next;
     queued_.store(head_ != nullptr, std::memory_order_relaxed);
   }
+  start(request);
+  return true;
+}
+
+void Lane::start(Request* request) {
   Run& one = run(slot_);
   one.request = request;
   one.over = false;
@@ -113,7 +125,6 @@ bool Lane::next() {
     comm_.fail(status.with_slot(request->slot));
   }
   one.impl->start(request->args, request->slot);
-  return true;
 }
 
 void Lane::finish() {

@@ -20,7 +20,7 @@ namespace weft {
 class Comm;
 
 // Threads: submit: any thread, but the order of submission must be the same on all ranks, so one at a time.
-// poll: under the drive lock.
+// poll, start_at_once: under the drive lock.
 class Lane final : public Task {
  public:
   // comm outlives the lane: the comm owns it. first: its slots before that were another lane's.
@@ -34,6 +34,9 @@ class Lane final : public Task {
   Status prepare(const DeviceCall& call) { return runs_[0].impl->prepare(call); }
   // Queue the request, or complete it at once with the comm's failure if the lane is closed.
   void submit(Request* request);
+  // The same, past the queue: start it and poll once, which completes most short ones. False, and nothing has
+  // happened, unless nothing is before it. Under the drive lock, on the thread that submits.
+  bool start_at_once(Request* request);
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
   void close();
   Poll poll() override;
@@ -67,7 +70,8 @@ class Lane final : public Task {
   // Of a running operation; slots from oldest_ to slot_ run, one after the other on each.
   Run& run(uint64_t slot) { return runs_[slot % depth_]; }
   const Run& oldest() const { return runs_[oldest_ % depth_]; }
-  bool next();    // start the next request, if any
+  bool next();  // start the next request, if any
+  void start(Request* request);
   bool polled();  // poll what runs; whether that was of use
   void finish();  // the oldest
   Poll fail_all(const Status& failure);

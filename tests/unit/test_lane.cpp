@@ -383,6 +383,27 @@ TEST_CASE("operations of a lane run one after the other") {
   CHECK(o.world.begun == Slots{0, 1});
 }
 
+TEST_CASE("a request is started at once where nothing is before it, and nowhere else") {
+  Overlap o(false);
+  std::array<Request, 2> more;
+  const auto start = [&](Request& request) {
+    request.args.coll = Coll::kBarrier;
+    return o.context->engine().try_locked([&] { return o.lane->start_at_once(&request); });
+  };
+  CHECK_FALSE(start(more[0]));  // four are before it
+  for (uint64_t slot = 0; slot < 4; slot++) o.end(slot);
+  for (int i = 0; i < 4; i++) o.drive();
+  CHECK(o.done(3));
+  CHECK(o.world.begun == Slots{0, 1, 2, 3});
+  o.world.ended[4] = {};
+  CHECK(start(more[0]));
+  CHECK(more[0].done());  // with the first look
+  CHECK(o.lane->next_slot() == 5);
+  o.fail();
+  CHECK_FALSE(start(more[1]));
+  CHECK(o.world.begun == Slots{0, 1, 2, 3, 4});
+}
+
 TEST_CASE("operations of an overlapping lane begin beside the one before, and complete in order") {
   Overlap o(true);
   CHECK(o.world.begun == Slots{0, 1});
