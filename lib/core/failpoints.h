@@ -17,7 +17,8 @@ enum class FailPlace : uint8_t {
   kForming,    // connected with all ranks, before a backend is chosen; also of a split. number: how often it
                // was shrunk
   kOperation,  // before an operation of any lane starts; number: its slot
-  kStage,      // before a hook's stage; number: the bucket, stage: the stage
+  kStage,      // before a hook's stage, also one that copies do in its place; number: the bucket, stage: the
+               // stage
   kLeaving,    // before the farewell; cannot fail
   kMemory,  // before memory is taken: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
   kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)

@@ -36,8 +36,11 @@ class StageJob final : public StageWork {
     place_ = (uint64_t{bucket_} + stage.index) << 8 | stage.index;  // the schedule's wavefront
     began_ns_ = ended_ns_ = 0;
   }
-  // A stage that the bucket's copies do.
-  void skip() { step_ = state_->views->bucket(bucket_).step; }
+  // A stage that the bucket's copies do. Under the drive lock.
+  Status skip(uint32_t stage) {
+    step_ = state_->views->bucket(bucket_).step;
+    return state_->comm->reach(FailPlace::kStage, bucket_, stage);
+  }
   // With the hook's turn, or under the drive lock in `caller` mode.
   void run() override {
     ReducerState& s = *state_;

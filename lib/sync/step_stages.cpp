@@ -19,8 +19,8 @@ void Step::run_stage(uint32_t bucket, bool joins) {
   if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket, joins);
   Running& running = running_[bucket];
   if (s_.schedule.buckets[bucket].narrow) {
-    running.job->skip();
-    return stage_done(bucket, 0, 0);
+    const Status skipped = running.job->skip(running.stages);
+    return skipped.ok() ? stage_done(bucket, 0, 0) : stage_failed(bucket, skipped);
   }
   weft_stage stage{};
   stage.struct_size = sizeof stage;

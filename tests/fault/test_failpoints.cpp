@@ -16,8 +16,17 @@ namespace {
 constexpr int kBoundMs = 10000;
 constexpr int kRanks = 3;
 
+struct Place {
+  std::string name;
+  const char* hook = "allreduce";
+};
+// The stages of bf16 are done by the copies.
+const Place kPlaces[] = {{"forming"},   {"operation@0"}, {"operation@3"},
+                         {"stage@0.0"}, {"stage@1.1"},   {"stage@1.1", "bf16"}};
+
 // Form, a few operations, a few steps of a reducer, destroy. The first failure is the last word.
-void live(const char* backend, int rank, const std::string& store, Reporter& reporter) {
+void live(const char* backend, int rank, const std::string& store, Reporter& reporter,
+          const char* hook = "allreduce") {
   Joined joined(backend, rank, kRanks, store);
   weft_error error = joined.error;
   weft_status status = joined.status;
@@ -37,7 +46,9 @@ void live(const char* backend, int rank, const std::string& store, Reporter& rep
     options.param_count = 2;
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
+    if (status == WEFT_OK) status = weft_hook_create(joined.context, hook, nullptr, &options.hook);
     if (status == WEFT_OK) status = weft_reducer_create(joined.comm, &options, &reducer, &error);
+    weft_hook_destroy(&options.hook);
     for (int step = 0; status == WEFT_OK && step < 3; step++) {
       status = weft_reducer_begin(reducer, nullptr);
       for (const uint64_t i : {1, 0}) {
@@ -59,13 +70,13 @@ void live(const char* backend, int rank, const std::string& store, Reporter& rep
 TEST_CASE("a rank that dies or fails at an exact place is named by all others") {
   for (const std::string& backend : weft_test::backends()) {
     for (const int victim : {0, 2}) {
-      for (const std::string place : {"forming", "operation@0", "operation@3", "stage@0.0", "stage@1.1"}) {
+      for (const auto& [place, hook] : kPlaces) {
         for (const std::string action : {"kill", "fail"}) {
-          INFO(backend << ", rank " << victim << " at " << place << "=" << action);
+          INFO(backend << ", hook " << hook << ", rank " << victim << " at " << place << "=" << action);
           const std::string store = weft_test::store_name();
           Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
             if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=" + action).c_str(), 1);
-            live(backend.c_str(), rank, store, reporter);
+            live(backend.c_str(), rank, store, reporter, hook);
           });
           Word word;
           for (int r = 0; r < kRanks; r++) {
