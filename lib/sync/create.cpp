@@ -83,10 +83,9 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   return {};
 }
 
-// The hook's plans and all memory; local.
-Status furnish_local(ReducerState* s, Deadline deadline) {
+// What the hook plans for each bucket, and the thread for its stages.
+Status schedule_hook(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
-  if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(context, s->manifest, &s->reach));
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   const auto is_sparse = [](const Param& param) { return param.sparse(); };
   if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
@@ -97,41 +96,50 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   s->worker =
       context.engine().mode() == Engine::Mode::kThread && s->hook->stage_kind() != StageKind::kNothing;
   if (s->worker) WEFT_TRY(context.stages().start());
-  WEFT_TRY(with_turn(context, *s->hook, deadline, [&] {
+  return with_turn(context, *s->hook, deadline, [&] {
     Status made = make_schedule(*s->hook, s->manifest, s->plan, s->views.get(), &s->schedule);
     s->hook_bytes = s->hook->memory_bytes();
     return made;
-  }));
-  if (s->sharded) {
-    for (const PlannedBucket& bucket : s->plan.buckets) {
-      for (const uint32_t param : bucket.params) {
-        if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
-        return Status::error(Code::kUnsupported,
-                             cat("parameter ", param, " ('", s->manifest.params[param].name,
-                                 "') cannot be sharded: it travels as a type of another size"));
-      }
+  });
+}
+
+// Who owns which part of a sharded reducer's buckets, and where values are put together that are not in
+// arenas.
+Status share_out(ReducerState* s) {
+  for (const PlannedBucket& bucket : s->plan.buckets) {
+    for (const uint32_t param : bucket.params) {
+      if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
+      return Status::error(Code::kUnsupported,
+                           cat("parameter ", param, " ('", s->manifest.params[param].name,
+                               "') cannot be sharded: it travels as a type of another size"));
     }
-    s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
-    s->schedule.part(*s->ownership, s->comm->rank());
   }
-  const std::shared_ptr<Arena> arena = s->comm->collectives().arena();
-  if (s->sharded && check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) {
-    std::unique_ptr<GatherStaging> staging;
-    WEFT_TRY(GatherStaging::make(s->plan, arena, &staging));
-    s->staging = std::move(staging);
-  }
+  s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
+  s->schedule.part(*s->ownership, s->comm->rank());
+  if (!check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) return {};
+  std::unique_ptr<GatherStaging> staging;
+  WEFT_TRY(GatherStaging::make(s->plan, s->comm->collectives().arena(), &staging));
+  s->staging = std::move(staging);
+  return {};
+}
+
+// The buckets' memory, and what gradients on devices need beside it.
+Status make_buckets(ReducerState* s, Deadline deadline) {
+  Context& context = s->comm->context();
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
-    WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, arena, s->retain, context.options().host_allocator,
-                           s->reach, &s->buckets));
+    WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, s->comm->collectives().arena(), s->retain,
+                           context.options().host_allocator, s->reach, &s->buckets));
   }
-  if (s->reach.accelerator != nullptr) {
-    WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
-    if (!s->copy && s->views_on_devices == nullptr) {
-      WEFT_TRY(DeviceViews::make(s->reach, s->manifest, &s->views_on_devices));
-      WEFT_TRY(s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline));
-    }
-  }
+  if (s->reach.accelerator == nullptr) return {};
+  WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
+  if (s->copy || s->views_on_devices != nullptr) return {};
+  WEFT_TRY(DeviceViews::make(s->reach, s->manifest, &s->views_on_devices));
+  return s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline);
+}
+
+// What a step does beside the buckets' collectives.
+void schedule_around(ReducerState* s) {
   if (s->prelude) {
     std::vector<uint64_t> buffers;
     for (const Chunk& chunk : s->prelude->chunks()) buffers.push_back(chunk.bytes);
@@ -142,22 +150,28 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   if (s->norms && s->sharded) s->schedule.add_norms(s->manifest.params.size());
   if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
   if (s->ordered) s->schedule.order();
-  const bool learns = s->learns;
-  if (!s->uses && (learns || !s->manifest.uses.empty())) {
+}
+
+// What is known of parameters from step to step; a state that takes another's place has that already.
+void make_notes(ReducerState* s) {
+  const size_t params = s->manifest.params.size();
+  if (!s->uses && (s->learns || !s->manifest.uses.empty())) {
     std::vector<uint32_t> uses = s->manifest.uses;
-    uses.resize(s->manifest.params.size(), 1);
-    s->uses = std::make_shared<Uses>(std::move(uses), learns);
+    uses.resize(params, 1);
+    s->uses = std::make_shared<Uses>(std::move(uses), s->learns);
   }
-  if (!s->presence) s->presence = std::make_shared<Presence>(s->manifest.params.size(), s->mapped);
-  if (!s->ready_ns) {
-    s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(s->manifest.params.size());
-  }
+  if (!s->presence) s->presence = std::make_shared<Presence>(params, s->mapped);
+  if (!s->ready_ns) s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(params);
+}
+
+// Where collectives and stages find the buckets and their scratch.
+Status bind_memory(ReducerState* s) {
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   let_copies_round(s);
   const std::shared_ptr<ResidentBuckets> old = s->residents;
   WEFT_TRY(ResidentBuckets::make(s, old.get(), &s->residents));
-  WEFT_TRY(HookScratch::make(s->schedule, arena, s->reach, s->hook->stage_kind() == StageKind::kForeign,
-                             &s->scratch));
+  WEFT_TRY(HookScratch::make(s->schedule, s->comm->collectives().arena(), s->reach,
+                             s->hook->stage_kind() == StageKind::kForeign, &s->scratch));
   std::vector<std::byte*> buffers = s->buckets->buffers();
   std::vector<std::byte*> scratch = s->scratch->parts();
   for (uint32_t b = 0; b < buffers.size(); b++) {
@@ -170,6 +184,18 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
     view.scratch = s->scratch->parts()[b];
     view.scratch_bytes = s->schedule.buckets[b].scratch_bytes;
   }
+  return {};
+}
+
+// The hook's plans and all memory; local.
+Status furnish_local(ReducerState* s, Deadline deadline) {
+  if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
+  WEFT_TRY(schedule_hook(s, deadline));
+  if (s->sharded) WEFT_TRY(share_out(s));
+  WEFT_TRY(make_buckets(s, deadline));
+  schedule_around(s);
+  make_notes(s);
+  WEFT_TRY(bind_memory(s));
   s->kept = KeptParts::make(*s);
   s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
