@@ -127,11 +127,6 @@ int measure_once(const std::string& program, const std::string& name, const Benc
   return 0;
 }
 
-std::optional<Baseline> beside(const std::vector<nlohmann::json>& runs, const BenchOptions& options) {
-  if (runs.empty()) return earlier(options);
-  return Baseline(merge(runs), options.against);
-}
-
 // Several sets of ranks, one after the other, and one report of all. Another program's are started by turns
 // with this one's, and either is first by turns: what changes on the machine meanwhile changes both alike. A
 // set that fails ends them all, with its exit code and without a report.
@@ -148,9 +143,10 @@ int bench_repeats(const BenchOptions& options, const std::vector<std::string>& w
       if (code != 0) return code;
     }
   }
-  const std::optional<Baseline> baseline = beside(others, options);
-  const bool good = report(merge(runs), options, baseline);
-  if (two && !is_correct(merge(others))) {
+  if (!two) return report(merge(runs), options, earlier(options)) ? 0 : 1;
+  const nlohmann::json others_merged = merge(others);
+  const bool good = report(merge(runs), options, Baseline(others_merged, options.against));
+  if (!is_correct(others_merged)) {
     std::fprintf(stderr, "weft bench: %s gave wrong results\n", options.against.c_str());
     return 1;
   }

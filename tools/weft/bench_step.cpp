@@ -76,14 +76,18 @@ class Step {
     if (computing_.has_value()) computing_->begin();
     for (size_t n = 0; n < gradients_.size(); n++) {
       const size_t i = backward_ == nullptr ? gradients_.size() - 1 - n : backward_->order[n];
-      if (computing_.has_value()) {
-        computing_->until(when(backward_->ready_ns[i]));
-      } else if (backward_ != nullptr) {
-        std::this_thread::sleep_until(begin + when(backward_->ready_ns[i]));
-      }
+      if (backward_ != nullptr) compute_until(begin, when(backward_->ready_ns[i]));
       check(weft_reducer_ready(reducer_, i, gradients_[i], nullptr), "weft_reducer_ready");
     }
     check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
+  }
+  // So long after the step began.
+  void compute_until(std::chrono::steady_clock::time_point begin, std::chrono::nanoseconds later) {
+    if (computing_.has_value()) {
+      computing_->until(later);
+    } else {
+      std::this_thread::sleep_until(begin + later);
+    }
   }
   std::chrono::nanoseconds when(uint64_t recorded_ns) const {
     return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(recorded_ns) * times_));
