@@ -1,22 +1,9 @@
 #include "thresholds.h"
 
-#include <charconv>
-
 #include "base/text.h"
 
 namespace weft::shm {
 namespace {
-
-// "64K", "1M", "100".
-bool parse_size(std::string_view text, uint64_t* bytes) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
-  if (error != std::errc() || shift < 0 || number > (kNever >> 1 >> shift)) return false;
-  *bytes = number << shift;
-  return true;
-}
 
 Status wrong(std::string_view entry, const std::string& why) {
   return Status::error(Code::kArg, cat("WEFT_SHM_THRESHOLDS: \"", entry, "\" ", why));
@@ -32,14 +19,14 @@ Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
   }
   uint64_t bytes = 0;
   if (name == "one-shot") {
-    if (!parse_size(value, &bytes) || bytes > kHalfBytes) {
+    if (!parse_bytes(value, &bytes) || bytes > kHalfBytes) {
       return wrong(entry, cat("gives no size up to ", kHalfBytes >> 10, "K"));
     }
     wanted->one_shot = bytes;
     return {};
   }
   if (name == "pull" || name == "two-level") {
-    if (value != "never" && !parse_size(value, &bytes)) return wrong(entry, "gives no size, and not never");
+    if (value != "never" && !parse_bytes(value, &bytes)) return wrong(entry, "gives no size, and not never");
     (name == "pull" ? wanted->pull : wanted->two_level) = value == "never" ? kNever : bytes;
     return {};
   }

@@ -1,9 +1,10 @@
-// cat(a, b, ...): the parts as one string, for error texts and logs. Not for hot paths.
+// cat(a, b, ...): the parts as one string, for error texts and logs; sizes as text. Not for hot paths.
 #pragma once
 
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace weft {
 
@@ -16,6 +17,8 @@ std::string cat(const Parts&... parts) {
 
 // "2.5 MiB", "640 B"
 std::string bytes_text(uint64_t bytes);
+// Read "64K", "1M" or "100"; false for anything else.
+bool parse_bytes(std::string_view text, uint64_t* bytes);
 // "0, 3, 4 and 2 more"
 template <class Ints>
 std::string list_text(const Ints& values, size_t most = 16) {
