@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "base/text.h"
+#include "coll/calibration.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
 #include "coll/staged.h"
@@ -178,8 +179,13 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   if (backend.make_collectives != nullptr) return backend.make_collectives(args, collectives);
   std::unique_ptr<Transport> transport;
   WEFT_TRY(make_transport(backend, args, &transport));
-  *collectives = over_transport(std::move(transport), args.exchange.rank(), args.exchange.size(), args.host,
-                                args.clock, forced, args.allocator, args.arena);
+  const int rank = args.exchange.rank(), size = args.exchange.size();
+  coll::Forced chosen = forced;
+  // Only of what is chosen by itself: tests and programs' own transports count their messages.
+  if (backend.preference >= 0)
+    WEFT_TRY(coll::measure_one_shot({*transport, args.host, rank, size, forced}, true, args, &chosen));
+  *collectives = over_transport(std::move(transport), rank, size, args.host, args.clock, chosen,
+                                args.allocator, args.arena);
   return {};
 }
 

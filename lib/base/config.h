@@ -14,7 +14,9 @@
 //                           its group
 //   WEFT_BACKEND            "shm", "loopback", ...
 //   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages
-//                           use whatever the size; equal on all ranks
+//                           use whatever the size; "one_shot=64K": up to which size an all_reduce goes in
+//                           one round; "off": that is not measured when a communicator forms; equal on all
+//                           ranks
 //   WEFT_SHM_THRESHOLDS     "off": shm measures nothing when a communicator forms; "one-shot=64K,pull=1M": at
 //                           which sizes it changes its path (pull=never: not at all); read when a context is
 //                           created, equal on all ranks

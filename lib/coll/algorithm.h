@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "coll/schedule.h"
 #include "core/collectives.h"
@@ -17,10 +18,12 @@ namespace weft::coll {
 struct Shape {
   int rank = 0;
   int size = 1;
-  int root = 0;                    // or the peer of send and recv
-  uint64_t count = 0;              // as in CollectiveArgs
-  uint64_t element = 1;            // bytes
-  bool ordered = false;            // CollectiveArgs::ordered
+  int root = 0;          // or the peer of send and recv
+  uint64_t count = 0;    // as in CollectiveArgs
+  uint64_t element = 1;  // bytes
+  bool ordered = false;  // CollectiveArgs::ordered
+  // The largest all_reduce that goes in one round, where that is measured or given.
+  std::optional<uint64_t> one_shot = {};
   const Blocks* blocks = nullptr;  // as in CollectiveArgs; while the schedule is built
   uint64_t bytes() const { return count * element; }
 };
@@ -40,6 +43,14 @@ inline bool always(const Shape&) {
 // Of algorithms that are used when they are forced alone.
 inline bool never(const Shape&) {
   return false;
+}
+
+// The same of a table: what is used where nothing is known of the network.
+inline uint64_t table_one_shot(int ranks) {
+  // Two ranks send in one round as many bytes as in the two of direct. Measured: docs/performance.md.
+  constexpr uint64_t kPairBytes = 256 * 1024;
+  constexpr uint64_t kAllBytes = 64 * 1024;  // of all ranks' vectors
+  return ranks <= 2 ? kPairBytes : kAllBytes / static_cast<uint64_t>(ranks);
 }
 
 // Up to here a message costs about the same whatever its size, so fewer rounds win over fewer bytes.

@@ -67,6 +67,7 @@ Status TransportLane::choose_plan() {
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
   shape.ordered = args_.ordered;
+  shape.one_shot = context_.forced.one_shot;
   shape.blocks = args_.blocks;
   if (shape.blocks != nullptr) return build(shape);
   const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element, shape.ordered});

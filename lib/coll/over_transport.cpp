@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/text.h"
 #include "coll/lane.h"
 #include "coll/offload_lane.h"
 #include "core/arena.h"
@@ -15,6 +16,7 @@ class OverTransport final : public Collectives {
                 const coll::Forced& forced, const HostAllocator& allocator, std::shared_ptr<Arena> arena)
       : arena_(std::dynamic_pointer_cast<HeapArena>(arena)),
         transport_(std::move(transport)),
+        before_(transport_->counters()),
         context_{*transport_, host, rank, size, forced} {
     if (!arena_) arena_ = std::make_shared<HeapArena>(allocator);
   }
@@ -45,12 +47,12 @@ class OverTransport final : public Collectives {
   CollectiveCounters counters() const override {
     const TransportCounters moved = transport_->counters();
     CollectiveCounters counters;
-    counters.bytes_sent = moved.bytes_sent;
-    counters.bytes_received = moved.bytes_received;
+    counters.bytes_sent = moved.bytes_sent - before_.bytes_sent;
+    counters.bytes_received = moved.bytes_received - before_.bytes_received;
     counters.bytes_sent += offloaded_bytes_;
     return counters;
   }
-  std::string transports() const override { return transport_->transports(); }
+  std::string transports() const override { return cat(transport_->transports(), text(context_.forced)); }
   int local_size() const override { return transport_->local_size(); }
   const char* name() const override { return transport_->name(); }
 
@@ -63,6 +65,7 @@ class OverTransport final : public Collectives {
   std::shared_ptr<HeapArena> arena_;
   std::atomic<uint64_t> offloaded_bytes_{0};
   const std::unique_ptr<Transport> transport_;
+  const TransportCounters before_;  // measuring is not the program's
   const coll::LaneContext context_;
 };
 

@@ -23,6 +23,41 @@ constexpr AlgorithmRow kTable[] = {
 #undef WEFT_ALGORITHM
 };
 
+Status parse_entry(std::string_view entry, Forced* forced) {
+  const size_t equals = entry.find('=');
+  const std::string_view coll = entry.substr(0, equals);
+  const std::string_view wanted = equals == entry.npos ? "" : entry.substr(equals + 1);
+  if (entry == "off") {
+    forced->measure = false;
+    return {};
+  }
+  if (coll == "one_shot") {
+    uint64_t bytes = 0;
+    if (!parse_bytes(wanted, &bytes))
+      return Status::error(Code::kArg, cat("algorithms: \"", entry, "\" gives no size"));
+    forced->one_shot = bytes;
+    return {};
+  }
+  std::vector<std::string_view> known;
+  const Algorithm* found = nullptr;
+  for (const AlgorithmRow row_of : kTable) {
+    const Algorithm& row = row_of();
+    if (coll != name(row.coll)) continue;
+    known.emplace_back(row.name);
+    if (wanted == row.name) found = &row;
+  }
+  if (known.empty()) {
+    return Status::error(Code::kArg, cat("algorithms: \"", entry,
+                                         "\" is neither collective=algorithm nor one_shot=SIZE nor off"));
+  }
+  if (found == nullptr) {
+    return Status::error(Code::kArg, cat("algorithms: there is no \"", wanted, "\" for ", coll,
+                                         "; there are ", list_text(known)));
+  }
+  (*forced)[found->coll] = found->name;
+  return {};
+}
+
 }  // namespace
 
 std::span<const AlgorithmRow> algorithms() {
@@ -33,27 +68,14 @@ Status parse_forced(std::string_view text, Forced* forced) {
   while (!text.empty()) {
     const std::string_view entry = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), entry.size() + 1));
-    const size_t equals = entry.find('=');
-    const std::string_view coll = entry.substr(0, equals);
-    const std::string_view wanted = equals == entry.npos ? "" : entry.substr(equals + 1);
-    std::vector<std::string_view> known;
-    const Algorithm* found = nullptr;
-    for (const AlgorithmRow row_of : kTable) {
-      const Algorithm& row = row_of();
-      if (coll != name(row.coll)) continue;
-      known.emplace_back(row.name);
-      if (wanted == row.name) found = &row;
-    }
-    if (known.empty()) {
-      return Status::error(Code::kArg, cat("algorithms: \"", entry, "\" is not collective=algorithm"));
-    }
-    if (found == nullptr) {
-      return Status::error(Code::kArg, cat("algorithms: there is no \"", wanted, "\" for ", coll,
-                                           "; there are ", list_text(known)));
-    }
-    (*forced)[found->coll] = found->name;
+    WEFT_TRY(parse_entry(entry, forced));
   }
   return {};
+}
+
+std::string text(const Forced& forced) {
+  if (!forced.one_shot) return {};
+  return cat("; one_shot up to ", bytes_text(*forced.one_shot), forced.measured ? " (measured)" : " (given)");
 }
 
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm) {

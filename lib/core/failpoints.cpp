@@ -38,9 +38,11 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   stage = number;
   number = take_until('.', &stage);
   constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
-      {"forming", FailPlace::kForming}, {"operation", FailPlace::kOperation}, {"stage", FailPlace::kStage},
-      {"leaving", FailPlace::kLeaving}, {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem},
-      {"writing", FailPlace::kWriting}, {"handing", FailPlace::kHanding}};
+      {"forming", FailPlace::kForming},    {"operation", FailPlace::kOperation},
+      {"stage", FailPlace::kStage},        {"leaving", FailPlace::kLeaving},
+      {"memory", FailPlace::kMemory},      {"system", FailPlace::kSystem},
+      {"writing", FailPlace::kWriting},    {"handing", FailPlace::kHanding},
+      {"measuring", FailPlace::kMeasuring}};
   bool known = false;
   for (const auto& [name, value] : kPlaces) {
     if (name != place) continue;

@@ -25,14 +25,15 @@ enum class FailPlace : uint8_t {
   kWriting,  // shm, before each write into peers' memory, past the fence, or staging; number: the operation's
              // slot, stage: the round; cannot fail
   kHanding,  // shm, past the fence, before a NUMA node's ranks are handed their results; as kWriting
+  kMeasuring,  // before each operation that is tried over messages; number: how many were
 };
 
 // Immutable. Threads: any thread.
 class FailPoints {
  public:
   // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory,
-  // system, writing and handing, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a
-  // number every visit counts. Null for an empty text; kArg quotes what is wrong.
+  // system, writing, handing and measuring, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and
+  // fail. Without a number every visit counts. Null for an empty text; kArg quotes what is wrong.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
   // This rank is there: do what is set, if anything. An error for `fail`: kNoMemory at memory, else kSystem.

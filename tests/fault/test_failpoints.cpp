@@ -1,4 +1,6 @@
 // Ranks that die, fail or stop at an exact place: the others name them.
+#include <sched.h>
+
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -142,6 +144,44 @@ TEST_CASE("a rank that dies while ranks of several NUMA nodes reduce in two leve
         CHECK(word.status == WEFT_ERR_PEER_FAILED);
         CHECK(word.failed_rank == victim);
         CHECK(ranks.exited_cleanly(r, kBoundMs));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that dies, stops or fails while messages are measured is named by the other one in time") {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < 2) WEFT_SKIP("one core");
+  bool has_ucx = false;
+  for (const std::string& backend : weft_test::backends()) has_ucx |= backend == "ucx";
+  if (!has_ucx) WEFT_SKIP("no ucx");
+  for (const int victim : {0, 1}) {
+    for (const std::string action : {"kill", "stop", "fail"}) {
+      for (const std::string place : {"measuring@0", "measuring@5"}) {
+        INFO("rank " << victim << " at " << place << "=" << action);
+        if (action == "stop" && place == "measuring@0") continue;  // takes the whole time to form
+        const std::string store = weft_test::store_name();
+        Processes ranks(2, [&](int rank, Reporter& reporter) {
+          if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=" + action).c_str(), 1);
+          weft_test::Terms terms;
+          terms.init_timeout_ms = 3'000;
+          Joined joined("ucx", rank, 2, store, terms);
+          weft_comm_destroy(&joined.comm);
+          weft_context_destroy(&joined.context);
+          reporter.end(joined.status, joined.error);
+        });
+        Word word;
+        REQUIRE(ranks.last_word(1 - victim, kBoundMs, &word));
+        INFO(word.text);
+        CHECK(word.status == (action == "kill"   ? WEFT_ERR_PEER_FAILED
+                              : action == "stop" ? WEFT_ERR_TIMEOUT
+                                                 : WEFT_ERR_SYSTEM));
+        CHECK(word.failed_rank == victim);
+        CHECK(ranks.exited_cleanly(1 - victim, kBoundMs));
+        if (action != "fail") continue;
+        CHECK(std::string(word.text).find("failpoint " + place) != std::string::npos);
+        REQUIRE(ranks.last_word(victim, kBoundMs, &word));
+        CHECK(std::string(word.text).find("failpoint " + place) != std::string::npos);
       }
     }
   }

@@ -295,6 +295,18 @@ TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
   };
   CHECK(of_two(64 << 10) == "one_shot");
   CHECK(of_two((64 << 10) + 1) == "direct");
+  // What is measured or given counts in place of the table.
+  Shape shape = shape_of(1, 4, 16, 4);
+  const auto of_size = [&](uint64_t count) {
+    shape.count = count;
+    REQUIRE(select(Coll::kAllReduce, shape, forced, &algorithm).ok());
+    return std::string(algorithm->name);
+  };
+  shape.one_shot = 256 << 10;
+  CHECK(of_size(64 << 10) == "one_shot");
+  CHECK(of_size((64 << 10) + 1) == "direct");
+  shape.one_shot = 0;
+  CHECK(of_size(1) == "direct");
   forced[Coll::kAllReduce] = "direct";
   REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
   CHECK(std::string(algorithm->name) == "direct");
@@ -311,8 +323,13 @@ TEST_CASE("algorithms are forced by a list of names") {
   REQUIRE(parse_forced("all_reduce=ring,broadcast=tree", &forced).ok());
   CHECK(std::string(forced[Coll::kAllReduce]) == "ring");
   CHECK(std::string(forced[Coll::kBroadcast]) == "tree");
+  CHECK((forced.measure && !forced.one_shot && text(forced).empty()));
+  REQUIRE(parse_forced("off,reduce=tree,one_shot=64K", &forced).ok());
+  CHECK((!forced.measure && forced.one_shot == 64 << 10));
+  CHECK(text(forced) == "; one_shot up to 64 KiB (given)");
   for (const char* wrong :
-       {"all_reduce", "all_reduce=", "reduction=ring", "=", ",", "all_reduce=ring broadcast=tree"}) {
+       {"all_reduce", "all_reduce=", "reduction=ring", "=", ",", "all_reduce=ring broadcast=tree", "off=1",
+        "on", "one_shot", "one_shot=", "one_shot=never", "one_shot=-1", "one_shot=9999999999G"}) {
     INFO(wrong);
     CHECK(parse_forced(wrong, &forced).code() == Code::kArg);
   }

@@ -6,12 +6,8 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-constexpr uint64_t kPairBytes = 256 * 1024;
-
-// Two ranks send here in one round as many bytes as in the two of direct. Measured: docs/performance.md.
 bool small(const Shape& shape) {
-  if (shape.size <= 2) return shape.size == 1 || shape.bytes() <= kPairBytes;
-  return shape.bytes() * static_cast<uint64_t>(shape.size) <= kSmallBytes * 4;
+  return shape.size == 1 || shape.bytes() <= shape.one_shot.value_or(table_one_shot(shape.size));
 }
 
 void build(const Shape& shape, Schedule& schedule) {

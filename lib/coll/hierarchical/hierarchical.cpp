@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "coll/calibration.h"
 #include "coll/hierarchical/grouping.h"
 #include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
@@ -23,6 +24,7 @@ class Hierarchical final : public Collectives {
         name_(cat(local->name(), "+", transport->name())),
         local_(std::move(local)),
         transport_(std::move(transport)),
+        before_(transport_->counters()),
         roll_call_(*transport_, args.clock, grouping_.rank, grouping_.size()),
         everybody_{*transport_, args.host, grouping_.rank, grouping_.size(), forced},
         column_{*transport_, args.host,         grouping_.host(), grouping_.host_count(),
@@ -58,13 +60,13 @@ class Hierarchical final : public Collectives {
   CollectiveCounters counters() const override {
     CollectiveCounters counters = local_->counters();
     const TransportCounters moved = transport_->counters();
-    counters.bytes_sent += moved.bytes_sent;
-    counters.bytes_received += moved.bytes_received;
+    counters.bytes_sent += moved.bytes_sent - before_.bytes_sent;
+    counters.bytes_received += moved.bytes_received - before_.bytes_received;
     return counters;
   }
   int local_size() const override { return local_->local_size(); }
   std::string transports() const override {
-    return cat(transport_->transports(), "; in hosts: ", local_->transports());
+    return cat(transport_->transports(), text(column_.forced), "; in hosts: ", local_->transports());
   }
   const char* name() const override { return name_.c_str(); }
 
@@ -84,6 +86,7 @@ class Hierarchical final : public Collectives {
   const std::string name_;
   const std::unique_ptr<Collectives> local_;
   const std::unique_ptr<Transport> transport_;
+  const TransportCounters before_;  // measuring is not the program's
   RollCall roll_call_;
   const LaneContext everybody_;
   const LaneContext column_;
@@ -136,9 +139,15 @@ Status make_hierarchical(const Backend& composed, const BackendArgs& args, const
   WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat(composed.local->name, ": ")), args.deadline));
   std::unique_ptr<Transport> transport;
   WEFT_TRY(make_transport(*composed.across, args, &transport).with_prefix(cat(composed.across->name, ": ")));
+  Forced chosen = forced;
+  if (composed.across->preference >= 0) {
+    const LaneContext column{*transport, args.host,        grouping.host(), grouping.host_count(),
+                             forced,     grouping.column()};
+    WEFT_TRY(measure_one_shot(column, !column.members.empty(), args, &chosen));
+  }
   args.log.info(cat("rank ", grouping.rank, ": ", grouping.host_count(), " hosts, ", grouping.locals().size(),
                     " ranks on this one"));
-  *collectives = std::make_unique<Hierarchical>(std::move(grouping), args, forced, std::move(inside),
+  *collectives = std::make_unique<Hierarchical>(std::move(grouping), args, chosen, std::move(inside),
                                                 std::move(transport));
   return {};
 }

@@ -1,0 +1,168 @@
+#include "coll/calibration.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/process.h"
+#include "base/text.h"
+#include "coll/transport_trial.h"
+
+namespace weft::coll {
+namespace {
+
+constexpr uint64_t kSentBytes = 2 << 20;  // by a rank in a trial: each other one gets a whole vector
+constexpr uint64_t kShortest = 4 << 10;
+constexpr uint64_t kLeast = 64;
+constexpr uint64_t kLongest = 1 << 20;
+constexpr int kMostRepeats = 12;
+constexpr int kLeastRepeats = 2;                  // the first one finds connections that have not sent yet
+constexpr uint64_t kMostNs = kCalibrationNs / 6;  // of a size: so that there are several repeats
+constexpr uint64_t kUnknown = UINT64_MAX;         // found: that there was too little time
+constexpr size_t kPart = 8;     // nearly the least: what went before makes short ones wait, as often as not
+constexpr double kEqual = 0.1;  // what is not faster by more stays as in the table
+
+Status malformed(const BackendArgs& args, size_t rank) {
+  const int name = args.exchange.name(static_cast<int>(rank));
+  return Status::error(Code::kInternal, cat("rank ", name, " sent malformed measurements"))
+      .with_ranks({name});
+}
+
+std::vector<uint64_t> trial_sizes(int ranks) {
+  std::vector<uint64_t> sizes;
+  const uint64_t longest = std::min(kLongest, kSentBytes / static_cast<uint64_t>(std::max(ranks - 1, 1)));
+  const uint64_t shortest = std::bit_floor(std::min(kShortest, table_one_shot(ranks) / 4));
+  if (shortest < kLeast) return sizes;
+  for (uint64_t bytes = shortest; bytes <= longest; bytes *= 2) sizes.push_back(bytes);
+  return sizes;
+}
+
+class TrialMemory {
+ public:
+  TrialMemory(const HostAllocator& allocator, uint64_t bytes)
+      : allocator_(allocator), bytes_(bytes), memory_(allocator.get(bytes, 64)) {}
+  ~TrialMemory() {
+    if (memory_ != nullptr) allocator_.put(memory_, bytes_);
+  }
+  TrialMemory(const TrialMemory&) = delete;
+  TrialMemory& operator=(const TrialMemory&) = delete;
+  std::byte* get() const { return memory_; }  // null: there is none
+
+ private:
+  const HostAllocator& allocator_;
+  const uint64_t bytes_;
+  std::byte* const memory_;
+};
+
+// Whose ranks these are, and among which of them they all_reduce; empty where some share a core.
+Status ask_key(const LaneContext& lanes, const BackendArgs& args, std::string* key) {
+  ByteWriter writer;
+  this_process().put(writer);
+  writer.put(uint8_t{args.crowded});
+  std::vector<Bytes> all;
+  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &all, args.deadline));
+  *key =
+      cat("one_shot ", lanes.transport.name(), ' ', lanes.size, " of ", list_text(lanes.members, SIZE_MAX));
+  bool crowded = false;
+  for (size_t r = 0; r < all.size(); r++) {
+    ByteReader reader(all[r]);
+    const ProcessIdentity theirs = ProcessIdentity::get(reader);
+    crowded |= reader.get<uint8_t>() != 0;
+    if (!reader.done()) return malformed(args, r);
+    *key += cat("; ", theirs.boot_id, ' ', theirs.pid_namespace, ' ', theirs.pid, ' ', theirs.start_ticks);
+  }
+  if (crowded) key->clear();
+  return {};
+}
+
+// *found becomes rank 0's, or 0 where a rank has found nothing. *can: of all ranks.
+Status agree(const BackendArgs& args, uint64_t* found, bool* can) {
+  ByteWriter writer;
+  writer.put(*found).put(uint8_t{*can});
+  std::vector<Bytes> all;
+  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &all, args.deadline));
+  bool all_found = true;
+  for (size_t r = 0; r < all.size(); r++) {
+    ByteReader reader(all[r]);
+    const auto theirs = reader.get<uint64_t>();
+    *can &= reader.get<uint8_t>() != 0;
+    if (!reader.done()) return malformed(args, r);
+    if (r == 0) *found = theirs;
+    all_found = all_found && theirs != 0;
+  }
+  if (!all_found) *found = 0;
+  return {};
+}
+
+// With memory for the largest trial.
+Status try_out(const LaneContext& lanes, bool takes_part, const BackendArgs& args, std::byte* memory,
+               uint64_t* found) {
+  std::optional<uint64_t> one_shot;
+  Status status;
+  if (takes_part) {
+    std::memset(memory, 0, largest_trial(lanes.size));
+    TransportTrial trial(lanes, args, memory);
+    const auto run = [&](bool small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
+      return trial.run(small, bytes, slowest_ns, elapsed_ns);
+    };
+    status = calibrate(run, lanes.size, &one_shot);
+  }
+  WEFT_TRY(agree_on(args.exchange, status, args.deadline));
+  *found = one_shot.value_or(kUnknown);
+  bool can = true;
+  return agree(args, found, &can);
+}
+
+}  // namespace
+
+uint64_t largest_trial(int ranks) {
+  const std::vector<uint64_t> sizes = trial_sizes(ranks);
+  return sizes.empty() ? 0 : sizes.back();
+}
+
+Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* one_shot) {
+  Contest contest(trial_sizes(ranks), kMostNs, kPart);
+  bool over = false;
+  while (contest.repeats() < kMostRepeats && !over) WEFT_TRY(contest.repeat(run, kCalibrationNs, &over));
+  contest.leave_out(kLeastRepeats);
+  const std::vector<uint64_t>& sizes = contest.sizes();
+  if (sizes.empty()) return {};
+  const uint64_t table = table_one_shot(ranks);
+  const auto preferred =
+      static_cast<size_t>(std::upper_bound(sizes.begin(), sizes.end(), table) - sizes.begin());
+  const size_t boundary = contest.boundary(preferred, kEqual);
+  // Beyond the sizes that were tried the table knows as much.
+  *one_shot = boundary == preferred ? table : boundary == 0 ? sizes[0] / 2 : sizes[boundary - 1];
+  return {};
+}
+
+Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced) {
+  const uint64_t largest = largest_trial(lanes.size);
+  if (args.measurements == nullptr || !forced->measure || forced->one_shot || lanes.size < 2 ||
+      largest == 0 || (*forced)[Coll::kAllReduce] != nullptr || lanes.transport.offload() != nullptr) {
+    return {};
+  }
+  std::string key;
+  WEFT_TRY(ask_key(lanes, args, &key));
+  if (key.empty()) return {};
+  const TrialMemory memory(args.allocator, largest);
+  uint64_t found = 0;
+  const std::string kept = args.measurements->find(key);
+  if (kept.size() == sizeof found) std::memcpy(&found, kept.data(), sizeof found);
+  bool can = memory.get() != nullptr;
+  WEFT_TRY(agree(args, &found, &can));
+  if (found == 0) {
+    if (!can) return {};
+    WEFT_TRY(try_out(lanes, takes_part, args, memory.get(), &found));
+    args.measurements->keep(key, {reinterpret_cast<const char*>(&found), sizeof found});
+  }
+  if (found == kUnknown) return {};
+  forced->one_shot = found;
+  forced->measured = true;
+  return {};
+}
+
+}  // namespace weft::coll

@@ -1,0 +1,36 @@
+// Runs what calibration.h tries: all_reduces over a transport that nobody else uses yet, on lanes of its own.
+// Called by calibration.cpp, on the thread that makes the communicator.
+#pragma once
+
+#include <cstddef>
+
+#include "coll/lane.h"
+#include "core/backend.h"
+
+namespace weft::coll {
+
+// Threads: one thread at a time.
+class TransportTrial {
+ public:
+  // ranks: LaneContext of the communicator. memory: of the largest operation, which stays zero. Both outlive
+  // this object, as args does.
+  TransportTrial(const LaneContext& ranks, const BackendArgs& args, std::byte* memory);
+  // As Contest::Run. After an error nothing more can be run, here or on other ranks, which are told.
+  Status run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns);
+
+ private:
+  Status meet(uint64_t numbers[2]);
+  Status finish(TransportLane& lane, const CollectiveArgs& args, uint64_t slot);
+  Status look(const TransportLane& lane, uint64_t* next_ns);
+  Status give_up(TransportLane& lane, Status why);
+
+  const BackendArgs& args_;
+  std::byte* const memory_;
+  const LaneContext one_round_, two_rounds_;
+  TransportLane one_shot_, direct_;
+  uint64_t one_shot_slot_ = 0, direct_slot_ = 0;
+  uint64_t runs_ = 0;
+  const uint64_t begin_ns_;
+};
+
+}  // namespace weft::coll

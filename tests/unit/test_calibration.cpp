@@ -1,0 +1,369 @@
+// Up to which size an all_reduce over messages goes in one round: what measuring makes of times, how long it
+// may take, that all ranks have the same, when nothing is measured, and what becomes of a rank that is lost.
+#include <map>
+#include <set>
+#include <span>
+
+#include "coll/calibration.h"
+#include "coll/hierarchical/hierarchical.h"
+#include "coll/over_transport.h"
+#include "kernels/host_ops.h"
+#include "loopback/loopback.h"
+#include "shm/backend.h"
+#include "support/catch.h"
+#include "support/links.h"
+
+using namespace weft;
+using namespace weft::coll;
+using namespace weft::test;
+
+namespace {
+
+// A network whose times are known.
+struct Network {
+  std::function<uint64_t(bool one_shot, uint64_t bytes)> takes_ns;
+  uint64_t elapsed_ns = 0;
+  std::map<uint64_t, int> runs;  // of each size
+
+  std::optional<uint64_t> measured(int ranks) {
+    std::optional<uint64_t> one_shot;
+    elapsed_ns = 0;
+    const Contest::Run run = [&](bool small, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) -> Status {
+      WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // otherwise it begins after the time is over
+      WEFT_EXPECT(bytes <= largest_trial(ranks));
+      runs[bytes]++;
+      *slowest = takes_ns(small, bytes);
+      *elapsed = elapsed_ns += *slowest;
+      return {};
+    };
+    WEFT_EXPECT_OK(calibrate(run, ranks, &one_shot));
+    return one_shot;
+  }
+};
+
+// What `ranks` need where a round costs round_ns, and a KiB that a rank sends kib_ns.
+std::function<uint64_t(bool, uint64_t)> network(uint64_t ranks, uint64_t round_ns, uint64_t kib_ns) {
+  return [=](bool one_shot, uint64_t bytes) {
+    const uint64_t vectors = bytes * (ranks - 1);
+    return one_shot ? round_ns + (vectors >> 10) * kib_ns
+                    : 2 * round_ns + (2 * vectors / ranks >> 10) * kib_ns;
+  };
+}
+
+// What a rank measures with; another's clock may go faster.
+class FastClock final : public Clock {
+ public:
+  explicit FastClock(uint64_t faster) : faster_(faster) {}
+  uint64_t now_ns() override { return clock_.now_ns() * faster_; }
+  void relax(uint32_t round) override { clock_.relax(round); }
+  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
+    clock_.sleep(word, expected, until_ns);
+  }
+  void wake_all(const std::atomic<uint32_t>& word) override { clock_.wake_all(word); }
+
+ private:
+  SystemClock clock_;
+  const uint64_t faster_;
+};
+
+// A rank that leaves, or stays and does nothing, before it sends its message of this number.
+class Leaving final : public Transport {
+ public:
+  Leaving(std::unique_ptr<Transport> inner, int sends) : inner_(std::move(inner)), sends_(sends) {}
+  void send(int peer, const MessageTag& tag, const Descriptor& descriptor, const std::byte* data,
+            uint64_t size, Message* message) override {
+    if (sends_-- == 0) throw std::runtime_error("left");
+    inner_->send(peer, tag, descriptor, data, size, message);
+  }
+  void receive(int peer, const MessageTag& tag, std::byte* data, uint64_t capacity,
+               Message* message) override {
+    inner_->receive(peer, tag, data, capacity, message);
+  }
+  bool progress() override { return inner_->progress(); }
+  void cancel(Message* message) override { inner_->cancel(message); }
+  bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) override {
+    return inner_->peek(peer, lane, slot, descriptor);
+  }
+  TransportCounters counters() const override { return inner_->counters(); }
+  const char* name() const override { return inner_->name(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  int sends_;
+};
+
+struct Options {
+  uint64_t faster = 1;
+  int leaves_at = -1;
+  bool crowded = false;
+  const HostAllocator* allocator = nullptr;
+  int64_t timeout_ms = 20'000;
+};
+
+struct Made {
+  Status status;
+  Forced forced;
+  uint64_t sent_bytes = 0;  // by what measured
+  std::unique_ptr<Collectives> collectives;
+};
+
+// As form.cpp makes them, over loopback.
+Made make(SocketLinks& links, Measurements* measurements, const std::string& algorithms = "",
+          const Options& options = {}) {
+  static Log log;
+  FastClock clock(options.faster);
+  BackendArgs args{links, clock, log, host_ops()};
+  args.deadline = Deadline::after(clock, options.timeout_ms * static_cast<int64_t>(options.faster), 0);
+  args.measurements = measurements;
+  args.crowded = options.crowded;
+  if (options.allocator != nullptr) args.allocator = *options.allocator;
+  std::unique_ptr<Transport> transport;
+  WEFT_EXPECT_OK(loopback::backend().make_transport(args, &transport));
+  if (options.leaves_at >= 0) transport = std::make_unique<Leaving>(std::move(transport), options.leaves_at);
+  Made made;
+  WEFT_EXPECT_OK(parse_forced(algorithms, &made.forced));
+  const LaneContext lanes{*transport, host_ops(), links.rank(), links.size(), made.forced};
+  made.status = measure_one_shot(lanes, true, args, &made.forced);
+  made.sent_bytes = transport->counters().bytes_sent;
+  made.collectives =
+      over_transport(std::move(transport), links.rank(), links.size(), host_ops(), clock, made.forced);
+  return made;
+}
+
+// All ranks have the same.
+void expect_equal(SocketLinks& links, const std::string& mine) {
+  std::vector<Bytes> all;
+  SystemClock clock;
+  WEFT_EXPECT_OK(links.all_gather(std::as_bytes(std::span(mine)), &all, Deadline::after(clock, 20'000, 0)));
+  for (const Bytes& bytes : all)
+    WEFT_EXPECT(mine == std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+// The communicator's own lanes are as new. Returns the algorithm of 32 KiB.
+std::string expect_working(SocketLinks& links, Collectives& collectives) {
+  std::unique_ptr<CollectiveLane> lane;
+  WEFT_EXPECT_OK(collectives.open_lane({}, &lane));
+  SystemClock clock;
+  std::string algorithm;
+  for (const uint64_t count : {uint64_t{100'000}, uint64_t{1}, uint64_t{8192}}) {
+    static thread_local uint64_t slot = 0;
+    if (count == 100'000) slot = 0;
+    std::vector<int32_t> data(count, links.rank() + 1);
+    CollectiveArgs args;
+    args.coll = Coll::kAllReduce;
+    args.dtype = Dtype::kI32;
+    args.op = ReduceOp::kSum;
+    args.count = count;
+    args.src = args.dst = reinterpret_cast<std::byte*>(data.data());
+    lane->start(args, slot++);
+    const Deadline deadline = Deadline::after(clock, 20'000, 0);
+    for (uint32_t round = 0; lane->poll() != Poll::kFinished; round++) {
+      WEFT_EXPECT(!deadline.expired(clock));
+      clock.relax(round);
+    }
+    WEFT_EXPECT_OK(lane->result());
+    WEFT_EXPECT(data.back() == links.size() * (links.size() + 1) / 2);
+    algorithm = lane->algorithm();
+  }
+  return algorithm;
+}
+
+}  // namespace
+
+TEST_CASE("one_shot goes as far as the network's times say") {
+  // 1 Gbit/s and 100 us among 8: one round pays while 7 vectors take less than a second round and 1.75.
+  Network slow{network(8, 100'000, 8'192)};
+  CHECK(slow.measured(8) == 2 << 10);
+  Network rounds{network(8, 1'000'000, 82)};
+  rounds.takes_ns = network(8, 300'000, 82);
+  CHECK(rounds.measured(8) == 256 << 10);  // the largest that is tried
+  Network direct{[](bool one_shot, uint64_t bytes) { return one_shot ? 100 + bytes : 50 + bytes / 2; }};
+  CHECK(direct.measured(4) == 2 << 10);
+  CHECK(direct.measured(2) == 2 << 10);
+  // Two ranks on a slow cable: both send as much, and what nothing hangs on stays.
+  Network pair{network(2, 10'000, 8'192)};
+  CHECK(pair.measured(2) == table_one_shot(2));
+  CHECK((pair.runs[256 << 10] >= 4 && pair.runs[256 << 10] < pair.runs[64 << 10]));  // short ones cost little
+  CHECK(pair.runs[512 << 10] == 0);
+
+  // Now and then something takes ten times as long.
+  uint64_t number = 0;
+  Network noisy{[&, takes = network(4, 50'000, 300)](bool one_shot, uint64_t bytes) {
+    return takes(one_shot, bytes) * (++number % 7 == 0 ? 10 : 1);
+  }};
+  Network quiet{network(4, 50'000, 300)};
+  CHECK(quiet.measured(4) == 64 << 10);
+  CHECK(noisy.measured(4) == 64 << 10);
+
+  // Short ones may wait for what went before, half of the time.
+  Network queued{[&, takes = network(4, 50'000, 300)](bool one_shot, uint64_t bytes) {
+    return takes(one_shot, bytes) + (bytes <= 16 << 10 && ++number % 3 != 0 ? 100'000 : 0);
+  }};
+  CHECK(queued.measured(4) == 64 << 10);
+
+  // As good as equal, whatever chance says.
+  uint64_t random = 1;
+  Network even{[&](bool, uint64_t bytes) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return (20'000 + bytes / 10) * (1'000 + (random >> 33) % 10) / 1'000;  // 1 %
+  }};
+  for (const int ranks : {2, 3, 4, 8, 64}) {
+    for (int i = 0; i < 10; i++) CHECK(even.measured(ranks) == table_one_shot(ranks));
+  }
+}
+
+TEST_CASE("measuring messages ends when its time is over, with what it knows") {
+  // Network::measured refuses trials after the time.
+  for (const uint64_t each_ns : {100'000'000, 20'000'000, 6'000'000}) {
+    Network late{[&](bool one_shot, uint64_t) { return one_shot ? each_ns / 2 : each_ns; }};
+    INFO(each_ns);
+    const std::optional<uint64_t> found = late.measured(2);
+    CHECK((!found || *found == table_one_shot(2)));
+  }
+  // Sizes that would take most of the time are left to the table, so that others are seen often.
+  Network slow{network(4, 100'000, 80'000)};
+  CHECK(slow.measured(4) == 2 << 10);
+  CHECK(slow.runs[4 << 10] >= 4);
+  CHECK(slow.runs[128 << 10] == 0);
+  // As often as is of use.
+  Network fast{[](bool, uint64_t) { return uint64_t{10}; }};
+  CHECK(fast.measured(2) == table_one_shot(2));
+  CHECK(fast.runs[4 << 10] == 24);
+  // Very many ranks send what they may at the first size, or try none.
+  CHECK(largest_trial(2) == 1 << 20);
+  CHECK(largest_trial(5) == 512 << 10);
+  CHECK(largest_trial(1000) * 999 <= 2 << 20);
+  CHECK(largest_trial(100'000) == 0);
+}
+
+TEST_CASE("all ranks measure the same over messages, whatever their clocks say, and then work") {
+  for (const int ranks : {2, 3}) {
+    INFO(ranks);
+    CHECK(failure_text(run_linked_threads(ranks, [](SocketLinks& links) {
+            Measurements measurements;
+            Options options;
+            options.faster = static_cast<uint64_t>(1 + 2 * links.rank());
+            const Made made = make(links, &measurements, "", options);
+            WEFT_EXPECT_OK(made.status);
+            WEFT_EXPECT(made.sent_bytes > 0);
+            WEFT_EXPECT(made.collectives->counters().bytes_sent == 0);
+            WEFT_EXPECT(made.collectives->counters().bytes_received == 0);
+            expect_equal(links, made.collectives->transports());
+            expect_working(links, *made.collectives);
+            WEFT_EXPECT(made.collectives->counters().bytes_sent > 0);
+          })) == "");
+  }
+}
+
+TEST_CASE("messages are measured once for the same ranks, and rank 0's count") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          Measurements kept;
+          const Made first = make(links, &kept);
+          WEFT_EXPECT_OK(first.status);
+          const Made second = make(links, &kept);
+          WEFT_EXPECT_OK(second.status);
+          WEFT_EXPECT((first.sent_bytes > 0 && second.sent_bytes == 0));
+          WEFT_EXPECT(second.forced.one_shot == first.forced.one_shot);
+          expect_working(links, *second.collectives);
+          // A rank that has nothing makes all of them measure again.
+          Measurements nothing;
+          const Made third = make(links, links.rank() == 1 ? &nothing : &kept);
+          WEFT_EXPECT((third.status.ok() && third.sent_bytes > 0));
+          expect_equal(links, third.collectives->transports());
+          WEFT_EXPECT(make(links, links.rank() == 1 ? &nothing : &kept).sent_bytes == 0);
+        })) == "");
+}
+
+TEST_CASE("over messages nothing is measured where that is switched off, of no use, or would say nothing") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          Measurements measurements;
+          for (const char* algorithms : {"off", "one_shot=16K", "all_reduce=ring", "off,one_shot=1M"}) {
+            const Made made = make(links, &measurements, algorithms);
+            WEFT_EXPECT_OK(made.status);
+            WEFT_EXPECT((made.sent_bytes == 0 && !made.forced.measured));
+            const std::string ran = expect_working(links, *made.collectives);
+            const std::string wanted = algorithms;
+            WEFT_EXPECT(ran == (wanted == "one_shot=16K"      ? "direct"
+                                : wanted == "all_reduce=ring" ? "ring"
+                                                              : "one_shot"));
+          }
+          WEFT_EXPECT(make(links, &measurements, "broadcast=tree").sent_bytes > 0);
+          WEFT_EXPECT(make(links, nullptr).sent_bytes == 0);
+          // One rank that shares its core is enough.
+          Options crowded;
+          crowded.crowded = links.rank() == 1;
+          Measurements others;
+          const Made made = make(links, &others, "", crowded);
+          WEFT_EXPECT((made.status.ok() && made.sent_bytes == 0 && !made.forced.one_shot));
+        })) == "");
+}
+
+TEST_CASE("a rank that has no memory to measure messages leaves all of them with the table") {
+  HostAllocator empty;
+  empty.allocate = [](void*, uint64_t, uint64_t, int32_t) -> void* { return nullptr; };
+  empty.release = [](void*, void*, uint64_t, int32_t) {};
+  CHECK(failure_text(run_linked_threads(3, [&](SocketLinks& links) {
+          Measurements measurements;
+          Options options;
+          if (links.rank() == 2) options.allocator = &empty;
+          const Made made = make(links, &measurements, "", options);
+          WEFT_EXPECT_OK(made.status);
+          WEFT_EXPECT((made.sent_bytes == 0 && !made.forced.one_shot));
+          expect_working(links, *made.collectives);
+        })) == "");
+}
+
+TEST_CASE("a rank that leaves or stops while messages are measured is named by the deadline") {
+  for (const int sends : {0, 1, 7, 40}) {
+    const std::vector<std::string> results = run_linked_threads(3, [&](SocketLinks& links) {
+      Measurements measurements;
+      Options options;
+      options.timeout_ms = 300;
+      if (links.rank() == 1) options.leaves_at = sends;
+      const Made made = make(links, &measurements, "", options);
+      WEFT_EXPECT(made.status.code() == Code::kTimeout);
+      WEFT_EXPECT(made.status.text().find("measuring messages") != std::string::npos);
+      const std::vector<int>& named = made.status.info().ranks;
+      WEFT_EXPECT(std::find(named.begin(), named.end(), 1) != named.end());
+      WEFT_EXPECT(!made.forced.one_shot);
+    });
+    INFO(sends);
+    CHECK(results[0] == "");
+    CHECK(results[1].find("left") != std::string::npos);
+    CHECK(results[2] == "");
+  }
+}
+
+TEST_CASE("between hosts the ranks of one index measure, and all have what rank 0's have found") {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0}}) {
+    CHECK(failure_text(run_linked_threads(static_cast<int>(hosts.size()), [&](SocketLinks& links) {
+            static Log log;
+            SystemClock clock;
+            Backend across = loopback::backend();
+            across.preference = 0;
+            Backend composed{};
+            composed.name = "shm+loopback";
+            composed.local = &shm::backend();
+            composed.across = &across;
+            BackendArgs args{links, clock, log, host_ops()};
+            args.arena_limit_bytes = 16 << 20;
+            args.deadline = Deadline::after(clock, 20'000, 0);
+            LabelledHosts fds(links, hosts, links.rank());
+            args.fds = &fds;
+            Measurements measurements("off");
+            args.measurements = &measurements;
+            std::string once;
+            for (int i = 0; i < 2; i++) {
+              std::unique_ptr<Collectives> collectives;
+              WEFT_EXPECT_OK(make_hierarchical(composed, args, {}, &collectives));
+              const std::string found = collectives->transports();
+              WEFT_EXPECT(found.find("one_shot up to") < found.find("(measured); in hosts: "));
+              WEFT_EXPECT((i == 0 || found.substr(0, found.find(" in ")) == once));
+              once = found.substr(0, found.find(" in "));
+              expect_equal(links, once);
+              WEFT_EXPECT(collectives->counters().bytes_sent == 0);
+              expect_working(links, *collectives);
+            }
+          })) == "");
+  }
+}
