@@ -6,8 +6,8 @@ import json
 import re
 import shutil
 
-from own import Part, all_right
-from systems import AS_ROOT, PEERS, ROOT, execute, json_lines, model, run, say
+from own import Part, checked_bench
+from systems import AS_ROOT, PEERS, ROOT, json_lines, model, run, say
 
 TWO_HOSTS = ROOT / "tools" / "two-hosts.sh"
 AGENT = ROOT / "tests" / "launchers" / "agent.sh"  # what ssh is to mpirun there
@@ -157,8 +157,8 @@ class Between(Part):
     def weft_bench(self, rate, *words, hosts=2):
         """What a `weft bench` writes, all results right, and what the script says of the cables."""
         path = self.arguments.out / "hosts.json"
-        result = execute(self.command(rate, self.tool, "bench", *words, "--joined", "--json", path, hosts=hosts))
-        return all_right(json.loads(path.read_text())), result.stderr
+        whole, result = checked_bench(self.command(rate, self.tool, "bench", *words, "--joined", "--json", path, hosts=hosts), path)
+        return whole, result.stderr
 
 
 class Hosts(Between):

@@ -6,7 +6,7 @@ import json
 import os
 
 from comparison import MEMORIES
-from systems import WrongResult, manifests, model, on_cores, run
+from systems import WrongResult, execute, manifests, model, on_cores, run
 
 
 def all_right(whole):
@@ -14,6 +14,20 @@ def all_right(whole):
     if any(row["correct"] is False for row in whole["results"]):  # null: of a hook whose results are no means
         raise WrongResult(f"wrong results: {whole['results']}")
     return whole
+
+
+def checked_bench(command, path, environment=None):
+    """What a `weft bench` writes to this path, all results right, and how it ended. Nothing that was there before counts."""
+    path.unlink(missing_ok=True)
+    try:
+        result = execute(command, environment)
+    except RuntimeError:
+        if path.exists():
+            all_right(json.loads(path.read_text()))  # a wrong result ends it with an exit code too
+        raise
+    if not path.exists():
+        raise RuntimeError(f"{' '.join(map(str, command))}: {path} is not there")
+    return all_right(json.loads(path.read_text())), result
 
 
 class Weft:
@@ -31,8 +45,8 @@ class Weft:
     def whole_bench(self, *words, ranks=None, before=(), environment=None):
         """What a `weft bench` writes, all results right. before: what the command starts with."""
         path = self.arguments.out / "weft.json"
-        run([*before, self.tool, "bench", *words, "--ranks", ranks or self.arguments.ranks, "--json", path], environment)
-        return all_right(json.loads(path.read_text()))
+        words = [*before, self.tool, "bench", *words, "--ranks", ranks or self.arguments.ranks, "--json", path]
+        return checked_bench(words, path, environment)[0]
 
     def bench(self, *words, **more):
         return self.whole_bench(*words, **more)["results"]

@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 
 import chart
-from systems import ROOT, WrongResult, run
+from own import checked_bench
+from systems import ROOT, WrongResult
 
 MANIFESTS = {"ResNet-50": "resnet50", "BERT-base": "bert_base"}
 ELEMENTS = [1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
@@ -55,11 +56,8 @@ def bench(arguments, *words):
     """The results of one run of weft bench; a wrong one ends everything."""
     path = arguments.build / "bench" / "paper-run.json"
     backend = ["--backend", arguments.backend] if arguments.backend else []
-    run([arguments.build / "tools" / "weft", "bench", *words, *backend, "--ranks", arguments.ranks, "--json", path])
-    rows = json.loads(path.read_text())["results"]
-    if not all(row["correct"] for row in rows):
-        raise WrongResult(f"wrong results: {rows}")
-    return rows
+    command = [arguments.build / "tools" / "weft", "bench", *words, *backend, "--ranks", arguments.ranks, "--json", path]
+    return checked_bench(command, path)[0]["results"]
 
 
 def launches(arguments):

@@ -38,7 +38,7 @@ import systems
 import tables
 import targets
 from comparison import CROWDED_SIZES, SIZES, Samples, Work, compare
-from systems import ROOT, WrongResult, say
+from systems import ROOT, WrongResult, run, say
 
 PEERS = [systems.OpenMpi4, systems.OpenMpi5, systems.Mpich, systems.IntelMpi, systems.OneCcl, systems.Torch]
 ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner"]
@@ -153,10 +153,18 @@ def measure(arguments, running, samples):
     return failed
 
 
+def commit():
+    """Of the sources, "-dirty" behind it if they differ; None where there is no git."""
+    try:
+        return run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT).strip()
+    except RuntimeError:
+        return None
+
+
 def write(arguments, samples, found):
     """peers.json, peers.md and the pictures; returns the text."""
     rows = compare(samples, arguments)
-    found |= {"ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
+    found |= {"commit": commit(), "ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
               "memory": arguments.memory, "thresholds": samples.noted.get("thresholds", []), "wire": samples.noted.get("hosts", []),
               "targets": targets.judge(samples, rows, arguments), "rows": rows}
     text = tables.table(samples, rows, arguments, found)

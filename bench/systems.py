@@ -44,10 +44,6 @@ class WrongResult(Exception):
     """A system has computed something else than the sum: no measurement."""
 
 
-class TimedOut(RuntimeError):
-    """A program has not come to its end."""
-
-
 def run(command, environment=None, cwd=None, timeout=TIMEOUT_S):
     """Standard output of a command that must succeed."""
     return execute(command, environment, cwd, timeout).stdout
@@ -58,7 +54,7 @@ def execute(command, environment=None, cwd=None, timeout=TIMEOUT_S):
         result = subprocess.run([str(word) for word in command], env={**os.environ, **(environment or {})}, cwd=cwd,
                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(f"{' '.join(map(str, command))}: {error}") from None
+        raise RuntimeError(f"{' '.join(map(str, command))}: {error}") from None
     except OSError as error:
         raise RuntimeError(f"{' '.join(map(str, command))}: {error}") from None
     if result.returncode != 0 and '"correct": false' not in result.stdout:
@@ -120,7 +116,7 @@ class MpiPeer:
         self.version = ""
         self.bin = Path()
         self.environment = {}
-        self.useless = set()  # (work, variant) that do not run here, told once
+        self.left_out = {}  # by name of a variant of a work that does not run here, why
 
     def launcher(self, work):
         """What starts the ranks: the program's words follow."""
@@ -133,15 +129,16 @@ class MpiPeer:
     def measure_work(self, samples, work):
         best = {}
         for index, (switches, environment) in enumerate(self.crowded_variants if work.crowded else self.variants):
-            if (work.name, index) in self.useless:
+            variant = f"{self.name}, {work.name}, variant {index}"
+            if variant in self.left_out:
                 continue
             try:
-                rows = self.run_again(work, index, switches, environment)
+                rows = self.run_again(work, switches, environment)
             except RuntimeError as error:
                 if index == 0:
                     raise
-                self.useless.add((work.name, index))
-                say(f"{self.name} does not run with {switches} {environment}: {str(error).strip()[-300:]}")
+                self.left_out[variant] = f"it fails, twice, with {switches} {environment}: {str(error).strip()[-300:]}"
+                say(f"left out: {variant}: {self.left_out[variant]}")
                 continue
             for row in rows:
                 if index == 0:
@@ -151,13 +148,11 @@ class MpiPeer:
         for size, (median, p99) in best.items():
             samples.add((work.name, size, f"{self.name}-tuned"), median, p99)
 
-    def run_again(self, work, index, switches, environment):
-        """A second time where a launcher hangs, which happens, or where without this variant nothing is had of the system."""
+    def run_again(self, work, switches, environment):
+        """A second time where it fails: launchers hang at times."""
         try:
             return self.run_variant(work, switches, environment)
         except RuntimeError as error:
-            if index > 0 and not isinstance(error, TimedOut):
-                raise
             say(f"{self.name} is started again: {str(error).strip()[-300:]}")
         return self.run_variant(work, switches, environment)
 
@@ -302,7 +297,15 @@ class Torch:
         self.version = "PyTorch " + run([self.python, "-W", "ignore", "-c", "import torch; print(torch.__version__)"]).strip()
         return ""
 
-    def job(self, ranks, cores, *words):
+    def job(self, *words):
+        """A second time where it fails, as with the others."""
+        try:
+            return self.run_job(*words)
+        except RuntimeError as error:
+            say(f"{self.name} is started again: {str(error).strip()[-300:]}")
+        return self.run_job(*words)
+
+    def run_job(self, ranks, cores, *words):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -18,7 +18,7 @@ def table(samples, rows, arguments, found):
     """The comparison as Markdown. found: what peers.json has besides the rows."""
     machine = found["machine"]
     lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}, compiler {machine['compiler']}; "
-             f"Weft {machine['weft']} (`buildtype={machine['build_type']}`), {', '.join(found['versions'])}; "
+             f"Weft {machine['weft']} ({found['commit'] or 'no commit'}, `buildtype={machine['build_type']}`), {', '.join(found['versions'])}; "
              f"{datetime.date.today().isoformat()}; {arguments.ranks} ranks, {arguments.rounds} rounds; load before the run {found['load']:.1f}.", ""]
     lines += left_out_lines(found["left_out"])
     for work in arguments.works:

@@ -60,7 +60,7 @@ def test_rows():
     expect(values["all_reduce, two hosts, 1gbit"] is None and values["GPU flatten or unflatten with scale"] is None, "not measured", judged)
     expect(all(f"| {work} | {target} |" in text for work, target in judged), "in the table", text)
     expect(len(found["thresholds"]) == 1 and found["thresholds"][0]["found"], "what a process found", found["thresholds"])
-    expect(f"buildtype={found['machine']['build_type']}" in text, "the build", text)
+    expect(f"buildtype={found['machine']['build_type']}" in text and (found["commit"] or "no commit") in text, "the build", text)
     expect("round 1 of 1: thresholds" in result.stderr, "progress", result.stderr)
 
 
@@ -97,6 +97,32 @@ def test_planner():
     expect_equal({(row["work"], row["system"], row["ranks"]) for row in found["rows"]},
                  {("planner_resnet50_x1", system, 2) for system in ("limits", "model", "least")})
     expect("| resnet50, x1 | 1300.4 | 855.1 | " in text, "in the table", text)
+
+
+def test_wrong_results():
+    """a wrong result is told from a failure, also where the command ends with an exit code, and an earlier run's file is no result"""
+    sys.path.insert(0, str(ROOT / "bench"))
+    import own
+    import systems
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weft.json"
+
+        def bench(script):
+            try:
+                return own.checked_bench(["sh", "-c", script], path)[0]
+            except (RuntimeError, systems.WrongResult) as error:
+                return type(error)
+
+        def write(correct):
+            return f"""echo '{{"results": [{{"correct": {correct}}}]}}' > {path}; """
+        expect_equal(bench(write("true")), {"results": [{"correct": True}]})
+        expect_equal(bench(write("null")), {"results": [{"correct": None}]})
+        expect_equal(bench(write("false") + "exit 1"), systems.WrongResult)
+        expect_equal(bench(write("false")), systems.WrongResult)
+        path.write_text('{"results": []}')
+        expect_equal(bench("exit 1"), RuntimeError)
+        path.write_text('{"results": []}')
+        expect_equal(bench("true"), RuntimeError)
 
 
 def test_limits():
