@@ -2,6 +2,7 @@
 
 Each part is a system as in systems.py: name, prepare(), measure(samples) once a round.
 """
+import contextlib
 import json
 import os
 
@@ -23,11 +24,15 @@ def checked_bench(command, path, environment=None):
         result = execute(command, environment)
     except RuntimeError:
         if path.exists():
-            all_right(json.loads(path.read_text()))  # a wrong result ends it with an exit code too
+            with contextlib.suppress(json.JSONDecodeError):  # it has died while it wrote
+                all_right(json.loads(path.read_text()))  # a wrong result ends it with an exit code too
         raise
     if not path.exists():
         raise RuntimeError(f"{' '.join(map(str, command))}: {path} is not there")
-    return all_right(json.loads(path.read_text())), result
+    try:
+        return all_right(json.loads(path.read_text())), result
+    except json.JSONDecodeError as error:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {path}: {error}") from None
 
 
 class Weft:

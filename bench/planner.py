@@ -41,7 +41,7 @@ def least_us(gradients, backward_us, slower):
 
 
 class Planner(hosts.Between):
-    """Each case in one round only, because its steps take seconds; both planners in the same one."""
+    """Each case in one round only, because its steps take seconds; both planners in the same one, each first by turns."""
     name = "planner"
 
     def cases(self, number):
@@ -50,7 +50,7 @@ class Planner(hosts.Between):
 
     def measure(self, samples):
         for model, slower in self.cases(samples.round):
-            for planner in PLANNERS:
+            for planner in PLANNERS[::-1 if samples.round % 2 else 1]:
                 say(f"  planner: {model}, backward {slower} times as long: by {planner}")
                 whole, _ = self.weft_bench(RATE, "step", "--manifest", MANIFESTS / f"{model}.json", "--replay", slower, "--replan",
                                            planner, "--iterations", 1 if self.arguments.quick else 3, "--warmup", 1)

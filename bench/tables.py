@@ -193,7 +193,9 @@ def target_table(targets):
         return {True: "yes", False: "no", None: one["why"]}[one["met"]]
 
     def spread(one):
-        return "" if one["least"] is None else f"{one['least']:.3g} to {one['most']:.3g}"
+        if one["least"] is None:
+            return "" if one["value"] is None else "one"
+        return f"{one['least']:.3g} to {one['most']:.3g}"
 
     return ["Targets; \"rounds\" is how far they lie apart:", "", "| work | target | measured | rounds | met |", "|---|---|---|---|---|"] + [
         f"| {one['work']} | {one['target']} | {one['measured']} | {spread(one)} | {met(one)} |" for one in targets]

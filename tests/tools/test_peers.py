@@ -123,6 +123,8 @@ def test_wrong_results():
         expect_equal(bench("exit 1"), RuntimeError)
         path.write_text('{"results": []}')
         expect_equal(bench("true"), RuntimeError)
+        expect_equal(bench(f"echo '[' > {path}"), RuntimeError)
+        expect_equal(bench(f"echo '[' > {path}; exit 1"), RuntimeError)
 
 
 def test_limits():
