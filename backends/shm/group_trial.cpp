@@ -53,18 +53,22 @@ Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64
     return give_up(Status::error(Code::kNoMemory, cat("no ", bytes_text(levels ? level_bytes_ : bytes_))));
   }
   std::byte* const memory = levels ? arena_ : memory_;
-  std::memset(memory, 1, bytes);  // a small number; its lines are in this core's cache
-  uint64_t times[2] = {};
-  WEFT_TRY(meet(times));
-  group_->set_thresholds(only(route));
   CollectiveArgs args;
   args.coll = Coll::kAllReduce;
   args.dtype = Dtype::kF32;
   args.op = ReduceOp::kSum;
   args.count = bytes / sizeof(float);
   args.src = args.dst = memory;
-  const uint64_t start = args_.clock.now_ns();
-  WEFT_TRY(finish(args));
+  uint64_t times[2] = {};
+  uint64_t start = 0;
+  // Routes leave their lines of staging in different caches: a short one is timed after one of its own kind.
+  for (int i = bytes <= kHalfBytes ? 0 : 1; i < 2; i++) {
+    std::memset(memory, 1, bytes);  // a small number; its lines are in this core's cache
+    WEFT_TRY(meet(times));
+    group_->set_thresholds(only(route));
+    start = args_.clock.now_ns();
+    WEFT_TRY(finish(args));
+  }
   const uint64_t end = args_.clock.now_ns();
   times[0] = end - start;
   times[1] = end - begin_ns_;

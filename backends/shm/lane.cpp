@@ -267,7 +267,7 @@ Status GroupLane::fill_half() {
   if (!op_.gives) return {};
   std::memcpy(half(op_.rank), op_.input(), bytes);
   group_->count_shared(bytes);
-  shown_[op_.slot & 1] = bytes;
+  shown_[op_.slot & 1] = bytes <= kRegained ? bytes : 0;
   return {};
 }
 
