@@ -82,8 +82,9 @@ def test_worst():
     expect_equal((round(one["value"], 4), one["least"], one["most"], one["met"]), (0.2222, 0.2, 0.5, True))
     expect("| 4.5 (4 MiB, two) | 2 to 5 | yes |" in "\n".join(tables.target_table(list(all_of_them.values()))), "in the table")
     slow = reduced(lambda size: [1.0 * size * (3 if size == 16 << 20 else 1)] * 3, {**PEERS, "two": three(lambda size: 4.5 * size)})
-    one = found(judged(slow), PRIVATE, "1.7 times the best peer, as asked of writing into peers' memory")
-    expect_equal((one["value"], one["met"], one["measured"]), (1.5, False, "1.5 (16 MiB, two)"))
+    one = found(judged(slow), PRIVATE, "1.7 times the best peer, asked of writing into peers' memory")
+    expect_equal((one["value"], one["met"], one["measured"]), (1.5, None, "1.5 (16 MiB, two)"))
+    expect("Weft has no such path" in one["why"], one)
     one = found(judged(slow), PRIVATE, "from 4 MiB: >= 1.4")
     expect_equal((one["value"], one["met"]), (1.5, True))
     one = found(judged(comparison.Samples(), memory={"beyond": 0.0125}), "memory beyond the gradients, ResNet-50, view mode", "2 %")
@@ -128,19 +129,19 @@ def test_bound():
 
 
 def test_threshold_targets():
-    """what was measured stands beside the fastest path alone at each size, by the median of all processes"""
+    """what was measured stands beside the fastest path alone at each size, by the median of the ratios of processes by turns"""
     samples = comparison.Samples()
     for size in own.Thresholds.SIZES:
-        measured = (2.4, 1.0, 9.0) if size == 8192 else (1.0, 1.0, 9.0)
+        measured = (2.8, 1.0, 9.0) if size == 8192 else (1.0, 1.0, 9.0)
         for name, times in (("measured", measured), ("one-shot", (1.0, 4.0, 9.0)), ("two-shot", (2.0, 0.1, 7.0))):
             add(samples, ("thresholds", size, name), times)
     samples.note("thresholds", {"found": "one-shot up to 2 KiB"})
     work = "all_reduce, private buffers, thresholds as measured"
     one = found(judged(samples), work, "1.1")
-    expect_equal((round(one["value"], 5), one["met"], one["why"]), (1.2, False, None))
+    expect_equal((round(one["value"], 5), one["met"], one["why"]), (1.4, False, None))
     expect("8 KiB, beside two-shot alone" in one["measured"], one)
     text = "\n".join(tables.threshold_table(samples))
-    expect("| 8192 | 2.40 | 4.00 | 2.00 |" in text and "one-shot up to 2 KiB: 1." in text, text)
+    expect("| 8192 | 2.80 | 4.00 | 2.00 |" in text and "one-shot up to 2 KiB: 1." in text, text)
     del samples.medians["thresholds", 4096, "measured"]
     expect_equal(found(judged(samples), work, "1.1")["why"], "not judged: without 4 KiB")
 
@@ -155,7 +156,7 @@ def test_host_targets():
     for system, us in (("weft", 100.0), ("weft-bf16", 50.0), ("weft-reduce-bf16", 60.0), ("weft-int8", 40.0), ("weft-int8-2mib", 20.0)):
         samples.add(("hosts_1gbit_step_resnet50", 64, system), us, 9)
     for rate, direction, ratio in (("1gbit", "sent", 1.004), ("1gbit", "received", 0.98), ("10gbit", "sent", 1.035)):
-        samples.note("hosts", {"rate": rate, "host": 0, "direction": direction, "ratio": ratio})
+        samples.note("hosts", {"rate": rate, "host": 0, "direction": direction, "ratio": ratio, "sent_again": 7})
     for ranks in (2, 3):  # of the other rows
         all_of_them = judged(samples, ranks=ranks)
         for work, words, value, met in (("all_reduce, two hosts, 1gbit", "4-25 MB", 0.96, True),
