@@ -66,20 +66,24 @@ class FastClock final : public Clock {
   const uint64_t faster_;
 };
 
-// A rank that leaves, or stays and does nothing, before it sends its message of this number.
+// A rank that leaves before it sends its message of this number: with the next progress, because neither
+// send nor receive may throw.
 class Leaving final : public Transport {
  public:
   Leaving(std::unique_ptr<Transport> inner, int sends) : inner_(std::move(inner)), sends_(sends) {}
   void send(int peer, const MessageTag& tag, const Descriptor& descriptor, const std::byte* data,
             uint64_t size, Message* message) override {
-    if (sends_-- == 0) throw std::runtime_error("left");
-    inner_->send(peer, tag, descriptor, data, size, message);
+    left_ = left_ || sends_-- == 0;
+    if (!left_) inner_->send(peer, tag, descriptor, data, size, message);
   }
   void receive(int peer, const MessageTag& tag, std::byte* data, uint64_t capacity,
                Message* message) override {
     inner_->receive(peer, tag, data, capacity, message);
   }
-  bool progress() override { return inner_->progress(); }
+  bool progress() override {
+    if (left_) throw std::runtime_error("left");
+    return inner_->progress();
+  }
   void cancel(Message* message) override { inner_->cancel(message); }
   bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) override {
     return inner_->peek(peer, lane, slot, descriptor);
@@ -90,6 +94,7 @@ class Leaving final : public Transport {
  private:
   const std::unique_ptr<Transport> inner_;
   int sends_;
+  bool left_ = false;
 };
 
 struct Options {
@@ -314,7 +319,7 @@ TEST_CASE("a rank that has no memory to measure messages leaves all of them with
 }
 
 TEST_CASE("a rank that leaves or stops while messages are measured is named by the deadline") {
-  for (const int sends : {0, 1, 7, 40}) {
+  for (const int sends : {0, 1, 7}) {  // few, so that measuring lasts as long also where all is slow
     const std::vector<std::string> results = run_linked_threads(3, [&](SocketLinks& links) {
       Measurements measurements;
       Options options;
