@@ -37,7 +37,7 @@ Communicator::Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<
     : clock_(clock),
       host_(host),
       accelerator_(std::move(accelerator)),
-      library_(std::move(library)),
+      nccl_(std::move(library)),
       rank_(rank),
       size_(size),
       device_(device),
@@ -45,21 +45,21 @@ Communicator::Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<
       graphs_(graphs),
       held_(std::make_shared<Held>()) {
   held_->accelerator = accelerator_;
-  held_->library = library_;
+  held_->nccl = nccl_;
   held_->device = device_;
 }
 
 Status Communicator::for_graphs(const Communicator& like, std::shared_ptr<Communicator>* communicator) {
-  std::shared_ptr<Communicator> made(new Communicator(like.clock_, like.host_, like.accelerator_,
-                                                      like.library_, like.rank_, like.size_, like.device_,
-                                                      like.name_, true));
+  std::shared_ptr<Communicator> made(new Communicator(like.clock_, like.host_, like.accelerator_, like.nccl_,
+                                                      like.rank_, like.size_, like.device_, like.name_,
+                                                      true));
   WEFT_TRY(made->accelerator_->create_stream(made->device_, &made->stream_));
   *communicator = std::move(made);
   return {};
 }
 
 Status Communicator::identify(ncclUniqueId* id) const {
-  return accelerator_->within(device_, [&] { return check("an identifier", library_->ncclGetUniqueId(id)); });
+  return accelerator_->within(device_, [&] { return check("an identifier", nccl_->ncclGetUniqueId(id)); });
 }
 
 Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library> library,
@@ -100,7 +100,7 @@ Status Communicator::connect(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   Status status = accelerator_->within(device_, [&] {
-    return check("a communicator", library_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
+    return check("a communicator", nccl_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
   });
   if (!status.ok()) give_up(status);
   return status;
@@ -125,7 +125,7 @@ Status Communicator::wait(const BackendArgs& args) {
 Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator, uint64_t size,
                               std::shared_ptr<std::byte>* memory) {
   Communicator& c = *communicator;
-  const Library& nccl = *c.library_;
+  const Library& nccl = *c.nccl_;
   void* block = nullptr;
   void* handle = nullptr;
   if (!nccl.registers()) {
@@ -152,7 +152,7 @@ void Communicator::release(std::byte* memory, void* handle) {
   // An error is one of the communicator's: its end takes what is registered along.
   bool stays = graphs_;
   if (handle != nullptr && !aborted())
-    stays = !call("memory", [&] { return library_->comm_deregister(native(), handle); }).ok();
+    stays = !call("memory", [&] { return nccl_->comm_deregister(native(), handle); }).ok();
   {
     const std::lock_guard lock(held.mutex);
     if ((aborted() || stays) && !ended()) return held.left.push_back(memory);
@@ -161,11 +161,11 @@ void Communicator::release(std::byte* memory, void* handle) {
 }
 
 void Communicator::free(const Held& held, std::byte* memory) {
-  if (!held.library->registers()) return held.accelerator->free(held.device, memory);
+  if (!held.nccl->registers()) return held.accelerator->free(held.device, memory);
   (void)held.accelerator
       ->within(held.device,
                [&] {
-                 (void)held.library->mem_free(memory);
+                 (void)held.nccl->mem_free(memory);
                  return Status();
                })
       .ok();
@@ -202,7 +202,7 @@ Communicator::~Communicator() {
   if (any && !aborted_) rests = graphs_ ? settled(&rests).ok() && rests : finalize().ok();
   if (rests) {
     aborted_ = true;
-    end(library_->ncclCommDestroy);
+    end(nccl_->ncclCommDestroy);
   }
   give_up(Status::error(Code::kCancelled, "NCCL's communicator ends"));
   const Deadline deadline = Deadline::after(clock_, graphs_ ? kGraphsEndMs : kEndMs, 0);
@@ -223,8 +223,8 @@ Status Communicator::finalize() {
   bool done = false;
   WEFT_TRY(settled(&done));
   if (!done) return Status::error(Code::kState, "NCCL is at work");
-  WEFT_TRY(accelerator_->within(device_,
-                                [&] { return check("the end", library_->ncclCommFinalize(held_->comm)); }));
+  WEFT_TRY(
+      accelerator_->within(device_, [&] { return check("the end", nccl_->ncclCommFinalize(held_->comm)); }));
   const Deadline deadline = Deadline::after(clock_, kFinalizeMs, 0);
   for (uint32_t round = 0;; round++) {
     WEFT_TRY(settled(&done));
@@ -246,7 +246,7 @@ void Communicator::give_up(const Status& why) {
   failure_ = why;
   aborted_.store(true, std::memory_order_release);
   if (held_->comm == nullptr) return;
-  end(library_->ncclCommAbort);
+  end(nccl_->ncclCommAbort);
 }
 
 void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
@@ -277,16 +277,16 @@ void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
 Status Communicator::check(const char* what, ncclResult_t result) const {
   if (result == ncclSuccess || result == ncclInProgress) return {};
   // It may be unrelated, and says more all the same.
-  const char* const last = aborted() ? nullptr : library_->ncclGetLastError(held_->comm);
+  const char* const last = aborted() ? nullptr : nccl_->ncclGetLastError(held_->comm);
   const bool more = last != nullptr && *last != '\0';
   const Code code = result == ncclRemoteError ? Code::kPeerFailed : Code::kSystem;
-  return Status::error(code, cat("NCCL: ", what, ": ", library_->ncclGetErrorString(result), more ? "; " : "",
-                                 more ? last : ""));
+  return Status::error(
+      code, cat("NCCL: ", what, ": ", nccl_->ncclGetErrorString(result), more ? "; " : "", more ? last : ""));
 }
 
 Status Communicator::settled(bool* done) const {
   ncclResult_t state = ncclSuccess;
-  WEFT_TRY(check("asking for errors", library_->ncclCommGetAsyncError(held_->comm, &state)));
+  WEFT_TRY(check("asking for errors", nccl_->ncclCommGetAsyncError(held_->comm, &state)));
   *done = state == ncclSuccess;
   return check("an operation", state);
 }

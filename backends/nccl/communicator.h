@@ -47,7 +47,7 @@ class Communicator {
   int name() const { return name_; }  // this rank's, in Weft's communicator
   Accelerator& accelerator() const { return *accelerator_; }
   const DeviceOps& host() const { return host_; }
-  const Library& nccl() const { return *library_; }
+  const Library& nccl() const { return *nccl_; }
   ncclComm_t native() const { return held_->comm; }
   DeviceStream stream() const { return stream_; }
 
@@ -95,7 +95,7 @@ class Communicator {
   // Outlives this object where a thread of ours is inside NCCL.
   struct Held {
     std::shared_ptr<Accelerator> accelerator;
-    std::shared_ptr<const Library> library;
+    std::shared_ptr<const Library> nccl;
     int device = 0;
     ncclComm_t comm = nullptr;
     std::mutex calls;  // NCCL's, of this communicator: one at a time
@@ -116,7 +116,7 @@ class Communicator {
   Clock& clock_;
   const DeviceOps& host_;
   const std::shared_ptr<Accelerator> accelerator_;
-  const std::shared_ptr<const Library> library_;
+  const std::shared_ptr<const Library> nccl_;
   const int rank_;
   const int size_;
   const int device_;
