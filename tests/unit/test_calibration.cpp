@@ -11,6 +11,7 @@
 #include "loopback/loopback.h"
 #include "shm/backend.h"
 #include "support/catch.h"
+#include "support/fast_clock.h"
 #include "support/links.h"
 
 using namespace weft;
@@ -49,22 +50,6 @@ std::function<uint64_t(bool, uint64_t)> network(uint64_t ranks, uint64_t round_n
                     : 2 * round_ns + (2 * vectors / ranks >> 10) * kib_ns;
   };
 }
-
-// What a rank measures with; another's clock may go faster.
-class FastClock final : public Clock {
- public:
-  explicit FastClock(uint64_t faster) : faster_(faster) {}
-  uint64_t now_ns() override { return clock_.now_ns() * faster_; }
-  void relax(uint32_t round) override { clock_.relax(round); }
-  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
-    clock_.sleep(word, expected, until_ns);
-  }
-  void wake_all(const std::atomic<uint32_t>& word) override { clock_.wake_all(word); }
-
- private:
-  SystemClock clock_;
-  const uint64_t faster_;
-};
 
 // A rank that leaves before it sends its message of this number: with the next progress, because neither
 // send nor receive may throw.

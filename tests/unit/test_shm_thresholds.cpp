@@ -13,6 +13,7 @@
 #include "shm/lane.h"
 #include "shm_rank.h"
 #include "support/catch.h"
+#include "support/fast_clock.h"
 #include "support/sanitized.h"
 
 using namespace weft;
@@ -56,23 +57,6 @@ Thresholds measured(Machine& machine, bool one_shot = true, bool pull = true) {
   WEFT_EXPECT_OK(calibrate(machine, one_shot, pull, &thresholds));
   return thresholds;
 }
-
-// The machine's clock, so many times as fast; 0: it stands still.
-class FastClock final : public Clock {
- public:
-  explicit FastClock(uint64_t faster) : faster_(faster) {}
-  uint64_t now_ns() override { return faster_ == 0 ? begin_ns_ : clock_.now_ns() * faster_; }
-  void relax(uint32_t round) override { clock_.relax(round); }
-  void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
-    clock_.sleep(word, expected, until_ns);
-  }
-  void wake_all(const std::atomic<uint32_t>& word) override { clock_.wake_all(word); }
-
- private:
-  SystemClock clock_;
-  const uint64_t faster_;
-  const uint64_t begin_ns_ = clock_.now_ns();
-};
 
 // Memory for what is tried: taken once for each measurement.
 struct TrialMemory {
