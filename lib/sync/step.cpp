@@ -19,7 +19,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
       s_(*state_),
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
-      waits_(s_.comm->size()) {
+      waits_(s_.comm->rank(), s_.comm->size()) {
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
   late_.reserve(bucket_count());

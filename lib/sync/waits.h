@@ -15,7 +15,7 @@ namespace weft {
 
 class Waits {
  public:
-  explicit Waits(int ranks) : notes_(ranks), late_(static_cast<size_t>(ranks)) {}
+  Waits(int rank, int ranks) : notes_(rank, ranks), late_(static_cast<size_t>(ranks)) {}
 
   void clear() {
     since_ns_ = 0;

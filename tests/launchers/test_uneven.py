@@ -71,6 +71,11 @@ def test_slow_cable():
     slow_cable(["100mbit", "100mbit", "10mbit"], 2, 512)
 
 
+def test_middle_cable_slow():
+    """the same where it is the second, so that messages to the last rank are served first"""
+    slow_cable(["100mbit", "10mbit", "100mbit"], 1, 512)
+
+
 def test_first_cable_slow():
     """the same with four hosts, of which the first is slow"""
     slow_cable(["10mbit", "100mbit", "100mbit", "100mbit"], 0, 256)

@@ -16,7 +16,7 @@ using Matrix = std::vector<std::vector<uint64_t>>;  // [r][s]: ms that r waited 
 std::vector<WaitNotes> told(const Matrix& waited, const std::vector<double>& heard) {
   const size_t ranks = waited.size();
   const auto after = [&](size_t r, double part) {
-    WaitNotes notes(static_cast<int>(ranks));
+    WaitNotes notes(static_cast<int>(r), static_cast<int>(ranks));
     for (size_t s = 0; s < ranks; s++) {
       std::vector<bool> late(ranks);
       late[s] = true;
@@ -92,7 +92,13 @@ TEST_CASE("all ranks name the one behind the slow cable, which waits for the oth
   CHECK(named({{0, 71, 619}, {19, 0, 606}, {683, 232, 0}}, three) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 413, 575}, {15, 0, 642}, {337, 394, 0}}, three) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 0, 686}, {268, 0, 695}, {610, 60, 0}}, three) == std::vector<int>{2, 2, 2});
+  // Rank 0 waits for rank 2 alone, and rank 1 for rank 0 meanwhile, longer than for rank 2.
+  CHECK(named({{0, 0, 600}, {611, 0, 360}, {610, 132, 0}}, {1, 1, 1}) == std::vector<int>{2, 2, 2});
+  CHECK(named({{0, 0, 558}, {616, 0, 423}, {568, 352, 0}}, three) == std::vector<int>{2, 2, 2});
+  CHECK(named({{0, 0, 551}, {569, 0, 362}, {560, 428, 0}}, three) == std::vector<int>{2, 2, 2});
   const std::vector<double> four = {0.9, 0.9, 0.9, 0.9};
+  const Matrix served_last = {{0, 70, 336, 28}, {210, 0, 279, 15}, {333, 0, 0, 0}, {271, 5, 248, 0}};
+  CHECK(named(served_last, four) == std::vector<int>{0, 0, 0, 0});
   const Matrix first = {{0, 171, 215, 718}, {689, 0, 71, 235}, {682, 68, 0, 192}, {716, 49, 0, 0}};
   CHECK(named(first, four) == std::vector<int>{0, 0, 0, 0});
   // The cable serves rank 3 last, so that the others wait for rank 3 nearly as long.
@@ -102,7 +108,7 @@ TEST_CASE("all ranks name the one behind the slow cable, which waits for the oth
 
 TEST_CASE("nobody is named where nobody waited, and what was noted is forgotten with the step") {
   CHECK(named({{0, 0}, {0, 0}}, {1, 1}) == std::vector<int>{-1, -1});
-  CHECK(WaitNotes(1).straggler().rank == -1);
+  CHECK(WaitNotes(0, 1).straggler().rank == -1);
   for (WaitNotes& one : told({{0, 200}, {0, 0}}, {1, 1})) {
     one.clear();
     CHECK(one.straggler().rank == -1);
@@ -112,7 +118,7 @@ TEST_CASE("nobody is named where nobody waited, and what was noted is forgotten 
 }
 
 TEST_CASE("what another process says of ranks that are not there is not believed") {
-  WaitNotes notes(3);
+  WaitNotes notes(0, 3);
   notes.heard(1, UINT64_MAX);
   notes.heard(2, WaitNote{3, 60 * kMs}.pack());
   CHECK(notes.straggler().rank == -1);
