@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "base/pause.h"
 #include "base/round_up.h"
 #include "core/arena.h"
 #include "core/backend.h"
@@ -68,6 +69,10 @@ class Group {
   const std::shared_ptr<SegmentArena>& arena() { return arena_; }
   // More ranks than cores: who waits must let others run.
   bool crowded() const { return crowded_; }
+  // Between two looks at a word of a peer's, whose line a look takes from the one who is about to write it.
+  void pause() const {
+    for (int i = 0; i < pauses_; i++) cpu_pause();
+  }
   // Equal on all ranks. Set while none of its lanes has an operation under way.
   const Thresholds& thresholds() const { return thresholds_; }
   void set_thresholds(const Thresholds& thresholds) { thresholds_ = thresholds; }
@@ -130,6 +135,7 @@ class Group {
   Thresholds thresholds_;
   Nodes nodes_;
   bool crowded_ = false;
+  int pauses_ = 1;  // of pause()
   FailPointsPtr failpoints_;
   Clock* clock_ = nullptr;
   std::vector<Peer> peers_;

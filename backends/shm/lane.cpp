@@ -2,23 +2,16 @@
 
 #include <cassert>
 
+#include "base/pause.h"
 #include "base/text.h"
 
 namespace weft::shm {
 namespace {
 
-constexpr int kSpins = 32;            // looks at the peers' words within one poll, if each rank has a core
+constexpr int kLooks = 8;             // at the peers' words within one poll, if each rank has a core
 constexpr uint64_t kWork = 1 << 20;   // bytes touched in one poll, about
 constexpr uint64_t kRegained = 4096;  // bytes of a half asked for ahead of the operation that writes them
 constexpr uint64_t kAsked = 2048;     // up to here a peer's half is asked for at once, before it is read
-
-inline void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
 
 // Ask for a cache line that is about to be written. The compiler's builtin asks for a readable one unless
 // told the processor; every x86-64 executes this instruction.
@@ -117,8 +110,8 @@ Poll GroupLane::advance() {
   if (state_ == State::kDone) return Poll::kFinished;
   uint64_t work = 0;
   bool advanced = false;
-  const int spins = group_->crowded() ? 1 : kSpins;
-  for (int spin = 0; spin < spins; spin++) {
+  const int looks = group_->crowded() ? 1 : kLooks;
+  for (int look = 0; look < looks; look++) {
     bool moved = false;
     if (state_ == State::kArriving && arrivals()) {
       if (state_ == State::kArriving) dispatch();
@@ -129,8 +122,8 @@ Poll GroupLane::advance() {
     if (state_ == State::kDone) return Poll::kFinished;
     if (work >= kWork) return Poll::kAdvanced;
     advanced = advanced || moved;
-    if (moved) spin = 0;
-    if (!moved && spins > 1) pause();
+    if (moved) look = 0;
+    if (!moved && looks > 1) group_->pause();
   }
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }

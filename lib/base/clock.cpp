@@ -9,6 +9,8 @@
 #include <climits>
 #include <ctime>
 
+#include "base/pause.h"
+
 namespace weft {
 namespace {
 
@@ -16,14 +18,6 @@ namespace {
 constexpr uint32_t kSpinRounds = 2000;
 constexpr uint32_t kYieldRounds = 4000;
 constexpr long kNapNs = 50'000;
-
-inline void cpu_pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
 
 }  // namespace
 

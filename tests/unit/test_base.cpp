@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/pause.h"
 #include "base/process.h"
 #include "base/round_up.h"
 #include "base/splitmix.h"
@@ -146,4 +147,39 @@ TEST_CASE("a process is itself, also after a message, and no other one") {
   int how = 0;
   REQUIRE(::waitpid(child, &how, 0) == child);
   CHECK(how == 0);
+}
+
+namespace {
+
+// Each look at it is `step_ns` after the one before.
+class SteppingClock final : public Clock {
+ public:
+  explicit SteppingClock(uint64_t step_ns) : step_ns_(step_ns) {}
+  uint64_t now_ns() override { return now_ns_ += step_ns_; }
+  void relax(uint32_t) override {}
+  void sleep(const std::atomic<uint32_t>&, uint32_t, uint64_t) override {}
+  void wake_all(const std::atomic<uint32_t>&) override {}
+
+ private:
+  const uint64_t step_ns_;
+  uint64_t now_ns_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a loop pauses about as long as it wants to, whatever a pause takes") {
+  SteppingClock ten(2'000), hundred(20'000), still(0);  // nanoseconds a pause, of 200
+  CHECK(pauses_in(50, ten) == 5);
+  CHECK(pauses_in(14, ten) == 1);
+  CHECK(pauses_in(16, ten) == 2);
+  CHECK(pauses_in(0, ten) == 1);
+  CHECK(pauses_in(1'000'000, ten) == kMostPauses);
+  CHECK(pauses_in(49, hundred) == 1);
+  CHECK(pauses_in(50, still) == kMostPauses);
+  SystemClock clock;
+  const int pauses = pauses_in(2'000, clock);
+  CHECK(pauses >= 1);
+  const uint64_t start = clock.now_ns();
+  for (int i = 0; i < pauses; i++) cpu_pause();
+  CHECK((clock.now_ns() - start >= 500 || pauses == kMostPauses));
 }
