@@ -102,7 +102,7 @@ TEST_CASE("an operation's deadline fails the communicator and names the absent r
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-      options.timeout_ms = 500;  // longer than one of the two may come after the other, or it is named too
+      options.timeout_ms = 3000;  // longer than one of the two may come after the other, or it is named too
       findings.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_ERR_TIMEOUT);
       weft_error details = WEFT_ERROR_INIT;
       findings.expect(weft_comm_error(r.comm, &details) == WEFT_ERR_TIMEOUT);

@@ -88,13 +88,16 @@ Cost watch() {
   return cost;
 }
 
-// The least of three windows: what others do, stopping this process for a while say, only adds. One that has
-// no more wake-ups than it may is enough.
+// Of three windows one that costs no more than it may, or else the one with the fewest wake-ups: what others
+// do, stopping this process for a while say, only adds.
 Cost least(uint64_t most_wake_ups) {
   Cost best = watch();
-  for (int i = 0; i < 2 && (best.wake_ups > most_wake_ups || best.us > kMostUs); i++) {
+  const auto fits = [&](const Cost& cost) {
+    return cost.same && cost.wake_ups <= most_wake_ups && cost.us <= kMostUs;
+  };
+  for (int i = 0; i < 2 && !fits(best); i++) {
     const Cost cost = watch();
-    if (cost.wake_ups < best.wake_ups || (cost.wake_ups == best.wake_ups && cost.us < best.us)) best = cost;
+    if (fits(cost) || cost.wake_ups < best.wake_ups) best = cost;
   }
   return best;
 }

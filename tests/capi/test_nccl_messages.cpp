@@ -36,7 +36,7 @@ void expect_failure(int size, weft_status expected, const std::string& text,
     Stream stream(r.rank);
     Buffer buffer(100, r.rank);
     weft_coll_options options = on(stream);
-    options.timeout_ms = 300;
+    options.timeout_ms = 3000;
     const weft_status status = call(r, buffer, options);
     weft_error failure = WEFT_ERROR_INIT;
     while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();

@@ -229,7 +229,7 @@ TEST_CASE("who does not call shrink is named by its rank in the communicator tha
       return;
     }
     weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
-    options.timeout_ms = 1000;  // longer than one of the two may come after the other
+    options.timeout_ms = 3000;  // longer than one of the two may come after the other
     weft_error details = WEFT_ERROR_INIT;
     findings.expect(weft_comm_shrink(r.comm, &options, &next, &details) == WEFT_ERR_TIMEOUT);
     findings.expect(details.failed_count == 1 && details.failed_ranks[0] == 2);

@@ -253,7 +253,7 @@ def kill_one(victim):
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    expect(time.monotonic() - killed_at < 10, "the others end within 10 s", errors)
+    expect(time.monotonic() - killed_at < 30, "the others end within 30 s", errors)
     expect_equal(process.returncode, 137, errors)
     for rank in {0, 1, 2} - {victim}:
         said = [line for line in errors.splitlines() if line.startswith(f"[{rank}] ")]

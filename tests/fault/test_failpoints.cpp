@@ -157,7 +157,7 @@ TEST_CASE("a rank that dies, stops or fails while messages are measured is named
   if (!has_ucx) WEFT_SKIP("no ucx");
   for (const int victim : {0, 1}) {
     for (const std::string action : {"kill", "stop", "fail"}) {
-      for (const std::string place : {"measuring@0", "measuring@5"}) {
+      for (const std::string place : {"measuring@0", "measuring@1"}) {
         INFO("rank " << victim << " at " << place << "=" << action);
         if (action == "stop" && place == "measuring@0") continue;  // takes the whole time to form
         const std::string store = weft_test::store_name();

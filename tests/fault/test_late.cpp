@@ -35,7 +35,7 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
           if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
           std::vector<float> data(4'000'000, 1.0f);
           weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-          options.timeout_ms = 1000;
+          options.timeout_ms = 3000;
           weft_status status = WEFT_OK;
           for (int i = 1; status == WEFT_OK; i++) {
             if (i == 5) reporter.mark(1);
@@ -100,7 +100,7 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
       setenv("WEFT_SHM_NODES", nodes, 1);
       if (*nodes != 0) setenv("WEFT_SHM_THRESHOLDS", "two-level=0", 1);
       weft_test::Terms terms;
-      terms.heartbeat_timeout_ms = 500;
+      terms.heartbeat_timeout_ms = 1500;
       Joined joined(backend.c_str(), rank, size, store, terms);
       if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
       constexpr uint64_t kCount = 4'000'000;

@@ -111,7 +111,7 @@ def test_victim_first():
 
 def test_survivors_speak():
     """the others have time to say what they saw before they are ended"""
-    result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4')
+    result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4', "--grace", 30)
     expect_equal((result.returncode, result.stdout), (3, "[0] rank 1 is gone\n"), result)
 
 

@@ -308,7 +308,7 @@ TEST_CASE("a rank that leaves or stops while messages are measured is named by t
     const std::vector<std::string> results = run_linked_threads(3, [&](SocketLinks& links) {
       Measurements measurements;
       Options options;
-      options.timeout_ms = 300;
+      options.timeout_ms = 2000;
       if (links.rank() == 1) options.leaves_at = sends;
       const Made made = make(links, &measurements, "", options);
       WEFT_EXPECT(made.status.code() == Code::kTimeout);

@@ -126,7 +126,7 @@ TEST_CASE("without a budget nothing is due and nobody is missed") {
 TEST_CASE("a link that is silent or drips condemns the rank behind it, on both sides") {
   for (const Relay::Mode mode : {Relay::Mode::kSilent, Relay::Mode::kDrip}) {
     Relay relay;
-    Meshes meshes = form_all({far(kShort), far(kShort, &relay), far(kShort)});
+    Meshes meshes = form_all({far(kGenerous), far(kGenerous, &relay), far(kGenerous)});
     std::vector<Witness> witnesses(3);
     for (size_t r = 0; r < 3; r++) meshes[r]->start(&witnesses[r]);
     meshes[0]->send(1, view("while all is well"));
@@ -176,12 +176,12 @@ TEST_CASE("ranks that say nothing of their own accord hear each other for many b
 }
 
 TEST_CASE("who has said farewell is not missed") {
-  Meshes meshes = form_all({near(kShort), near(kShort)});
+  Meshes meshes = form_all({near(kGenerous), near(kGenerous)});
   Witness witness;
   meshes[0]->start(&witness);
   meshes[1]->leave();  // and says nothing any more
   CHECK(witness.left(1));
-  CHECK(witness.all_is_well(4 * kShort));
+  CHECK(witness.all_is_well(4 * kGenerous));
   meshes[0]->stop();
 }
 

@@ -339,7 +339,7 @@ TEST_CASE("a rank that gives up because another one died is not taken for the ca
   std::thread gives_up([&] {
     std::unique_ptr<SocketMesh> mesh;
     MeshOptions options;
-    options.deadline = in_ms(300);
+    options.deadline = in_ms(2000);
     given_up = SocketMesh::make(*exchanges[0], options, system_clock, silent, &mesh);
     over = true;
   });
@@ -363,7 +363,7 @@ TEST_CASE("a rank that cannot be reached is named at the deadline, with the reas
     std::unique_ptr<SocketMesh> mesh;
     result = StoreExchange::make(store_options(store, 1, 2), system_clock, silent, in_ms(kPlenty), &exchange);
     MeshOptions options;
-    options.deadline = in_ms(300);
+    options.deadline = in_ms(2000);
     if (result.ok()) result = SocketMesh::make(*exchange, options, system_clock, silent, &mesh);
   });
   std::unique_ptr<StoreExchange> exchange;
@@ -372,7 +372,7 @@ TEST_CASE("a rank that cannot be reached is named at the deadline, with the reas
   mesh::Advertisement nowhere;
   nowhere.unix_name = "weft-test-nobody-listens-here";
   std::vector<Bytes> all;
-  REQUIRE(exchange->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
+  CHECK(exchange->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
   thread.join();
   INFO(result.text());
   CHECK(result.code() == Code::kTimeout);

@@ -404,7 +404,7 @@ TEST_CASE("a rank that never comes is named at the deadline, and which buckets c
   const auto failures = run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(
-        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 200}),
+        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 2000}),
         "create");
     if (!reducer) return;
     Gradients gradients(model);

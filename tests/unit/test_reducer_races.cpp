@@ -179,7 +179,7 @@ TEST_CASE("a local step whose gradient is still being copied says so at the dead
   Alone alone(ops);
   const Model model({{"a", {4}}, {"b", {4}}});
   std::unique_ptr<Reducer> reducer;
-  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 100}).ok());
+  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 1000}).ok());
   Gradients gradients(model);
   gradients.fill(1, 0);
   const weft_begin_options local = begins(WEFT_BEGIN_LOCAL);
@@ -219,7 +219,7 @@ TEST_CASE(
     std::unique_ptr<Reducer> reducer;
     REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer,
                          {.mode = WEFT_GRADIENT_VIEW,
-                          .timeout_ms = 100,
+                          .timeout_ms = 1000,
                           .flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_COPY_STRAYS | WEFT_REDUCER_ABSENT})
                 .ok());
     Gradients gradients(model);
@@ -259,7 +259,7 @@ TEST_CASE("of a step that finish has given up nothing is said that the engine ma
   Alone alone;
   const Model model({{"a", {4}}, {"b", {4}}});
   std::unique_ptr<Reducer> reducer;
-  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 50}).ok());
+  REQUIRE(make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.timeout_ms = 1000}).ok());
   Gradients gradients(model);
   const weft_begin_options four = begins(0, 4);
   REQUIRE(reducer->begin(&four).ok());

@@ -279,7 +279,7 @@ TEST_CASE("a rank that never comes is named by all who waited for it") {
     Meeting exchange;
     WEFT_TRY(StoreExchange::make(store.member(rank, 5), system_clock, silent, in_ms(kPlenty), &exchange));
     std::vector<Bytes> all;
-    return exchange->all_gather({}, &all, in_ms(300 + 100 * rank));
+    return exchange->all_gather({}, &all, in_ms(2000 + 100 * rank));
   });
   for (const Status& status : results) {
     INFO(status.text());
