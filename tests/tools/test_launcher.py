@@ -189,6 +189,15 @@ def test_bad_usage():
         expect("--help" in result.stderr, "it points to --help", result.stderr)
 
 
+def test_unknown_command():
+    """a word that is no command is named"""
+    result = cases.run([WEFT, "brench", "all_reduce"])
+    expect(result.returncode == 2 and "there is no command \"brench\"" in result.stderr, "it names the word", result)
+    expect("--help" in result.stderr, "it says where the commands are listed", result)
+    result = cases.run([WEFT])
+    expect(result.returncode == 2 and "--help" in result.stderr, "none at all", result)
+
+
 def test_clean_descriptors():
     """a rank inherits no descriptor besides its standard ones"""
     result = shell(1, "ls /proc/self/fd | wc -l", "--prefix", "none", close_fds=True)

@@ -7,6 +7,26 @@
 
 #include "commands.h"
 
+namespace {
+
+// The parser would say that a command is missing, and not which word is none. Where one was given that is not
+// there: false.
+bool known_command(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.empty() || words[0].empty() || words[0][0] == '-') return true;
+  const auto is_word = [&](const CLI::App* command) { return command->get_name() == words[0]; };
+  if (!app.get_subcommands(is_word).empty()) return true;
+#ifndef WEFT_TOOL_BENCH
+  if (words[0] == "bench") {
+    std::fprintf(stderr, "weft: bench is not in this build; configure with -Dbench=true\n");
+    return false;
+  }
+#endif
+  std::fprintf(stderr, "weft: there is no command \"%s\"; weft --help lists them\n", words[0].c_str());
+  return false;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App app("Weft: gradient synchronisation and collective communication");
   app.name("weft");
@@ -29,6 +49,7 @@ int main(int argc, char** argv) {
   add_info(app, words, &exit_code);
   add_trace(app, &exit_code);
   add_store(app, &exit_code);
+  if (!known_command(app, words)) return 2;
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it wants
   } catch (const CLI::ParseError& error) {
