@@ -32,11 +32,13 @@ void Engine::add(std::shared_ptr<Task> task) {
 
 void Engine::remove(const Task* task) {
   std::shared_ptr<Task> removed;  // destroyed after the lock is released
-  const std::lock_guard lock(drive_mutex_);
-  const auto it = std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.get() == task; });
-  if (it == tasks_.end()) return;
-  removed = std::move(*it);
-  tasks_.erase(it);
+  locked([&] {
+    const auto it =
+        std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.get() == task; });
+    if (it == tasks_.end()) return;
+    removed = std::move(*it);
+    tasks_.erase(it);
+  });
 }
 
 void Engine::notify() {
@@ -49,9 +51,10 @@ void Engine::notify() {
 }
 
 Poll Engine::drive(bool* driven) {
-  const std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
   *driven = lock.owns_lock();
   if (!lock.owns_lock()) return Poll::kParked;
+  if (missed_.load()) missed_.store(false);  // what the thread missed is polled now
   bool waiting = false;
   bool advanced = false;
   for (size_t i = 0; i < tasks_.size();) {
@@ -64,8 +67,10 @@ Poll Engine::drive(bool* driven) {
     advanced |= poll == Poll::kAdvanced;
     i++;
   }
+  lock.unlock();
   if (advanced) return Poll::kAdvanced;
-  return waiting ? Poll::kWaiting : Poll::kParked;
+  // What the thread was woken for meanwhile may have come behind this round's back.
+  return waiting || missed_.load() ? Poll::kWaiting : Poll::kParked;
 }
 
 bool Engine::yields_to_waiters(Poll last) {
@@ -75,13 +80,21 @@ bool Engine::yields_to_waiters(Poll last) {
   return waiters_.load() > 0;
 }
 
+// The mark is set before the second try: who holds the lock then sees it when they let go.
+Poll Engine::drive_or_miss() {
+  bool driven = false;
+  Poll poll = drive(&driven);
+  if (driven) return poll;
+  missed_.store(true);
+  return drive(&driven);
+}
+
 void Engine::run() {
   uint32_t round = 0;
   Poll poll = Poll::kParked;
   while (!stopping_.load()) {
     const uint32_t seen = wake_.load();
-    bool driven = false;
-    poll = yields_to_waiters(poll) ? Poll::kParked : drive(&driven);
+    poll = yields_to_waiters(poll) ? Poll::kParked : drive_or_miss();
     switch (poll) {
       case Poll::kAdvanced:
         round = 0;

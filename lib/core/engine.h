@@ -105,22 +105,43 @@ class Engine {
   // Run `work` with the drive lock held: for changes to what tasks share.
   template <class Work>
   auto locked(Work&& work) {
-    const std::lock_guard lock(drive_mutex_);
+    const Hold hold(*this, std::unique_lock(drive_mutex_));
     return work();
   }
 
   // The same, unless somebody else holds it: then false. Otherwise what `work` returns.
   template <class Work>
   bool try_locked(Work&& work) {
-    const std::unique_lock lock(drive_mutex_, std::try_to_lock);
-    return lock.owns_lock() && work();
+    const Hold hold(*this, std::unique_lock(drive_mutex_, std::try_to_lock));
+    return hold.owns() && work();
   }
 
   Clock& clock() { return clock_; }
   Mode mode() const { return mode_; }
 
  private:
+  // The drive lock, taken for something else than a round over the tasks: the thread, if it found it taken
+  // meanwhile and sleeps, is woken at the end.
+  class Hold {
+   public:
+    Hold(Engine& engine, std::unique_lock<std::mutex> lock) : engine_(engine), lock_(std::move(lock)) {}
+    ~Hold() {
+      if (!owns()) return;
+      lock_.unlock();
+      if (engine_.missed_.load()) engine_.notify();
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    bool owns() const { return lock_.owns_lock(); }
+
+   private:
+    Engine& engine_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
   void run();
+  // Poll in the thread, unless somebody else holds the drive lock: they then wake it, or hand over.
+  Poll drive_or_miss();
   // Whether a waiter drives in place of the thread; what the thread's last poll left over is then its to hand
   // back when it goes.
   bool yields_to_waiters(Poll last);
@@ -141,6 +162,7 @@ class Engine {
   std::atomic<bool> sleeping_{false};
   std::atomic<int> waiters_{0};         // threads that drive while they wait: the engine's own then sleeps
   std::atomic<bool> held_back_{false};  // a notification was left to the waiters
+  std::atomic<bool> missed_{false};  // since a round over the tasks began the thread has found the lock taken
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

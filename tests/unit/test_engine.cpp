@@ -1,5 +1,6 @@
 // core/engine and core/callbacks: who polls, who sleeps, who is woken.
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 
@@ -208,6 +209,79 @@ TEST_CASE("work that came between a waiter's last look and its being counted is 
     const Deadline deadline = soon(clock);
     while (late->polls < seen + 10 && !deadline.expired(clock)) std::this_thread::yield();
     REQUIRE(late->polls >= seen + 10);
+  }
+}
+
+TEST_CASE("the thread that finds the drive lock taken is woken for what it could not poll") {
+  struct Waiting final : Task {
+    Poll poll() override {
+      polls++;
+      return Poll::kWaiting;
+    }
+    std::atomic<int> polls{0};
+  };
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kThread);
+  REQUIRE(engine.start({}).ok());
+  const auto waiting = std::make_shared<Waiting>();
+  engine.add(waiting);
+  const auto goes_on = [&] {
+    const int seen = waiting->polls;
+    const Deadline deadline = soon(clock);
+    while (waiting->polls < seen + 10 && !deadline.expired(clock)) std::this_thread::yield();
+    return waiting->polls >= seen + 10;
+  };
+  const auto while_it_looks = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  for (int round = 0; round < 10; round++) {
+    engine.locked(while_it_looks);
+    REQUIRE(goes_on());
+    const auto try_it = [&] {
+      return engine.try_locked([&] {
+        while_it_looks();
+        return true;
+      });
+    };
+    while (!try_it()) std::this_thread::yield();
+    REQUIRE(goes_on());
+  }
+}
+
+TEST_CASE("what comes while a waiter polls for the last time is not forgotten") {
+  // The thread is woken for it, finds the waiter polling, which has passed that task already, and sleeps.
+  struct Early final : Task {
+    Poll poll() override {
+      if (has_work.exchange(false)) worked = true;
+      return Poll::kParked;
+    }
+    std::atomic<bool> has_work{false}, worked{false};
+  };
+  struct Last final : Task {
+    Last(Engine& of, Early& before, std::thread::id who) : engine(of), early(before), waiter(who) {}
+    Poll poll() override {
+      if (done || std::this_thread::get_id() != waiter) return Poll::kParked;
+      early.has_work = true;
+      engine.notify();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // while the thread looks
+      done = true;
+      return Poll::kParked;
+    }
+    Engine& engine;
+    Early& early;
+    const std::thread::id waiter;
+    std::atomic<bool> done{false};
+  };
+  SystemClock clock;
+  for (int round = 0; round < 10; round++) {
+    Engine engine(clock, Engine::Mode::kThread);
+    REQUIRE(engine.start({}).ok());
+    const auto early = std::make_shared<Early>();
+    const auto last = std::make_shared<Last>(engine, *early, std::this_thread::get_id());
+    engine.add(early);
+    engine.add(last);
+    CHECK(engine.wait([&] { return last->done.load(); }, soon(clock)));
+    const Deadline deadline = soon(clock);
+    while (!early->worked && !deadline.expired(clock)) std::this_thread::yield();
+    REQUIRE(early->worked);
   }
 }
 
