@@ -90,6 +90,7 @@ class Engine {
       if (round >= kShortRounds && !helping) {
         helping = true;
         waiters_.fetch_add(1);
+        last = Poll::kWaiting;  // from now on the thread leaves to us what came since that poll
       }
       // The clock is read now and then while spinning, and at every round once rounds take longer.
       if ((round % 64 == 63 || round > 4096 || deadline.ns() == 0) && deadline.expired(clock_)) {

@@ -285,6 +285,59 @@ TEST_CASE("what comes while a waiter polls for the last time is not forgotten") 
   }
 }
 
+TEST_CASE("what the thread was woken for while a waiter came to be counted is not forgotten") {
+  // The thread wakes late: it sees a waiter, who had looked before that came and goes without another look.
+  struct LateClock final : Clock {
+    uint64_t now_ns() override { return real.now_ns(); }
+    void relax(uint32_t round) override { real.relax(round); }
+    void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t /*until_ns*/) override {
+      sleeps++;
+      while (word.load() == expected || held) std::this_thread::yield();
+    }
+    void wake_all(const std::atomic<uint32_t>& /*word*/) override {}
+    SystemClock real;
+    std::atomic<bool> held{false};
+    std::atomic<int> sleeps{0};
+  };
+  struct Work final : Task {
+    Poll poll() override {
+      if (has_work.exchange(false)) worked = true;
+      return Poll::kParked;
+    }
+    std::atomic<bool> has_work{false}, worked{false};
+  };
+  LateClock clock;
+  Engine engine(clock, Engine::Mode::kThread);
+  REQUIRE(engine.start({}).ok());
+  const auto sleeps = [&](int times) {
+    const Deadline deadline = soon(clock);
+    while (clock.sleeps < times && !deadline.expired(clock)) std::this_thread::yield();
+  };
+  sleeps(1);
+  const auto work = std::make_shared<Work>();
+  engine.add(work);
+  sleeps(2);
+  int looks = 0;
+  CHECK(engine.wait(
+      [&] {
+        looks++;
+        // Two looks a round: this is the second one of round 16, after the poll that found nothing.
+        if (looks == 34) {
+          clock.held = true;
+          work->has_work = true;
+          engine.notify();
+        }
+        if (looks < 35) return false;
+        clock.held = false;
+        sleeps(3);
+        return true;
+      },
+      soon(clock)));
+  const Deadline deadline = soon(clock);
+  while (!work->worked && !deadline.expired(clock)) std::this_thread::yield();
+  CHECK(work->worked);
+}
+
 TEST_CASE("a callback that does not return ends a drain by its deadline, and later runs to its end") {
   std::atomic<bool> release{false}, returned{false};
   std::atomic<int> after{0};
