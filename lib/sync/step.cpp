@@ -55,7 +55,9 @@ Poll Step::poll() {
   const StepWord now = s_.readiness->step();
   device_waits_ = false;
   if (!active_) {
-    if (!now.open() || now.local() || now.stamp() == stamp_) return Poll::kParked;
+    if (now.local() || now.stamp() == stamp_) return Poll::kParked;
+    // One that finish has closed before it started is given up here: who destroys the reducer waits for that.
+    if (!now.open() && !sealed_) return Poll::kParked;
     start(now.stamp());
   }
   if (s_.comm->failed()) return give_up();
