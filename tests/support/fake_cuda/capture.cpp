@@ -172,12 +172,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  const std::lock_guard lock(state().mutex);
-  return state().executables.erase(executable) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.dead.insert(executable);
+  return s.executables.erase(executable) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  const std::lock_guard lock(state().mutex);
-  return state().graphs.erase(graph) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.dead.insert(graph);
+  return s.graphs.erase(graph) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 
 }  // extern "C"
