@@ -36,6 +36,11 @@ class JoinedCase(Case):
     def train_ddp(self, steps):
         """Of each step the state in which it began, its batches and its gradients."""
         done = []
+        used = self.ddp.reducer._get_local_used_map()
+        if used is not None:
+            # DDP leaves it as it was allocated, and a rank that joins before its first step votes with it: a -1 there
+            # takes another rank's 1 away, so that what only that one used would be used by nobody.
+            used.zero_()
         with self.ddp.join(divide_by_initial_world_size=self.mode.initial):
             for step in steps:
                 state, batches = copy.deepcopy(self.theirs.state_dict()), self.batches(step)
