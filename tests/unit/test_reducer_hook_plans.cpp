@@ -1,5 +1,5 @@
 // What a hook of the program's own is told of buckets and their parameters, and hears of a re-plan or a
-// rebind that comes to nothing.
+// rebind that comes to nothing; what ranks are told of one whose hook cannot plan, or plans otherwise.
 #include "form.h"
 #include "reducer_rig.h"
 #include "registry.h"
@@ -165,4 +165,55 @@ TEST_CASE("a hook hears of the communicator that stays when its reducer cannot b
     self.expect(reducer->rebind(turned), "rebind");
     self.expect(u.rank == 1 - self.rank, "it is told of the other one");
   }));
+}
+
+TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(3, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "picky";
+    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan*, char* message) {
+      std::strcpy(message, "no such matrix");
+      return bucket->rank == 1 ? WEFT_ERR_UNSUPPORTED : WEFT_OK;
+    };
+    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(table, nullptr, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    const Status status = make_reducer(self.comm, model, hook, &reducer);
+    self.expect(status.code() == Code::kHook && has(status.text(), "no such matrix"), status.text());
+    self.expect(self.rank == 1 || has(status.text(), "rank 1 cannot"), status.text());
+    self.expect(!self.comm->failed(), "the communicator still works");
+    // And it does: with a hook that can.
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
+  });
+  check(failures);
+}
+
+TEST_CASE("hooks that declare different collectives are a mismatch, not a hang") {
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(2, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "uneven";
+    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
+      plan->collective_count = 1;
+      plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
+      plan->collectives[0].dtype = bucket->dtype;
+      plan->collectives[0].op = bucket->rank == 0 ? WEFT_OP_SUM : WEFT_OP_AVG;
+      plan->collectives[0].count = bucket->count;
+      return WEFT_OK;
+    };
+    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(table, nullptr, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    const Status status = make_reducer(self.comm, model, hook, &reducer);
+    self.expect(status.code() == Code::kMismatch, status.text());
+    self.expect(has(status.text(), "bucket 0 ['a']") && has(status.text(), "(averaged)"), status.text());
+    self.expect(!self.comm->failed(), "the communicator still works");
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
+  });
+  check(failures);
 }

@@ -499,57 +499,6 @@ TEST_CASE("a hook that fails on one rank fails the step on all with its message"
   }
 }
 
-TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
-  const Model model({{"a", {10}}});
-  const auto failures = run_threads(3, [&](Rank& self) {
-    weft_hook_table table{};
-    table.struct_size = sizeof table;
-    table.name = "picky";
-    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan*, char* message) {
-      std::strcpy(message, "no such matrix");
-      return bucket->rank == 1 ? WEFT_ERR_UNSUPPORTED : WEFT_OK;
-    };
-    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
-    std::shared_ptr<Hook> hook;
-    self.expect(make_hook_table(table, nullptr, &hook), "table");
-    std::unique_ptr<Reducer> reducer;
-    const Status status = make_reducer(self.comm, model, hook, &reducer);
-    self.expect(status.code() == Code::kHook && has(status.text(), "no such matrix"), status.text());
-    self.expect(self.rank == 1 || has(status.text(), "rank 1 cannot"), status.text());
-    self.expect(!self.comm->failed(), "the communicator still works");
-    // And it does: with a hook that can.
-    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
-  });
-  check(failures);
-}
-
-TEST_CASE("hooks that declare different collectives are a mismatch, not a hang") {
-  const Model model({{"a", {10}}});
-  const auto failures = run_threads(2, [&](Rank& self) {
-    weft_hook_table table{};
-    table.struct_size = sizeof table;
-    table.name = "uneven";
-    table.plan = [](void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
-      plan->collective_count = 1;
-      plan->collectives[0].coll = WEFT_COLL_ALL_REDUCE;
-      plan->collectives[0].dtype = bucket->dtype;
-      plan->collectives[0].op = bucket->rank == 0 ? WEFT_OP_SUM : WEFT_OP_AVG;
-      plan->collectives[0].count = bucket->count;
-      return WEFT_OK;
-    };
-    table.stage = [](void*, const weft_bucket*, weft_stage*, char*) { return WEFT_OK; };
-    std::shared_ptr<Hook> hook;
-    self.expect(make_hook_table(table, nullptr, &hook), "table");
-    std::unique_ptr<Reducer> reducer;
-    const Status status = make_reducer(self.comm, model, hook, &reducer);
-    self.expect(status.code() == Code::kMismatch, status.text());
-    self.expect(has(status.text(), "bucket 0 ['a']") && has(status.text(), "(averaged)"), status.text());
-    self.expect(!self.comm->failed(), "the communicator still works");
-    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
-  });
-  check(failures);
-}
-
 TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
   // Bucket 0's collective cannot end: rank 1 is not ready for it. Bucket 1's first stage runs all the same.
   const Model model({{"a", {10}}, {"b", {10}}});
@@ -585,44 +534,6 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
     }
     self.expect(reducer->finish({}), "finish");
-  });
-  check(failures);
-}
-
-TEST_CASE("a gradient is not written any more once finish has given up on a stage that does not return") {
-  struct Stuck {
-    std::atomic<bool> begun{false}, release{false}, returned{false};
-  } stuck;
-  const Model model({{"a", {10}}});
-  const auto failures = run_threads(1, [&](Rank& self) {
-    weft_hook_table table{};
-    table.struct_size = sizeof table;
-    table.name = "stuck";
-    table.plan = [](void*, const weft_bucket*, weft_hook_plan*, char*) { return WEFT_OK; };  // no collective
-    table.stage = [](void* data, const weft_bucket* bucket, weft_stage*, char*) {
-      auto* const s = static_cast<Stuck*>(data);
-      s->begun = true;
-      while (!s->release) std::this_thread::yield();
-      static_cast<float*>(bucket->buffer)[0] = 42.0f;
-      s->returned = true;
-      return WEFT_OK;
-    };
-    std::shared_ptr<Hook> hook;
-    self.expect(make_hook_table(table, &stuck, &hook), "table");
-    std::unique_ptr<Reducer> reducer;
-    self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = 10}), "create");
-    if (!reducer) return;
-    Gradients gradients(model);
-    auto* const gradient = reinterpret_cast<float*>(gradients[0]);
-    const float before = gradient[0];
-    self.expect(reducer->begin(nullptr), "begin");
-    self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
-    while (!stuck.begun) std::this_thread::yield();  // on the worker
-    self.expect(reducer->finish({}).code() == Code::kTimeout, "finish");
-    stuck.release = true;
-    reducer.reset();  // waits for the stage
-    self.expect(stuck.returned, "the stage has returned");
-    self.expect(gradient[0] == before, "the gradient was written after finish");
   });
   check(failures);
 }

@@ -413,3 +413,40 @@ TEST_CASE("a hook inside a cast one computes on the worker, and the bits are tho
     CHECK(same_results(results[0], results[1]));
   }
 }
+
+TEST_CASE("a gradient is not written any more once finish has given up on a stage that does not return") {
+  struct Late : Stuck {
+    std::atomic<bool> returned{false};
+  } late;
+  const Model model({{"a", {10}}});
+  const auto failures = run_threads(1, [&](Rank& self) {
+    weft_hook_table table{};
+    table.struct_size = sizeof table;
+    table.name = "stuck";
+    table.plan = [](void*, const weft_bucket*, weft_hook_plan*, char*) { return WEFT_OK; };  // no collective
+    table.stage = [](void* data, const weft_bucket* bucket, weft_stage*, char*) {
+      auto* const s = static_cast<Late*>(data);
+      s->wait();
+      static_cast<float*>(bucket->buffer)[0] = 42.0f;
+      s->returned = true;
+      return WEFT_OK;
+    };
+    std::shared_ptr<Hook> hook;
+    self.expect(make_hook_table(table, &late, &hook), "table");
+    std::unique_ptr<Reducer> reducer;
+    self.expect(make_reducer(self.comm, model, hook, &reducer, {.timeout_ms = 10}), "create");
+    if (!reducer) return;
+    Gradients gradients(model);
+    auto* const gradient = reinterpret_cast<float*>(gradients[0]);
+    const float before = gradient[0];
+    self.expect(reducer->begin(nullptr), "begin");
+    self.expect(ready_all(*reducer, pointers(gradients), 0), "ready");
+    while (!late.begun) std::this_thread::yield();  // on the worker
+    self.expect(reducer->finish({}).code() == Code::kTimeout, "finish");
+    late.release = true;
+    reducer.reset();  // waits for the stage
+    self.expect(late.returned, "the stage has returned");
+    self.expect(gradient[0] == before, "the gradient was written after finish");
+  });
+  check(failures);
+}
