@@ -107,7 +107,7 @@ class Relay {
   enum class Mode : uint8_t {
     kForward,
     kSilent,     // takes nothing and gives nothing
-    kDrip,       // a byte now and then, in both directions
+    kDrip,       // a byte now and then, in both directions; when a side ends it, the other hears nothing more
     kReset,      // breaks both connections
     kHalfClosed  // ends what goes to rank 0, and forwards the other direction
   };
@@ -151,8 +151,11 @@ class Relay {
       std::array<pollfd, 2> both{pollfd{high_.get(), POLLIN, 0}, pollfd{low_.get(), POLLIN, 0}};
       ::poll(both.data(), both.size(), kLookMs);
       const size_t most = mode == Mode::kDrip ? 1 : 4096;
-      if (both[0].revents != 0 && !half_closed_ && !forward(high_.get(), low_.get(), most)) return reset();
-      if (both[1].revents != 0 && !forward(low_.get(), high_.get(), most)) return reset();
+      const bool whole = (both[0].revents == 0 || half_closed_ || forward(high_.get(), low_.get(), most)) &&
+                         (both[1].revents == 0 || forward(low_.get(), high_.get(), most));
+      if (whole) continue;
+      if (mode != Mode::kDrip) return reset();
+      mode_ = Mode::kSilent;
     }
   }
   void connect() {
