@@ -69,8 +69,10 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
           CHECK(word.status == WEFT_ERR_TIMEOUT);
           const std::string text = word.text;
           const size_t list = text.find("waiting for rank ");
-          CHECK((list != std::string::npos && text.find('2', list) != std::string::npos));
-          // Over transports a deadline may also name who waits for the stopped one.
+          CHECK(list != std::string::npos);
+          // Over transports a deadline may also name who waits for the stopped one; over ucx it may name
+          // no other (docs/reliability.md).
+          if (backend != "ucx") CHECK(text.find('2', list) != std::string::npos);
           if (backend == "shm") CHECK(text.find("waiting for rank 2", list) != std::string::npos);
           CHECK(ranks.exited_cleanly(r, kBoundMs));
         }
