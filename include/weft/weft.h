@@ -52,12 +52,12 @@ extern "C" {
 
 /* ---- Version ------------------------------------------------------------------------------------------- */
 
-#define WEFT_VERSION_MAJOR 1
-#define WEFT_VERSION_MINOR 0
+#define WEFT_VERSION_MAJOR 0
+#define WEFT_VERSION_MINOR 9
 #define WEFT_VERSION_PATCH 0
 #define WEFT_VERSION_NUMBER (WEFT_VERSION_MAJOR * 10000u + WEFT_VERSION_MINOR * 100u + WEFT_VERSION_PATCH)
 
-/* The library's version as WEFT_VERSION_NUMBER. Threads: any thread. Since 1.0 */
+/* The library's version as WEFT_VERSION_NUMBER. Threads: any thread. Since 0.9 */
 WEFT_API uint32_t weft_version(void);
 
 /* ---- Status -------------------------------------------------------------------------------------------- */
@@ -65,26 +65,29 @@ WEFT_API uint32_t weft_version(void);
 typedef int32_t weft_status;
 
 #define WEFT_OK 0
-#define WEFT_ERR_ARG 1         /* an argument is wrong; nothing was done */
-#define WEFT_ERR_STATE 2       /* the object is not in a state that allows this call */
-#define WEFT_ERR_NOMEM 3       /* memory could not be had */
-#define WEFT_ERR_UNSUPPORTED 4 /* this combination does not exist, or not in this version */
-#define WEFT_ERR_UNAVAILABLE 5 /* a backend or library is not available; the text says why */
-#define WEFT_ERR_TIMEOUT 6     /* a deadline passed: the operation failed, and with it its communicator */
-#define WEFT_ERR_NOT_DONE 7    /* a wait's timeout passed; the operation goes on */
-#define WEFT_ERR_MISMATCH 8    /* ranks disagree: operation, dtype, count, root, plan, parameters, hook */
-#define WEFT_ERR_PEER_FAILED 9 /* another rank died or left */
-#define WEFT_ERR_ABORTED 10    /* weft_comm_abort was called, here or on another rank */
-#define WEFT_ERR_CANCELLED 11  /* the object was destroyed while the operation was outstanding */
-#define WEFT_ERR_AUTH 12       /* the other side does not hold the job's secret */
-#define WEFT_ERR_VERSION 13    /* incompatible versions of Weft */
-#define WEFT_ERR_SYSTEM 14     /* a system call failed; the text holds its name and error */
-#define WEFT_ERR_FORKED 15     /* the object was inherited by fork */
-#define WEFT_ERR_HOOK 16       /* a communication hook failed */
-#define WEFT_ERR_MINORITY 17   /* shrink: the survivors are no majority of the last membership */
-#define WEFT_ERR_INTERNAL 18   /* a defect in Weft; please report it with the text */
+#define WEFT_ERR_ARG 1          /* an argument is wrong; nothing was done */
+#define WEFT_ERR_STATE 2        /* the object is not in a state that allows this call */
+#define WEFT_ERR_NOMEM 3        /* memory could not be had */
+#define WEFT_ERR_UNSUPPORTED 4  /* this combination does not exist, or not in this version */
+#define WEFT_ERR_UNAVAILABLE 5  /* a backend or library is not available; the text says why */
+#define WEFT_ERR_TIMEOUT 6      /* a deadline passed: the operation failed, and with it its communicator */
+#define WEFT_ERR_NOT_DONE 7     /* a wait's timeout passed; the operation goes on */
+#define WEFT_ERR_MISMATCH 8     /* ranks disagree: operation, dtype, count, root, plan, parameters, hook */
+#define WEFT_ERR_PEER_FAILED 9  /* another rank died or left */
+#define WEFT_ERR_ABORTED 10     /* weft_comm_abort was called, here or on another rank */
+#define WEFT_ERR_CANCELLED 11   /* the object was destroyed while the operation was outstanding */
+#define WEFT_ERR_AUTH 12        /* the other side does not hold the job's secret */
+#define WEFT_ERR_VERSION 13     /* incompatible versions of Weft */
+#define WEFT_ERR_SYSTEM 14      /* a system call failed; the text holds its name and error */
+#define WEFT_ERR_FORKED 15      /* the object was inherited by fork */
+#define WEFT_ERR_HOOK 16        /* a communication hook failed */
+#define WEFT_ERR_MINORITY 17    /* shrink: the survivors are no majority of the last membership */
+#define WEFT_ERR_INTERNAL 18    /* a defect in Weft; please report it with the text */
+#define WEFT_ERR_INTERRUPTED 19 /* weft_context_options.interrupt ended a blocking call */
+#define WEFT_ERR_STEP_FAILED \
+  20 /* a rank called weft_reducer_fail; the text is that rank's. The next step works */
 
-/* A static text for a status code, "unknown status" for others. Threads: any thread. Since 1.0 */
+/* A static text for a status code, "unknown status" for others. Threads: any thread. Since 0.9 */
 WEFT_API const char* weft_status_string(weft_status status);
 
 /* What an error rests on. */
@@ -219,6 +222,11 @@ typedef void (*weft_thread_start_fn)(void* user_data, const char* thread_name);
 typedef void* (*weft_alloc_fn)(void* user_data, uint64_t size, uint64_t alignment, int32_t device);
 typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int32_t device);
 
+/* Returns non-zero to end the blocking call of the thread that it runs on, with WEFT_ERR_INTERRUPTED. Runs on
+ * the program's threads inside blocking calls, several at a time if several block; may run the program's own
+ * code (a language's signal handlers), but must not call Weft. */
+typedef int32_t (*weft_interrupt_fn)(void* user_data);
+
 /* Who drives operations and hooks: a thread of the context, helped by whoever waits; or only the program's
  * own threads, inside their Weft calls. */
 typedef int32_t weft_progress;
@@ -249,20 +257,27 @@ typedef struct weft_context_options {
                                the libcudart.so that the process has loaded, else an installed one */
   const char* nccl_library; /* NCCL's file, for the backend nccl, unless the process has loaded libnccl.so.2
                                already; default: WEFT_NCCL_LIBRARY, else the installed one */
+  weft_interrupt_fn interrupt; /* asked every 100 ms by a thread that blocks in a call; default: none */
+  void* interrupt_user_data;
+  uint64_t flags; /* WEFT_CONTEXT_* */
 } weft_context_options;
+/* Never make a device stream wait for something that the host has still to start: calls that would, wait on
+ * the host instead. For programs that call functions which wait for the whole device (cudaFree, say) while
+ * an operation or a step is open. */
+#define WEFT_CONTEXT_HOST_WAITS UINT64_C(1)
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
-  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0}
 /* clang-format on */
 
 /* Fill options with its defaults; size is sizeof *options as the caller knows it. Returns WEFT_ERR_ARG if
- * NULL or too small. Threads: any thread. Since 1.0 */
+ * NULL or too small. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_context_options_init(weft_context_options* options, size_t size);
 
 /* Create an instance of the library. options may be NULL.
- * Returns WEFT_ERR_ARG; WEFT_ERR_VERSION if the header's major version differs; WEFT_ERR_NOMEM;
- * WEFT_ERR_SYSTEM. error may be NULL. Ownership: the caller destroys *context. Threads: any thread. Since 1.0
- */
+ * Returns WEFT_ERR_ARG; WEFT_ERR_VERSION if the header's version is incompatible: another major
+ * version or, while that is 0, another minor one; WEFT_ERR_NOMEM; WEFT_ERR_SYSTEM. error may be NULL.
+ * Ownership: the caller destroys *context. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_context_create(const weft_context_options* options, weft_context** context,
                                          weft_error* error);
 
@@ -271,7 +286,7 @@ WEFT_API weft_status weft_context_create(const weft_context_options* options, we
  * Returns WEFT_ERR_TIMEOUT if a callback of the program, or a stage of its hook, has not returned within
  * 10 s: the context is destroyed all the same, the callback or stage left to itself, with what it touches.
  * Threads: any thread, also while others call its communicators; not from a callback (WEFT_ERR_STATE).
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_context_destroy(weft_context** context);
 
 typedef struct weft_backend_info {
@@ -283,10 +298,10 @@ typedef struct weft_backend_info {
   char reason[512]; /* why not available, or what it will use */
 } weft_backend_info;
 
-/* How many backends this library knows. Threads: any thread. Since 1.0 */
+/* How many backends this library knows. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
 /* Describe backend index; modules were loaded with the context. Returns WEFT_ERR_ARG beyond the count.
- * Threads: any thread. Since 1.0 */
+ * Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
 
 typedef struct weft_device_info {
@@ -298,12 +313,12 @@ typedef struct weft_device_info {
 } weft_device_info;
 
 /* Describe the devices of a kind; loads their library the first time. Returns WEFT_ERR_ARG for an unknown
- * kind and for WEFT_DEVICE_HOST. Threads: any thread. Since 1.0 */
+ * kind and for WEFT_DEVICE_HOST. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_device_query(weft_context* context, int32_t device_kind, weft_device_info* info);
 
 /* Whether a backend executes a collective on a dtype with an op (0 where the collective has none) in memory
  * of a device kind. Returns WEFT_OK with *supported 0 or 1; WEFT_ERR_ARG for unknown values. Threads: any
- * thread. Since 1.0 */
+ * thread. Since 0.9 */
 WEFT_API weft_status weft_capability(weft_context* context, const char* backend, int32_t coll, int32_t dtype,
                                      int32_t op, int32_t device_kind, uint8_t* supported);
 
@@ -342,10 +357,14 @@ typedef struct weft_comm_options {
                                    at least 100. WEFT_TIMEOUT_INFINITE: silence is no evidence, for debuggers
                                    and the like. The smallest of all ranks' counts for all. A rank that
                                    computes is heard, in either progress mode */
+  int32_t device;     /* index of this rank's CUDA device, with WEFT_COMM_DEVICE; default: the calling
+                         thread's current device */
+  uint32_t reserved2; /* 0 */
 } weft_comm_options;
 #define WEFT_COMM_STORE_EXTERNAL UINT64_C(1) /* the store is a program of its own (`weft store`) */
+#define WEFT_COMM_DEVICE UINT64_C(2)         /* weft_comm_options.device is set */
 #define WEFT_COMM_OPTIONS_INIT \
-  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0}
+  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0}
 
 WEFT_API weft_status weft_comm_options_init(weft_comm_options* options, size_t size);
 
@@ -353,7 +372,7 @@ WEFT_API weft_status weft_comm_options_init(weft_comm_options* options, size_t s
  * Returns WEFT_ERR_ARG; WEFT_ERR_TIMEOUT naming the ranks that never came; WEFT_ERR_AUTH; WEFT_ERR_VERSION;
  * WEFT_ERR_MISMATCH for other sizes or a rank twice; WEFT_ERR_PEER_FAILED; WEFT_ERR_UNAVAILABLE;
  * WEFT_ERR_SYSTEM; WEFT_ERR_NOMEM. Blocks at most init_timeout_ms. error may be NULL. Ownership: the caller
- * destroys *comm. Threads: any thread. Since 1.0 */
+ * destroys *comm. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_create(weft_context* context, const weft_comm_options* options,
                                       weft_comm** comm, weft_error* error);
 
@@ -361,10 +380,10 @@ WEFT_API weft_status weft_comm_create(weft_context* context, const weft_comm_opt
  * ranks that still need this one fail with WEFT_ERR_PEER_FAILED. Waits at most 10 s for the others to have
  * what was sent and as long for callbacks: WEFT_ERR_TIMEOUT as for weft_context_destroy. Frees arena memory,
  * so buffers and views from it end here. Threads: any thread, not from a callback, and no other call on this
- * handle may be in progress: weft_comm_abort ends those that block. Since 1.0 */
+ * handle may be in progress: weft_comm_abort ends those that block. Since 0.9 */
 WEFT_API weft_status weft_comm_destroy(weft_comm** comm);
 
-/* Rank of the caller and number of ranks. Threads: any thread. Since 1.0 */
+/* Rank of the caller and number of ranks. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_rank(const weft_comm* comm, int32_t* rank);
 WEFT_API weft_status weft_comm_size(const weft_comm* comm, int32_t* size);
 
@@ -388,14 +407,14 @@ typedef struct weft_comm_info {
   char transports[128];    /* what messages travel on ("tcp/eth0"), and at which sizes shm changes its path */
 } weft_comm_info;
 
-/* Topology, backend and byte counters. Threads: any thread. Since 1.0 */
+/* Topology, backend and byte counters. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info);
 
 #define WEFT_COLOR_NONE INT32_MIN /* take part in the split without joining a part: *part is NULL */
 
 /* Split by color; ranks are ordered by key, then by old rank. Collective: all ranks call it; blocks at most
  * the parent's init timeout. The part inherits the parent's options. Errors as for weft_comm_create; they
- * name ranks of the parent. Threads: one thread at a time per communicator. Since 1.0 */
+ * name ranks of the parent. Threads: one thread at a time per communicator. Since 0.9 */
 WEFT_API weft_status weft_comm_split(weft_comm* comm, int32_t color, int32_t key, weft_comm** part,
                                      weft_error* error);
 
@@ -420,23 +439,23 @@ typedef struct weft_shrink_options {
  * communicator works, or was shrunk already; WEFT_ERR_MINORITY; WEFT_ERR_TIMEOUT naming survivors that did
  * not call it; WEFT_ERR_PEER_FAILED if the others went on without this rank; otherwise as weft_comm_create.
  * Errors name ranks of the old communicator. Ownership: the caller destroys *survivors. Threads: one thread
- * at a time per communicator. Since 1.0 */
+ * at a time per communicator. Since 0.9 */
 WEFT_API weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options,
                                       weft_comm** survivors, weft_error* error);
 
 /* Fail the communicator on all ranks with WEFT_ERR_ABORTED and this reason (may be NULL). Returns at once,
- * repeated calls are WEFT_OK and change nothing. Threads: any thread, also from callbacks. Since 1.0 */
+ * repeated calls are WEFT_OK and change nothing. Threads: any thread, also from callbacks. Since 0.9 */
 WEFT_API weft_status weft_comm_abort(weft_comm* comm, const char* reason);
 
 /* WEFT_OK while the communicator works, else the code of its first failure, described in error (may be NULL).
  * Of one that works error has code 0, and its text says why the last of its collective calls that was refused
- * was (WEFT_ERR_ARG, say); it is empty if none was. Threads: any thread. Since 1.0 */
+ * was (WEFT_ERR_ARG, say); it is empty if none was. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 
 /* Memory that peers reach directly: the fastest place for buffers. Aligned to 4096 bytes, zeroed, populated.
  * Local call. weft_comm_free takes any thread's; the memory must not be in use by an operation. Returns
  * WEFT_ERR_ARG for size 0, WEFT_ERR_NOMEM when the limit or the machine's memory is reached. Ownership: until
- * weft_comm_free or weft_comm_destroy. Threads: any thread. Since 1.0 */
+ * weft_comm_free or weft_comm_destroy. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory);
 WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 
@@ -463,7 +482,7 @@ typedef struct weft_coll_options {
  * callback; WEFT_ERR_UNAVAILABLE for a stream where CUDA is not; WEFT_ERR_NOMEM; the communicator's
  * failure; blocking also WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH,
  * WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED, WEFT_ERR_CANCELLED. Threads: one thread at a time per communicator.
- * Since 1.0 */
+ * Since 0.9 */
 
 /* dst[i] = op over ranks of src[i], on every rank, the same bits on all. In place allowed. */
 WEFT_API weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count,
@@ -511,7 +530,7 @@ WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32
  * all of them; offsets == NULL: one after the other. Arrays of `size` entries, read during the call. Counts
  * may be 0. Blocks that are written must not overlap (WEFT_ERR_ARG). All ranks give the same counts, also
  * those that hold one block alone: a difference is WEFT_ERR_MISMATCH on all of them before data moves.
- * Offsets are each rank's own affair. Otherwise as the calls above. Since 1.0 */
+ * Offsets are each rank's own affair. Otherwise as the calls above. Since 0.9 */
 
 /* counts[r] elements of rank r to all: src holds counts[rank]. In place: src == dst + offsets[rank]. */
 WEFT_API weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
@@ -558,13 +577,13 @@ typedef struct weft_sparse {
  * the operation is complete, and is the caller's until weft_sparse_release. src is read during the call.
  * dtype is a float or an integer type that is reduced. Shape, dtype and op are the same on all ranks
  * (WEFT_ERR_MISMATCH). Returns WEFT_ERR_ARG, also for indices outside the shape; otherwise as above.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, const int64_t* shape,
                                             int32_t ndim, int32_t sparse_ndim, int32_t dtype, int32_t op,
                                             const weft_coll_options* options, weft_sparse* result,
                                             weft_request** request);
 /* Free what weft_sparse_all_reduce put into a result, which becomes empty; nothing for one that is empty.
- * Threads: any thread. Since 1.0 */
+ * Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_sparse_release(weft_sparse* result);
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
@@ -575,32 +594,32 @@ WEFT_API weft_status weft_sparse_release(weft_sparse* result);
  * A call without request returns WEFT_OK once queued, and completes with end; one with a request completes
  * with that as well. A call that is refused is no part of the group. Deadlines count from end. Meanwhile
  * calls of other threads, split and another begin are WEFT_ERR_STATE; an abort or a destroy completes what is
- * queued. WEFT_ERR_STATE for an end without begin. Threads: as collectives. Since 1.0 */
+ * queued. WEFT_ERR_STATE for an end without begin. Threads: as collectives. Since 0.9 */
 WEFT_API weft_status weft_group_begin(weft_comm* comm);
 /* request == NULL: blocks until all calls of the group are complete and returns the first failure among them
- * (those with requests of their own included). Otherwise *request completes then, with that result. Since 1.0
+ * (those with requests of their own included). Otherwise *request completes then, with that result. Since 0.9
  */
 WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* Wait until the request is complete, driving progress meanwhile, and return its result. timeout_ms: 0 is 300
- * s; WEFT_ERR_NOT_DONE when it passes, the operation goes on. Threads: any thread. Since 1.0 */
+ * s; WEFT_ERR_NOT_DONE when it passes, the operation goes on. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_request_wait(weft_request* request, int64_t timeout_ms);
 /* *done becomes 1 when complete, else 0; returns the result when complete, WEFT_OK before. Never blocks; in
- * caller mode it advances operations. Threads: any thread. Since 1.0 */
+ * caller mode it advances operations. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_request_test(weft_request* request, uint8_t* done);
 
 /* Runs once, when the request is complete; at once, on the caller, if it is already. */
 typedef void (*weft_complete_fn)(void* user_data, weft_status status);
-/* Set the completion callback; at most one per request (WEFT_ERR_STATE). Threads: any thread. Since 1.0 */
+/* Set the completion callback; at most one per request (WEFT_ERR_STATE). Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_request_on_complete(weft_request* request, weft_complete_fn callback,
                                               void* user_data);
-/* The request's result with its details; WEFT_ERR_NOT_DONE before completion. Threads: any thread. Since 1.0
+/* The request's result with its details; WEFT_ERR_NOT_DONE before completion. Threads: any thread. Since 0.9
  */
 WEFT_API weft_status weft_request_error(weft_request* request, weft_error* error);
 /* Give the handle back, complete or not; the operation goes on. Nulls the pointer. Threads: any thread.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_request_release(weft_request** request);
 
 /* ---- Hooks: how a bucket of gradients is communicated -------------------------------------------------- */
@@ -764,7 +783,7 @@ typedef struct weft_hook_params {
   const void* saved;
   uint64_t saved_size;
 } weft_hook_params;
-#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), 0, 0, 0, 0, 0, 0}
+#define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), NULL, NULL, NULL, NULL, NULL, 0}
 WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
 
 /* Make a built-in hook by name: allreduce, noop, fp16, bf16, int8, fp8, topk,
@@ -772,7 +791,7 @@ WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size
  * params is a weft_hook_params, or NULL for defaults. Name and options are agreed across ranks when a reducer
  * is created. Returns WEFT_ERR_ARG for unknown names, options or values; for what was saved, as
  * weft_hook_load. Ownership: the caller destroys *hook; reducers keep what they use, hooks the one they are
- * around. Threads: any thread. Since 1.0 */
+ * around. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, const void* params,
                                       weft_hook** hook);
 /* Make a hook from a function table; the table is copied. On failure user_data is not freed. Otherwise as
@@ -787,16 +806,16 @@ WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_
  * *size is the capacity in and the need out; buffer may be NULL to ask. Returns WEFT_ERR_ARG if the buffer is
  * too small, and what a hook of the program's own returns; WEFT_ERR_STATE if a stage of it does not return
  * within 10 s. error may be NULL. Between steps only. The format
- * is in docs/hooks.md. Threads: one thread at a time. Since 1.0 */
+ * is in docs/hooks.md. Threads: one thread at a time. Since 0.9 */
 WEFT_API weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_error* error);
 /* Put saved state into a hook of the same name and options, before its reducer is created or between steps.
  * What another rank saved keeps its counters and factors, but error feedback starts anew. Returns
  * WEFT_ERR_MISMATCH for another hook's blob, WEFT_ERR_ARG for one that is cut, altered or none at all; then
- * nothing has changed. Threads: one thread at a time. Since 1.0 */
+ * nothing has changed. Threads: one thread at a time. Since 0.9 */
 WEFT_API weft_status weft_hook_load(weft_hook* hook, const void* buffer, uint64_t size, weft_error* error);
 /* Make the built-in hook that was saved, and load it: weft_hook_create and weft_hook_load in one. One that
  * worked over a communicator of its own needs another: weft_hook_params.saved and comm. Otherwise as those.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_hook_create_saved(weft_context* context, const void* buffer, uint64_t size,
                                             weft_hook** hook, weft_error* error);
 WEFT_API weft_status weft_hook_destroy(weft_hook** hook);
@@ -948,6 +967,14 @@ typedef struct weft_reducer_options {
  * graphs alone, and takes the memory of the buckets once more on the device. */
 #define WEFT_REDUCER_GRAPH UINT64_C(131072)
 
+/* Do not copy rank 0's values (weft_param.parameter, and those of STATE_ONLY and BUFFER) to all ranks when
+ * the reducer is created. */
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
+/* A gradient that is not laid out as its parameter is an error of weft_reducer_ready_tensor, and no copy. */
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
+/* Copy mode: do not re-plan after the first synchronised step. */
+#define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
+
 /* For roots: the highest rank that has data. */
 #define WEFT_ROOT_LAST_ACTIVE -1
 
@@ -985,18 +1012,18 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
  * quotes it, on the others. Blocks at most the communicator's init timeout. A communicator over shm has at
  * most 63 reducers at a time (WEFT_ERR_UNSUPPORTED after that; one is gone when all ranks have destroyed it):
  * split one for more. error may be NULL. Ownership: the caller destroys *reducer; it keeps the communicator's
- * core alive. Threads: one thread at a time per communicator. Since 1.0 */
+ * core alive. Threads: one thread at a time per communicator. Since 0.9 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
 /* End gradient sync. In the middle of a synchronised step this fails the communicator, because the other
  * ranks count on this one. Gradients are not touched any more when it returns, within 10 s; a stage of its
  * hook that has not returned by then is left to itself. Threads: any thread, not from a callback; no other
- * call on the reducer may be running. Since 1.0 */
+ * call on the reducer may be running. Since 0.9 */
 WEFT_API weft_status weft_reducer_destroy(weft_reducer** reducer);
 
 /* Where parameter `param`'s gradient lives in view mode: its strides are the parameter's when those are
  * dense, else row-major. Valid until destroy, or until a re-plan (weft_reducer_replan, WEFT_REDUCER_REPLAN)
- * moves it. Returns WEFT_ERR_STATE in copy mode. Threads: any thread. Since 1.0 */
+ * moves it. Returns WEFT_ERR_STATE in copy mode. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t param, void** view);
 
 typedef struct weft_begin_options {
@@ -1046,7 +1073,7 @@ typedef struct weft_begin_options {
  * micro_batches is that of the synchronised step and equal on all ranks. So is the number of LOCAL steps
  * before it: a rank that is one off fails the step (WEFT_ERR_MISMATCH, with both numbers). With
  * WEFT_REDUCER_UNEVEN each rank makes as many as it has data for. Returns WEFT_ERR_STATE while a step is
- * open, or the reducer's failure. Threads: one thread at a time per reducer. Since 1.0 */
+ * open, or the reducer's failure. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
 
 /* Gradient `param` is complete on stream (NULL: host). In copy mode gradient is read now and, unless the step
@@ -1060,7 +1087,7 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * parameter's device; WEFT_ERR_UNSUPPORTED for a stream that is being captured (but see WEFT_BEGIN_CAPTURE)
  * or is a thread's own default one; WEFT_ERR_STATE outside a step, for a parameter that is ready already
  * (naming it), in a captured step for a stream that is not being captured. What lies at gradient nobody can
- * check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently. Since 1.0 */
+ * check: weft_reducer_ready_tensor does. Threads: any thread, different parameters concurrently. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
 
@@ -1080,7 +1107,7 @@ typedef struct weft_tensor {
 /* weft_reducer_ready for a gradient that says what it is, which is checked: dtype, shape, device and strides
  * must be the parameter's. The stride of an extent of 1 says nothing. In its view (data NULL or the view) a
  * gradient whose parameter's strides leave gaps is row-major. Returns WEFT_ERR_ARG, which names the parameter
- * and both sides, and the step goes on; otherwise as weft_reducer_ready of gradient->data. Since 1.0 */
+ * and both sides, and the step goes on; otherwise as weft_reducer_ready of gradient->data. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param,
                                                const weft_tensor* gradient, const weft_stream* stream);
 
@@ -1092,7 +1119,7 @@ WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t p
  * only that ready will not come. Returns WEFT_ERR_ARG for an unknown index, WEFT_ERR_STATE outside a step,
  * for a parameter that is ready or absent already (those before it in the list are absent then), or if the
  * reducer was created without WEFT_REDUCER_ABSENT and the step not begun with WEFT_BEGIN_FIXED. Threads: as
- * weft_reducer_ready. Since 1.0 */
+ * weft_reducer_ready. Since 0.9 */
 WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count);
 
 typedef struct weft_finish_options {
@@ -1125,13 +1152,21 @@ typedef struct weft_finish_options {
  * afterwards waits until the step is over, also if it fails, and the next call on the reducer that needs the
  * step's end (begin, say, or finish once more) waits for it and returns its failure. In WEFT_PROGRESS_CALLER,
  * with COMMIT and with WEFT_REDUCER_RETAIN the host waits. Threads: one thread at a time per reducer.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
+
+/* Fail the open step on all ranks, because this one cannot go on with it (a bad batch, an exception in its
+ * backward). The step is over here when it returns; the finish (or join) of every other rank returns
+ * WEFT_ERR_STEP_FAILED, with failed_ranks and "rank N: " and text (UTF-8, zero-terminated, cut at 512 bytes;
+ * NULL: none), and the gradients are not reduced. Nothing else is lost: the next step works. Returns WEFT_OK;
+ * WEFT_ERR_STATE without an open step; WEFT_ERR_ARG; the communicator's failure. Blocks as finish does.
+ * Threads: one thread at a time per reducer. Since 0.9 */
+WEFT_API weft_status weft_reducer_fail(weft_reducer* reducer, const char* text);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer
  * step may run while later buckets travel (sharded, once finish has returned: until its value is here).
  * Ends no step. Returns WEFT_ERR_NOT_DONE if it takes longer; WEFT_ERR_STATE without a synchronised step; its
- * failure. timeout_ms as for weft_request_wait. Threads: any thread, not from a callback. Since 1.0 */
+ * failure. timeout_ms as for weft_request_wait. Threads: any thread, not from a callback. Since 0.9 */
 WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64_t timeout_ms);
 
 /* The same on a device's stream, where gradients are on devices: what is put there from now on waits until
@@ -1142,25 +1177,25 @@ WEFT_API weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t par
  * WEFT_ERR_STATE without a synchronised step, or naming the gradients that are missing, for which the stream
  * could wait in vain; WEFT_ERR_ARG for the host, or a stream that is not of its device;
  * WEFT_ERR_UNSUPPORTED if no gradient is on a device; the step's failure. Threads: any thread, not from a
- * callback. Since 1.0 */
+ * callback. Since 0.9 */
 WEFT_API weft_status weft_reducer_stream_wait_param(weft_reducer* reducer, uint64_t param,
                                                     const weft_stream* stream);
 
 /* Copy the last step's result of a parameter to `gradient`, laid out by the parameter's strides; in copy
  * mode, for parameters that were absent here without a place for their result. Returns WEFT_ERR_STATE inside
  * a step, or if the last synchronised step did not reduce it. Threads: one thread at a time per reducer.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_reducer_result(weft_reducer* reducer, uint64_t param, void* gradient);
 
 /* The gradient of a parameter with WEFT_PARAM_SPARSE is complete; its entries are read during the call, in
  * both modes. A gradient without entries has count 0. Returns WEFT_ERR_ARG also for an index beyond the shape
- * and for a parameter that is not sparse. Otherwise as weft_reducer_ready. Since 1.0 */
+ * and for a parameter that is not sparse. Otherwise as weft_reducer_ready. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param,
                                                const weft_sparse* gradient, const weft_stream* stream);
 
 /* The last step's result of a sparse parameter: sorted by index, each index once, equal bits on all ranks;
  * every index if that moved less than entries would have. Its memory is the reducer's and stays until the
- * next begin. Returns as weft_reducer_result. Threads: one thread at a time per reducer. Since 1.0 */
+ * next begin. Returns as weft_reducer_result. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, weft_sparse* result);
 
 typedef struct weft_norms {
@@ -1174,7 +1209,7 @@ typedef struct weft_norms {
 
 /* Norms of the last synchronised step, equal bits on all ranks. per_param (may be NULL) receives the L2 norm
  * of each parameter's result, finite exactly if that is; param_count entries. WEFT_ERR_STATE inside a step,
- * before the first or without WEFT_REDUCER_NORMS. Threads: one thread at a time per reducer. Since 1.0 */
+ * before the first or without WEFT_REDUCER_NORMS. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms, double* per_param);
 
 /* A piece of a parameter, elements in the order in which the gradient is laid out. */
@@ -1186,7 +1221,7 @@ typedef struct weft_slice {
 
 /* The slices that a rank owns, with WEFT_REDUCER_SHARDED, in the order of the buckets. *count: room in
  * slices, becomes how many there are; slices may be NULL to ask. Returns WEFT_ERR_ARG if there is not room
- * enough. Threads: between steps, one thread at a time per reducer. Since 1.0 */
+ * enough. Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices,
                                         uint64_t* count);
 
@@ -1205,7 +1240,7 @@ typedef struct weft_reduced_piece {
  * pieces, becomes how many there are; pieces may be NULL to ask. Returns WEFT_ERR_ARG if there is not room
  * enough or for an unknown index; WEFT_ERR_STATE without that flag, inside a step, or if the last step was
  * not synchronised, failed or did not reduce the parameter. Threads: one thread at a time per reducer.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param,
                                                weft_reduced_piece* pieces, uint64_t* count);
 
@@ -1219,7 +1254,7 @@ typedef struct weft_gather_options {
 /* Sharded: start to send each owner's slices of the parameters' values (weft_param.parameter) to all ranks,
  * in the order of the parameters. Returns at once. weft_reducer_wait_param waits for one parameter, and
  * starts this by itself if nobody has since finish (all ranks call it then); the next begin waits for all.
- * Returns WEFT_ERR_STATE inside a step. Threads: one thread at a time per reducer. Since 1.0 */
+ * Returns WEFT_ERR_STATE inside a step. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options);
 
 typedef struct weft_broadcast_options {
@@ -1241,14 +1276,14 @@ typedef struct weft_broadcast_options {
  * options differ, or if another rank's call is wrong: WEFT_ERR_ARG there, for a parameter without a value or
  * a root that does not exist; then nothing has moved. WEFT_ERR_STATE inside a step, or if there is no last
  * active rank; the communicator's failure, after which values are partly the root's. Threads: one thread at a
- * time per reducer. Since 1.0 */
+ * time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_broadcast(weft_reducer* reducer, const weft_broadcast_options* options,
                                             weft_error* error);
 
 /* Compare the parameters' values on all ranks, by hash. A difference is WEFT_ERR_MISMATCH on every rank: the
  * text names the first parameter that differs, failed_ranks those that hold the minority's value. The reducer
  * stays usable. Buffers are not compared. Collective, between steps. error may be NULL. Returns otherwise as
- * weft_reducer_broadcast. Threads: one thread at a time per reducer. Since 1.0 */
+ * weft_reducer_broadcast. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error);
 
 typedef struct weft_join_options {
@@ -1270,7 +1305,7 @@ typedef struct weft_join_result {
  * return on all of them; what LOCAL steps have accumulated by then is dropped. The reducer may go on (the
  * next epoch); what ranks do in between is theirs: broadcast the state from last_active, say. options and
  * result may be NULL. Returns WEFT_ERR_STATE inside a step, without UNEVEN, or, with STOP_WHEN_EXHAUSTED,
- * once another rank begins a step; else as finish. Threads: one thread at a time per reducer. Since 1.0 */
+ * once another rank begins a step; else as finish. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                                        weft_join_result* result);
 
@@ -1306,7 +1341,7 @@ typedef struct weft_replan_options {
  * buckets do not fit, both sets take memory until the call returns. options and error may be NULL.
  * Returns WEFT_ERR_STATE inside a step, or if no rank has noted an order; WEFT_ERR_MISMATCH if the ranks want
  * different plans; else as weft_reducer_create, and the old plan stays. Threads: one thread at a time per
- * communicator, and no other call on the reducer may be running. Since 1.0 */
+ * communicator, and no other call on the reducer may be running. Since 0.9 */
 WEFT_API weft_status weft_reducer_replan(weft_reducer* reducer, const weft_replan_options* options,
                                          weft_error* error);
 
@@ -1321,11 +1356,11 @@ typedef struct weft_param_info {
 } weft_param_info;
 
 /* Describe a parameter. Returns WEFT_ERR_ARG for an unknown index. Threads: between steps, one thread at a
- * time per reducer. Since 1.0 */
+ * time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param_info* info);
 
 /* The reducer's last error with its details; WEFT_OK if none. Threads: one thread at a time per reducer.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_reducer_error(weft_reducer* reducer, weft_error* error);
 
 typedef struct weft_bucket_info {
@@ -1348,7 +1383,7 @@ typedef struct weft_bucket_info {
 
 WEFT_API weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count);
 /* Describe a bucket; params (may be NULL) receives up to capacity parameter indices in bucket order.
- * Threads: between steps, one thread at a time per reducer. Since 1.0 */
+ * Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_bucket(weft_reducer* reducer, uint32_t bucket, weft_bucket_info* info,
                                          uint64_t* params, uint64_t capacity);
 
@@ -1410,14 +1445,20 @@ typedef struct weft_reducer_stats {
   uint64_t captures; /* steps that were captured */
   uint64_t launches; /* of their graphs, that have begun */
   uint64_t replays;  /* of these, that have come to their end; while the communicator works, with results */
+  uint64_t copied_gradients; /* that were not laid out as their parameters; see weft_reducer_ready_tensor */
+  /* Hooks with error memory: the norm of what it holds after the last synchronised step over that of the
+   * gradient, of the bucket where that is most; 0 where there is none. */
+  double hook_error;
+  uint32_t hook_error_bucket;
+  uint32_t reserved2;
 } weft_reducer_stats;
 
 /* Everything that is known of the reducer and its steps as JSON: docs/reducer.md lists the fields. *size:
  * room in text, becomes the bytes of the whole text with its final 0; text may be NULL to ask. What does not
- * fit is cut, which WEFT_ERR_ARG says. Threads: between steps, one thread at a time per reducer. Since 1.0 */
+ * fit is cut, which WEFT_ERR_ARG says. Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* size);
 
-/* Threads: any thread. Since 1.0 */
+/* Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats);
 
 /* ---- Recovery: gradient synchronisation after weft_comm_shrink ------------------------------------------
@@ -1437,7 +1478,7 @@ typedef struct weft_verdict {
   uint8_t reserved[6];
 } weft_verdict;
 
-/* Threads: one thread at a time per reducer. Since 1.0 */
+/* Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict);
 
 /* Go on over another communicator of the same context, as a rule the one that weft_comm_shrink made: with
@@ -1452,7 +1493,7 @@ WEFT_API weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* v
  * reducer can be bound to a further one. What one rank refuses is an error on all, which names that rank and
  * quotes its reason; the communicator stays usable, and all may call again. error may be NULL. Threads: one
  * thread at a time per communicator, and no other call on the reducer may be running but weft_reducer_query.
- * Since 1.0 */
+ * Since 0.9 */
 WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_error* error);
 
 /* Do the step that failed again without computing it again: sum what the ranks contributed, now over the
@@ -1461,7 +1502,7 @@ WEFT_API weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm,
  * kept (see weft_verdict.can_retry): without WEFT_REDUCER_RETAIN, or if not all gradients had become ready.
  * With it gradients may become ready after the communicator has failed, until finish. In copy mode results go
  * where the gradients of that step were, which are lent until the retry returns. Otherwise as
- * weft_reducer_finish. Threads: one thread at a time per reducer. Since 1.0 */
+ * weft_reducer_finish. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options);
 
 /* ---- Averaging of models: the other half of local SGD ---------------------------------------------------
@@ -1496,7 +1537,7 @@ typedef struct weft_averager_options {
  * WEFT_ERR_MISMATCH on every rank and names it. Returns WEFT_ERR_ARG for what is wrong on this rank, and then
  * WEFT_ERR_MISMATCH on the others. error may be NULL. Ownership: the caller destroys *averager; it keeps its
  * communicators' cores alive, and the values are lent until then. Threads: one thread at a time per
- * communicator. Since 1.0 */
+ * communicator. Since 0.9 */
 WEFT_API weft_status weft_averager_create(weft_comm* comm, const weft_averager_options* options,
                                           weft_averager** averager, weft_error* error);
 
@@ -1505,10 +1546,10 @@ WEFT_API weft_status weft_averager_create(weft_comm* comm, const weft_averager_o
  * while it averages, on the communicators' own order of operations. *period (may be NULL): of that level, or
  * 0: nothing was averaged. After a failure, the communicator's, values may be averaged in part; the step
  * counts once it succeeds. error may be NULL. Threads: one thread at a time per averager, and per
- * communicator. Since 1.0 */
+ * communicator. Since 0.9 */
 WEFT_API weft_status weft_averager_step(weft_averager* averager, uint64_t* period, weft_error* error);
 
-/* Threads: one thread at a time. Since 1.0 */
+/* Threads: one thread at a time. Since 0.9 */
 WEFT_API weft_status weft_averager_destroy(weft_averager** averager);
 
 /* ---- Trace
@@ -1516,18 +1557,18 @@ WEFT_API weft_status weft_averager_destroy(weft_averager** averager);
  */
 
 /* Record the events of all steps and collectives of the context, up to capacity events (0: 65536, then the
- * oldest are overwritten). Returns WEFT_ERR_STATE if running, WEFT_ERR_NOMEM. Threads: any thread. Since 1.0
+ * oldest are overwritten). Returns WEFT_ERR_STATE if running, WEFT_ERR_NOMEM. Threads: any thread. Since 0.9
  */
 WEFT_API weft_status weft_trace_start(weft_context* context, uint64_t capacity);
 WEFT_API weft_status weft_trace_stop(weft_context* context);
 /* Write what was recorded as a Chrome trace (JSON), which Perfetto opens. Returns WEFT_ERR_SYSTEM naming the
- * path. Threads: any thread. Since 1.0 */
+ * path. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
 
 /* Write now what this rank's lanes of operations did last, as a communicator that fails does by itself (see
  * weft_context_options.flight_path): into folder, as weft-<communicator>-rank<rank>.json. For programs that
  * seem to hang. Returns WEFT_ERR_SYSTEM if the file cannot be written. Threads: any thread, not from a
- * callback. Since 1.0 */
+ * callback. Since 0.9 */
 WEFT_API weft_status weft_flight_write(weft_comm* comm, const char* folder);
 
 #ifdef __cplusplus

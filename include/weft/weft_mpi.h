@@ -1,6 +1,6 @@
 /* Weft for programs that have an MPI communicator. Include <mpi.h> and link the program's own MPI library as
  * before: this header is all there is, C99 and C++, and libweft itself needs no MPI. The conventions are
- * weft.h's. Since 1.0 */
+ * weft.h's. Since 0.9 */
 #ifndef WEFT_WEFT_MPI_H
 #define WEFT_WEFT_MPI_H
 
@@ -54,7 +54,7 @@ static inline int32_t weft_mpi_meet(void* user_data, const void* mine, uint64_t 
  * give, whatever error handler mpi_comm has; where Weft refuses one rank's arguments, the other ranks return
  * WEFT_ERR_MISMATCH and name it. MPI has no deadlines: while a rank does not come, or is gone, MPI_Comm_dup
  * and MPI_Allgather wait for it, whatever init_timeout_ms says. Threads: a thread that may call MPI.
- * Since 1.0 */
+ * Since 0.9 */
 static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_Comm mpi_comm,
                                                     const weft_comm_options* options, weft_comm** comm,
                                                     weft_error* error) {

@@ -12,7 +12,7 @@
  *
  * What is not delivered fails an operation at its deadline; what breaks these rules (a completion twice, an
  * event from elsewhere, limits out of range) fails the communicator with WEFT_ERR_PEER_FAILED, and its text
- * names the transport. Since 1.0 */
+ * names the transport. Since 0.9 */
 #ifndef WEFT_WEFT_TRANSPORT_H
 #define WEFT_WEFT_TRANSPORT_H
 
@@ -91,7 +91,7 @@ typedef struct weft_transport {
  * memory inside a host; on all ranks. The table is copied, the texts and user_data are the program's until
  * the context and all that was made of it are destroyed. Returns WEFT_ERR_ARG for missing functions, unknown
  * flags or a name that is wrong or taken. error may be NULL. Threads: before anything else is made of the
- * context. Since 1.0 */
+ * context. Since 0.9 */
 WEFT_API weft_status weft_context_add_transport(weft_context* context, const weft_transport* transport,
                                                 weft_error* error);
 

@@ -45,6 +45,10 @@ const char* code_name(Code code) {
       return "survivors are a minority";
     case Code::kInternal:
       return "internal error";
+    case Code::kInterrupted:
+      return "interrupted";
+    case Code::kStepFailed:
+      return "step failed by the program";
   }
   return "unknown status";
 }

@@ -31,6 +31,8 @@ enum class Code : int32_t {
   kHook = 16,
   kMinority = 17,
   kInternal = 18,
+  kInterrupted = 19,
+  kStepFailed = 20,
 };
 
 const char* code_name(Code code);

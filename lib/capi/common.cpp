@@ -18,7 +18,7 @@ static_assert(static_cast<int>(Coll::kAllReduce) == WEFT_COLL_ALL_REDUCE &&
               static_cast<int>(Coll::kAllToAll) == WEFT_COLL_ALL_TO_ALL &&
               static_cast<int>(Coll::kRecv) == WEFT_COLL_RECV);
 static_assert(static_cast<int>(Code::kArg) == WEFT_ERR_ARG &&
-              static_cast<int>(Code::kInternal) == WEFT_ERR_INTERNAL);
+              static_cast<int>(Code::kStepFailed) == WEFT_ERR_STEP_FAILED);
 static_assert(static_cast<int>(Code::kMismatch) == WEFT_ERR_MISMATCH &&
               static_cast<int>(Code::kForked) == WEFT_ERR_FORKED);
 static_assert(static_cast<int>(Evidence::kReport) == WEFT_EVIDENCE_REPORT);

@@ -11,13 +11,19 @@
 namespace weft::capi {
 namespace {
 
+// Before 1.0 a minor version may change what structs and calls mean.
+Status check_version(uint32_t header) {
+  constexpr uint32_t kKept = WEFT_VERSION_MAJOR > 0 ? 10000 : 100;
+  if (header == 0 || header / kKept == WEFT_VERSION_NUMBER / kKept) return {};
+  return Status::error(Code::kVersion,
+                       cat("the program was compiled with weft.h ", header / 10000, ".", header / 100 % 100,
+                           ", this library is ", WEFT_VERSION_MAJOR, ".", WEFT_VERSION_MINOR));
+}
+
 Status context_options(const weft_context_options* given, ContextOptions* options, Libraries* libraries) {
   weft_context_options read;
   WEFT_TRY(read_struct(given, "weft_context_options", &read));
-  if (read.version != 0 && read.version / 10000 != WEFT_VERSION_MAJOR) {
-    return Status::error(Code::kVersion, cat("the program was compiled with weft.h ", read.version / 10000,
-                                             ".x, this library is ", WEFT_VERSION_MAJOR, ".x"));
-  }
+  WEFT_TRY(check_version(read.version));
   if (read.progress < 0 || read.progress > WEFT_PROGRESS_CALLER) {
     return Status::error(Code::kArg, cat("unknown progress mode ", read.progress));
   }

@@ -14,6 +14,7 @@ P = POINTER
 status = c_int32
 
 log_fn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+interrupt_fn = CFUNCTYPE(c_int32, c_void_p)
 thread_start_fn = CFUNCTYPE(None, c_void_p, c_char_p)
 alloc_fn = CFUNCTYPE(c_void_p, c_void_p, c_uint64, c_uint64, c_int32)
 free_fn = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64, c_int32)
@@ -50,7 +51,8 @@ class ContextOptions(Sized):
                 ("host_alloc", alloc_fn), ("host_free", free_fn), ("host_alloc_user_data", c_void_p),
                 ("device_alloc", alloc_fn), ("device_free", free_fn), ("device_alloc_user_data", c_void_p),
                 ("module_path", c_char_p), ("flight_path", c_char_p), ("cuda_runtime", c_char_p),
-                ("nccl_library", c_char_p)]
+                ("nccl_library", c_char_p), ("interrupt", interrupt_fn), ("interrupt_user_data", c_void_p),
+                ("flags", c_uint64)]
 
 
 class BackendInfo(Sized):
@@ -68,7 +70,7 @@ class CommOptions(Sized):
                 ("reserved", c_uint32), ("store", c_char_p), ("secret", c_void_p), ("secret_bytes", c_uint64),
                 ("all_gather", all_gather_fn), ("all_gather_user_data", c_void_p), ("backend", c_char_p),
                 ("init_timeout_ms", c_int64), ("op_timeout_ms", c_int64), ("arena_limit_bytes", c_uint64),
-                ("flags", c_uint64), ("heartbeat_timeout_ms", c_int64)]
+                ("flags", c_uint64), ("heartbeat_timeout_ms", c_int64), ("device", c_int32), ("reserved2", c_uint32)]
 
 
 class CommInfo(Sized):
@@ -245,7 +247,8 @@ class ReducerStats(Sized):
                 ("mean_exposed_ns", c_uint64), ("step_p50_ns", c_uint64), ("step_p99_ns", c_uint64),
                 ("exposed_p50_ns", c_uint64), ("exposed_p99_ns", c_uint64), ("straggler_ns", c_uint64),
                 ("straggler", c_int32), ("reserved", c_uint32), ("captures", c_uint64), ("launches", c_uint64),
-                ("replays", c_uint64)]
+                ("replays", c_uint64), ("copied_gradients", c_uint64), ("hook_error", c_double),
+                ("hook_error_bucket", c_uint32), ("reserved2", c_uint32)]
 
 
 class Verdict(Sized):
@@ -334,6 +337,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_ready": (status, c_void_p, c_uint64, c_void_p, P(Stream)),
     "weft_reducer_absent": (status, c_void_p, P(c_uint64), c_uint64),
     "weft_reducer_finish": (status, c_void_p, P(FinishOptions)),
+    "weft_reducer_fail": (status, c_void_p, c_char_p),
     "weft_reducer_wait_param": (status, c_void_p, c_uint64, c_int64),
     "weft_reducer_stream_wait_param": (status, c_void_p, c_uint64, P(Stream)),
     "weft_reducer_result": (status, c_void_p, c_uint64, c_void_p),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import _abi
-from .constants import VERSION_MAJOR
+from .constants import VERSION_MAJOR, VERSION_MINOR
 from .errors import WeftError
 
-_FILE = "libweft.so.1"
+_FILE = f"libweft.so.{VERSION_MAJOR}.{VERSION_MINOR}"
 
 
 def candidates() -> list[str]:
@@ -25,6 +25,12 @@ def candidates() -> list[str]:
     here = Path(__file__).resolve().parent
     folders = [here, here.parent.parent / "build"]
     return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
+
+
+def _compatible(version: int) -> bool:
+    """The library has this package's major version and, before 1.0, its minor version."""
+    minor = VERSION_MAJOR > 0 or version // 100 % 100 == VERSION_MINOR
+    return version // 10000 == VERSION_MAJOR and minor
 
 
 def _load() -> ctypes.CDLL:
@@ -39,10 +45,11 @@ def _load() -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, parameters
         version = library.weft_version()
-        if version // 10000 != VERSION_MAJOR:
-            raise ImportError(f"{path} is version {version} of Weft; this package is for {VERSION_MAJOR}.x")
+        if not _compatible(version):
+            raise ImportError(f"{path} is Weft {version // 10000}.{version // 100 % 100}; this package is for "
+                              f"{VERSION_MAJOR}.{VERSION_MINOR}")
         return library
-    raise ImportError("libweft.so.1 is not found; name it in WEFT_LIBRARY: " + "; ".join(problems))
+    raise ImportError(f"{_FILE} is not found; name it in WEFT_LIBRARY: " + "; ".join(problems))
 
 
 class _Library:

@@ -26,6 +26,8 @@ class Status(enum.IntEnum):
     ERR_HOOK = 16
     ERR_MINORITY = 17
     ERR_INTERNAL = 18
+    ERR_INTERRUPTED = 19
+    ERR_STEP_FAILED = 20
 
 
 class Evidence(enum.IntEnum):
@@ -136,8 +138,13 @@ class GradientMode(enum.IntEnum):
     VIEW = 2
 
 
+class ContextFlag(enum.IntFlag):
+    HOST_WAITS = 1
+
+
 class CommFlag(enum.IntFlag):
     STORE_EXTERNAL = 1
+    DEVICE = 2
 
 
 class ShrinkFlag(enum.IntFlag):
@@ -163,6 +170,9 @@ class ReducerFlag(enum.IntFlag):
     FIRST_NEEDED = 32768
     REDUCED_VIEWS = 65536
     GRAPH = 131072
+    KEEP_VALUES = 262144
+    STRICT_STRIDES = 524288
+    KEEP_PLAN = 1048576
 
 
 class ParamFlag(enum.IntFlag):
@@ -209,8 +219,8 @@ class FinishFlag(enum.IntFlag):
     SKIP_NONFINITE = 8
 
 
-VERSION_MAJOR = 1
-VERSION_MINOR = 0
+VERSION_MAJOR = 0
+VERSION_MINOR = 9
 VERSION_PATCH = 0
 VERSION_NUMBER = VERSION_MAJOR * 10000 + VERSION_MINOR * 100 + VERSION_PATCH
 ERROR_RANKS = 64

@@ -4,7 +4,7 @@
 Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY
 
 symbols   what libweft.so exports is what the headers declare and what symbols.txt lists. To accept a new symbol:
-          nm -D --defined-only build/libweft.so.1 | awk '{print $3}' | grep weft_ | sed 's/@@.*//' > tests/abi/symbols.txt
+          nm -D --defined-only build/libweft.so.0.9 | awk '{print $3}' | grep weft_ | sed 's/@@.*//' > tests/abi/symbols.txt
 layout    sizes and offsets of the public structs are those of layout-lp64.txt.
 library   libweft.so needs no UCX, MPI, NCCL or CUDA, is never unloaded, and registers no destructors.
 """
@@ -50,8 +50,8 @@ def library(path):
             sys.exit(f"{path} needs {needed}")
     if "NODELETE" not in dynamic:
         sys.exit(f"{path} can be unloaded")
-    if "libweft.so.1]" not in dynamic:
-        sys.exit(f"{path} is not libweft.so.1")
+    if "libweft.so.0.9]" not in dynamic:
+        sys.exit(f"{path} is not libweft.so.0.9")
     if "__cxa_atexit" in output("nm", "-D", "--undefined-only", path):
         sys.exit(f"{path} registers destructors that run at exit")
 

@@ -43,6 +43,9 @@ int main(void) {
   FIELD(weft_context_options, flight_path);
   FIELD(weft_context_options, cuda_runtime);
   FIELD(weft_context_options, nccl_library);
+  FIELD(weft_context_options, interrupt);
+  FIELD(weft_context_options, interrupt_user_data);
+  FIELD(weft_context_options, flags);
   STRUCT(weft_backend_info);
   FIELD(weft_backend_info, struct_size);
   FIELD(weft_backend_info, name);
@@ -73,6 +76,7 @@ int main(void) {
   FIELD(weft_comm_options, arena_limit_bytes);
   FIELD(weft_comm_options, flags);
   FIELD(weft_comm_options, heartbeat_timeout_ms);
+  FIELD(weft_comm_options, device);
   STRUCT(weft_comm_info);
   FIELD(weft_comm_info, struct_size);
   FIELD(weft_comm_info, rank);
@@ -361,6 +365,9 @@ int main(void) {
   FIELD(weft_reducer_stats, captures);
   FIELD(weft_reducer_stats, launches);
   FIELD(weft_reducer_stats, replays);
+  FIELD(weft_reducer_stats, copied_gradients);
+  FIELD(weft_reducer_stats, hook_error);
+  FIELD(weft_reducer_stats, hook_error_bucket);
   STRUCT(weft_verdict);
   FIELD(weft_verdict, struct_size);
   FIELD(weft_verdict, last_finished_step);

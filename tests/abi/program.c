@@ -1,7 +1,7 @@
 /* A C99 program that sees weft.h alone: one rank, an all-reduce, a step of a reducer, errors. Compiled twice:
- * against today's header, and against weft-1.0.h, the header as it was released, with today's library. */
+ * against today's header, and against weft-0.9.h, the header as it was released, with today's library. */
 #ifdef WEFT_OLD_HEADER
-#include "weft-1.0.h"
+#include "weft-0.9.h"
 #else
 #include <weft/weft.h>
 #endif

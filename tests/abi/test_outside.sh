@@ -17,7 +17,7 @@ if [ "$(cat "$outside/stamp" 2>/dev/null)" != "$stamp" ]; then
   cd "$outside"
   # shellcheck disable=SC2046
   ${CC:-cc} -std=c99 -pedantic -Wall -Wextra -Werror program.c -o program $(pkg-config --cflags --libs weft)
-  dirname "$(find "$outside/root" -name libweft.so.1)" >library_path
+  dirname "$(find "$outside/root" -name libweft.so.0.9)" >library_path
   echo "$stamp" >stamp
 fi
 LD_LIBRARY_PATH=$(cat "$outside/library_path") "$outside/program"

@@ -162,12 +162,18 @@ TEST_CASE("parameters of a newer and of an older header are read by their size")
   CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_ERR_ARG);
 }
 
-TEST_CASE("a program compiled for another major version is refused") {
+TEST_CASE("a program compiled for an incompatible version is refused") {
   weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
-  options.version = 20000;
   weft_context* context = nullptr;
   weft_error error = WEFT_ERROR_INIT;
-  CHECK(weft_context_create(&options, &context, &error) == WEFT_ERR_VERSION);
+  for (const uint32_t other : {20000u, 10000u, 800u, 1000u}) {  // 2.0, 1.0, 0.8, 0.10
+    options.version = other;
+    CHECK(weft_context_create(&options, &context, &error) == WEFT_ERR_VERSION);
+  }
+  CHECK(std::string(error.text) == "the program was compiled with weft.h 0.10, this library is 0.9");
+  options.version = 901;
+  CHECK(weft_context_create(&options, &context, &error) == WEFT_OK);
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
 }
 
 TEST_CASE("wrong arguments of collectives are errors that change nothing") {

@@ -24,7 +24,7 @@ from mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = {"unit": "tests/unit", "property": "tests/property", "capi": "tests/capi"}
-LIBRARY = "libweft.so.1.0.0"
+LIBRARY = "libweft.so.0.9.0"
 
 
 def parse_arguments():
@@ -215,7 +215,7 @@ class Overlay:
             return "broken", f"{test} cannot be built:\n{complaint}"
         program, environment = self.folder / test, {}
         if test.startswith("capi_"):  # the program knows the library alone
-            library, program = self.folder / "libweft.so.1", self.build.folder / self.build.program(test)
+            library, program = self.folder / "libweft.so.0.9", self.build.folder / self.build.program(test)
             environment = {"LD_PRELOAD": str(library)}
             modules = self.folder / "weft"  # which the library looks for beside itself
             if not modules.exists():

@@ -55,7 +55,7 @@ def start(python, arguments, size):
     """The processes of a job."""
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python"),
-              "WEFT_LIBRARY": str(arguments.build / "libweft.so.1")}
+              "WEFT_LIBRARY": str(arguments.build / "libweft.so.0.9")}
     words = [arguments.backends, arguments.models, arguments.modes, arguments.behaviours,
              f"unix:@weft-parity-{os.getpid()}-{size}"]
     return [subprocess.Popen([str(python), "-W", "ignore", str(RANK), *words], env={**common, "RANK": str(rank)},

@@ -18,7 +18,7 @@ HEADER = re.sub(r"/\* clang-format o\w+ \*/", "", HEADER)
 # Not for Python: fields of hooks in C, and what a macro says by its name alone.
 PREFIXES = {"": "Status", "EVIDENCE": "Evidence", "DTYPE": "DType", "OP": "Op", "COLL": "Coll", "DEVICE": "DeviceKind",
             "LOG": "LogLevel", "PROGRESS": "Progress", "BOOTSTRAP": "Bootstrap", "GRADIENT": "GradientMode",
-            "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
+            "CONTEXT": "ContextFlag", "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
             "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "PLANNER": "Planner",
             "FINISH": "FinishFlag"}
 HOOKS_IN_C = re.compile(r"WEFT_(SPACE|HOOK|DEFAULT)_\w+|WEFT_API|WEFT_WEFT_H|\w+_INIT")

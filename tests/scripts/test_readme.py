@@ -34,7 +34,7 @@ def main():
             source.write_text(text)
             in_c = source.suffix == ".c"
             command = compile_c(compiler, build, source) if in_c else [sys.executable, str(source)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": str(build / "libweft.so.1")}
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": str(build / "libweft.so.0.9")}
             result = subprocess.run([weft, "run", "-n", "2", "--", *command], capture_output=True, text=True,
                                     timeout=60, env=environment)
             print(result.stdout, result.stderr)
