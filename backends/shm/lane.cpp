@@ -155,13 +155,13 @@ bool GroupLane::arrivals() {
     const uint64_t sequence = post.arrival.sequence.load(std::memory_order_acquire);
     if (sequence != goal) {
       if (sequence == before || sequence == kWithdrawn) return false;
-      finish(
-          Status::error(Code::kPeerFailed,
-                        cat("slot ", told_slot(op_.args, op_.slot), ": rank ", group_->name(arrived_),
-                            " is at ", sequence, ", which cannot be: its words in shared memory are damaged"),
-                        Evidence::kDescriptor)
-              .with_ranks({group_->name(arrived_)})
-              .with_slot(told_slot(op_.args, op_.slot)));
+      finish(Status::error(
+                 Code::kPeerFailed,
+                 cat("operation ", told_slot(op_.args, op_.slot), ": rank ", group_->name(arrived_),
+                     " is at operation ", sequence, ", expected ", goal, ": the shared memory is corrupt"),
+                 Evidence::kDescriptor)
+                 .with_ranks({group_->name(arrived_)})
+                 .with_slot(told_slot(op_.args, op_.slot)));
       return true;
     }
     if (arrived_ == op_.rank) continue;
@@ -180,11 +180,10 @@ bool GroupLane::arrivals() {
 Status GroupLane::not_mapped() const {
   int r = 0;
   while ((context_.claims[static_cast<size_t>(r)].flags & kMapped) != 0) r++;
-  return Status::error(
-             Code::kPeerFailed,
-             cat("rank ", group_->name(r),
-                 " says that its bucket is not in its segment: its words in shared memory are damaged"),
-             Evidence::kDescriptor)
+  return Status::error(Code::kPeerFailed,
+                       cat("rank ", group_->name(r),
+                           " claims a bucket outside its segment: the shared memory is corrupt"),
+                       Evidence::kDescriptor)
       .with_ranks({group_->name(r)})
       .with_slot(told_slot(op_.args, op_.slot));
 }

@@ -21,8 +21,7 @@ class Remote {
     if (!group.valid_claim(offset, bytes, alignment)) {
       return Status::error(Code::kPeerFailed,
                            cat("rank ", group.name(rank),
-                               " claims memory outside its segment: its words in shared memory "
-                               "are damaged"),
+                               " claims memory outside its segment: the shared memory is corrupt"),
                            Evidence::kDescriptor)
           .with_ranks({group.name(rank)});
     }

@@ -218,8 +218,8 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
   if (message.received_bytes == transfer.bytes) return {};
   return Status::error(
              Code::kMismatch,
-             cat("slot ", slot, ": rank ", peer, " sent ", message.received_bytes, " bytes where rank ", rank,
-                 " expects ", transfer.bytes, "; do both use the same algorithm?"),
+             cat("operation ", slot, ": rank ", peer, " sent ", message.received_bytes, " bytes where rank ",
+                 rank, " expects ", transfer.bytes, "; do both use the same algorithm?"),
              Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({peer});

@@ -13,6 +13,29 @@ uint64_t mix(uint64_t h, uint64_t value) {
   return scramble((h ^ value) + kSplitMixStep);
 }
 
+bool equal_but_for_tag(Descriptor a, const Descriptor& b) {
+  a.tag = b.tag;
+  return a == b;
+}
+
+// What every rank must do so that the two do not differ.
+const char* remedy(const Descriptor& a, const Descriptor& b) {
+  const auto kind = static_cast<Coll>(a.coll);
+  const bool same_slot = a.tag / kTagSlot == b.tag / kTagSlot && a.tag >= kTagSlot;
+  if (equal_but_for_tag(a, b)) {
+    if (has_blocks(kind)) return "give the same counts of the blocks";
+    if (kind == Coll::kSparseAllReduce) return "give the same shape";
+    if (!same_slot && a.tag != 0 && b.tag != 0) return "reduce the same buckets in the same order";
+    if (same_slot && a.tag / kTagStep != b.tag / kTagStep) return "make the same synchronised steps";
+    if (same_slot) return "make as many local steps before a synchronised one";
+  }
+  const bool divide_differently = has_root(kind) ? a.scale != b.scale : a.root != b.root;
+  if (same_slot && a.coll == b.coll && divide_differently) {
+    return "begin the step with the same micro_batches";
+  }
+  return "make the same calls in the same order";
+}
+
 }  // namespace
 
 Descriptor Descriptor::of(const CollectiveArgs& args) {
@@ -22,7 +45,7 @@ Descriptor Descriptor::of(const CollectiveArgs& args) {
   d.coll = static_cast<uint8_t>(args.coll == Coll::kRecv ? Coll::kSend : args.coll);
   d.dtype = static_cast<uint8_t>(args.dtype);
   d.op = static_cast<uint8_t>(args.op);
-  d.root = has_root(args.coll) ? args.peer : 0;
+  d.root = has_root(args.coll) ? args.peer : static_cast<int32_t>(args.micro_batches);
   d.count = args.count;
   d.scale = args.prescale * args.postscale;
   d.tag = args.tag;
@@ -62,16 +85,15 @@ std::string Descriptor::text() const {
   }
   if (kind == Coll::kReduce || kind == Coll::kGather || kind == Coll::kGatherV) out += cat(" to rank ", root);
   if (device != 0) out += device == kCudaDevices ? " of CUDA memory" : " of unknown memory";
-  if (scale != 1.0) out += cat(" scaled by ", scale);
-  if (tag != 0 && has_blocks(kind)) {
-    out += cat(" in blocks of counts with digest ", std::hex, tag);
-  } else if (tag != 0 && kind == Coll::kSparseAllReduce) {
-    out += cat(" of a shape with digest ", std::hex, tag);
-  } else if (tag != 0) {
-    out += cat(" of plan slot ", std::hex, tag / kTagSlot);
+  const bool divides = !has_root(kind) && root > 0;
+  if (scale != 1.0 && !divides) out += cat(" scaled by ", scale);
+  if (has_blocks(kind)) {
+    out += " in blocks";
+  } else if (tag != 0 && kind != Coll::kSparseAllReduce) {
     const uint64_t step = tag / kTagStep % (kTagSteps + 1), locals = tag & kTagLocalSteps;
-    if (step != 0) out += cat(" in step ", step - 1);
+    out += step != 0 ? cat(" of a reducer's step ", step - 1) : " of a reducer";
     if (locals != 0) out += cat(" after ", locals, locals == 1 ? " local step" : " local steps");
+    if (divides) out += cat(" with micro_batches ", root);
   }
   return out;
 }
@@ -90,17 +112,8 @@ Status Collectives::open_graph_lane(int device, std::shared_ptr<GraphLane>* lane
 }
 
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {
-  // A reducer's collectives, of the same slot.
-  Descriptor others = mine;
-  others.tag = theirs.tag;
-  const bool same_slot =
-      others == theirs && mine.tag / kTagSlot == theirs.tag / kTagSlot && mine.tag >= kTagSlot;
-  const char* const same = !same_slot ? "the same calls in the same order"
-                           : mine.tag / kTagStep != theirs.tag / kTagStep
-                               ? "the same synchronised steps"
-                               : "as many local steps before a synchronised one";
-  std::string text = cat("slot ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank,
-                         " calls ", theirs.text(), "; every rank must make ", same);
+  std::string text = cat("operation ", slot, ": rank ", rank, " calls ", mine.text(), ", rank ", other_rank,
+                         " calls ", theirs.text(), "; every rank must ", remedy(mine, theirs));
   return Status::error(Code::kMismatch, std::move(text), Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({other_rank});

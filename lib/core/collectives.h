@@ -46,7 +46,7 @@ struct Descriptor {
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t device = 0;  // WEFT_DEVICE_* of the buffers: ranks move data in other pieces for each
-  int32_t root = 0;
+  int32_t root = 0;    // where there is a root; else CollectiveArgs::micro_batches
   uint64_t count = 0;
   double scale = 1.0;  // prescale * postscale
   uint64_t tag = 0;
@@ -107,6 +107,7 @@ struct CollectiveArgs {
   double prescale = 1.0;             // every input is multiplied by it before it is added (premul_sum)
   double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
   uint64_t tag = 0;                  // 0 for calls of the user; see slot_tag
+  uint32_t micro_batches = 0;        // that the step of a reducer divides by, for errors; 0: not known
   const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
   // Reductions: each element's inputs are folded at once, in the order of the ranks, so
   // that its bits do not depend on how the operation is executed.
@@ -127,7 +128,7 @@ inline uint64_t told_slot(const CollectiveArgs& args, uint64_t slot) {
   return args.whole != nullptr ? args.whole->slot : slot;
 }
 
-// WEFT_ERR_MISMATCH: "slot 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
+// WEFT_ERR_MISMATCH: "operation 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs);
 
 // What a polled thing has to say.

@@ -17,9 +17,6 @@ constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
 constexpr uint32_t kMaxText = 4096;
 
-Status cancelled() {
-  return Status::error(Code::kCancelled, "the communicator was destroyed on this rank");
-}
 }  // namespace
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
@@ -272,9 +269,16 @@ Status Comm::failure() const {
   return failure_;
 }
 
-Status Comm::close() {
+Status Comm::cancelled() const {
+  return Status::error(Code::kCancelled, cat("the ", closed_with_context_ ? "context" : "communicator",
+                                             " was destroyed on this rank"));
+}
+
+Status Comm::close(bool with_context) {
   const std::lock_guard closing(close_mutex_);
-  if (closed_.exchange(true)) return {};
+  if (closed_) return {};
+  closed_with_context_ = with_context;
+  closed_ = true;
   (void)reach(FailPlace::kLeaving).ok();
   if (parting_) parting_->part();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.

@@ -106,7 +106,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Leave: outstanding operations complete with kCancelled, later ones as well. Idempotent; of several calls
   // at once all return when it is done. Not from a callback. kTimeout: the program's callbacks did not return
   // within the destroy timeout.
-  Status close();
+  // with_context: because the context is destroyed, for the text of the failure.
+  Status close(bool with_context = false);
 
   bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
   // The rank's process has ended or has left: it does nothing any more.
@@ -151,6 +152,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);
+  Status cancelled() const;
   void adopt(int rank, ByteView message);
 
   // Reading the clock costs a tenth of the shortest operations: a blocking call's deadline counts from its
@@ -167,8 +169,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};
-  std::mutex close_mutex_;           // held by who closes
-  std::atomic<bool> closed_{false};  // written under close_mutex_
+  std::mutex close_mutex_;                        // held by who closes
+  std::atomic<bool> closed_{false};               // written under close_mutex_
+  std::atomic<bool> closed_with_context_{false};  // written before closed_
   std::atomic<const char*> last_algorithm_{""};
   std::atomic<uint64_t> operations_{0};
   mutable std::mutex failure_mutex_;

@@ -39,7 +39,7 @@ Status Context::close() {
   for (const auto& weak : comms) {
     const auto comm = weak.lock();
     if (!comm) continue;
-    if (Status closed = comm->close(); status.ok()) status = std::move(closed);
+    if (Status closed = comm->close(true); status.ok()) status = std::move(closed);
   }
   // Steps that were left to streams have failed, and end once no device copies for them any more: nobody
   // would drive them afterwards.

@@ -267,7 +267,7 @@ FlightLane Lane::flight() {
 }
 
 std::string Lane::text_of(const Request& request, uint64_t slot) const {
-  return cat("slot ", slot, " (", Descriptor::of(request.args).text(), ") on rank ", comm_.rank());
+  return cat("operation ", slot, " (", Descriptor::of(request.args).text(), ") on rank ", comm_.rank());
 }
 
 }  // namespace weft

@@ -44,7 +44,7 @@ Poll ProgramLane::advance() {
   Status status = program_->next(&stage, &next);
   if (!status.ok()) {
     over_ = true;
-    result_ = status.with_prefix(cat("slot ", whole_.slot, ": ")).with_slot(whole_.slot);
+    result_ = status.with_prefix(cat("operation ", whole_.slot, ": ")).with_slot(whole_.slot);
     return Poll::kFinished;
   }
   if (next == Program::Next::kMore) return Poll::kAdvanced;

@@ -207,6 +207,7 @@ class Step final : public Task, public FlightSource {
   bool allowed(const Slot& slot);
   void counted(const Slot& slot);
   void fill(const Slot& slot, CollectiveArgs* args);
+  void show_micro_batches(const Slot& slot, CollectiveArgs* args) const;
   bool next_result();
   bool measure_piece(uint32_t bucket);
   bool measure_on_device(uint32_t bucket);

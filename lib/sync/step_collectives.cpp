@@ -124,6 +124,16 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
   }
 }
 
+// A descriptor with a root has no place for the number: there an average shows it by its scale, and what a
+// stage divides by is mixed into the tag.
+void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
+  const uint32_t micro_batches = begun_.record.micro_batches;
+  args->micro_batches = micro_batches;
+  if (has_root(args->coll) && !slot.average) {
+    args->tag = slot_tag(args->tag + (micro_batches - 1) * kSplitMixStep);
+  }
+}
+
 // Strictly in the schedule's order.
 bool Step::submit() {
   const size_t before = submitted_;
@@ -141,10 +151,8 @@ bool Step::submit() {
     next.args = slot.args;
     fill(slot, &next.args);
     next.deadline = request_deadline();
-    // An average shows its divisor; here a stage divides by it.
-    if (!s_.uneven && slot.of_bucket() && !slot.average) {
-      next.args.tag = slot_tag(next.args.tag + (begun_.record.micro_batches - 1) * kSplitMixStep);
-    }
+    // The ranks compare the divisor, also where a stage divides by it.
+    if (!s_.uneven && slot.of_bucket()) show_micro_batches(slot, &next.args);
     // A rank that left one out in this step alone meets nobody one step later. (Records of openings say it.)
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
     const uint64_t step = hooked ? running_[slot.bucket].job->step() : begun_.number;

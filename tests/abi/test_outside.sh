@@ -1,5 +1,5 @@
 #!/bin/sh
-# A program outside of the tree builds against an installed Weft with pkg-config alone:
+# A program outside of the tree builds against an installed Weft with pkg-config alone, and the installed tool runs:
 # test_outside.sh BUILD SOURCE LIBRARY. Compiles again only when the library, the header or the program changed.
 set -eu
 build=$1 source=$2 library=$3
@@ -18,6 +18,10 @@ if [ "$(cat "$outside/stamp" 2>/dev/null)" != "$stamp" ]; then
   # shellcheck disable=SC2046
   ${CC:-cc} -std=c99 -pedantic -Wall -Wextra -Werror program.c -o program $(pkg-config --cflags --libs weft)
   dirname "$(find "$outside/root" -name libweft.so.0.9)" >library_path
+  tool=$(find "$outside/root" -path '*/bin/weft')
+  if [ -n "$tool" ]; then
+    env -u LD_LIBRARY_PATH "$tool" --version >/dev/null # finds the library beside which it is installed
+  fi
   echo "$stamp" >stamp
 fi
 LD_LIBRARY_PATH=$(cat "$outside/library_path") "$outside/program"

@@ -176,6 +176,17 @@ TEST_CASE("a program compiled for an incompatible version is refused") {
   CHECK(weft_context_destroy(&context) == WEFT_OK);
 }
 
+TEST_CASE("after the end of its context a communicator's error names the context") {
+  Solo solo;
+  float value = 1;
+  CHECK(weft_context_destroy(&solo.context) == WEFT_OK);
+  CHECK(weft_all_reduce(solo.comm, &value, &value, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr) ==
+        WEFT_ERR_CANCELLED);
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_ERR_CANCELLED);
+  CHECK(std::string(error.text) == "the context was destroyed on this rank");
+}
+
 TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   Solo solo;
   float a[8] = {}, b[8] = {};

@@ -174,7 +174,7 @@ TEST_CASE("errors after an operation of several stages name the caller's slot") 
       std::vector<int32_t> data(self.rank == 1 ? 4 : 3, 1);
       if (status.ok()) status = self.run(all_reduce(data));
       self.expect(status.code() == Code::kMismatch, "code: " + status.text());
-      self.expect(contains(status.text(), "slot 1"), status.text());
+      self.expect(contains(status.text(), "operation 1"), status.text());
       self.expect(status.info().slot == 1, "slot: " + status.text());
     });
   }

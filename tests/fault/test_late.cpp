@@ -251,7 +251,7 @@ void stop_in_a_round(const char* place, int victim) {
       CHECK(word.status == WEFT_ERR_TIMEOUT);
       CHECK(word.failed_rank == victim);
       const std::string text = word.text;
-      CHECK(text.find("slot 3 (all_reduce sum f32 x 1000000)") != std::string::npos);
+      CHECK(text.find("operation 3 (all_reduce sum f32 x 1000000)") != std::string::npos);
       CHECK(text.find("waiting for rank " + std::to_string(victim)) != std::string::npos);
       CHECK(ranks.exited_cleanly(r, kBoundMs));
     }

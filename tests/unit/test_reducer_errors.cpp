@@ -394,6 +394,11 @@ TEST_CASE("ranks that divide by other numbers of micro-batches get an error, not
     self.expect(readied.ok() || readied.code() == Code::kMismatch, "ready");
     const Status status = reducer->finish({});
     expect_error(self, status, Code::kMismatch, "step 0");
+    for (const char* const part :
+         {"with micro_batches 1", "with micro_batches 2", "begin the step with the same micro_batches"}) {
+      self.expect(status.text().find(part) != std::string::npos, status.text());
+    }
+    self.expect(status.text().find("scaled") == std::string::npos, status.text());
   });
   check(failures);
 }

@@ -274,6 +274,7 @@ TEST_CASE("ranks whose stages divide by other micro-batches are a mismatch, not 
     self.expect(handed.ok() || handed.code() == Code::kMismatch, handed.text());
     const Status finished = reducer->finish({});
     self.expect(finished.code() == Code::kMismatch, finished.text());
+    self.expect(finished.text().find("with micro_batches 3") != std::string::npos, finished.text());
   }));
 }
 

@@ -135,8 +135,8 @@ TEST_CASE("ranks that call something else learn both sides before data moves") {
       {"broadcast", [](CollectiveArgs& a) { a.coll = Coll::kBroadcast; }},
       {"barrier", [](CollectiveArgs& a) { a = {}; }},
       {"reduce sum i32", [](CollectiveArgs& a) { a.coll = Coll::kReduce; }},
-      {"of plan slot 99", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot; }},
-      {"of plan slot 99 after 1 local step", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot + 1; }},
+      {"of a reducer", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot; }},
+      {"of a reducer after 1 local step", [](CollectiveArgs& a) { a.tag = 0x99 * kTagSlot + 1; }},
       {"scaled by 0.5", [](CollectiveArgs& a) { a.postscale = 0.5; }},
   };
   for (const uint64_t count : {8, 5000, 1'000'000}) {
@@ -151,7 +151,7 @@ TEST_CASE("ranks that call something else learn both sides before data moves") {
               WEFT_EXPECT(status.info().evidence == Evidence::kDescriptor);
               WEFT_EXPECT(status.text().find(difference.text) != std::string::npos);
               WEFT_EXPECT(status.text().find(cat("all_reduce sum i32 x ", count)) != std::string::npos);
-              WEFT_EXPECT(status.text().find("slot 0: rank ") == 0);
+              WEFT_EXPECT(status.text().find("operation 0: rank ") == 0);
               WEFT_EXPECT(data == std::vector<int32_t>(count, 3));
             })) == "");
     }
@@ -178,7 +178,7 @@ TEST_CASE("a sequence that cannot be is an error by name") {
         against(0, 4, [&](Group&, LaneBlock&, Post& post) { post.arrival.sequence = wild; });
     INFO(status.text());
     CHECK(status.code() == Code::kPeerFailed);
-    CHECK(status.text().find("damaged") != std::string::npos);
+    CHECK(status.text().find("corrupt") != std::string::npos);
   }
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("a bucket that is said to be in no segment, where a reducer's always i
   INFO(status.text());
   CHECK(status.code() == Code::kPeerFailed);
   CHECK(status.info().evidence == Evidence::kDescriptor);
-  CHECK(status.text().find("rank 1 says that its bucket is not in its segment") == 0);
+  CHECK(status.text().find("rank 1 claims a bucket outside its segment") == 0);
 }
 
 TEST_CASE("an address that cannot be pulled is an error by name") {

@@ -128,6 +128,6 @@ TEST_CASE("the notes of a pair are apart from its messages, and errors name thei
           const Status status = rank.finish_all(last);
           if (rank.rank() == 0) return;  // it may not have heard
           WEFT_EXPECT(status.code() == Code::kMismatch);
-          WEFT_EXPECT(status.text().find("slot 77") != std::string::npos);
+          WEFT_EXPECT(status.text().find("operation 77") != std::string::npos);
         })) == "");
 }
