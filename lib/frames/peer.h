@@ -31,7 +31,7 @@ struct Flight : Part {
 // A send, or a receive. Receives never lend their buffer to the link: it is written in heard() alone.
 struct Posted {
   Peer* peer = nullptr;
-  Message* message = nullptr;
+  Message* message = nullptr;  // null once it is done
   bool is_send = false;
   bool going = false;       // receives: their message comes; sends: what is not sent yet may be
   bool offered = false;     // the message waits, or waited, for kGo

@@ -62,8 +62,15 @@ Posted& FramedTransport::post(int rank, Message* message) {
   return posted;
 }
 
+// The one behind it in its peer's list.
+Posted* FramedTransport::following(const Posted& posted) {
+  const auto next = std::next(posted.self);
+  return next == posted.peer->posted.end() ? nullptr : &*next;
+}
+
 void FramedTransport::retire(Posted& posted, Status status) {
-  Message& message = *posted.message;
+  if (&posted == next_) next_ = following(posted);
+  Message& message = *std::exchange(posted.message, nullptr);
   message.status = std::move(status);
   message.impl = nullptr;
   message.done = true;
@@ -137,7 +144,9 @@ bool FramedTransport::stream(Posted& send) {
   return any;
 }
 
+// The link may have completed the last frame from inside its send: then the message is done already.
 void FramedTransport::finish_if_done(Posted& send) {
+  if (send.message == nullptr) return;
   if (send.going && send.moved == send.size && send.in_flight == 0 && !send.refused) retire(send, {});
 }
 
@@ -148,8 +157,10 @@ bool FramedTransport::progress() {
   }
   if (streams_ > 0) {
     for (Peer& peer : peers_) {
-      for (auto it = peer.posted.begin(); it != peer.posted.end();) {
-        Posted& posted = *it++;
+      next_ = peer.posted.empty() ? nullptr : &peer.posted.front();
+      while (next_ != nullptr) {
+        Posted& posted = *next_;
+        next_ = following(posted);
         if (posted.is_send && posted.going && posted.moved < posted.size) advanced_ |= stream(posted);
       }
     }

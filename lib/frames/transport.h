@@ -91,6 +91,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   void fly(Flight<Frame>& flight, const std::byte* data, uint64_t size);
   bool stream(Posted& send);  // more of a message that is going; true if the link took any
   void finish_if_done(Posted& send);
+  static Posted* following(const Posted& posted);
   void retire(Posted& posted, Status status);
   void pay_back(Peer& peer, uint64_t bytes);
   void lose(Peer& peer, Status why);
@@ -109,6 +110,8 @@ class FramedTransport final : public Transport, private LinkEvents {
   uint64_t idle_bytes_ = 0;        // of the data of these
   std::list<Flight<Note>> notes_;  // some of them under way
   uint64_t last_name_ = 0;
+  // What progress() streams next. A send of the link may complete any message; retire() then moves this on.
+  Posted* next_ = nullptr;
   uint32_t streams_ = 0;   // sends that are going and not all handed to the link
   bool stopped_ = false;   // the link
   bool advanced_ = false;  // something was done in this call of progress()
