@@ -189,6 +189,16 @@ def test_bad_usage():
         expect("--help" in result.stderr, "it points to --help", result.stderr)
 
 
+def test_unknown_option():
+    """an option that weft run does not have is refused by name, and is never taken for the command"""
+    for option in ("--hostfile", "--hostfile=x", "-x"):
+        result = weft_run("-n", "2", option, "x", "--", "true")
+        expect_equal(result.returncode, 2, option, result)
+        expect(f"unknown option {option}" in result.stderr and "--help" in result.stderr, "it names the option", result.stderr)
+    result = weft_run("-n", "1", "printf", "%s ", "-n", "--hostfile")
+    expect_equal((result.returncode, result.stdout), (0, "[0] -n --hostfile \n"), result)
+
+
 def test_unknown_command():
     """a word that is no command is named"""
     result = cases.run([WEFT, "brench", "all_reduce"])

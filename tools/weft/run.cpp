@@ -8,9 +8,13 @@
 
 namespace {
 
-// What only makes sense together.
-void check(const LaunchOptions& options) {
-  const auto wrong = [](const char* text) { throw CLI::ValidationError("run", text); };
+// What only makes sense together. words: those behind weft run's own options and before "--".
+void check(const LaunchOptions& options, const std::vector<std::string>& words) {
+  const auto wrong = [](const std::string& text) { throw CLI::ValidationError("run", text); };
+  // The parser takes the first word that it does not know for the command.
+  if (!words.empty() && words[0].starts_with('-')) {
+    wrong("unknown option " + words[0] + "; a command that begins with - goes behind --");
+  }
   if (options.command.empty()) wrong("no command: weft run -n 2 -- ./program");
   if (options.first_rank + options.ranks > std::max(options.size, options.ranks)) {
     wrong("--first-rank and --ranks reach beyond --size, the number of ranks on all hosts");
@@ -54,9 +58,10 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
   run->add_option("--grace", options->grace_s, "seconds the others have after the first failure, default 2")
       ->check(CLI::NonNegativeNumber);
   run->callback([run, options, &tail, exit_code] {
-    options->command = run->remaining();
+    const std::vector<std::string> words = run->remaining();
+    options->command = words;
     options->command.insert(options->command.end(), tail.begin(), tail.end());
-    check(*options);
+    check(*options, words);
     *exit_code = launch(*options);
   });
 }
