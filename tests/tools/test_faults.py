@@ -3,12 +3,15 @@
 
 Usage: test_faults.py WEFT
 """
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -56,6 +59,58 @@ def test_finding():
     again = re.search(r"again: weft (.*)", result.stdout)
     expect(again is not None, "it says how to repeat it", result.stdout)
     expect_equal(cases.run([WEFT, *again[1].split()]).returncode, 1)
+
+
+def files_meanwhile(create, *words):
+    """Run `weft bench faults WORDS` and call create(process, number) every 20 ms until it ends."""
+    with subprocess.Popen([WEFT, "bench", "faults", "--backends", "shm", "--ranks", "2", "--phases", "small", "--verbose",
+                           *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        first = process.stdout.readline()
+        expect(first.startswith("run 0: "), "a line for a run", first)
+        deadline = time.monotonic() + 60
+        number = 0
+        while process.poll() is None and time.monotonic() < deadline:
+            create(process, number)
+            number += 1
+            time.sleep(0.02)
+        process.kill()
+        output, errors = process.communicate()
+    return process.returncode, output, errors
+
+
+def test_unrelated_files():
+    """files that another program makes in /dev/shm meanwhile are no leftovers of the job"""
+    made = []
+
+    def create(_process, number):
+        made.append(Path(f"/dev/shm/weft-unrelated-{os.getpid()}-{number}"))
+        made[-1].touch()
+    try:
+        code, output, errors = files_meanwhile(create, "--runs", "6")
+    finally:
+        for path in made:
+            path.unlink()
+    expect(len(made) > 5, "files came meanwhile", made)
+    expect_equal((code, last_line(output)), (0, (6, 0, 0, 0)), output, errors)
+
+
+def test_leftover_file():
+    """a file that the job leaves in /dev/shm is a leftover, by name"""
+    if os.geteuid() != 0:
+        cases.skip("the runs have a /dev/shm of their own, which needs root")
+
+    name = f"weft-left-{os.getpid()}-"
+
+    def create(process, number):  # where the job's processes see it
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            Path(f"/proc/{process.pid}/root/dev/shm/{name}{number}").touch()
+    code, output, errors = files_meanwhile(create, "--runs", "6")
+    outside = list(Path("/dev/shm").glob(name + "*"))
+    for path in outside:
+        path.unlink()
+    expect(not outside and "not checked" not in errors, "a /dev/shm of its own", len(outside), errors)
+    expect_equal(code, 1, output, errors)
+    expect(re.search(rf"leftover in run \d: /dev/shm/{name}\d", output) is not None, "it is named", output)
 
 
 def test_interrupt():

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -17,6 +19,7 @@
 
 #include "bench_faults.h"
 #include "faults/judge.h"
+#include "faults/leftovers.h"
 #include "faults/rank.h"
 #include "job.h"
 
@@ -288,6 +291,13 @@ int run_all(const Options& options) {
   run_options.words = {"weft", "bench", "faults"};
   for (std::string& word : drawing(options)) run_options.words.push_back(std::move(word));
   run_options.stop = &stop;
+  run_options.private_shm = faults::make_private_shared_memory();  // before the threads, which inherit it
+  if (!run_options.private_shm) {
+    std::fprintf(stderr,
+                 "weft bench faults: files in /dev/shm are not checked, because other programs make files "
+                 "there and a /dev/shm of its own needs root: %s\n",
+                 std::strerror(errno));
+  }
   const auto work = [&] {
     try {
       for (uint64_t number = next++; number < end && !stop; number = next++) {
@@ -335,7 +345,9 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
       "survivors agree\n"
       "on who is left and on every bit of a sum, or that they are too few (else a disagreement); no process, "
       "file,\n"
-      "socket, descriptor or thread is left (else a leftover). Exit code 1 if anything was found.");
+      "socket, descriptor or thread is left (else a leftover). As root the runs have a /dev/shm of their "
+      "own;\n"
+      "otherwise files there are not looked at. Exit code 1 if anything was found.");
   faults->add_option("--runs", options->runs, "how many, default 100");
   faults->add_option("--seed", options->seed, "what is drawn, default 1");
   faults->add_option("--only", options->only, "only the run of this number, as it is drawn among the others");

@@ -1,8 +1,10 @@
 #include "leftovers.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kSharedMemory = "/dev/shm";
+
 std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
   std::error_code ignored;
@@ -26,7 +30,8 @@ std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Whether any process that we may look at maps the file or has it open: then it is another job's.
+// Whether any process that we may look at maps the file or has it open: then a run that is beside this one
+// uses it.
 bool in_use(const std::string& path) {
   std::error_code ignored;
   for (const std::string& process : names_in("/proc")) {
@@ -64,7 +69,16 @@ std::string member_of_group(pid_t group) {
 
 }  // namespace
 
-Watch::Watch(std::string name) : name_(std::move(name)), shared_before_(names_in("/dev/shm")) {
+bool make_private_shared_memory() {
+  // Private first: what is mounted here must not appear in the namespace that this one was copied from.
+  return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", kSharedMemory, "tmpfs", MS_NOSUID | MS_NODEV, nullptr) == 0;
+}
+
+Watch::Watch(std::string name, bool private_shm)
+    : name_(std::move(name)),
+      private_shm_(private_shm),
+      shared_before_(private_shm ? names_in(kSharedMemory) : std::set<std::string>()) {
   folder_ = (fs::temp_directory_path() / (name_ + "-XXXXXX")).string();
   if (::mkdtemp(folder_.data()) == nullptr) {
     throw std::system_error(errno, std::generic_category(), "mkdtemp " + folder_);
@@ -84,9 +98,9 @@ void Watch::ended(pid_t pid) {
 std::vector<std::string> Watch::leftovers() const {
   std::vector<std::string> left = processes_;
   for (const std::string& file : names_in(folder_)) left.push_back("file " + file + " in TMPDIR");
-  for (const std::string& file : names_in("/dev/shm")) {
-    const std::string path = "/dev/shm/" + file;
-    // Other jobs make files too, which nobody has open for a moment before they are unlinked.
+  for (const std::string& file : private_shm_ ? names_in(kSharedMemory) : std::set<std::string>()) {
+    const std::string path = kSharedMemory + ("/" + file);
+    // Runs beside this one make files too, which nobody has open for a moment before they are unlinked.
     if (shared_before_.contains(file) || in_use(path)) continue;
     ::poll(nullptr, 0, 100);
     if (fs::exists(path) && !in_use(path)) left.push_back(path);

@@ -9,10 +9,15 @@
 
 namespace faults {
 
+// Gives the calling thread, and the threads and processes that it starts from then on, an empty /dev/shm of
+// their own: no other program can put a file there. False, with errno, where the system does not allow it.
+bool make_private_shared_memory();
+
 class Watch {
  public:
-  // Looks at what there is already, and makes the folder.
-  explicit Watch(std::string name);
+  // Looks at what there is already, and makes the folder. private_shm: /dev/shm is these runs' own; a shared
+  // one is not looked at, because the files of other programs appear there at any time.
+  Watch(std::string name, bool private_shm);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -27,6 +32,7 @@ class Watch {
 
  private:
   const std::string name_;
+  const bool private_shm_;
   std::string folder_;
   std::set<std::string> shared_before_;
   std::set<pid_t> pids_;

@@ -150,7 +150,8 @@ class Run {
 Run::Run(const Draw& draw, const RunOptions& options)
     : draw_(draw),
       options_(options),
-      watch_("weft-faults-" + std::to_string(::getpid()) + "-" + std::to_string(draw.number)),
+      watch_("weft-faults-" + std::to_string(::getpid()) + "-" + std::to_string(draw.number),
+             options.private_shm),
       errors_(checked(::memfd_create("errors", MFD_CLOEXEC), "memfd_create")),
       strikes_(draw.faults.size()) {
   trace_.struck_ns.resize(draw.faults.size());

@@ -30,6 +30,7 @@ struct RunTrace {
 struct RunOptions {
   std::vector<std::string> words;           // the command line of a rank, without its own part
   const std::atomic<bool>* stop = nullptr;  // the user wants no more
+  bool private_shm = false;                 // /dev/shm belongs to these runs alone (leftovers.h)
 };
 
 // Throws std::system_error when processes cannot be started.
