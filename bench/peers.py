@@ -22,7 +22,7 @@ Rows (--rows):
                root, and five minutes
 
 Writes peers.json, peers.md (the tables with the machine's name, how far the rounds lie apart, the targets, who was left out)
-and pictures: bandwidth.svg, and a bar a system for each kind of step. docs/performance.md lists the fields of peers.json.
+and pictures: bandwidth.svg, and a bar a system for each kind of step. bench/README.md lists the fields of peers.json.
 """
 import argparse
 import datetime
