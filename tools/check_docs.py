@@ -37,7 +37,7 @@ def check_document(path, root, targets):
 
 def check(root):
     targets = make_targets(root)
-    documents = sorted([*root.glob("*.md"), *(root / "docs").glob("**/*.md")])
+    documents = sorted([*root.glob("*.md"), *(root / "docs").glob("**/*.md"), *(root / "bench").glob("**/*.md")])
     return documents, [problem for path in documents for problem in check_document(path, root, targets)]
 
 

@@ -4,6 +4,7 @@
 format   clang-format over all tracked C and C++ files
 layers   tools/check_layers.py
 docs     tools/check_docs.py
+prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
          What a source of the build folder includes before all else is left to the build, and those of a backend that
@@ -59,6 +60,10 @@ def check_layers(_):
 
 def check_docs(_):
     return [text for text in [output_of([sys.executable, "tools/check_docs.py"])] if text]
+
+
+def check_prose(_):
+    return [text for text in [output_of([sys.executable, "tools/check_prose.py"])] if text]
 
 
 def check_sizes(_):
@@ -170,7 +175,7 @@ def check_tidy(arguments):
                               for problem in re.split(r"\n(?=\S+:\d+:\d+: (?:error|warning): )", report)))
 
 
-CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "sizes": check_sizes,
+CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
           "headers": check_headers, "types": check_types, "tidy": check_tidy}
 
 
