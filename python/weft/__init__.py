@@ -11,6 +11,7 @@ itself, in the folder build of the source tree, and where the system has librari
 of what is not said here. A WeftError says what failed, and which ranks. Calls into the library do not hold the
 interpreter's lock.
 """
+from . import constants as _constants
 from .averager import Averager
 from .comm import Comm, CommInfo
 from .constants import (Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op, Planner, Progress,
@@ -23,7 +24,9 @@ from .reducer import Reducer
 from .request import Request
 from .threads import Gathering, run_threads
 
+__version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
+
 __all__ = ["Averager", "BackendInfo", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType", "DeviceKind",
            "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms", "Op",
            "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Request", "Slice", "Stats", "Status", "Verdict",
-           "WeftError", "run_threads", "version"]
+           "WeftError", "__version__", "run_threads", "version"]

@@ -15,14 +15,14 @@ from . import _abi
 from ._handle import milliseconds
 from ._library import lib
 from ._memory import Region, region
-from .constants import DType, Op
+from .constants import DType, Op, choice
 from .request import Request
 
 Operation = Union[Op, str]
 
 
 def _op(op: Operation) -> Op:
-    return Op[op.upper()] if isinstance(op, str) else op
+    return choice(Op, op, "op")
 
 
 class Collectives:
@@ -38,7 +38,8 @@ class Collectives:
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """dst = op over ranks of src, on every rank, the same bits on all. dst None: in place.
 
-        factor is that of Op.PREMUL_SUM.
+        op is an Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "max", "band", "bor", "bxor", or
+        "premul_sum", which multiplies by factor first.
         """
         src, dst = _pair(src, dst, 1, 1)
         return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op),

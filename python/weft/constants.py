@@ -2,6 +2,18 @@
 from __future__ import annotations
 
 import enum
+from typing import Type, TypeVar, Union
+
+Enumeration = TypeVar("Enumeration", bound=enum.Enum)
+
+
+def choice(kind: Type[Enumeration], value: Union[Enumeration, str], name: str) -> Enumeration:
+    """Converts a member's name, in any case, to the member. Raises ValueError, which lists the names."""
+    if not isinstance(value, str):
+        return value
+    if value.upper() not in kind.__members__:
+        raise ValueError(f"{name} is {value!r}; the choices are: {', '.join(kind.__members__).lower()}")
+    return kind[value.upper()]
 
 
 class Status(enum.IntEnum):
@@ -74,6 +86,8 @@ class Op(enum.IntEnum):
 
     SUM = 1
     AVG = 2
+    MEAN = 2
+    AVERAGE = 2
     PROD = 3
     MIN = 4
     MAX = 5

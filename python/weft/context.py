@@ -9,7 +9,7 @@ from . import _abi
 from ._handle import Handle
 from ._library import check, lib, raise_error
 from ._memory import dtype_of
-from .constants import VERSION_NUMBER, Coll, DeviceKind, DType, LogLevel, Op, Progress
+from .constants import VERSION_NUMBER, Coll, DeviceKind, DType, LogLevel, Op, Progress, choice
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -39,7 +39,7 @@ class Context(Handle):
                  module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None) -> None:
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
                                       flight_path=_path(flight_path))
-        options.progress = Progress[progress.upper()] if isinstance(progress, str) else progress
+        options.progress = choice(Progress, progress, "progress")
         self._log = None
         if log is not None:
             tell = log  # the callback lives as long as this object

@@ -6,7 +6,7 @@ import math
 from typing import Any, Optional, Sequence, Union
 
 from ._memory import dtype_of, region, row_major, same_strides
-from .constants import DType, ParamFlag
+from .constants import DType, ParamFlag, choice
 
 
 class Param:
@@ -29,7 +29,7 @@ class Param:
         self.uses = uses
         self.value = value
         self.gradient = gradient
-        self.flags = ParamFlag[flags.upper()] if isinstance(flags, str) else flags
+        self.flags = choice(ParamFlag, flags, f"flags of {name}")
         self.flags |= ParamFlag.SPARSE if sparse else 0
         self.sparse = sparse
         self.shape = tuple(shape)

@@ -15,10 +15,12 @@ from ._library import check, lib, raise_error
 from ._memory import memory_array, region, same_strides
 from .comm import Comm
 from .constants import (NO_STEP, ROOT_LAST_ACTIVE, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag, GradientMode,
-                        ParamFlag, Planner, ReducerFlag, Status)
+                        ParamFlag, Planner, ReducerFlag, Status, choice)
 from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
+
+LISTED_NAMES = 20  # of parameters, in an error
 
 
 class Reducer(Handle):
@@ -72,7 +74,7 @@ class Reducer(Handle):
                  model: bool = False, first_needed: bool = False, reduced_views: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
-        self.mode = GradientMode[mode.upper()] if isinstance(mode, str) else mode
+        self.mode = choice(GradientMode, mode, "mode")
         self._index = {param.name: index for index, param in enumerate(self.params)}
         self._lent: dict[int, Any] = {}
         self._on_bucket = None
@@ -99,9 +101,9 @@ class Reducer(Handle):
                              (reduced_views, ReducerFlag.REDUCED_VIEWS)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
-        options.divide_by = Divide[divide_by.upper()] if isinstance(divide_by, str) else divide_by
+        options.divide_by = choice(Divide, divide_by, "divide_by")
         if reduce_dtype is not None:
-            options.reduce_dtype = DType[reduce_dtype.upper()] if isinstance(reduce_dtype, str) else reduce_dtype
+            options.reduce_dtype = choice(DType, reduce_dtype, "reduce_dtype")
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.reducer_create(comm._handle, options, handle, error)
         if code:
@@ -123,8 +125,14 @@ class Reducer(Handle):
         return [np.empty(0) if param.flags & without else self.view(index) for index, param in enumerate(self.params)]
 
     def index(self, param: Union[int, str]) -> int:
-        """The number of a parameter."""
-        return self._index[param] if isinstance(param, str) else param
+        """The number of a parameter. Raises ValueError for an unknown name, which lists the names."""
+        if not isinstance(param, str):
+            return param
+        if param not in self._index:
+            names, more = list(self._index)[:LISTED_NAMES], len(self._index) - LISTED_NAMES
+            raise ValueError(f"no parameter is named {param!r}; the names are: {', '.join(names)}" +
+                             (f" and {more} more" if more > 0 else ""))
+        return self._index[param]
 
     def begin(self, *, local: bool = False, micro_batches: int = 1, no_data: bool = False, fixed: bool = False,
               weight: float = 1.0, record: bool = False, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
@@ -154,7 +162,7 @@ class Reducer(Handle):
         may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where Param.gradient
         says it, it may be None. Threads: any.
         """
-        index = self._index[param] if isinstance(param, str) else param
+        index = self.index(param)
         if gradient is None or isinstance(gradient, int):
             self._check(lib.reducer_ready(self._handle, index, gradient, None))
             return
@@ -318,7 +326,7 @@ class Reducer(Handle):
         """
         options, error = _abi.ReplanOptions(), _abi.Error()
         self._set_plan(options, plan, bucket_limits)
-        options.planner = Planner[planner.upper()] if isinstance(planner, str) else planner
+        options.planner = choice(Planner, planner, "planner")
         code = lib.reducer_replan(self._handle, options, error)
         if code:
             raise_error(code, error)
@@ -335,7 +343,7 @@ class Reducer(Handle):
         """
         options, error = _abi.BroadcastOptions(root=_root(root), chunk_bytes=chunk_bytes, in_flight=in_flight,
                                                timeout_ms=milliseconds(timeout)), _abi.Error()
-        options.flags = BroadcastFlag[what.upper()] if isinstance(what, str) else what
+        options.flags = choice(BroadcastFlag, what, "what")
         code = lib.reducer_broadcast(self._handle, options, error)
         if code:
             raise_error(code, error)

@@ -2,6 +2,7 @@
 """The package weft on a built library: communicators and collectives. Ranks are threads. Usage: test_package.py WEFT"""
 import array
 import gc
+import re
 import sys
 import weakref
 
@@ -190,6 +191,46 @@ def test_wrong_arguments():
         comm.barrier()
 
     expect_raises(ValueError, "of a rank", ranks, fail)
+
+
+def test_choices():
+    """a name that is not a choice is a ValueError that lists the choices"""
+    def body(comm):
+        for op in ("mean", "average", "avg", "MEAN", weft.Op.AVG):
+            value = np.full(2, comm.rank, np.float32)
+            comm.all_reduce(value, op=op)
+            expect_equal(value.tolist(), [1.0, 1.0], op)
+        error = expect_raises(ValueError, "'median'", comm.all_reduce, np.ones(2), op="median")
+        for name in ("sum", "avg", "mean", "average", "min", "premul_sum"):
+            expect(f"{name}" in str(error).split(": ")[-1].split(", "), name, error)
+        params = [weft.Param(name, (2,)) for name in ("weight", "bias")]
+        for name, choice, options in (("mode", "view", {"mode": "views"}), ("divide_by", "active", {"divide_by": "ranks"}),
+                                      ("reduce_dtype", "bf16", {"reduce_dtype": "bfloat"})):
+            error = expect_raises(ValueError, name, weft.Reducer, comm, params, **options)
+            expect(choice in str(error) and list(options.values())[0] in str(error), "the choices", error)
+        expect_raises(ValueError, "state_only", weft.Param, "w", (2,), flags="state")
+        with weft.Reducer(comm, params) as reducer:
+            expect_raises(ValueError, "buffers", reducer.broadcast, what="values")
+            expect_raises(ValueError, "first_needed", reducer.replan, planner="best")
+            for call in (reducer.index, reducer.param, reducer.view, reducer.wait_param, reducer.ready, reducer.absent):
+                error = expect_raises(ValueError, "'weights'", call, "weights")
+                expect("weight, bias" in str(error), "the parameters", error)
+            expect_raises(ValueError, "'weights'", reducer.replan, [["weights"], ["bias"]])
+        many = [weft.Param(f"p{index}", (1,)) for index in range(1000)]
+        with weft.Reducer(comm, many) as reducer:
+            error = expect_raises(ValueError, "'p'", reducer.index, "p")
+            expect("and 980 more" in str(error) and len(str(error)) < 300, "not all of them", error)
+
+    ranks(body)
+    expect_raises(ValueError, "thread, caller", weft.Context, progress="threads")
+
+
+def test_version():
+    """the package knows its version, which is that of pyproject.toml and of the library"""
+    stated = re.search(r'^version = "(.*)"$', (ROOT / "python/pyproject.toml").read_text(), re.M).group(1)
+    expect_equal(weft.__version__, stated)
+    major, minor, patch = map(int, weft.__version__.split("."))
+    expect_equal(weft.version(), major * 10000 + minor * 100 + patch)
 
 
 def test_context():
