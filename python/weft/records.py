@@ -109,6 +109,9 @@ class Stats:
     captures: int
     launches: int
     replays: int
+    copied_gradients: int
+    hook_error: float
+    hook_error_bucket: int
 
 
 @dataclasses.dataclass(frozen=True)
