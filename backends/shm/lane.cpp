@@ -49,9 +49,19 @@ void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
   state_ = State::kArriving;
   moved_ = inline_ && op_.gives && op_.size > 1 ? op_.input_bytes() : 0;
   if (op_.size == 1) return finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), NoPeers{}));
+  if ((slot + 1) % kCatchUpSlots == 0) catch_up();
   const uint64_t before = group_->moved_bytes();
   post(Descriptor::of(args));
   moved_ += group_->moved_bytes() - before;
+}
+
+// Of an operation that begins: no round of it is done, and all of those before it are. Without this, counters
+// that no operation moves would be out of reached()'s range one day.
+void GroupLane::catch_up() {
+  for (const Step step : {kProduced, kReduced, kConsumed}) {
+    publish(step, 0);
+    std::fill(seen_[step].begin(), seen_[step].end(), phase(op_.slot, 0));
+  }
 }
 
 void GroupLane::post(const Descriptor& descriptor) {

@@ -34,6 +34,7 @@ class GroupLane final : public CollectiveLane {
   enum Step { kProduced, kReduced, kConsumed };
 
   Poll advance();
+  void catch_up();
   void post(const Descriptor& descriptor);
   Claims claims();
   bool arrivals();  // everybody has arrived (or the operation has failed)

@@ -73,9 +73,11 @@ struct alignas(128) Counter {
 };
 
 // Rounds of an operation are counted below its slot, so that counters only grow. They may wrap: compare with
-// reached().
+// reached(), which is right for values less than 2^63 apart, so for 2^39 slots. Every kCatchUpSlots a rank
+// moves all of its counters, whether the operations in between did or not.
 inline constexpr int kRoundBits = 24;
 inline constexpr uint64_t kMostRounds = (uint64_t{1} << kRoundBits) - 1;
+inline constexpr uint64_t kCatchUpSlots = uint64_t{1} << 30;
 inline uint64_t phase(uint64_t slot, uint64_t round) {
   return ((slot + 1) << kRoundBits) + round;
 }

@@ -224,6 +224,49 @@ TEST_CASE("shm all-reduces follow one another through the same staging") {
   }
 }
 
+// A lane after 2^39 operations that were all inline: if its counters stood still they are half their range
+// behind. In the next one, which goes through staging, rank 0 runs ahead of rank 1.
+void a_lane_of_great_age(SocketLinks& links) {
+  constexpr uint64_t kAge = (uint64_t{1} << 39) - 2;
+  constexpr uint64_t kCount = 128 << 10;
+  ShmRank rank(links, 16 << 20);
+  const auto meet = [&] {
+    SystemClock clock;
+    std::vector<Bytes> all;
+    WEFT_EXPECT_OK(links.all_gather({}, &all, Deadline::after(clock, 20'000, 0)));
+  };
+  auto& block = rank.group().at<shm::LaneBlock>(rank.rank(), rank.group().layout().lane(0));
+  block.posts[kAge & 1].arrival.sequence = kAge - 1;  // of slot kAge - 2
+  block.posts[(kAge + 1) & 1].arrival.sequence = kAge;
+  meet();
+  CollectiveLane& lane = rank.lane();
+  uint64_t slot = kAge;
+  for (int i = 0; i < 3; i++) {
+    lane.start({}, slot++);  // a barrier
+    WEFT_EXPECT_OK(rank.finish(lane));
+  }
+  std::vector<int32_t> mine(kCount, rank.rank() + 1);
+  std::vector<int32_t> everybodys(2 * kCount, -1);
+  CollectiveArgs args;
+  args.coll = Coll::kAllGather;
+  args.dtype = Dtype::kI32;
+  args.count = kCount;
+  args.src = reinterpret_cast<std::byte*>(mine.data());
+  args.dst = reinterpret_cast<std::byte*>(everybodys.data());
+  lane.start(args, slot++);
+  meet();
+  for (int i = 0; rank.rank() == 0 && i < 1000; i++) WEFT_EXPECT(lane.poll() != Poll::kFinished);
+  meet();
+  WEFT_EXPECT_OK(rank.finish(lane));
+  for (uint64_t i = 0; i < 2 * kCount; i++) {
+    WEFT_EXPECT(everybodys[i] == static_cast<int32_t>(i / kCount) + 1);
+  }
+}
+
+TEST_CASE("a lane whose operations were all inline for 2^39 of them still waits for its peers") {
+  CHECK(failure_text(run_linked_threads(2, a_lane_of_great_age)) == "");
+}
+
 // More ranks than any machine of the tests has cores: each path once.
 void many_ranks(SocketLinks& links) {
   ShmRank rank(links, 16 << 20);
