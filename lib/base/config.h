@@ -4,7 +4,8 @@
 // the program does not change its environment meanwhile (getenv's rule).
 //
 // Weft's own variables; an empty value is the same as an unset variable:
-//   WEFT_RANK, WEFT_SIZE    this process's rank and the number of ranks; both or none
+//   WEFT_RANK, WEFT_SIZE    this process's rank and the number of ranks; both or none, but WEFT_SIZE=1 is
+//                           enough for one rank
 //   WEFT_LOCAL_SIZE         ranks on this host
 //   WEFT_STORE              where the ranks meet: tcp://host:port or unix:@name
 //   WEFT_STORE_EXTERNAL     1: the store is a program of its own (`weft store`); else rank 0 serves it
@@ -43,11 +44,25 @@
 
 namespace weft {
 
-enum class Launcher : uint8_t { kNone, kWeft, kTorchrun, kOpenMpi, kPmi, kSlurm };
+enum class Launcher : uint8_t {
+  kNone,
+  kWeft,
+  kTorchrun,
+  kHorovod,
+  kOpenMpi,
+  kMvapich,
+  kPmi,
+  kJsrun,
+  kFlux,
+  kPmix,
+  kPals,
+  kAlps,
+  kSlurm,
+};
 const char* name(Launcher launcher);  // "torchrun", "Open MPI"
 
 struct Environment {
-  Launcher launcher = Launcher::kNone;  // kNone: nobody started this process, it is rank 0 of 1
+  Launcher launcher = Launcher::kNone;  // kNone: no launcher left a trace, it is rank 0 of 1
   int rank = 0;
   int size = 1;
   int local_size = 0;  // ranks on this host; 0: not known
@@ -82,8 +97,10 @@ inline constexpr int kMaxRanks = 65536;
 inline constexpr size_t kMinSecretBytes = 16;
 inline constexpr size_t kMaxSecretBytes = 256;
 
-// Pure. kArg naming the variable and its value. Weft's own variables come first, then torchrun's, Open MPI's,
-// PMI's (MPICH, Intel MPI) and Slurm's, because the later ones may have launched the launcher before them.
+// Pure. kArg naming the variable and its value. Weft's own variables come first, then those of the launchers
+// that kLaunchers in config.cpp lists, in its order. kArg also for a process that one of them has started
+// without saying its rank or the number of ranks: only WEFT_SIZE=1, a launcher's size that is 1, or no
+// launcher's trace at all make a job of one rank.
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
@@ -103,6 +120,8 @@ Status load_secret(Environment* environment);
 
 // For this process: the environment with its secret loaded, or the settings alone.
 Status process_environment(Environment* environment);
+// The job's secret alone, for a process that is no rank; empty: none.
+Status process_secret(Bytes* secret);
 void process_settings(Environment* environment);
 // Whose mpirun started this process, whatever else did: kOpenMpi, kPmi (MPICH, Intel MPI) or kNone. ranks,
 // if not null: how many it started; 0: it does not say.

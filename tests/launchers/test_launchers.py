@@ -18,7 +18,8 @@ from cases import expect, expect_equal  # noqa: E402
 
 HELLO = sys.argv[1]
 PEERS = Path(sys.argv[2]) / "peers" / "venv" / "bin"
-FOREIGN = ("WEFT_", "OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHELASTIC_", "MPI_")
+FOREIGN = ("WEFT_", "OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "TORCHELASTIC_", "MPI_", "MV2_",
+           "JSM_", "FLUX_", "PALS_", "ALPS_", "HOROVOD_")
 
 
 def clean():
@@ -103,6 +104,26 @@ def test_srun():
 def test_hydra():
     """MPICH's ranks of one host meet by their common parent"""
     expect_met(ranks([{"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"} for rank in range(2)]), 2)
+
+
+def test_other_launchers():
+    """ranks of one host meet under MVAPICH2's, jsrun's, Flux's and Horovod's variables"""
+    def environment(prefix, rank, **more):
+        names = {"MV2_COMM_WORLD_": ("RANK", "SIZE", "LOCAL_SIZE"), "JSM_NAMESPACE_": ("RANK", "SIZE", "LOCAL_SIZE"),
+                 "FLUX_": ("TASK_RANK", "JOB_SIZE", None), "HOROVOD_": ("RANK", "SIZE", "LOCAL_SIZE")}[prefix]
+        values = {prefix + name: str(value) for name, value in zip(names, (rank, 2, 2)) if name}
+        return {**values, **more}
+    for prefix, more in (("MV2_COMM_WORLD_", {}), ("JSM_NAMESPACE_", {}),
+                         ("FLUX_", {"FLUX_JOB_NNODES": "1", "FLUX_JOB_ID": f"f{os.getpid()}"}),
+                         ("HOROVOD_", {"HOROVOD_GLOO_RENDEZVOUS_ADDR": f"10.0.0.{os.getpid()}"})):
+        expect_met(ranks([environment(prefix, rank, **more) for rank in range(2)]), 2)
+
+
+def test_half_a_launcher():
+    """a launcher that does not say how many ranks there are is refused by name, and WEFT_SIZE=1 is the way out"""
+    (code, errors, output), (one_code, _, one_output) = ranks([{"PMIX_RANK": "3"}, {"PMIX_RANK": "3", "WEFT_SIZE": "1"}])
+    expect(code != 0 and "PMIX_RANK=3" in errors and "WEFT_SIZE=1" in errors, "no refusal", code, errors, output)
+    expect(one_code == 0 and "rank 0 of 1" in one_output, "one rank", one_code, one_output)
 
 
 def test_beyond_loopback():

@@ -50,6 +50,12 @@ def expect_met(processes):
         expect(f"rank {rank} of {size}" in output, "it met the others", output, errors)
 
 
+def test_no_rank():
+    """a store is no rank: what a launcher says about ranks, or leaves out, is no matter of it"""
+    with Store(f"unix:@weft-store-rank-{os.getpid()}", PMIX_RANK="3", WORLD_SIZE="8") as address:
+        expect_met(ranks(address, "job", 2))
+
+
 def test_jobs():
     """two jobs at once, and one after the other, meet in one store"""
     with Store(f"unix:@weft-store-{os.getpid()}") as address:

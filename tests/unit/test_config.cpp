@@ -165,6 +165,123 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(contains(error_of(variables), "WEFT_STORE"));
 }
 
+TEST_CASE("every launcher's rank and size are understood, and its ranks of one host meet in a unix socket") {
+  const std::map<std::string, Variables> launchers = {
+      {"torchrun",
+       {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"TORCHELASTIC_RUN_ID", "x"}}},
+      {"horovodrun",
+       {{"HOROVOD_RANK", "2"},
+        {"HOROVOD_SIZE", "3"},
+        {"HOROVOD_LOCAL_SIZE", "3"},
+        {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
+        {"HOROVOD_GLOO_RENDEZVOUS_PORT", "4711"}}},
+      {"MVAPICH2",
+       {{"MV2_COMM_WORLD_RANK", "2"}, {"MV2_COMM_WORLD_SIZE", "3"}, {"MV2_COMM_WORLD_LOCAL_SIZE", "3"}}},
+      {"jsrun",
+       {{"JSM_NAMESPACE_RANK", "2"},
+        {"JSM_NAMESPACE_SIZE", "3"},
+        {"JSM_NAMESPACE_LOCAL_SIZE", "3"},
+        {"PMIX_RANK", "2"}}},
+      {"Flux",
+       {{"FLUX_TASK_RANK", "2"}, {"FLUX_JOB_SIZE", "3"}, {"FLUX_JOB_NNODES", "1"}, {"FLUX_JOB_ID", "f2x"}}},
+      // Other launchers' variables, with one that does not say how many ranks there are.
+      {"PMI", {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PALS_RANKID", "2"}, {"PALS_LOCAL_SIZE", "3"}}},
+      {"Slurm",
+       {{"SLURM_PROCID", "2"},
+        {"SLURM_STEP_NUM_TASKS", "3"},
+        {"SLURM_STEP_NUM_NODES", "1"},
+        {"SLURM_JOB_ID", "7"},
+        {"SLURM_STEP_ID", "0"},
+        {"PMIX_RANK", "2"},
+        {"WORLD_SIZE", "8"}}},
+  };
+  for (const auto& [launcher, variables] : launchers) {
+    INFO(launcher);
+    Environment environment;
+    const Status status = read(variables, &environment);
+    INFO(status.text());
+    REQUIRE(status.ok());
+    CHECK(name(environment.launcher) == launcher);
+    CHECK(environment.rank == 2);
+    CHECK(environment.size == 3);
+    CHECK(environment.local_size == 3);
+    CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
+  }
+}
+
+TEST_CASE("Flux and Slurm say whether PMI's ranks are on one host, but only of the same job") {
+  Variables variables = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}};
+  variables["FLUX_JOB_NNODES"] = "1";
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.launcher == Launcher::kPmi);
+  CHECK(environment.local_size == 4);
+  variables["FLUX_JOB_NNODES"] = "2";
+  CHECK(contains(error_of(variables), "set WEFT_STORE=tcp://"));
+  // mpiexec inside a task of its own.
+  variables["FLUX_JOB_NNODES"] = "1";
+  variables["FLUX_TASK_RANK"] = "0";
+  variables["FLUX_JOB_SIZE"] = "1";
+  CHECK(contains(error_of(variables), "set WEFT_STORE=tcp://"));
+}
+
+TEST_CASE("a launcher that does not say how many ranks there are is an error that names its variable") {
+  for (const char* rank :
+       {"PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_RANK", "PMI_RANK", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
+    INFO(rank);
+    for (const char* value : {"0", "3"}) {
+      Environment environment;
+      const Status status = read({{rank, value}}, &environment);
+      CHECK(status.code() == Code::kArg);
+      CHECK(contains(status.text(), std::string(rank) + "=" + value));
+      CHECK(contains(status.text(), "WEFT_SIZE=1"));
+    }
+    // The way out that it names.
+    Environment environment;
+    REQUIRE(read({{rank, "3"}, {"WEFT_SIZE", "1"}}, &environment).ok());
+    CHECK(environment.rank == 0);
+    CHECK(environment.size == 1);
+    REQUIRE(
+        read({{rank, "3"}, {"WEFT_RANK", "3"}, {"WEFT_SIZE", "4"}, {"WEFT_STORE", "unix:@x"}}, &environment)
+            .ok());
+    CHECK(environment.rank == 3);
+    CHECK(environment.size == 4);
+  }
+}
+
+TEST_CASE("a launcher's size without a rank is an error, unless it is 1") {
+  for (const char* size : {"WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+                           "PMI_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    INFO(size);
+    CHECK(contains(error_of({{size, "512"}}), std::string(size) + "=512"));
+    Environment environment;
+    REQUIRE(read({{size, "1"}}, &environment).ok());
+    CHECK(environment.rank == 0);
+    CHECK(environment.size == 1);
+  }
+  Environment environment;
+  REQUIRE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, &environment).ok());
+  CHECK(environment.size == 1);
+}
+
+TEST_CASE("a rank that an inner launcher counts and an outer one contradicts is an error") {
+  // Each of four ranks that one task of srun has launched.
+  const Variables step = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"PMIX_RANK", "3"}};
+  const std::string text = error_of(step);
+  CHECK(contains(text, "PMIX_RANK=3"));
+  CHECK(contains(text, "SLURM_PROCID=0"));
+}
+
+TEST_CASE("WEFT_SIZE=1 alone asks for one rank, another size needs a rank") {
+  Environment environment;
+  REQUIRE(read({{"WEFT_SIZE", "1"}}, &environment).ok());
+  CHECK(environment.rank == 0);
+  CHECK(environment.size == 1);
+  CHECK(contains(error_of({{"WEFT_SIZE", "2"}}), "WEFT_SIZE is set, but WEFT_RANK is not"));
+}
+
 TEST_CASE("settings are read whatever a launcher says about ranks") {
   Environment environment;
   const Variables variables = {

@@ -26,13 +26,12 @@ int serve(const std::string& address, weft::LogLevel level) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&endings, number);
   ::sigprocmask(SIG_BLOCK, &endings, nullptr);
 
-  weft::Environment environment;
-  must(weft::process_environment(&environment));
+  weft::Bytes secret;
+  must(weft::process_secret(&secret));
   must(weft::init_crypto());
   weft::StoreServerOptions options;
   must(weft::parse_address(address, &options.listen));
-  options.key =
-      environment.secret.empty() ? weft::AuthKey::open() : weft::AuthKey::from_secret(environment.secret);
+  options.key = secret.empty() ? weft::AuthKey::open() : weft::AuthKey::from_secret(secret);
   weft::SystemClock clock;
   weft::Log log([](weft::LogLevel, const char* line) { std::fprintf(stderr, "weft store: %s\n", line); },
                 level);
