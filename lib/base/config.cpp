@@ -465,22 +465,55 @@ Status parse_nodes(const std::string& text, int rank, int size, int* node) {
   return {};
 }
 
+namespace {
+
+// Whether the group is this process's, as root gave it: by its effective group, or by a supplementary one.
+bool is_own_group(gid_t group) {
+  if (group == ::getegid()) return true;
+  const int count = ::getgroups(0, nullptr);
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(count, 0)));
+  const int got = ::getgroups(count, groups.data());  // -1: root has changed them since
+  return got > 0 && std::find(groups.begin(), groups.begin() + got, group) != groups.begin() + got;
+}
+
+// kAuth, with what the file is and what it must be.
+Status bad_secret_file(const std::string& path, const struct stat& about, const char* problem) {
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(about.st_mode & 07777));
+  return Status::error(
+      Code::kAuth,
+      cat("WEFT_SECRET_FILE ", path, " ", problem, ": it has mode ", mode, ", owner ", about.st_uid,
+          " and group ", about.st_gid, "; this process is user ", ::geteuid(), ", group ", ::getegid(),
+          ". It must belong to this user or root and be closed to all others (chmod 600), or belong to root "
+          "and be readable by a group of this process (chmod 440)"));
+}
+
+// Only this user and root may read the file. But root may open it to a group of this process, as Kubernetes
+// does with the secrets of a pod.
+Status check_secret_file(const std::string& path, const struct stat& about) {
+  const mode_t others = about.st_mode & (S_IRWXG | S_IRWXO);
+  const bool owned = about.st_uid == ::geteuid() || about.st_uid == 0;
+  const bool by_group = others == S_IRGRP && about.st_uid == 0 && is_own_group(about.st_gid);
+  if (owned && (others == 0 || by_group)) return {};
+  return bad_secret_file(path, about, "is open to other users");
+}
+
+}  // namespace
+
 Status load_secret(Environment* environment) {
   const std::string& path = environment->secret_file;
   if (path.empty()) return {};
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const int error = errno;
   struct stat about{};
-  if (!file.valid() || ::fstat(file.get(), &about) != 0) {
-    return Status::system(cat("WEFT_SECRET_FILE ", path), errno);
-  }
+  if (!file.valid() && error == EACCES && ::stat(path.c_str(), &about) == 0)
+    return bad_secret_file(path, about, "cannot be read");
+  if (!file.valid()) return Status::system(cat("WEFT_SECRET_FILE ", path), error);
+  if (::fstat(file.get(), &about) != 0) return Status::system(cat("WEFT_SECRET_FILE ", path), errno);
   if (!S_ISREG(about.st_mode)) {
     return Status::error(Code::kAuth, cat("WEFT_SECRET_FILE ", path, " is not a regular file"));
   }
-  if ((about.st_mode & S_IRWXO) != 0 || (about.st_uid != ::geteuid() && about.st_uid != 0)) {
-    return Status::error(Code::kAuth, cat("WEFT_SECRET_FILE ", path,
-                                          " is open to other users: it must belong to you or root, and be "
-                                          "closed to users outside of its group (chmod 600)"));
-  }
+  WEFT_TRY(check_secret_file(path, about));
   Bytes secret(kMaxSecretBytes + 2);
   const ssize_t got = ::read(file.get(), secret.data(), secret.size());
   if (got < 0) return Status::system(cat("reading WEFT_SECRET_FILE ", path), errno);

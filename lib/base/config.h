@@ -11,8 +11,8 @@
 //   WEFT_STORE_EXTERNAL     1: the store is a program of its own (`weft store`); else rank 0 serves it
 //   WEFT_JOB                tells apart the jobs that meet in one store; any text, equal on all ranks
 //   WEFT_SECRET             the job's secret, 16 to 256 bytes of text
-//   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); closed to users outside of
-//                           its group
+//   WEFT_SECRET_FILE        a file that holds it (a last newline does not count); closed to other users, or
+//                           root's and readable by a group of this process
 //   WEFT_BACKEND            "shm", "loopback", ...
 //   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": what backends that move messages
 //                           use whatever the size; "one_shot=64K": up to which size an all_reduce goes in
@@ -114,8 +114,8 @@ Status parse_hosts(const std::string& text, int rank, int size, int* label);
 // The same of WEFT_SHM_NODES; 0 for every rank if it is "one".
 Status parse_nodes(const std::string& text, int rank, int size, int* node);
 
-// Read environment->secret_file, if named, into environment->secret. kAuth when others may read it or its
-// size is wrong, kSystem when it cannot be read.
+// Read environment->secret_file, if named, into environment->secret. kAuth when other users may read or
+// change it or its size is wrong, kSystem when it cannot be read.
 Status load_secret(Environment* environment);
 
 // For this process: the environment with its secret loaded, or the settings alone.

@@ -91,7 +91,7 @@ def test_torchrun_variables():
         expect_met(ranks([environment(rank, 1, WEFT_SECRET_FILE=str(secret)) for rank in range(2)]), 2)
         secret.chmod(0o644)
         (code, errors, _), = ranks([environment(0, 1, WEFT_SECRET_FILE=str(secret))])
-        expect(code != 0 and "open to other users" in errors, "a secret that all can read", errors)
+        expect(code != 0 and "open to other users" in errors and "mode 0644" in errors, "a secret that all can read", errors)
 
 
 def test_srun():

@@ -2,9 +2,13 @@
 #include "base/config.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 
@@ -321,6 +325,63 @@ TEST_CASE("numbers are strict and errors name the variable and its value") {
                  "WEFT_RANK is 4, but WEFT_SIZE is 4"));
   CHECK(contains(error_of({{"WEFT_RANK", "0"}, {"WEFT_SIZE", "0"}}), "WEFT_SIZE is \"0\""));
   CHECK(contains(error_of({{"WEFT_STORE_EXTERNAL", "2"}}), "WEFT_STORE_EXTERNAL"));
+}
+
+TEST_CASE(
+    "a secret file that a group can read is taken from root alone, and only of a group of this process") {
+  if (::geteuid() != 0) WEFT_SKIP("gives files to other users, which needs root");
+  constexpr uid_t kUser = 4711;
+  constexpr gid_t kGroup = 4712, kExtra = 4713, kForeign = 4714;
+  struct Case {
+    mode_t mode;
+    uid_t owner;
+    gid_t group;
+    bool accepted;
+  };
+  constexpr Case kCases[] = {
+      {0600, kUser, kGroup, true},  {0400, kUser, kForeign, true},  {0440, 0, kGroup, true},
+      {0640, 0, kGroup, true},      {0440, 0, kExtra, true},        {0440, 0, kForeign, false},
+      {0640, 0, kForeign, false},   {0640, kUser, kGroup, false},   {0440, kUser, kGroup, false},
+      {0660, 0, kGroup, false},     {0450, 0, kGroup, false},       {0444, 0, kGroup, false},
+      {0604, kUser, kGroup, false}, {0640, kUser, kForeign, false}, {0644, 4799, kGroup, false},
+  };
+  for (const Case& each : kCases) {
+    INFO(std::oct << each.mode << std::dec << ", owner " << each.owner << ", group " << each.group);
+    const SecretFile file("0123456789abcdef", 0600);
+    REQUIRE(::chown(file.path, each.owner, each.group) == 0);
+    REQUIRE(::chmod(file.path, each.mode) == 0);
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const pid_t pid = ::fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {  // as the user: a process cannot be another one for a while
+      const bool user = ::setgroups(1, &kExtra) == 0 && ::setresgid(kGroup, kGroup, kGroup) == 0 &&
+                        ::setresuid(kUser, kUser, kUser) == 0;
+      Environment environment;
+      environment.secret_file = file.path;
+      const Status status = load_secret(&environment);
+      const std::string text = status.ok() ? "ok" : status.text();
+      const bool said = ::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+      ::_exit(user && said && (status.ok() || status.code() == Code::kAuth) ? 0 : 1);
+    }
+    ::close(ends[1]);
+    char bytes[1024];
+    const ssize_t got = ::read(ends[0], bytes, sizeof bytes);
+    ::close(ends[0]);
+    int state = -1;
+    REQUIRE(::waitpid(pid, &state, 0) == pid);
+    CHECK(state == 0);
+    const std::string text(bytes, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    CHECK((text == "ok") == each.accepted);
+    if (each.accepted) continue;
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(each.mode));
+    for (const std::string& part : {std::string("mode ") + mode, "owner " + std::to_string(each.owner),
+                                    "group " + std::to_string(each.group), std::string("chmod")}) {
+      INFO(text);
+      CHECK(contains(text, part));
+    }
+  }
 }
 
 TEST_CASE("a secret comes from one place, is long enough, and its file is closed to others") {
