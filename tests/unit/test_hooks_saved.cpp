@@ -287,7 +287,7 @@ TEST_CASE("ranks that load what was saved after different steps have equal resul
       results[rank] = gradients.memory();
       if (!hook.draws) return self.expect(status, "step");
       self.expect(status.code() == Code::kMismatch, "code: " + status.text());
-      self.expect(has(status.text(), "in step 4") && has(status.text(), "in step 6"), status.text());
+      self.expect(has(status.text(), "step 4 with") && has(status.text(), "step 6 with"), status.text());
     }));
     if (!hook.draws) CHECK((results[0] == results[1] && results[1] == results[2]));
   }
