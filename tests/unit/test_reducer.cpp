@@ -283,7 +283,7 @@ TEST_CASE("a rank that is one step ahead is named, with both steps, and gets no 
             if (status.ok()) status = reducer->finish({});
           }
           self.expect(status.code() == Code::kMismatch, cat("'", status.text(), "'"));
-          const std::string steps[] = {"in step 2", "in step 1"};
+          const std::string steps[] = {"step 2 with", "step 1 with"};
           for (const std::string& part : steps) self.expect(has(status.text(), part), status.text());
           self.expect(has(status.text(), "every rank must make the same synchronised steps"), status.text());
           self.expect(has(status.text(), cat("rank ", 1 - self.rank)), status.text());
