@@ -9,7 +9,7 @@ from pathlib import Path
 TIMEOUT_S = 1800
 
 
-def prepare(build, name, packages, say=print, bare=()):
+def prepare(build, name, packages, say=print, bare=(), timeout=TIMEOUT_S):
     """The folder BUILD/name with these packages ("torch==2.13.0"), and those of `bare` without what they ask for. Raises
     RuntimeError if they cannot be installed."""
     venv = Path(build) / name
@@ -24,7 +24,7 @@ def prepare(build, name, packages, say=print, bare=()):
                 continue
             try:
                 subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S)
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
             except subprocess.SubprocessError as error:
                 raise RuntimeError(f"{', '.join(wanted)} could not be installed (python3-venv, a package index): {error}\n"
                                    f"{getattr(error, 'output', '') or ''}") from None

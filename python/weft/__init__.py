@@ -5,6 +5,7 @@
     with weft.Comm() as comm:        # rank, size and meeting point come from `weft run`, mpirun, torchrun or srun
         x = np.ones(3, np.float32)
         comm.all_reduce(x)           # in place; every rank receives the same bits
+        y = comm.new.all_reduce(x)   # a new array; x may be immutable, a JAX array for example
 
 The package calls libweft.so through ctypes and needs NumPy alone. It looks for the library in WEFT_LIBRARY, beside
 itself, in the folder build of the source tree, and where the system has libraries. include/weft/weft.h is the contract

@@ -3,6 +3,14 @@
 Common to all: arrays are what weft._memory takes, row-major, used where they lie. Each call is made by every rank, in
 the same order. With wait=False it returns a Request, and the arrays are lent to it until that is complete; otherwise
 it returns when the operation is complete. timeout is the operation's deadline in seconds. A failure is a WeftError.
+
+A result goes into an array that may be written to; an immutable one (a JAX array, a read-only NumPy array) is a
+ValueError, and Comm.new has each collective in a form that returns a new array. Arrays of bool are reduced by "min",
+"max", "prod", "band", "bor" and "bxor".
+
+While an array is lent, resizing it raises BufferError (bytearray, array.array) or ValueError (NumPy). DLPack has no
+such guard: until the request is complete the program must not resize a tensor, replace its storage (torch.Tensor's
+resize_, set_ and data) or donate it to a compiled function (JAX's donate_argnums).
 """
 from __future__ import annotations
 
@@ -15,14 +23,19 @@ from . import _abi
 from ._handle import milliseconds
 from ._library import lib
 from ._memory import Region, region
+from ._new import NewArrays
 from .constants import DType, Op, choice
 from .request import Request
 
 Operation = Union[Op, str]
 
 
-def _op(op: Operation) -> Op:
-    return choice(Op, op, "op")
+def _op(op: Operation, part: Region) -> Op:
+    operation = choice(Op, op, "op")
+    if part.boolean and operation in (Op.SUM, Op.AVG, Op.PREMUL_SUM):
+        raise ValueError(f"arrays of bool have no op {operation.name.lower()}; \"max\" is true where any rank's is, "
+                         "\"min\" where every rank's is")
+    return operation
 
 
 class Collectives:
@@ -34,6 +47,11 @@ class Collectives:
     _outstanding: list[Request]
     _grouped: Optional[list[Any]] = None  # what is lent to the open group
 
+    @property
+    def new(self) -> NewArrays:
+        """The collectives in a form that returns a new array: `y = comm.new.all_reduce(x)`."""
+        return NewArrays(self)
+
     def all_reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, factor: float = 0.0,
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """dst = op over ranks of src, on every rank, the same bits on all. dst None: in place.
@@ -42,14 +60,14 @@ class Collectives:
         "premul_sum", which multiplies by factor first.
         """
         src, dst = _pair(src, dst, 1, 1)
-        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op),
+        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op, src),
                          options=_options(timeout, factor), wait=wait)
 
     def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
                timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """As all_reduce, on root alone; dst is not touched elsewhere."""
         src, dst = _pair(src, dst, 1, 1, result=self.rank == root)
-        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op), root,
+        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op, src), root,
                          options=_options(timeout, factor), wait=wait)
 
     def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
@@ -69,7 +87,7 @@ class Collectives:
                        timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """dst = the reduction of block `rank` of src, which has size times its elements."""
         src, dst = _pair(src, dst, self.size, 1)
-        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype, _op(op),
+        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype, _op(op, src),
                          options=_options(timeout, factor), wait=wait)
 
     def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
@@ -102,6 +120,7 @@ class Collectives:
         src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
         blocks.check(src, blocks.counts[self.rank], "src")
         blocks.check(dst, blocks.end, "dst")
+        _same_type(src, dst)
         return self._run(lib.all_gather_v, [src, dst], src.address, dst.address, *blocks.arrays, src.dtype,
                          options=_options(timeout), wait=wait)
 
@@ -112,8 +131,9 @@ class Collectives:
         src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
         blocks.check(src, blocks.end, "src")
         blocks.check(dst, blocks.counts[self.rank], "dst")
-        return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays, dst.dtype, _op(op),
-                         options=_options(timeout, factor), wait=wait)
+        _same_type(src, dst)
+        return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays, dst.dtype,
+                         _op(op, dst), options=_options(timeout, factor), wait=wait)
 
     def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -123,6 +143,7 @@ class Collectives:
         dst = _array(dst, writes=True) if self.rank == root else None
         if dst:
             blocks.check(dst, blocks.end, "dst")
+            _same_type(src, dst)
         return self._run(lib.gather_v, [src, dst], src.address, dst.address if dst else None, *blocks.arrays, src.dtype,
                          root, options=_options(timeout), wait=wait)
 
@@ -134,6 +155,7 @@ class Collectives:
         src = _array(src, writes=False) if self.rank == root else None
         if src:
             blocks.check(src, blocks.end, "src")
+            _same_type(src, dst)
         return self._run(lib.scatter_v, [src, dst], src.address if src else None, dst.address, *blocks.arrays, dst.dtype,
                          root, options=_options(timeout), wait=wait)
 
@@ -145,8 +167,7 @@ class Collectives:
         given, taken = _Blocks(src_counts, src_offsets, self.size), _Blocks(dst_counts, dst_offsets, self.size)
         given.check(src, given.end, "src")
         taken.check(dst, taken.end, "dst")
-        if src.dtype != dst.dtype:
-            raise ValueError(f"src is {src.dtype.name}, dst is {dst.dtype.name}")
+        _same_type(src, dst)
         return self._run(lib.all_to_all_v, [src, dst], src.address, *given.arrays, dst.address, *taken.arrays, src.dtype,
                          options=_options(timeout), wait=wait)
 
@@ -186,6 +207,7 @@ class Collectives:
 
     def _run(self, call: Any, lent: list[Any], *arguments: Any, options: Optional[_abi.CollOptions],
              wait: bool) -> Optional[Request]:
+        self._outstanding = [one for one in self._outstanding if not one.over()]
         if wait:
             self._raise(call(self._handle, *arguments, options, None))
             if self._grouped is not None:
@@ -194,7 +216,6 @@ class Collectives:
         handle = ctypes.c_void_p()
         self._raise(call(self._handle, *arguments, options, handle))
         request = Request(handle, lent)
-        self._outstanding = [one for one in self._outstanding if not one.over()]
         self._outstanding.append(request)
         return request
 
@@ -230,16 +251,25 @@ def _array(array: Any, writes: bool) -> Region:
     if not part.row_major:
         raise ValueError("collectives take row-major arrays; this one is strided (make a copy, or reshape it)")
     if writes and not part.writable:
-        raise ValueError("the array is read-only")
+        raise ValueError(f"this {type(array).__name__} is read-only, and the result goes into it; the collectives of "
+                         "Comm.new return a new array: y = comm.new.all_reduce(x)")
     return part
+
+
+def _type(part: Region) -> str:
+    return "BOOL" if part.boolean else part.dtype.name
+
+
+def _same_type(src: Region, dst: Region) -> None:
+    if _type(src) != _type(dst):
+        raise ValueError(f"src is {_type(src)}, dst is {_type(dst)}")
 
 
 def _pair(src: Any, dst: Any, src_blocks: int, dst_blocks: int, result: bool = True) -> tuple[Region, Region]:
     """Where src and dst are, after a look that they fit: src_blocks of the one are dst_blocks of the other."""
     source = _array(src, writes=dst is None and result)
     target = source if dst is None else _array(dst, writes=result)
-    if source.dtype != target.dtype:
-        raise ValueError(f"src is {source.dtype.name}, dst is {target.dtype.name}")
+    _same_type(source, target)
     if source.count * dst_blocks != target.count * src_blocks:
         raise ValueError(f"src has {source.count} elements, dst {target.count}: the blocks do not fit")
     return source, target
@@ -252,6 +282,6 @@ def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> 
     if array is None:
         raise ValueError(f"root needs {name}")
     part = _array(array, writes=name == "dst")
-    if part.dtype != like.dtype or part.count != count:
-        raise ValueError(f"{name} has {part.count} elements of {part.dtype.name}, needed are {count} of {like.dtype.name}")
+    if _type(part) != _type(like) or part.count != count:
+        raise ValueError(f"{name} has {part.count} elements of {_type(part)}, needed are {count} of {_type(like)}")
     return part

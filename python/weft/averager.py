@@ -32,12 +32,13 @@ class Averager(Handle):
                  first_step: int = 0, chunk_bytes: int = 0, timeout: Optional[float] = None) -> None:
         levels = [(period, None)] if isinstance(period, int) else list(period)
         list_, self._keep = _param_list([Param.like(name, array) for name, array in values.items()])
-        self._values = list(values.values())  # lent
         for place, (name, array) in zip(list_, values.items()):
             part = region(array)
             if not part.writable:
-                raise ValueError(f"{name} cannot be written to")
+                raise ValueError(f"{name} is read-only, and the average goes there; copy it into an array that can be "
+                                 "written to (numpy.array)")
             place.parameter = part.address
+            self._keep.append(part.owner)  # lent
         level_list = (_abi.AverageLevel * len(levels))()
         for level, (every, over) in zip(level_list, levels):
             level.struct_size, level.period = ctypes.sizeof(_abi.AverageLevel), every
@@ -51,6 +52,12 @@ class Averager(Handle):
         if code:
             raise_error(code, error)
         super().__init__(handle)
+
+    def close(self) -> None:
+        """Destroy the object; a second call does nothing. The arrays are given back."""
+        super().close()
+        if self.closed:
+            self._keep.clear()
 
     def step(self) -> int:
         """An optimizer step was made: average if it is time to. Returns the period of the level that did, or 0."""

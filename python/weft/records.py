@@ -47,22 +47,28 @@ class Param:
 
     def address(self) -> int:
         """Where the value is; 0 without one."""
-        return self._place("value", self.value)
+        return self._place("value", self.value)[0]
 
     def gradient_address(self) -> int:
         """Where the gradient is; 0 if that is said in each step."""
-        return self._place("gradient", self.gradient)
+        return self._place("gradient", self.gradient)[0]
 
-    def _place(self, what: str, memory: Any) -> int:
+    def places(self) -> tuple[int, int, list[Any]]:
+        """Both addresses, and what must be kept so that the memory stays there."""
+        (value, of_value), (gradient, of_gradient) = self._place("value", self.value), self._place("gradient", self.gradient)
+        return value, gradient, [of_value, of_gradient]
+
+    def _place(self, what: str, memory: Any) -> tuple[int, Any]:
         if memory is None or isinstance(memory, int):
-            return memory or 0
+            return memory or 0, None
         part = region(memory)
         bits = (self.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
         alike = (bits or part.dtype == self.dtype) and part.shape == self.shape
         if not alike or not same_strides(self.shape, part.strides, self.strides) or not part.writable:
             raise ValueError(f"the {what} of {self.name} is {part.dtype.name} {part.shape} with strides {part.strides}"
-                             f"{'' if part.writable else ', read-only'}, not {self!r}")
-        return part.address
+                             f"{'' if part.writable else ', read-only'}, not {self!r}"
+                             f"{'' if part.writable else ' that can be written to (numpy.array copies)'}")
+        return part.address, part.owner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,8 @@ from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 
 LISTED_NAMES = 20  # of parameters, in an error
+_READ_ONLY = ("the gradient of {} is read-only, and the result goes there; copy it into an array that can be written to "
+              "(numpy.array), or into its view with mode=\"view\"")
 
 
 class Reducer(Handle):
@@ -110,6 +112,13 @@ class Reducer(Handle):
             raise_error(code, error)
         super().__init__(handle)
 
+    def close(self) -> None:
+        """Destroy the object; a second call does nothing. The arrays of parameters and gradients are given back."""
+        super().close()
+        if self.closed:
+            self._lent.clear()
+            self._keep.clear()
+
     def view(self, param: Union[int, str]) -> np.ndarray[Any, Any]:
         """Where a gradient lives in view mode; BF16 elements appear as uint16. Not to be used after close."""
         index, memory = self.index(param), ctypes.c_void_p()
@@ -168,7 +177,7 @@ class Reducer(Handle):
             return
         part, what = region(gradient), self.params[index] if 0 <= index < len(self.params) else None
         if what is not None and not part.writable:
-            raise ValueError(f"the gradient of {what.name} is read-only, and the result goes there")
+            raise ValueError(_READ_ONLY.format(what.name))
         bits = what is not None and (what.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
         extents = ctypes.c_int64 * len(part.shape)
         tensor = _abi.Tensor(data=part.address, dtype=DType.BF16 if bits else part.dtype, ndim=len(part.shape),
@@ -445,7 +454,7 @@ class Reducer(Handle):
         if part.count and not same_strides(part.shape, part.strides, what.strides):
             raise ValueError(f"{what.name} has strides {what.strides}, its gradient {part.strides}")
         if not part.writable:
-            raise ValueError(f"the gradient of {what.name} is read-only, and the result goes there")
+            raise ValueError(_READ_ONLY.format(what.name))
         self._lent[index] = part.owner
         return part.address
 
@@ -455,7 +464,7 @@ class Reducer(Handle):
 
 
 def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
-    """The C array of params, and what it points to."""
+    """The C array of params, and what must be kept: what it points to."""
     array, keep = (_abi.Param * len(params))(), []
     for place, param in zip(array, params):
         extents = ctypes.c_int64 * len(param.shape)
@@ -465,7 +474,8 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         place.uses, place.sparse_ndim = param.uses, param.sparse
         place.name, place.dtype, place.ndim = param.name.encode(), param.dtype, len(param.shape)
         place.shape, place.strides = shape, strides
-        place.flags, place.parameter, place.gradient = param.flags, param.address(), param.gradient_address()
+        place.flags, (place.parameter, place.gradient, owners) = param.flags, param.places()
+        keep += owners
     return array, keep
 
 

@@ -1,7 +1,7 @@
 """What DistributedDataParallel's own tests do besides training step by step: each a function with a case of cases.md.
 
 A behaviour trains equal modules through both (pair.py) and returns what is wrong, as texts. Others are beside this
-file: checkpoint_, hook_, join_, shard_ and state_behaviours.py.
+file: array_, checkpoint_, hook_, join_, shard_ and state_behaviours.py.
 """
 import copy
 import re
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import weft
+from array_behaviours import ARRAY_BEHAVIOURS
 from binding import Synchronised
 from checkpoint_behaviours import CHECKPOINT_BEHAVIOURS
 from hook_behaviours import HOOK_BEHAVIOURS
@@ -194,4 +195,4 @@ def logging_data(comm):
 
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
                                                           static_changes, static_ranks_differ, logging_data)}
-BEHAVIOURS |= CHECKPOINT_BEHAVIOURS | JOIN_BEHAVIOURS | HOOK_BEHAVIOURS | STATE_BEHAVIOURS | SHARD_BEHAVIOURS
+BEHAVIOURS |= ARRAY_BEHAVIOURS | CHECKPOINT_BEHAVIOURS | JOIN_BEHAVIOURS | HOOK_BEHAVIOURS | STATE_BEHAVIOURS | SHARD_BEHAVIOURS

@@ -28,7 +28,7 @@ MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retai
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
               "checkpointing_unused,static_changes,static_ranks_differ,logging_data,uneven_inputs,stop_when_exhausted,two_joined,"
               "state_broadcast,coalesced_broadcast,ignored_differ,buffers_by_hook,optimiser_in_step,optimisers_by_bucket,"
-              "exact_hooks,powersgd_beside,quantized_beside,clip_grad_norm,zero_redundancy")
+              "exact_hooks,powersgd_beside,quantized_beside,clip_grad_norm,zero_redundancy,tensors")
 
 
 def parse_arguments():

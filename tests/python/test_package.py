@@ -6,6 +6,7 @@ import re
 import sys
 import weakref
 
+from dlpack import Producer, Torch
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
 
 
@@ -97,13 +98,6 @@ def test_backends():
 
 def test_types():
     """arrays of NumPy, of the buffer protocol and of DLPack are used where they lie, in every type"""
-    class Tensor:  # all that a framework's tensor shows
-        def __init__(self, values):
-            self.values = values
-
-        def __dlpack__(self):
-            return self.values.__dlpack__()
-
     def body(comm):
         for name in ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "f32", "f64"):
             values = np.ones(5, {"u": "uint", "i": "int", "f": "float"}[name[0]] + str(8 * weft.DType[name.upper()].size))
@@ -112,18 +106,16 @@ def test_types():
         values = array.array("d", [1, 2])
         comm.all_reduce(values)
         expect_equal(values.tolist(), [SIZE, 2 * SIZE])
-        tensor = Tensor(np.ones((2, 3), np.float32))
-        comm.all_reduce(tensor)
-        expect_equal(tensor.values.tolist(), [[SIZE] * 3] * 2)
+        for kind in (Producer, Torch):
+            tensor = kind(np.ones((2, 3), np.float32))
+            comm.all_reduce(tensor)
+            expect_equal(tensor.values.tolist(), [[SIZE] * 3] * 2, kind)
         comm.all_reduce(memoryview(tensor.values[1]))
         expect_equal(tensor.values.tolist(), [[SIZE] * 3, [SIZE * SIZE] * 3])
         comm.all_reduce(np.zeros(0, np.float32))
-        for bad in ([1.0], "text", np.ones(2, bool), np.ones(2, complex), np.ones(2, ">f4")):
+        for bad in ([1.0], "text", np.ones(2, complex), np.ones(2, ">f4")):
             expect_raises(TypeError, "", comm.all_reduce, bad)
         expect_raises(ValueError, "strided", comm.all_reduce, np.ones((3, 3))[:, 1])
-        constant = np.ones(3)
-        constant.flags.writeable = False
-        expect_raises(ValueError, "read-only", comm.all_reduce, constant)
         expect_raises(ValueError, "do not fit", comm.all_gather, np.ones(2), np.ones(3))
 
     ranks(body)

@@ -1,0 +1,59 @@
+"""Objects that show an array through DLPack alone, in any version and with any flags, whatever NumPy can do itself."""
+import ctypes
+
+READ_ONLY, IS_COPIED = 1, 2
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # by the kind of a NumPy type
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+
+class Producer:
+    """Shows values, a row-major NumPy array; flags None: in a capsule without version, as before DLPack 1.0."""
+
+    def __init__(self, values, flags=0, major=1, device=1, code=None):
+        self.values = values
+        self.shape = (ctypes.c_int64 * values.ndim)(*values.shape)
+        tensor = Tensor(values.ctypes.data, device, 0, values.ndim, CODES[values.dtype.kind] if code is None else code,
+                        8 * values.itemsize, 1, self.shape, None, 0)
+        self.managed = Managed(tensor) if flags is None else Versioned(major, 0, None, None, flags, tensor)
+
+    def _capsule(self):
+        name = b"dltensor" if isinstance(self.managed, Managed) else b"dltensor_versioned"
+        return new_capsule(ctypes.addressof(self.managed), name, None)
+
+    def __dlpack__(self, *, max_version=None):
+        return self._capsule() if isinstance(self.managed, Managed) or max_version else 1 / 0
+
+
+class OldProducer(Producer):
+    """Does not know that versions can be asked for."""
+
+    def __init__(self, values):
+        super().__init__(values, flags=None)
+
+    def __dlpack__(self):
+        return self._capsule()
+
+
+class Torch(OldProducer):
+    """Like PyTorch's before version 2.9: mutable, and the capsule cannot say so."""
+
+
+Torch.__module__ = "torch.fake"
