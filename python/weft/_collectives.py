@@ -4,13 +4,13 @@ Common to all: arrays are what weft._memory takes, row-major, used where they li
 the same order. With wait=False it returns a Request, and the arrays are lent to it until that is complete; otherwise
 it returns when the operation is complete. timeout is the operation's deadline in seconds. A failure is a WeftError.
 
-A result goes into an array that may be written to; an immutable one (a JAX array, a read-only NumPy array) is a
-ValueError, and Comm.new has each collective in a form that returns a new array. Arrays of bool are reduced by "min",
-"max", "prod", "band", "bor" and "bxor".
+A result goes into an array that may be written to. An immutable one (a JAX array, a read-only NumPy
+array) is a ValueError; Comm.new has each collective in a form that returns a new array. Arrays of bool
+are reduced by "min", "max", "prod", "band", "bor" and "bxor".
 
-While an array is lent, resizing it raises BufferError (bytearray, array.array) or ValueError (NumPy). DLPack has no
-such guard: until the request is complete the program must not resize a tensor, replace its storage (torch.Tensor's
-resize_, set_ and data) or donate it to a compiled function (JAX's donate_argnums).
+While an array is lent, resizing it raises BufferError (bytearray, array.array) or ValueError (NumPy).
+DLPack has no such guard: until the request is complete the program must not resize a tensor, replace its
+storage (torch.Tensor's resize_, set_ and data) or donate it to a compiled function (JAX's donate_argnums).
 """
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Operation = Union[Op, str]
 def _op(op: Operation, part: Region) -> Op:
     operation = choice(Op, op, "op")
     if part.boolean and operation in (Op.SUM, Op.AVG, Op.PREMUL_SUM):
-        raise ValueError(f"arrays of bool have no op {operation.name.lower()}; \"max\" is true where any rank's is, "
-                         "\"min\" where every rank's is")
+        raise ValueError(f"arrays of bool have no op {operation.name.lower()}; \"max\" is true where any "
+                         "rank's is, \"min\" where every rank's is")
     return operation
 
 
@@ -56,19 +56,19 @@ class Collectives:
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """dst = op over ranks of src, on every rank, the same bits on all. dst None: in place.
 
-        op is an Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "max", "band", "bor", "bxor", or
-        "premul_sum", which multiplies by factor first.
+        op is an Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "max", "band", "bor",
+        "bxor", or "premul_sum", which multiplies by factor first.
         """
         src, dst = _pair(src, dst, 1, 1)
-        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op, src),
-                         options=_options(timeout, factor), wait=wait)
+        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
+                         _op(op, src), options=_options(timeout, factor), wait=wait)
 
     def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
                timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """As all_reduce, on root alone; dst is not touched elsewhere."""
         src, dst = _pair(src, dst, 1, 1, result=self.rank == root)
-        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype, _op(op, src), root,
-                         options=_options(timeout, factor), wait=wait)
+        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
+                         _op(op, src), root, options=_options(timeout, factor), wait=wait)
 
     def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
                   wait: bool = True) -> Optional[Request]:
@@ -87,8 +87,8 @@ class Collectives:
                        timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """dst = the reduction of block `rank` of src, which has size times its elements."""
         src, dst = _pair(src, dst, self.size, 1)
-        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype, _op(op, src),
-                         options=_options(timeout, factor), wait=wait)
+        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype,
+                         _op(op, src), options=_options(timeout, factor), wait=wait)
 
     def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
                wait: bool = True) -> Optional[Request]:
@@ -132,8 +132,8 @@ class Collectives:
         blocks.check(src, blocks.end, "src")
         blocks.check(dst, blocks.counts[self.rank], "dst")
         _same_type(src, dst)
-        return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays, dst.dtype,
-                         _op(op, dst), options=_options(timeout, factor), wait=wait)
+        return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays,
+                         dst.dtype, _op(op, dst), options=_options(timeout, factor), wait=wait)
 
     def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -251,8 +251,8 @@ def _array(array: Any, writes: bool) -> Region:
     if not part.row_major:
         raise ValueError("collectives take row-major arrays; this one is strided (make a copy, or reshape it)")
     if writes and not part.writable:
-        raise ValueError(f"this {type(array).__name__} is read-only, and the result goes into it; the collectives of "
-                         "Comm.new return a new array: y = comm.new.all_reduce(x)")
+        raise ValueError(f"this {type(array).__name__} is read-only, and the result goes into it; the "
+                         "collectives of Comm.new return a new array: y = comm.new.all_reduce(x)")
     return part
 
 
@@ -283,5 +283,6 @@ def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> 
         raise ValueError(f"root needs {name}")
     part = _array(array, writes=name == "dst")
     if _type(part) != _type(like) or part.count != count:
-        raise ValueError(f"{name} has {part.count} elements of {_type(part)}, needed are {count} of {_type(like)}")
+        raise ValueError(f"{name} has {part.count} elements of {_type(part)}, needed are {count} of "
+                         f"{_type(like)}")
     return part

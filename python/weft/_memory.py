@@ -1,7 +1,8 @@
 """Where the elements of a caller's array lie. Collectives and reducers read arrays through `region`.
 
 An array is a NumPy array, or anything with __dlpack__ (PyTorch, JAX, CuPy) or the buffer protocol (array, memoryview).
-Nothing is copied. `fresh` and `converted` make new arrays, for frameworks whose arrays are immutable. Threads: any.
+Nothing is copied. `fresh` and `converted` make new arrays, for frameworks whose arrays are immutable.
+Threads: any.
 """
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _DLPACK = {(_UINT, 8): DType.U8, (_INT, 8): DType.I8, (_UINT, 16): DType.U16, (_
 _HOST_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost
 _READ_ONLY, _IS_COPIED = 1, 2
 _MAJOR = 1  # of the versions whose layout is known
-_MUTABLE = {"torch", "cupy"}  # frameworks whose arrays may be written to, also where the capsule cannot say so
+_MUTABLE = {"torch", "cupy"}  # frameworks whose arrays may be written to, though their capsules may not say so
 _ALIGNMENT = 64  # of new arrays; JAX copies what has less
 
 
@@ -133,7 +134,8 @@ def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:
     if any(step % size for step in array.strides):
         raise TypeError("the array's strides are not multiples of its elements' size")
     return Region(array.__array_interface__["data"][0], _from_numpy(array.dtype), array.shape,
-                  tuple(step // size for step in array.strides), array.flags.writeable, owner, array.dtype == np.bool_)
+                  tuple(step // size for step in array.strides), array.flags.writeable, owner,
+                  array.dtype == np.bool_)
 
 
 def _from_dlpack(array: Any) -> Region:
@@ -151,10 +153,10 @@ def _from_dlpack(array: Any) -> Region:
         raise TypeError(f"Weft has no elements of DLPack's type {tensor.code} of {tensor.bits} bits")
     shape = tuple(tensor.shape[:tensor.ndim])
     strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else row_major(shape)
-    # The capsule stays as its producer made it: when it goes, it gives the memory back. What is written to a copy
-    # would never reach the array.
-    return Region((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, not flags & (_READ_ONLY | _IS_COPIED),
-                  (array, capsule), tensor.code == _BOOL)
+    writable = not flags & (_READ_ONLY | _IS_COPIED)  # a result in a copy would never reach the array
+    # The capsule stays as its producer made it: when it goes, it gives the memory back.
+    return Region((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, writable, (array, capsule),
+                  tensor.code == _BOOL)
 
 
 def _dlpack_tensor(capsule: Any) -> tuple[_DLTensor, Optional[int]]:
@@ -163,8 +165,8 @@ def _dlpack_tensor(capsule: Any) -> tuple[_DLTensor, Optional[int]]:
         return _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor")), None
     managed = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
     if managed.major != _MAJOR:
-        raise TypeError(f"the array's capsule has version {managed.major}.{managed.minor} of DLPack, asked for was "
-                        f"{_MAJOR}.0")
+        raise TypeError(f"the array's capsule has version {managed.major}.{managed.minor} of DLPack, asked for "
+                        f"was {_MAJOR}.0")
     return managed.tensor, managed.flags
 
 
@@ -174,7 +176,7 @@ def _frameworks(array: Any) -> set[str]:
 
 
 def fresh(like: Region, shape: tuple[int, ...]) -> Region:
-    """New memory for elements as those of like. owner is a NumPy array of it, row-major; BF16 elements are uint16 in it."""
+    """New memory for elements of like's type. owner is a row-major NumPy array, where BF16 elements are uint16."""
     dtype = _TO_NUMPY[like.dtype]
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -184,16 +186,17 @@ def fresh(like: Region, shape: tuple[int, ...]) -> Region:
 
 
 def converted(made: Region, array: Any) -> Any:
-    """What `fresh` made as an array of the framework of array, which has the same memory if the framework can.
+    """Converts memory of `fresh` to an array of array's framework, whose from_dlpack may copy it.
 
-    A NumPy array where array is one, or a buffer, or of a framework without from_dlpack.
+    The result is a NumPy array where array is one, or a buffer, or of a framework without from_dlpack.
     """
     if isinstance(array, np.ndarray):
         return made.owner.view(array.dtype)
     if hasattr(array, "__array_namespace__"):
         spaces = [array.__array_namespace__()]
     else:
-        spaces = [sys.modules.get(name) for name in _frameworks(array)] if hasattr(array, "__dlpack__") else []
+        names = _frameworks(array) if hasattr(array, "__dlpack__") else []
+        spaces = [sys.modules.get(name) for name in names]
     for space in spaces:
         if hasattr(space, "from_dlpack"):
             return space.from_dlpack(_Export(made))
@@ -201,7 +204,7 @@ def converted(made: Region, array: Any) -> Any:
 
 
 class _Export:
-    """Shows a framework what `fresh` made, with a type that NumPy may not have."""
+    """Exports memory of `fresh` through DLPack, also with a type that NumPy lacks."""
 
     def __init__(self, made: Region) -> None:
         self._made = made

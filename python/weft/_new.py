@@ -16,23 +16,23 @@ class NewArrays:
 
         y = comm.new.all_reduce(x)  # x may be immutable, a JAX array for example
 
-    The new array is of the framework of the given one: it comes from the `from_dlpack` of its module (JAX, PyTorch,
-    CuPy), without a copy where that makes none. For a NumPy array, a buffer, and a framework without `from_dlpack`
-    it is a NumPy array. Its elements are of the same type.
+    The new array has the type of the given one, and is of the same framework: the `from_dlpack` of the
+    framework's module makes it (JAX, PyTorch, CuPy), as a rule without a copy. It is a NumPy array for a
+    buffer and for a framework without `from_dlpack`.
 
-    Blocks of equal size are the entries of the first dimension: all_gather of shape (3,) returns (size, 3), and
-    reduce_scatter of shape (size, 3) returns (3,). The calls that end with _v return flat arrays, block after block.
-    reduce and gather return None on other ranks than root.
+    Blocks of equal size are the entries of the first dimension: all_gather of shape (3,) returns (size, 3),
+    and reduce_scatter of shape (size, 3) returns (3,). The calls that end with _v return flat arrays, block
+    after block. reduce and gather return None on other ranks than root.
 
-    With wait=False a call returns a Request, whose `result()` is the new array. In a group this is the only form.
+    With wait=False a call returns a Request, whose `result()` is the new array. A group needs wait=False.
     Each call is the collective of the same name, and matches the calls of ranks that use the other form.
     """
 
     def __init__(self, comm: Collectives) -> None:
         self._comm = comm
 
-    def all_reduce(self, src: Any, op: Operation = Op.SUM, *, factor: float = 0.0, timeout: Optional[float] = None,
-                   wait: bool = True) -> Any:
+    def all_reduce(self, src: Any, op: Operation = Op.SUM, *, factor: float = 0.0,
+                   timeout: Optional[float] = None, wait: bool = True) -> Any:
         """op over ranks of src."""
         part = region(src)
         return self._call(self._comm.all_reduce, part, fresh(part, part.shape), src, op, factor=factor,
@@ -43,9 +43,11 @@ class NewArrays:
         """The same at root; None elsewhere."""
         part = region(src)
         dst = fresh(part, part.shape) if self._comm.rank == root else None
-        return self._call(self._comm.reduce, part, dst, src, op, root=root, factor=factor, timeout=timeout, wait=wait)
+        return self._call(self._comm.reduce, part, dst, src, op, root=root, factor=factor, timeout=timeout,
+                          wait=wait)
 
-    def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Any:
+    def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
+                  wait: bool = True) -> Any:
         """The array of root; the arrays of other ranks only give the shape and the type."""
         part = region(array)
         dst = fresh(part, part.shape)
@@ -64,8 +66,9 @@ class NewArrays:
                        timeout: Optional[float] = None, wait: bool = True) -> Any:
         """The reduction of src[rank]."""
         part = self._blocks(src)
-        return self._call(self._comm.reduce_scatter, part, fresh(part, part.shape[1:]), src, op, factor=factor,
-                          timeout=timeout, wait=wait)
+        dst = fresh(part, part.shape[1:])
+        return self._call(self._comm.reduce_scatter, part, dst, src, op, factor=factor, timeout=timeout,
+                          wait=wait)
 
     def gather(self, src: Any, root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Any:
         """src of every rank at root, in rank order; None elsewhere."""
@@ -75,34 +78,37 @@ class NewArrays:
 
     def scatter(self, src: Any, root: int = 0, *, like: Any = None, timeout: Optional[float] = None,
                 wait: bool = True) -> Any:
-        """src[rank] of root. Other ranks give src, or None and like; these only give the shape and the type."""
+        """src[rank] of root. Other ranks give src, or None and like, for the shape and the type."""
         if src is None and self._comm.rank != root:
             part = None
             dst = fresh(*_shaped(like))
         else:
             part = self._blocks(src)
             dst = fresh(part, part.shape[1:])
-        return self._call(self._comm.scatter, part, dst, like if part is None else src, root, timeout=timeout, wait=wait)
+        return self._call(self._comm.scatter, part, dst, like if part is None else src, root, timeout=timeout,
+                          wait=wait)
 
     def all_to_all(self, src: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Any:
         """Entry r is src[rank] of rank r."""
         part = self._blocks(src)
-        return self._call(self._comm.all_to_all, part, fresh(part, part.shape), src, timeout=timeout, wait=wait)
+        return self._call(self._comm.all_to_all, part, fresh(part, part.shape), src, timeout=timeout,
+                          wait=wait)
 
     def all_gather_v(self, src: Any, counts: Sequence[int], *, timeout: Optional[float] = None,
                      wait: bool = True) -> Any:
         """counts[r] elements of rank r, for all ranks."""
         part = region(src)
-        return self._call(self._comm.all_gather_v, part, fresh(part, (sum(counts),)), src, counts, timeout=timeout,
-                          wait=wait)
+        return self._call(self._comm.all_gather_v, part, fresh(part, (sum(counts),)), src, counts,
+                          timeout=timeout, wait=wait)
 
     def reduce_scatter_v(self, src: Any, counts: Sequence[int], op: Operation = Op.SUM,
                          offsets: Optional[Sequence[int]] = None, *, factor: float = 0.0,
                          timeout: Optional[float] = None, wait: bool = True) -> Any:
         """The reduction of block `rank` of src; block r has counts[r] elements at offsets[r]."""
         part = region(src)
-        return self._call(self._comm.reduce_scatter_v, part, fresh(part, (counts[self._comm.rank],)), src, counts, op,
-                          offsets, factor=factor, timeout=timeout, wait=wait)
+        dst = fresh(part, (counts[self._comm.rank],))
+        return self._call(self._comm.reduce_scatter_v, part, dst, src, counts, op, offsets, factor=factor,
+                          timeout=timeout, wait=wait)
 
     def gather_v(self, src: Any, counts: Sequence[int], root: int = 0, *, timeout: Optional[float] = None,
                  wait: bool = True) -> Any:
@@ -111,13 +117,13 @@ class NewArrays:
         dst = fresh(part, (sum(counts),)) if self._comm.rank == root else None
         return self._call(self._comm.gather_v, part, dst, src, counts, root=root, timeout=timeout, wait=wait)
 
-    def scatter_v(self, src: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None, root: int = 0, *,
-                  like: Any = None, timeout: Optional[float] = None, wait: bool = True) -> Any:
-        """Block `rank` of root's src. Other ranks give src, or None and like; these only give the type."""
+    def scatter_v(self, src: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
+                  root: int = 0, *, like: Any = None, timeout: Optional[float] = None, wait: bool = True) -> Any:
+        """Block `rank` of root's src. Other ranks give src, or None and like, for the type."""
         part = None if src is None and self._comm.rank != root else region(src)
         dst = fresh(_shaped(like)[0] if part is None else part, (counts[self._comm.rank],))
-        return self._call(self._comm.scatter_v, part, dst, like if part is None else src, counts, offsets, root,
-                          timeout=timeout, wait=wait)
+        return self._call(self._comm.scatter_v, part, dst, like if part is None else src, counts, offsets,
+                          root, timeout=timeout, wait=wait)
 
     def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst_counts: Sequence[int], *,
                      src_offsets: Optional[Sequence[int]] = None, timeout: Optional[float] = None,
@@ -130,7 +136,7 @@ class NewArrays:
                                                   timeout=timeout, wait=wait), dst, src)
 
     def recv(self, like: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Any:
-        """What peer sends; like only gives the shape and the type."""
+        """The array that peer sends; like only gives the shape and the type."""
         dst = fresh(*_shaped(like))
         self._check(wait)
         return self._done(self._comm.recv(dst, peer, timeout=timeout, wait=wait), dst, like)
@@ -138,14 +144,14 @@ class NewArrays:
     def _blocks(self, src: Any) -> Region:
         part = region(src)
         if not part.shape or part.shape[0] != self._comm.size:
-            raise ValueError(f"src has the shape {part.shape}; its first dimension must be the {self._comm.size} ranks' "
-                             "blocks")
+            raise ValueError(f"src has the shape {part.shape}; its first dimension must be the blocks of "
+                             f"{self._comm.size} ranks")
         return part
 
     def _check(self, wait: bool) -> None:
         if wait and self._comm._grouped is not None:
-            raise ValueError("in a group the new array is complete after the group's end: give wait=False, and call "
-                             "result() of the request then")
+            raise ValueError("in a group the new array is complete after the group's end: give wait=False, "
+                             "and call result() of the request then")
 
     def _call(self, call: Any, part: Optional[Region], dst: Optional[Region], array: Any, *arguments: Any,
               **options: Any) -> Any:

@@ -35,8 +35,8 @@ class Averager(Handle):
         for place, (name, array) in zip(list_, values.items()):
             part = region(array)
             if not part.writable:
-                raise ValueError(f"{name} is read-only, and the average goes there; copy it into an array that can be "
-                                 "written to (numpy.array)")
+                raise ValueError(f"{name} is read-only, and the average goes there; copy it into an array that "
+                                 "can be written to (numpy.array)")
             place.parameter = part.address
             self._keep.append(part.owner)  # lent
         level_list = (_abi.AverageLevel * len(levels))()

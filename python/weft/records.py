@@ -55,7 +55,8 @@ class Param:
 
     def places(self) -> tuple[int, int, list[Any]]:
         """Both addresses, and what must be kept so that the memory stays there."""
-        (value, of_value), (gradient, of_gradient) = self._place("value", self.value), self._place("gradient", self.gradient)
+        value, of_value = self._place("value", self.value)
+        gradient, of_gradient = self._place("gradient", self.gradient)
         return value, gradient, [of_value, of_gradient]
 
     def _place(self, what: str, memory: Any) -> tuple[int, Any]:

@@ -11,8 +11,8 @@ from ._library import check, lib
 class Request(Handle):
     """An operation that was queued. Its arrays are lent to it until it is complete. Threads: any.
 
-    Its communicator keeps it and the arrays until then, so it may be dropped before. The arrays can be resized again
-    when wait has returned or done has said so; of a request that was dropped, after the communicator's next call.
+    Its communicator keeps it and the arrays until then, so it may be dropped before. The arrays can be
+    resized again when wait or done has reported the completion, or the communicator's next call has seen it.
     """
 
     _destructor = "request_release"

@@ -195,4 +195,5 @@ def logging_data(comm):
 
 BEHAVIOURS = {function.__name__: function for function in (several_backwards, create_graph, two_forwards, new_instance, resume,
                                                           static_changes, static_ranks_differ, logging_data)}
-BEHAVIOURS |= ARRAY_BEHAVIOURS | CHECKPOINT_BEHAVIOURS | JOIN_BEHAVIOURS | HOOK_BEHAVIOURS | STATE_BEHAVIOURS | SHARD_BEHAVIOURS
+BEHAVIOURS |= CHECKPOINT_BEHAVIOURS | JOIN_BEHAVIOURS | HOOK_BEHAVIOURS | STATE_BEHAVIOURS | SHARD_BEHAVIOURS
+BEHAVIOURS |= ARRAY_BEHAVIOURS

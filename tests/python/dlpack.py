@@ -1,4 +1,4 @@
-"""Objects that show an array through DLPack alone, in any version and with any flags, whatever NumPy can do itself."""
+"""Objects that show an array through DLPack alone, in any version and with any flags."""
 import ctypes
 
 READ_ONLY, IS_COPIED = 1, 2
@@ -11,8 +11,9 @@ new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 class Tensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
+                ("byte_offset", ctypes.c_uint64)]
 
 
 class Managed(ctypes.Structure):
@@ -27,11 +28,11 @@ class Versioned(ctypes.Structure):
 class Producer:
     """Shows values, a row-major NumPy array; flags None: in a capsule without version, as before DLPack 1.0."""
 
-    def __init__(self, values, flags=0, major=1, device=1, code=None):
+    def __init__(self, values, flags=0, major=1, device=1):
         self.values = values
         self.shape = (ctypes.c_int64 * values.ndim)(*values.shape)
-        tensor = Tensor(values.ctypes.data, device, 0, values.ndim, CODES[values.dtype.kind] if code is None else code,
-                        8 * values.itemsize, 1, self.shape, None, 0)
+        tensor = Tensor(values.ctypes.data, device, 0, values.ndim, CODES[values.dtype.kind], 8 * values.itemsize, 1,
+                        self.shape, None, 0)
         self.managed = Managed(tensor) if flags is None else Versioned(major, 0, None, None, flags, tensor)
 
     def _capsule(self):

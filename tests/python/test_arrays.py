@@ -17,7 +17,8 @@ def test_read_only():
     """a read-only array is never written to, and the error names the form that returns a new array"""
     def body(comm):
         own = [np.ones(3) for _ in range(3)]
-        shown = [Producer(own[0], READ_ONLY), Producer(own[1], IS_COPIED), OldProducer(own[2]), read_only(np.ones(3))]
+        shown = [Producer(own[0], READ_ONLY), Producer(own[1], IS_COPIED), OldProducer(own[2]),
+                 read_only(np.ones(3))]
         for source in (bytes(3), memoryview(bytearray(3)).toreadonly(), *shown):
             error = expect_raises(ValueError, "is read-only", comm.all_reduce, source)
             expect("comm.new.all_reduce" in str(error), "the way out", error)
@@ -53,8 +54,9 @@ def test_bool():
     """arrays of bool are communicated as they are, and reduced only by operations that give true or false"""
     def body(comm):
         mine = np.array([True, comm.rank == 1, False])
-        for op, wanted in (("max", [True, True, False]), ("bor", [True, True, False]), ("min", [True, False, False]),
-                           ("band", [True, False, False]), ("bxor", [SIZE % 2 == 1, True, False])):
+        for op, wanted in (("max", [True, True, False]), ("bor", [True, True, False]),
+                           ("min", [True, False, False]), ("band", [True, False, False]),
+                           ("bxor", [SIZE % 2 == 1, True, False])):
             for source in (mine.copy(), Producer(mine.copy()), memoryview(mine.copy())):
                 comm.all_reduce(source, op=op)
                 expect_equal(getattr(source, "values", np.asarray(source)).tolist(), wanted, op)
@@ -104,7 +106,8 @@ def test_new_arrays():
                 ("gather", new.gather(mine, 1), at_1(blocks)),
                 ("scatter", new.scatter(at_1(blocks), 1, like=mine), every[rank]),
                 ("scatter with src on all ranks", new.scatter(blocks * (rank == 1), 1), every[rank]),
-                ("all_to_all", new.all_to_all(blocks * (rank + 1)), np.stack([every[rank] * (r + 1) for r in range(SIZE)])),
+                ("all_to_all", new.all_to_all(blocks * (rank + 1)),
+                 np.stack([every[rank] * (r + 1) for r in range(SIZE)])),
                 ("all_gather_v", new.all_gather_v(own, counts), flat),
                 ("reduce_scatter_v", new.reduce_scatter_v(flat, counts), SIZE * own),
                 ("gather_v", new.gather_v(own, counts, 1), at_1(flat)),

@@ -35,8 +35,8 @@ def test_in_place():
         x = jnp.ones(4)
         y = x
         other = (comm.rank + 1) % SIZE
-        for call, arguments in ((comm.all_reduce, {}), (comm.reduce, {"root": comm.rank}), (comm.recv, {"peer": other}),
-                                (comm.broadcast, {"root": other})):
+        for call, arguments in ((comm.all_reduce, {}), (comm.reduce, {"root": comm.rank}),
+                                (comm.recv, {"peer": other}), (comm.broadcast, {"root": other})):
             error = expect_raises(ValueError, "is read-only", call, x, **arguments)
             expect("comm.new.all_reduce" in str(error), "the way out", error)
         for call in (comm.all_gather, comm.all_to_all):
@@ -56,8 +56,8 @@ def test_bits():
     """a new JAX array has the bits that a NumPy array gets in place, in every type, and stays"""
     def body(comm):
         numbers = np.linspace(-3, 7, 1001) * (comm.rank + 1) / 3
-        for kind, op in (("float32", "sum"), ("bfloat16", "mean"), ("float16", "sum"), ("int32", "max"), ("uint8", "bxor"),
-                         ("bool", "max")):
+        for kind, op in (("float32", "sum"), ("bfloat16", "mean"), ("float16", "sum"), ("int32", "max"),
+                         ("uint8", "bxor"), ("bool", "max")):
             x = jnp.asarray(numbers > 4 if kind == "bool" else numbers, kind)
             before, wanted = np.asarray(x).tobytes(), np.array(x)
             comm.all_reduce(wanted, op=op)
@@ -67,7 +67,8 @@ def test_bits():
             expect_equal((made.dtype, made.shape), (x.dtype, x.shape), kind)
             expect_equal(np.asarray(made).tobytes(), wanted.tobytes(), kind)
             expect_equal(np.asarray(x).tobytes(), before, kind)
-            expect_equal(np.asarray(comm.new.all_reduce(x, op, wait=False).result()).tobytes(), wanted.tobytes(), kind)
+            later = comm.new.all_reduce(x, op, wait=False).result()
+            expect_equal(np.asarray(later).tobytes(), wanted.tobytes(), kind)
             expect_equal(np.asarray(jnp.flip(made)).tobytes(), np.flip(wanted).tobytes(), kind)
 
     ranks(body)

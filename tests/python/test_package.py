@@ -196,7 +196,8 @@ def test_choices():
         for name in ("sum", "avg", "mean", "average", "min", "premul_sum"):
             expect(f"{name}" in str(error).split(": ")[-1].split(", "), name, error)
         params = [weft.Param(name, (2,)) for name in ("weight", "bias")]
-        for name, choice, options in (("mode", "view", {"mode": "views"}), ("divide_by", "active", {"divide_by": "ranks"}),
+        for name, choice, options in (("mode", "view", {"mode": "views"}),
+                                      ("divide_by", "active", {"divide_by": "ranks"}),
                                       ("reduce_dtype", "bf16", {"reduce_dtype": "bfloat"})):
             error = expect_raises(ValueError, name, weft.Reducer, comm, params, **options)
             expect(choice in str(error) and list(options.values())[0] in str(error), "the choices", error)
@@ -204,7 +205,8 @@ def test_choices():
         with weft.Reducer(comm, params) as reducer:
             expect_raises(ValueError, "buffers", reducer.broadcast, what="values")
             expect_raises(ValueError, "first_needed", reducer.replan, planner="best")
-            for call in (reducer.index, reducer.param, reducer.view, reducer.wait_param, reducer.ready, reducer.absent):
+            for call in (reducer.index, reducer.param, reducer.view, reducer.wait_param, reducer.ready,
+                         reducer.absent):
                 error = expect_raises(ValueError, "'weights'", call, "weights")
                 expect("weight, bias" in str(error), "the parameters", error)
             expect_raises(ValueError, "'weights'", reducer.replan, [["weights"], ["bias"]])
