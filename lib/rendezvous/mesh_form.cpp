@@ -16,7 +16,8 @@ constexpr int64_t kResolveMs = 500;    // for its name, which all others here wa
 constexpr int64_t kRetryMs = 50;       // before all of them are tried again
 constexpr int64_t kEchoMs = 200;       // for the reason why a rank closed its connection
 constexpr int64_t kAskMs = 5;          // before the exchange is asked for it again
-constexpr size_t kMaxStrangers = 128;
+constexpr size_t kMaxSilent = 64;      // incoming links that have not said Weft's hello
+constexpr size_t kMaxGreeted = 64;     // those that have, and have proved nothing
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 3;
 
@@ -115,8 +116,8 @@ Status Former::connect_all() {
     const size_t polled = links_.size();
     WEFT_TRY(look_at_peers(kFixedPolls + polled));
     for (size_t i = 0; i < polled; i++) serve(links_[i], ready_[kFixedPolls + i].revents);
-    std::erase_if(links_, [](const Link& link) { return !link.connection.open(); });
     accept_from_all();
+    std::erase_if(links_, [](const Link& link) { return !link.connection.open(); });
   }
   return {};
 }
@@ -220,15 +221,20 @@ void Former::accept_from_all() {
   if (ready_[1].revents != 0) accept_links(tcp_listener_, false);
 }
 
-// If there are more incoming links than `most`, one goes: the oldest of those that have not even said Weft's
-// hello if there are any. A rank that this hits tries again.
-bool Former::displace(size_t most) {
-  const auto incoming = [](const Link& link) { return !link.outgoing(); };
-  const auto mute = [](const Link& link) { return !link.outgoing() && !link.connection.greeted(); };
-  if (static_cast<size_t>(std::count_if(links_.begin(), links_.end(), incoming)) <= most) return false;
-  // links_ is in order of age.
-  const auto oldest = std::find_if(links_.begin(), links_.end(), mute);
-  links_.erase(oldest != links_.end() ? oldest : std::find_if(links_.begin(), links_.end(), incoming));
+// If there are more incoming links than `most` that have (or have not) said Weft's hello, the oldest of them
+// goes. A rank that this hits tries again.
+bool Former::displace(bool greeted, size_t most) {
+  Link* oldest = nullptr;
+  size_t strangers = 0;
+  for (Link& link : links_) {
+    const Connection& connection = link.connection;
+    if (link.outgoing() || !connection.open() || connection.established() || connection.greeted() != greeted)
+      continue;
+    strangers++;
+    if (oldest == nullptr || link.since_ns < oldest->since_ns) oldest = &link;
+  }
+  if (strangers <= most) return false;
+  oldest->connection.close();
   return true;
 }
 
@@ -237,25 +243,29 @@ void Former::accept_links(const Fd& listener, bool unix_socket) {
   for (int i = 0; i < kAcceptsAtOnce; i++) {
     Fd fd;
     const Status accepted = accept_from(listener.get(), &fd, &exhausted_);
-    if (exhausted_ && displace(0)) {
+    if (exhausted_ && (displace(false, 0) || displace(true, 0))) {
       exhausted_ = false;
       continue;
     }
     if (!accepted.ok() || !fd.valid()) return;
     if (Status status = check_peer_user(fd.get()); !status.ok()) {
-      log_.warn(cat("mesh: refused a connection: ", status.text()));
+      refusals_.report(LogLevel::kWarn, status.text());
       continue;
     }
-    displace(kMaxStrangers - 1);
+    displace(false, kMaxSilent - 1);
     Link link;
     link.unix_socket = unix_socket;
+    link.since_ns = clock_.now_ns();
     link.deadline = Deadline::after(clock_, kStrangerMs, 0);
     link.connection = Connection(std::move(fd), Role::kServer, key_);
     links_.push_back(std::move(link));
+    // A rank says its hello as soon as it is connected: it is no silent stranger for a moment only.
+    serve(links_.back(), POLLIN);
   }
 }
 
 void Former::serve(Link& link, short events) {
+  if (!link.connection.open()) return;  // it was displaced
   if (link.deadline.expired(clock_)) return drop(link, "it did not answer in time");
   if (events == 0) return;
   if (link.connecting) {
@@ -265,9 +275,14 @@ void Former::serve(Link& link, short events) {
     if (Status status = check_peer_user(link.connection.fd()); !status.ok()) return drop(link, status.text());
     link.connecting = false;
   }
+  const bool silent = !link.connection.greeted();
   std::vector<Bytes> frames;
   bool closed = false;
   const Status status = link.connection.read(&frames, &closed);
+  if (!link.outgoing() && silent && link.connection.greeted()) {
+    link.since_ns = clock_.now_ns();
+    displace(true, kMaxGreeted);
+  }
   if (!status.ok()) return drop(link, status.text());
   if (!frames.empty()) return take_hello(link, frames[0]);
   if (closed || !link.connection.flush()) drop(link, "it closed the connection");
@@ -291,7 +306,7 @@ void Former::take_hello(Link& link, ByteView frame) {
 void Former::drop(Link& link, const std::string& why) {
   link.connection.close();
   if (!link.outgoing()) {
-    log_.info(cat("mesh: refused a connection: ", why));
+    refusals_.report(LogLevel::kInfo, why);
     return;
   }
   Route& route = routes_[static_cast<size_t>(link.rank)];

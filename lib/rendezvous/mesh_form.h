@@ -13,6 +13,7 @@
 #include "rendezvous/connection.h"
 #include "rendezvous/mesh.h"
 #include "rendezvous/mesh_wire.h"
+#include "rendezvous/refusals.h"
 
 namespace weft::mesh {
 
@@ -25,7 +26,7 @@ struct Peer {
 class Former {
  public:
   Former(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log)
-      : exchange_(exchange), options_(options), clock_(clock), log_(log) {}
+      : exchange_(exchange), options_(options), clock_(clock), refusals_("mesh", clock, log) {}
 
   // (*peers)[rank] is connected, except for the own rank. Collective.
   Status form(std::vector<Peer>* peers);
@@ -39,6 +40,7 @@ class Former {
     int rank = -1;  // of an outgoing one
     bool unix_socket = false;
     bool connecting = false;  // the socket is not connected yet
+    uint64_t since_ns = 0;    // of an incoming one: when it was accepted, or said Weft's hello
     Deadline deadline = Deadline::never();
     bool outgoing() const { return rank >= 0; }
   };
@@ -60,7 +62,7 @@ class Former {
   Status look_at_peers(size_t first);
   Status closed_by(int rank);
   void accept_from_all();
-  bool displace(size_t most);
+  bool displace(bool greeted, size_t most);
   void accept_links(const Fd& listener, bool unix_socket);
   void serve(Link& link, short events);
   void take_hello(Link& link, ByteView frame);
@@ -70,7 +72,7 @@ class Former {
   Exchange& exchange_;
   const MeshOptions& options_;
   Clock& clock_;
-  Log& log_;
+  Refusals refusals_;
   Fd unix_listener_, tcp_listener_;
   AuthKey key_;
   int64_t heartbeat_timeout_ms_ = -1;

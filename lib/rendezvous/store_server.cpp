@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "base/text.h"
+#include "rendezvous/refusals.h"
 #include "rendezvous/socket.h"
 #include "rendezvous/store_session.h"
 
@@ -29,6 +30,7 @@ class StoreServer::Loop {
         one_meeting_(options.one_meeting),
         clock_(clock),
         log_(log),
+        refusals_("store", clock, log),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   Status listen(const Address& address, bool* in_use) {
@@ -49,7 +51,7 @@ class StoreServer::Loop {
   bool finished();
   void wait_for_events();
   void accept_some();
-  bool displace(int most);
+  bool displace(bool greeted, int most);
   void serve(Session& session, bool readable);
   void handle(Session& session, ByteView frame);
   void join(Session& session, ByteView frame);
@@ -67,6 +69,7 @@ class StoreServer::Loop {
   const bool one_meeting_;
   Clock& clock_;
   Log& log_;
+  Refusals refusals_;
   Fd wake_;
   Fd listener_;
   Address address_;
@@ -134,37 +137,36 @@ void StoreServer::Loop::accept_some() {
       log_.error(cat("store: ", status.text()));
       exhausted_ = true;
     }
-    if (exhausted_ && displace(0)) {
+    if (exhausted_ && (displace(false, 0) || displace(true, 0))) {
       exhausted_ = false;
       continue;
     }
     if (!fd.valid()) return;
     if (Status status = check_peer_user(fd.get()); !status.ok()) {
-      log_.warn(cat("store: refused a connection: ", status.text()));
+      refusals_.report(LogLevel::kWarn, status.text());
       continue;
     }
-    displace(kMaxStrangers - 1);
+    displace(false, kMaxSilent - 1);
     sessions_.push_back(
         std::make_unique<Session>(Connection(std::move(fd), Role::kServer, key_), clock_.now_ns(), soon()));
+    // A rank says its hello as soon as it is connected: it is no silent stranger for a moment only.
+    serve(*sessions_.back(), true);
   }
 }
 
-// If there are more strangers than `most`, one goes: that which has been here longest, of those that have not
-// even said Weft's hello if there are any. A rank that this hits tries again. Who holds the secret is no
-// stranger.
-bool StoreServer::Loop::displace(int most) {
-  const auto standing = [](Session& each) {
-    return std::pair(each.connection().greeted(), each.accepted_ns());
-  };
-  Session* least = nullptr;
+// If there are more strangers than `most` that have (or have not) said Weft's hello, the oldest of them goes.
+// A rank that this hits tries again. A connection that has proved that it holds the secret is no stranger.
+bool StoreServer::Loop::displace(bool greeted, int most) {
+  Session* oldest = nullptr;
   int strangers = 0;
   for (const auto& session : sessions_) {
-    if (!session->connection().open() || session->connection().established()) continue;
+    const Connection& connection = session->connection();
+    if (!connection.open() || connection.established() || connection.greeted() != greeted) continue;
     strangers++;
-    if (least == nullptr || standing(*session) < standing(*least)) least = session.get();
+    if (oldest == nullptr || session->since_ns() < oldest->since_ns()) oldest = session.get();
   }
   if (strangers <= most) return false;
-  least->connection().close();
+  oldest->connection().close();
   return true;
 }
 
@@ -173,8 +175,13 @@ void StoreServer::Loop::serve(Session& session, bool readable) {
   if (!connection.open()) return;
   bool closed = false;
   if (readable) {
+    const bool silent = !connection.greeted();
     std::vector<Bytes> frames;
     const Status status = connection.read(&frames, &closed);
+    if (silent && connection.greeted()) {
+      session.set_greeted(clock_.now_ns());
+      displace(true, kMaxGreeted);
+    }
     // What a closing session still says is read, so that its end is seen, and ignored.
     for (const Bytes& frame : frames) {
       if (!session.closing() && connection.open()) handle(session, frame);
@@ -246,7 +253,7 @@ void StoreServer::Loop::give(Session& session, ByteView frame) {
 // Tell a session its mistake and end it. A member's mistake is its group's failure.
 void StoreServer::Loop::refuse(Session& session, const Status& status) {
   if (session.closing()) return;
-  log_.info(cat("store: refused a connection: ", status.text()));
+  refusals_.report(LogLevel::kInfo, status.text());
   Group* group = session.stranger() ? nullptr : session.group();
   session.say_goodbye(session.connection().established() ? store::encode_failed(status) : Bytes{}, soon());
   if (group != nullptr) group->lost(session.rank(), status.with_ranks({session.rank()}));

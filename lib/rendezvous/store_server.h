@@ -3,8 +3,9 @@
 // (store_group.h), and tells a group at once when one of its members is gone.
 //
 // One thread, "weft-store", owns everything here; it sleeps in poll. Strangers are bounded in number, in time
-// and in what they can make the store remember, and a newcomer displaces the oldest of those that speak no
-// Weft: they cannot disturb the jobs that are forming.
+// and in what they can make the store remember. Those that have said Weft's hello and those that have not are
+// counted apart, and each of them displaces the oldest of its kind: they cannot disturb the jobs that are
+// forming.
 #pragma once
 
 #include <memory>
@@ -41,7 +42,9 @@ class StoreServer {
   // the deadline, then end. Any thread, once.
   void stop(Deadline deadline);
 
-  static constexpr int kMaxStrangers = 256;
+  static constexpr int kMaxSilent = 128;   // strangers that have not said Weft's hello
+  static constexpr int kMaxGreeted = 128;  // those that have, and have proved nothing
+  static constexpr int kMaxStrangers = kMaxSilent + kMaxGreeted;
   static constexpr int64_t kStrangerMs = 5000;
 
  private:

@@ -13,13 +13,15 @@ namespace weft::store {
 class Session final : public GroupMember {
  public:
   Session(Connection connection, uint64_t accepted_ns, Deadline deadline)
-      : connection_(std::move(connection)), accepted_ns_(accepted_ns), deadline_(deadline) {}
+      : connection_(std::move(connection)), since_ns_(accepted_ns), deadline_(deadline) {}
 
   Connection& connection() { return connection_; }
   Group* group() const { return group_; }
   int rank() const { return rank_; }
   bool stranger() const { return !joined_; }
-  uint64_t accepted_ns() const { return accepted_ns_; }
+  // When a stranger was accepted, or said its hello.
+  uint64_t since_ns() const { return since_ns_; }
+  void set_greeted(uint64_t now_ns) { since_ns_ = now_ns; }
   // When a stranger's or a closing session's time is over; never for members.
   Deadline deadline() const { return deadline_; }
 
@@ -43,7 +45,7 @@ class Session final : public GroupMember {
 
  private:
   Connection connection_;
-  const uint64_t accepted_ns_;
+  uint64_t since_ns_;
   Deadline deadline_;
   Group* group_ = nullptr;
   int rank_ = -1;

@@ -34,6 +34,7 @@ enum class Kind : uint8_t {
   kSlow,
   kHalfOpen,
   kHalfHello,
+  kGreeting,
   kReset,
   kCount
 };
@@ -47,9 +48,9 @@ struct Held {
 // Runs in the forked process, beside threads that are not there any more: no allocation, no lock.
 class Attacker {
  public:
-  Attacker(const std::vector<uint16_t>& ports, const Bytes& recorded, const Bytes& hello,
+  Attacker(const std::vector<uint16_t>& ports, const Bytes& recorded, const Bytes& hello, bool greetings,
            std::atomic<uint64_t>* count)
-      : ports_(ports), recorded_(recorded), hello_(hello), count_(count) {
+      : ports_(ports), recorded_(recorded), hello_(hello), greetings_(greetings), count_(count) {
     for (std::byte& each : garbage_) each = static_cast<std::byte>(random());
   }
 
@@ -59,6 +60,7 @@ class Attacker {
       reset(held);
       // Not in step with the ports: every kind reaches every port.
       held.kind = static_cast<Kind>(random() % static_cast<unsigned>(Kind::kCount));
+      if (greetings_) held.kind = Kind::kGreeting;
       if (connect_to(ports_[i % ports_.size()], &held)) {
         act(held);
         count_->fetch_add(1);
@@ -107,6 +109,8 @@ class Attacker {
         say(held, ByteView(hello_).first(hello_.size() / 2));
         ::shutdown(held.fd, SHUT_WR);
         return;
+      case Kind::kGreeting:
+        return say(held, hello_);
       case Kind::kReset:
         return reset(held);
       case Kind::kSlow:
@@ -138,6 +142,7 @@ class Attacker {
   const std::vector<uint16_t>& ports_;
   const Bytes& recorded_;
   const Bytes& hello_;
+  const bool greetings_;
   std::atomic<uint64_t>* const count_;
   unsigned state_ = 2463534242u;
   std::array<Held, kHeld> held_;
@@ -163,7 +168,7 @@ Bytes good_traffic(const AuthKey& secret) {
   return all;
 }
 
-Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded) {
+Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded, bool greetings) {
   void* const page =
       ::mmap(nullptr, sizeof *count_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   count_ = new (page) std::atomic<uint64_t>(0);
@@ -178,7 +183,7 @@ Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::syscall(SYS_close_range, 3, ~0u, 0);  // the other side's sockets are not to live on here
-  Attacker(ports, recorded, hello_bytes, count_).run();
+  Attacker(ports, recorded, hello_bytes, greetings, count_).run();
 }
 
 Flood::~Flood() {

@@ -18,12 +18,13 @@ Bytes good_traffic(const AuthKey& secret);
 
 // A process that connects to ports of 127.0.0.1 in turn, as fast as it can, until this is destroyed. Its
 // connections take turns to say garbage, an HTTP request, a TLS hello, a good hello and then far too much,
-// what a good client said to somebody else, a good hello byte by byte, nothing, half a hello and then the
-// end, and to reset; the last few hundred stay open. Threads: one thread at a time.
+// what a good client said to somebody else, a good hello byte by byte, a good hello and then nothing,
+// nothing, half a hello and then the end, and to reset; the last few hundred stay open. Threads: one thread
+// at a time.
 class Flood {
  public:
-  // recorded: what a good client said.
-  Flood(const std::vector<uint16_t>& ports, const Bytes& recorded);
+  // recorded: what a good client said. greetings: all say a good hello and then nothing.
+  Flood(const std::vector<uint16_t>& ports, const Bytes& recorded, bool greetings = false);
   ~Flood();
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;

@@ -143,38 +143,129 @@ TEST_CASE("a job whose rank 0 serves the store forms while its port is flooded, 
   }
 }
 
-TEST_CASE("strangers that say nothing do not displace a rank in the middle of its handshake") {
+TEST_CASE("jobs form in time while strangers say a whole hello and then nothing, as fast as they can") {
   const Store store;
-  const auto connect = [&] {
-    Fd fd;
+  const Flood flood({store.server->address().port}, test::good_traffic(kSecret), true);
+  for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
+    const auto options = [&](int rank) {
+      return member(store.server->address().text(), rank, 4, cat("job ", job), true);
+    };
+    REQUIRE(as_ranks(4, [&](int rank) { return meet(options(rank)); }) == kNone);
+  }
+}
+
+namespace {
+
+// A rank, or a stranger, that says what it is told to say, step by step.
+struct Caller {
+  explicit Caller(const Address& store) {
     int error = 0;
-    REQUIRE(connect_to(store.server->address(), &fd, &error).ok());
+    REQUIRE(connect_to(store, &fd, &error).ok());
     REQUIRE(wait_for(fd.get(), POLLOUT, system_clock, in_ms(kHardBoundMs)));
-    return fd;
-  };
-  const Fd rank = connect();
-  SecureStream client(Role::kClient, kSecret);
-  const auto say = [&] {
-    REQUIRE(::send(rank.get(), client.out().data(), client.out().size(), MSG_NOSIGNAL) ==
+  }
+  void say() {
+    REQUIRE(::send(fd.get(), client.out().data(), client.out().size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(client.out().size()));
     client.out().clear();
-  };
-  const auto hear = [&] {
-    REQUIRE(wait_for(rank.get(), POLLIN, system_clock, in_ms(kHardBoundMs)));
+  }
+  // False when the store ends the connection.
+  bool hear() {
+    REQUIRE(wait_for(fd.get(), POLLIN, system_clock, in_ms(kHardBoundMs)));
     Bytes bytes(4096);
     std::vector<Bytes> frames;
-    const ssize_t got = ::recv(rank.get(), bytes.data(), bytes.size(), 0);
-    REQUIRE(got > 0);  // 0: it was displaced
-    REQUIRE(client.receive(ByteView(bytes).first(static_cast<size_t>(got)), &frames).ok());
-  };
-  say();
-  hear();  // the store's hello
-  std::vector<Fd> strangers;
-  for (int i = 0; i < StoreServer::kMaxStrangers + 10; i++) strangers.push_back(connect());
-  CHECK(wait_for(strangers[0].get(), POLLIN, system_clock, in_ms(kHardBoundMs)));  // it was displaced
-  say();
-  hear();  // the store's proof
-  CHECK(client.established());
+    const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), 0);
+    return got > 0 && client.receive(ByteView(bytes).first(static_cast<size_t>(got)), &frames).ok();
+  }
+  Fd fd;
+  SecureStream client{Role::kClient, kSecret};
+};
+
+// Strangers that say a whole hello, hear the store's, and are silent from then on.
+void greet(const Address& store, int count, std::vector<std::unique_ptr<Caller>>* strangers) {
+  for (int i = 0; i < count; i++) {
+    strangers->push_back(std::make_unique<Caller>(store));
+    strangers->back()->say();
+    REQUIRE(strangers->back()->hear());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("strangers that say nothing do not displace a rank in the middle of its handshake") {
+  const Store store;
+  Caller rank(store.server->address());
+  rank.say();
+  REQUIRE(rank.hear());  // the store's hello
+  std::vector<std::unique_ptr<Caller>> strangers;
+  for (int i = 0; i < StoreServer::kMaxStrangers + 10; i++)
+    strangers.push_back(std::make_unique<Caller>(store.server->address()));
+  CHECK(!strangers[0]->hear());  // it was displaced
+  rank.say();
+  REQUIRE(rank.hear());  // the store's proof
+  CHECK(rank.client.established());
+}
+
+TEST_CASE("strangers that say a whole hello do not displace a rank that has not said its own yet") {
+  const Store store;
+  Caller rank(store.server->address());
+  std::vector<std::unique_ptr<Caller>> strangers;
+  greet(store.server->address(), StoreServer::kMaxStrangers + 10, &strangers);
+  rank.say();
+  REQUIRE(rank.hear());
+  CHECK(!strangers[0]->hear());  // it was displaced
+  rank.say();
+  REQUIRE(rank.hear());
+  CHECK(rank.client.established());
+}
+
+TEST_CASE("of those that have said a hello the one that did so first is displaced, whenever it came") {
+  const Store store;
+  Caller rank(store.server->address());
+  std::vector<std::unique_ptr<Caller>> strangers;
+  greet(store.server->address(), StoreServer::kMaxGreeted, &strangers);
+  rank.say();
+  REQUIRE(rank.hear());
+  greet(store.server->address(), StoreServer::kMaxGreeted / 2, &strangers);
+  rank.say();
+  REQUIRE(rank.hear());
+  CHECK(rank.client.established());
+}
+
+TEST_CASE("a rank that comes with strangers that have filled the store joins at once") {
+  // In a process of its own, which is stopped while they come: it finds them all waiting.
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const Fd read_end(ends[0]), write_end(ends[1]);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const Store store;
+    const uint16_t port = store.server->address().port;
+    if (::write(write_end.get(), &port, sizeof port) < 0) ::_exit(1);
+    for (;;) ::pause();
+  }
+  uint16_t port = 0;
+  CHECK(::read(read_end.get(), &port, sizeof port) == static_cast<ssize_t>(sizeof port));
+  Address address;
+  REQUIRE(parse_address(cat("tcp://127.0.0.1:", port), &address).ok());
+  std::vector<std::unique_ptr<Caller>> strangers;
+  greet(address, StoreServer::kMaxStrangers, &strangers);
+  ::kill(pid, SIGSTOP);
+  REQUIRE(::waitpid(pid, nullptr, WUNTRACED) == pid);
+  Caller rank(address);
+  rank.say();
+  for (int i = 0; i < 20; i++) {
+    strangers.push_back(std::make_unique<Caller>(address));
+    strangers.back()->say();
+  }
+  ::kill(pid, SIGCONT);
+  const bool heard = rank.hear();
+  if (heard) rank.say();
+  const bool joined = heard && rank.hear() && rank.client.established();
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  CHECK(joined);
 }
 
 TEST_CASE("a store that runs out of descriptors makes room, and serves who belongs to it") {
