@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kMaxName = sizeof(sockaddr_un{}.sun_path) - 1;
+static_assert(kMaxUnixName == sizeof(sockaddr_un{}.sun_path) - 1);
 constexpr size_t kMaxHost = 255;
 
 Status bad(const std::string& text, const std::string& why) {
@@ -60,7 +60,8 @@ Status parse_address(const std::string& text, Address* address) {
     address->kind = Address::Kind::kUnix;
     address->name = text.substr(6);
     if (address->name.empty()) return bad(text, "has no name after unix:@");
-    if (address->name.size() > kMaxName) return bad(text, cat("is longer than ", kMaxName, " characters"));
+    if (address->name.size() > kMaxUnixName)
+      return bad(text, cat("is longer than ", kMaxUnixName, " characters"));
     return {};
   }
   if (text.rfind("tcp://", 0) != 0) return bad(text, "begins neither with tcp:// nor with unix:@");

@@ -2,6 +2,7 @@
 // namespace: no file, gone with its last process).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,6 +21,8 @@ struct Address {
   // Reachable from this host only: unix, "localhost", 127.0.0.0/8, ::1. Other names count as not.
   bool local() const;
 };
+
+inline constexpr size_t kMaxUnixName = 107;  // what a sockaddr_un holds besides the first byte
 
 // kArg saying what is wrong with it.
 Status parse_address(const std::string& text, Address* address);

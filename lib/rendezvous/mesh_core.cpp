@@ -59,7 +59,8 @@ void SocketMesh::Core::wake() {
 // ---- forming -------------------------------------------------------------------------------------------
 
 Status SocketMesh::Core::take_process(MeshPeer& peer) {
-  const std::optional<PeerProcess> process = peer_process(peer.connection.fd());
+  std::optional<PeerProcess> process;
+  WEFT_TRY(peer_process(peer.connection.fd(), &process));
   if (!process || process->pid <= 0 || process->pid == ::getpid()) return {};
   peer.pid = process->pid;
   peer.process = open_process(peer.connection.fd(), process->pid);

@@ -15,7 +15,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "base/text.h"
 
@@ -216,21 +218,62 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
   return {};  // nobody waits, or whoever did has gone again
 }
 
-std::optional<PeerProcess> peer_process(int fd) {
+Status peer_process(int fd, std::optional<PeerProcess>* peer) {
+  peer->reset();
+  const auto unknown = [](const char* what) {
+    return Status::error(Code::kAuth, cat("the user of the other side is not known: ", what, ": ",
+                                          Status::system("getsockopt", errno).text()));
+  };
   int domain = 0;
   socklen_t size = sizeof domain;
-  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) return std::nullopt;
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return unknown("SO_DOMAIN");
+  if (domain != AF_UNIX) return {};
   ucred credentials{};
   size = sizeof credentials;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
-  return PeerProcess{credentials.pid, credentials.uid};
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return unknown("SO_PEERCRED");
+  *peer = PeerProcess{credentials.pid, credentials.uid};
+  return {};
 }
 
 Status check_peer_user(int fd) {
-  const std::optional<PeerProcess> peer = peer_process(fd);
+  std::optional<PeerProcess> peer;
+  WEFT_TRY(peer_process(fd, &peer));
   if (!peer || peer->uid == ::geteuid()) return {};
   return Status::error(Code::kAuth,
                        cat("the other side runs as user ", peer->uid, ", this side as user ", ::geteuid()));
+}
+
+Status check_user_is_known() {
+  uid_t overflow = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  if (::geteuid() != overflow) return {};
+  // The first namespace has every number, so nobody is without one there.
+  constexpr uint64_t kAll = UINT32_MAX;
+  std::ifstream map("/proc/self/uid_map");
+  for (uint64_t inside = 0, outside = 0, count = 0; map >> inside >> outside >> count;) {
+    if (count == kAll) return {};
+  }
+  return Status::error(
+      Code::kAuth, cat("this process runs as user ", overflow,
+                       " of a user namespace, which stands for every "
+                       "user of other namespaces as well: set WEFT_SECRET_FILE (or WEFT_SECRET) to the same "
+                       "secret on all ranks, or give this process another user"));
+}
+
+std::vector<std::string> listening_names(const std::string& prefix) {
+  constexpr unsigned kListens = 0x10000;  // __SO_ACCEPTCON
+  std::vector<std::string> names;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    // Slot, references, protocol, flags, type, state and inode, then the name. A name may hold anything, line
+    // ends as well: what is found is only a name to try.
+    std::istringstream fields(line);
+    std::string slot, references, protocol, type, state, inode, name;
+    unsigned flags = 0;
+    fields >> slot >> references >> protocol >> std::hex >> flags >> type >> state >> inode >> name;
+    if (fields && (flags & kListens) != 0 && name.starts_with("@" + prefix)) names.push_back(name.substr(1));
+  }
+  return names;
 }
 
 std::string local_host(int fd) {

@@ -38,10 +38,17 @@ struct PeerProcess {
   pid_t pid = 0;  // 0: in a namespace that cannot be seen from here
   uid_t uid = 0;
 };
-// Who is at the other end of a unix socket; none for TCP.
-std::optional<PeerProcess> peer_process(int fd);
+// Who is at the other end of a unix socket; none for TCP. kAuth when the kernel does not say.
+Status peer_process(int fd, std::optional<PeerProcess>* peer);
 // Ok, or kAuth: a unix socket's peer must be this user.
 Status check_peer_user(int fd);
+// Ok, or kAuth where the kernel's word on a peer's user is not exact: this user's number also stands for
+// users that have no number in this user namespace.
+Status check_user_is_known();
+
+// Names of the abstract namespace that begin with `prefix` and at which somebody listens, of whatever user.
+// Empty if the kernel does not list them.
+std::vector<std::string> listening_names(const std::string& prefix);
 
 // The address at this end of a TCP connection, without port; empty for unix.
 std::string local_host(int fd);

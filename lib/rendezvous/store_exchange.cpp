@@ -22,6 +22,9 @@ constexpr uint64_t kMsNs = 1'000'000;
 constexpr int64_t kRetryMs = 20;
 // A port that another process holds may be that of a job which is just ending.
 constexpr int64_t kInUseMs = 5'000;
+// Between two looks for a store at another name: the kernel's list of sockets may be long.
+constexpr int64_t kLookMs = 500;
+constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces one which is taken
 
 Status check_options(const StoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
@@ -31,6 +34,23 @@ Status check_options(const StoreOptions& options) {
     return Status::error(Code::kArg, cat("the job's name is longer than ", store::kMaxJob, " bytes"));
   }
   return {};
+}
+
+// What the name that replaces `name` begins with; the rest of it is random, so that nobody can take it as
+// well.
+std::string other_name_begin(const std::string& name) {
+  return name + "~";
+}
+
+std::string other_name(const std::string& name) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  const Key random = random_key();
+  std::string other = other_name_begin(name);
+  for (size_t i = 0; i < kSuffixBytes; i++) {
+    const auto byte = static_cast<unsigned>(random[i]);
+    other += {kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return other;
 }
 
 }  // namespace
@@ -43,6 +63,7 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
   if (options.size > 1) {
     WEFT_TRY(parse_address(options.store, &made->address_));
     WEFT_TRY(check_reach(made->address_, options.key.secret));
+    if (made->address_.kind == Address::Kind::kUnix && !options.key.secret) WEFT_TRY(check_user_is_known());
     if (made->address_.kind == Address::Kind::kTcp && made->address_.port == 0) {
       return Status::error(Code::kArg, cat("the store address ", options.store, " names no port"));
     }
@@ -70,11 +91,22 @@ StoreExchange::~StoreExchange() {
 
 Status StoreExchange::host(Deadline deadline) {
   const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
-  const StoreServerOptions options{address_, options_.key, options_.on_thread_start, true};
+  StoreServerOptions options{address_, options_.key, options_.on_thread_start, true};
+  bool taken = false;
   for (;;) {
     bool in_use = false;
     Status status = StoreServer::start(options, clock_, log_, &server_, &in_use);
     if (status.ok()) break;
+    const bool was_taken = taken;
+    taken = in_use && name_is_taken();
+    // Twice in a row: a store of this user that is just ending is gone then.
+    if (taken && was_taken) {
+      options.listen.name = other_name(address_.name);
+      log_.warn(cat("store: ", address_.text(),
+                    " is held by a process that is no store of this user; this job ", "meets at ",
+                    options.listen.text()));
+      continue;
+    }
     if (!in_use || give_up.expired(clock_)) {
       return status.with_prefix(
           in_use ? "rank 0 cannot serve the store, another process (a second rank 0?) does: "
@@ -87,11 +119,36 @@ Status StoreExchange::host(Deadline deadline) {
   return {};
 }
 
+// Whether the store's name in the abstract namespace, which is in use, is held by somebody who is no store of
+// this user: anybody can bind it first.
+bool StoreExchange::name_is_taken() const {
+  if (!has_other_names()) return false;
+  Fd fd;
+  int error_number = 0;
+  if (!connect_to(address_, &fd, &error_number).ok()) return true;  // bound, and nobody listens
+  return !check_peer_user(fd.get()).ok();
+}
+
 Status StoreExchange::join(Deadline deadline) {
   std::string why_not = "nobody listens there";
-  for (;;) {
+  Deadline look = Deadline::after(clock_, kLookMs, 0);
+  for (bool taken = false;; taken = false) {
     bool joined = false;
-    WEFT_TRY(try_join(deadline, &joined, &why_not).with_prefix(cat("store ", address_.text(), ": ")));
+    const auto attempt = [&](const Address& there) {
+      connection_.close();
+      return try_join(there, deadline, &joined, &taken, &why_not)
+          .with_prefix(cat("store ", address_.text(), ": "));
+    };
+    WEFT_TRY(attempt(target_));
+    if (!joined && (taken || look.expired(clock_))) {
+      look = Deadline::after(clock_, kLookMs, 0);
+      for (const std::string& name : other_places()) {
+        if (joined || deadline.expired(clock_)) break;
+        Address there = target_;
+        there.name = name;
+        WEFT_TRY(attempt(there));
+      }
+    }
     if (joined) return {};
     connection_.close();
     if (deadline.expired(clock_)) break;
@@ -105,14 +162,34 @@ Status StoreExchange::join(Deadline deadline) {
   return options_.external ? status : status.with_ranks({0});
 }
 
-// One attempt. An error is final; without one, *joined or the reason to try again.
-Status StoreExchange::try_join(Deadline deadline, bool* joined, std::string* why_not) {
+// Whether rank 0 may serve the store at another name than the one that all ranks know, and then the others
+// look for it. The name of a store that is a program of its own is the one that its user gave.
+bool StoreExchange::has_other_names() const {
+  return !options_.external && address_.kind == Address::Kind::kUnix &&
+         address_.name.size() + 1 + 2 * kSuffixBytes <= kMaxUnixName;
+}
+
+// Names at which rank 0 may serve the store because the one that all ranks know is taken. Other users may
+// have put some there too.
+std::vector<std::string> StoreExchange::other_places() const {
+  if (server_ || !has_other_names()) return {};
+  const std::string begin = other_name_begin(address_.name);
+  std::vector<std::string> names = listening_names(begin);
+  std::erase_if(names,
+                [&](const std::string& name) { return name.size() != begin.size() + 2 * kSuffixBytes; });
+  return names;
+}
+
+// One attempt. An error is final; without one, *joined, or the reason to try again. *taken: a process of
+// another user listens there.
+Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, bool* taken,
+                               std::string* why_not) {
   Fd fd;
   int error_number = 0;
-  Address there = target_;
   Status status;
   if (there.kind == Address::Kind::kTcp) {
-    status = resolve(target_.host, clock_, deadline, options_.on_thread_start, &there.host);
+    const std::string host = there.host;
+    status = resolve(host, clock_, deadline, options_.on_thread_start, &there.host);
   }
   if (status.ok()) status = connect_to(there, &fd, &error_number);
   if (status.ok()) {
@@ -124,7 +201,12 @@ Status StoreExchange::try_join(Deadline deadline, bool* joined, std::string* why
     *why_not = status.text();
     return {};
   }
-  WEFT_TRY(check_peer_user(fd.get()));
+  if (Status stranger = check_peer_user(fd.get()); !stranger.ok()) {
+    if (!has_other_names()) return stranger;
+    *taken = true;
+    *why_not = stranger.text();
+    return {};
+  }
   closing_ = false;
   joined_ = false;
   connection_ = Connection(std::move(fd), Role::kClient, options_.key);

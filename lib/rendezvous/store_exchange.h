@@ -60,8 +60,11 @@ class StoreExchange final : public Exchange {
       : options_(options), clock_(clock), log_(log), deadline_(deadline) {}
 
   Status host(Deadline deadline);
+  bool name_is_taken() const;
+  bool has_other_names() const;
   Status join(Deadline deadline);
-  Status try_join(Deadline deadline, bool* joined, std::string* why_not);
+  std::vector<std::string> other_places() const;
+  Status try_join(Address there, Deadline deadline, bool* joined, bool* taken, std::string* why_not);
   Status wait_until_joined(Deadline deadline, bool* joined, std::string* why_not);
   void give(ByteView mine);
   bool complete() const { return parts_.size() == static_cast<size_t>(options_.size); }
@@ -76,8 +79,10 @@ class StoreExchange final : public Exchange {
   Clock& clock_;
   Log& log_;
   const Deadline deadline_;
-  Address address_;                      // of the store
-  Address target_;                       // where this rank connects: a host connects to itself over loopback
+  Address address_;  // of the store, as all ranks were told
+  // Where this rank connects first. A host connects to itself: over loopback, or at the name that it has
+  // found free.
+  Address target_;
   std::unique_ptr<StoreServer> server_;  // rank 0's
   Connection connection_;
   bool joined_ = false;

@@ -287,6 +287,7 @@ Status StoreServer::start(const StoreServerOptions& options, Clock& clock, Log& 
   *in_use = false;
   WEFT_TRY(init_crypto());
   WEFT_TRY(check_reach(options.listen, options.key.secret));
+  if (options.listen.kind == Address::Kind::kUnix && !options.key.secret) WEFT_TRY(check_user_is_known());
   auto loop = std::make_unique<Loop>(options, clock, log);
   WEFT_TRY(loop->listen(options.listen, in_use));
   if (!options.key.secret) {

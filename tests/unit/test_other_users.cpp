@@ -1,0 +1,349 @@
+// lib/rendezvous among other users of the host: whoever may bind the store's name, connect to it, or share
+// its number in a user namespace neither joins a job nor keeps it from meeting, nor fills its log.
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/text.h"
+#include "rendezvous/refusals.h"
+#include "rendezvous/socket.h"
+#include "rendezvous/store_exchange.h"
+#include "support/catch.h"
+
+using namespace weft;
+
+namespace {
+
+SystemClock system_clock;
+Log silent;
+constexpr int64_t kPlentyMs = 20'000;
+constexpr uid_t kNobody = 65534;
+
+Deadline in_ms(int64_t ms) {
+  return Deadline::after(system_clock, ms, 0);
+}
+const AuthKey kSecret = AuthKey::from_secret(std::as_bytes(std::span("a secret of the job")));
+
+std::string unique_name() {
+  const Key key = random_key();
+  std::string name = "weft-test-";
+  for (size_t i = 0; i < 8; i++) name += cat(static_cast<int>(key[i]), ".");
+  return name;
+}
+
+Address unix_at(const std::string& name) {
+  Address address;
+  address.name = name;
+  return address;
+}
+
+// Runs body in a process of its own, as another user if uid is not 0. Its exit code says what it found.
+class Child {
+ public:
+  Child(uid_t uid, const std::function<int()>& body) {
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ > 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent || (uid != 0 && ::setuid(uid) != 0)) ::_exit(100);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // another user's number takes it back
+    ::_exit(body());
+  }
+  ~Child() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  int wait() {
+    int state = 0;
+    REQUIRE(::waitpid(pid_, &state, 0) == pid_);
+    pid_ = -1;
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+enum class Squat { kListens, kBindsOnly, kFull };
+
+// Another user's process that holds a name, and others that begin like the one that replaces it.
+class Squatter {
+ public:
+  Squatter(const std::string& name, Squat how) : child_(kNobody, [&] { return hold(name, how); }) {
+    ::close(ends_[1]);
+    char ready = 0;
+    REQUIRE(::read(ends_[0], &ready, 1) == 1);
+  }
+  ~Squatter() { ::close(ends_[0]); }
+
+ private:
+  static std::array<int, 2> make_pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    return ends;
+  }
+  int hold(const std::string& name, Squat how) {
+    for (const std::string& held : {name, name + "~0000000000000000", name + "~ffffffffffffffff"}) {
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      std::memcpy(address.sun_path + 1, held.data(), held.size());
+      const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + held.size());
+      const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+      if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), size) != 0) return 1;
+      if (how != Squat::kBindsOnly && ::listen(listener, how == Squat::kFull ? 0 : 1024) != 0) return 2;
+      if (how != Squat::kFull) continue;
+      const int waits = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+      if (::connect(waits, reinterpret_cast<const sockaddr*>(&address), size) != 0) return 3;
+    }
+    if (::write(ends_[1], "r", 1) != 1) return 4;
+    for (;;) ::pause();
+  }
+
+  std::array<int, 2> ends_ = make_pipe();
+  Child child_;
+};
+
+// Each rank on a thread of its own: joins, gathers once, and leaves. Their failures' texts.
+std::vector<std::string> meet(const std::string& name, int size, const AuthKey& key, uint64_t sequence = 0) {
+  std::vector<Status> results(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; rank++) {
+    threads.emplace_back([&, rank] {
+      StoreOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.store = "unix:@" + name;
+      options.key = key;
+      options.sequence = sequence;
+      std::unique_ptr<StoreExchange> exchange;
+      Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlentyMs), &exchange);
+      std::vector<Bytes> all;
+      if (status.ok()) status = exchange->all_gather(Bytes(3), &all, in_ms(kPlentyMs));
+      if (status.ok()) exchange->finish();
+      results[static_cast<size_t>(rank)] = status;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::string> failures;
+  for (const Status& status : results) {
+    if (!status.ok()) failures.push_back(status.text());
+  }
+  return failures;
+}
+
+const std::vector<std::string> kNone;
+
+void need_root() {
+  if (::geteuid() != 0) WEFT_SKIP("becomes another user, which needs root");
+}
+
+// The lines of a log, and how often they are of a level.
+struct Lines {
+  Log log{[this](LogLevel level, const char* line) {
+            const std::lock_guard lock(mutex);
+            lines.emplace_back(line);
+            warnings += level == LogLevel::kWarn ? 1 : 0;
+          },
+          LogLevel::kInfo};
+  std::mutex mutex;  // the store's thread writes
+  std::vector<std::string> lines;
+  int warnings = 0;
+};
+
+// How many refusals the lines tell: one each, or as many as a line says.
+int refusals_in(const std::vector<std::string>& lines) {
+  int count = 0;
+  for (const std::string& line : lines) {
+    const size_t more = line.find(": refused ");
+    if (more == std::string::npos) continue;
+    const int number = std::atoi(line.c_str() + more + 10);
+    count += number > 0 ? number : 1;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("another user who holds the store's name does not keep a job from meeting") {
+  need_root();
+  REQUIRE(init_crypto().ok());
+  for (const Squat how : {Squat::kListens, Squat::kBindsOnly, Squat::kFull}) {
+    INFO(static_cast<int>(how));
+    const std::string name = unique_name();
+    const Squatter squatter(name, how);
+    for (uint64_t sequence = 0; sequence < 2; sequence++) {
+      CHECK(meet(name, 3, sequence == 0 ? AuthKey::open() : kSecret, sequence) == kNone);
+    }
+  }
+}
+
+TEST_CASE("a second rank 0 of the same user is an error, and takes no other name") {
+  REQUIRE(init_crypto().ok());
+  const std::string name = unique_name();
+  std::unique_ptr<StoreServer> store;
+  bool in_use = false;
+  REQUIRE(StoreServer::start({unix_at(name), kSecret, {}}, system_clock, silent, &store, &in_use).ok());
+  StoreOptions options;
+  options.size = 2;
+  options.store = "unix:@" + name;
+  options.key = kSecret;
+  std::unique_ptr<StoreExchange> exchange;
+  const Status status = StoreExchange::make(options, system_clock, silent, in_ms(500), &exchange);
+  CHECK(status.code() == Code::kSystem);
+  CHECK(status.text().find("a second rank 0?") != std::string::npos);
+}
+
+TEST_CASE("an external store whose name another user holds is refused at once") {
+  need_root();
+  REQUIRE(init_crypto().ok());
+  const std::string name = unique_name();
+  const Squatter squatter(name, Squat::kListens);
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.store = "unix:@" + name;
+  options.key = kSecret;
+  options.external = true;
+  std::unique_ptr<StoreExchange> exchange;
+  const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlentyMs), &exchange);
+  CHECK(status.code() == Code::kAuth);
+  CHECK(status.text().find("user 65534") != std::string::npos);
+}
+
+TEST_CASE("a peer whose user the kernel does not tell is refused") {
+  CHECK(check_peer_user(-1).code() == Code::kAuth);
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  CHECK(check_peer_user(ends[0]).code() == Code::kAuth);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  CHECK(check_peer_user(ends[0]).ok());
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+namespace {
+
+// 0 if a unix address is served with the secret, and without one if `open`; and a rank is told the same.
+int serves(bool open) {
+  std::unique_ptr<StoreServer> store;
+  bool in_use = false;
+  const Address address = unix_at(unique_name());
+  if (!StoreServer::start({address, kSecret, {}}, system_clock, silent, &store, &in_use).ok()) return 1;
+  store.reset();
+  const Status status =
+      StoreServer::start({address, AuthKey::open(), {}}, system_clock, silent, &store, &in_use);
+  store.reset();
+  if (open) return status.ok() ? 0 : 2;
+  if (status.code() != Code::kAuth || status.text().find("WEFT_SECRET_FILE") == std::string::npos) return 3;
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.store = address.text();
+  options.key = AuthKey::open();
+  std::unique_ptr<StoreExchange> exchange;
+  return StoreExchange::make(options, system_clock, silent, in_ms(100), &exchange).code() == Code::kAuth ? 0
+                                                                                                         : 4;
+}
+
+}  // namespace
+
+TEST_CASE("a user namespace's number for users of other namespaces needs a secret") {
+  REQUIRE(init_crypto().ok());
+  constexpr int kNotAllowed = 77;
+  const int found = Child(0, [] {
+                      if (::unshare(CLONE_NEWUSER) != 0) return kNotAllowed;
+                      return ::geteuid() == kNobody ? serves(false) : kNotAllowed;
+                    }).wait();
+  if (found == kNotAllowed) WEFT_SKIP("user namespaces are not allowed here");
+  CHECK(found == 0);
+}
+
+TEST_CASE("in the first user namespace the same number is one user's") {
+  need_root();
+  REQUIRE(init_crypto().ok());
+  CHECK(Child(kNobody, [] { return serves(true); }).wait() == 0);
+}
+
+namespace {
+
+// Stands still until it is set.
+class SetClock final : public Clock {
+ public:
+  uint64_t now_ns() override { return now; }
+  void relax(uint32_t /*round*/) override {}
+  void sleep(const std::atomic<uint32_t>& /*word*/, uint32_t /*expected*/, uint64_t /*until_ns*/) override {}
+  void wake_all(const std::atomic<uint32_t>& /*word*/) override {}
+  uint64_t now = 1;
+};
+
+}  // namespace
+
+TEST_CASE("refusals have ten lines in ten seconds, and the others are counted") {
+  Lines lines;
+  SetClock clock;
+  {
+    Refusals refusals("store", clock, lines.log);
+    for (int i = 0; i < 25; i++) refusals.report(LogLevel::kWarn, "because");
+    refusals.report(LogLevel::kDebug, "of a level that is not written");
+    CHECK(lines.lines.size() == 10);
+    CHECK(lines.lines[0].find("store: refused a connection: because") != std::string::npos);
+    clock.now += 10'000'000'000;
+    for (int i = 0; i < 12; i++) refusals.report(LogLevel::kInfo, "of another kind");
+    REQUIRE(lines.lines.size() == 21);  // the count, and ten more
+    CHECK(lines.lines[10].find("store: refused 15 more connections") != std::string::npos);
+    CHECK(lines.warnings == 11);
+  }
+  REQUIRE(lines.lines.size() == 22);
+  CHECK(lines.lines[21].find("store: refused 2 more connections") != std::string::npos);
+  CHECK(refusals_in(lines.lines) == 25 + 12);
+  CHECK(lines.warnings == 11);
+}
+
+TEST_CASE("another user who connects all the time does not fill the log") {
+  need_root();
+  REQUIRE(init_crypto().ok());
+  constexpr int kCount = 500;
+  Lines lines;
+  {
+    std::unique_ptr<StoreServer> store;
+    bool in_use = false;
+    const Address address = unix_at(unique_name());
+    REQUIRE(StoreServer::start({address, kSecret, {}}, system_clock, lines.log, &store, &in_use).ok());
+    Child other(kNobody, [&] {
+      for (int i = 0; i < kCount; i++) {
+        Fd fd;
+        int error = 0;
+        char byte = 0;
+        if (!connect_to(address, &fd, &error).ok()) return 1;
+        if (!wait_for(fd.get(), POLLIN, system_clock, in_ms(kPlentyMs))) return 2;
+        if (::recv(fd.get(), &byte, 1, 0) != 0) return 3;  // it was let in
+      }
+      return 0;
+    });
+    CHECK(other.wait() == 0);
+  }
+  CHECK(refusals_in(lines.lines) == kCount);
+  // A period may end meanwhile.
+  CHECK(lines.warnings <= 4 * (Refusals::kLines + 1));
+}
