@@ -1155,12 +1155,12 @@ typedef struct weft_finish_options {
  * Since 0.9 */
 WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options);
 
-/* Fail the open step on all ranks, because this one cannot go on with it (a bad batch, an exception in its
- * backward). The step is over here when it returns; the finish (or join) of every other rank returns
- * WEFT_ERR_STEP_FAILED, with failed_ranks and "rank N: " and text (UTF-8, zero-terminated, cut at 512 bytes;
- * NULL: none), and the gradients are not reduced. Nothing else is lost: the next step works. Returns WEFT_OK;
- * WEFT_ERR_STATE without an open step; WEFT_ERR_ARG; the communicator's failure. Blocks as finish does.
- * Threads: one thread at a time per reducer. Since 0.9 */
+/* Fail the open step on all ranks: this one cannot go on with it (a bad batch, an exception in its backward).
+ * It is over here on return; the finish of every other rank returns WEFT_ERR_STEP_FAILED, with failed_ranks
+ * and "rank N: " and text (UTF-8, cut at 512 bytes; NULL: none), and the next step works. A LOCAL step fails
+ * the synchronised one after it. Where another rank may complete the step without this one, the communicator
+ * fails instead, with the same code. Returns WEFT_OK; WEFT_ERR_STATE without an open step; the communicator's
+ * failure. Blocks as finish does. Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_fail(weft_reducer* reducer, const char* text);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer

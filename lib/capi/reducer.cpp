@@ -194,6 +194,15 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
   });
 }
 
+weft_status weft_reducer_fail(weft_reducer* reducer, const char* text) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    const Status status = reducer->rep->fail(text != nullptr ? text : "");
+    after_progress(*reducer->context);
+    return status;
+  });
+}
+
 weft_status weft_reducer_wait_param(weft_reducer* reducer, uint64_t param, int64_t timeout_ms) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));

@@ -360,7 +360,7 @@ void Comm::adopt(int rank, ByteView message) {
     if (failed >= 0 && failed < size_) info.ranks.push_back(failed);
   }
   info.text = cat("rank ", rank, " reports: ", reader.get_string(kMaxText));
-  if (!reader.done() || info.code <= Code::kOk || info.code > Code::kInternal) return;
+  if (!reader.done() || info.code <= Code::kOk || info.code > Code::kStepFailed) return;
   fail(Status(std::move(info)), false);
 }
 
@@ -386,6 +386,7 @@ void Comm::on_message(int rank, ByteView message) {
   const auto kind = reader.get<uint8_t>();
   if (kind == kFailMessage) adopt(rank, message.subspan(1));
   if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
+  if (kind == Notes::kMessage) notes_.on_message(rank, reader);
   if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
 }
 

@@ -19,6 +19,7 @@
 #include "core/flight_dump.h"
 #include "core/lane.h"
 #include "core/lineage.h"
+#include "core/notes.h"
 
 namespace weft {
 
@@ -101,6 +102,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status failure() const;
   // The failure's flight record is being written: who completes operations waits for it, briefly.
   bool dumping() { return dump_.pending(context_->clock()); }
+  // To the owners of a lane on the other ranks.
+  Notes& notes() { return notes_; }
   // What the lanes did last. Takes the drive lock.
   FlightRecord flight();
   // Leave: outstanding operations complete with kCancelled, later ones as well. Idempotent; of several calls
@@ -166,6 +169,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   const Descent descent_;
   const std::unique_ptr<Control> control_;
   const std::unique_ptr<Collectives> collectives_;
+  Notes notes_{*this};
   std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};

@@ -93,7 +93,8 @@ Status Reducer::not_reduced() {
   const Opening& opening = step_->opening();
   if (opening.turn == Turn::kOver) drop_window();
   if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
-  state_->presence->next_window();                  // what was accumulated for it is dropped with it
+  next_window();                                    // what was accumulated for it is dropped with it
+  failed_attempts_++;
   note_opening(true, false);
   return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
                                               list_text(opening.joined), "] have no more data"))
@@ -109,7 +110,7 @@ void Reducer::drop_window() {
                                      start_.local_steps,
                                      " local steps have accumulated since the last step is dropped"));
   }
-  s.presence->next_window();
+  next_window();
 }
 
 // What the statistics say of the step. over: else it was given up, and may still run: how it opened is not
@@ -172,8 +173,12 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     begin_without_data(start, true);
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
     WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
-    WEFT_TRY(wait_for_step(s.comm->context().clock().now_ns(), commit,
-                           options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
+    const Status ended = fail_next_
+                             ? fail_step(std::string(*fail_next_))
+                             : wait_for_step(s.comm->context().clock().now_ns(), commit,
+                                             options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_);
+    if (ended.code() == Code::kStepFailed) continue;  // the others' affair
+    WEFT_TRY(ended);
     const Turn turn = step_->opening().turn;
     if (turn == Turn::kOver) return {};
     if (turn == Turn::kReplan) {

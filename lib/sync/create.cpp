@@ -206,6 +206,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
 // Both are tried, so that those who share the hook's communicator keep the same numbers of lanes there too.
 Status open_lanes(ReducerState* s) {
   Status opened = s->comm->open_lane(&s->lane, true);
+  if (opened.ok()) listen_for_failures(s);
   if (s->hook->comm() == nullptr) return opened;
   const Status own = s->hook->comm()->open_lane(&s->hook_lane, true);
   WEFT_TRY(opened);
@@ -213,7 +214,10 @@ Status open_lanes(ReducerState* s) {
 }
 
 void close_lanes(const ReducerState& s) {
-  if (s.lane) s.comm->close_lane(s.lane);
+  if (s.lane) {
+    s.comm->notes().ignore(s.lane->key().id);
+    s.comm->close_lane(s.lane);
+  }
   if (s.hook_lane) s.hook->comm()->close_lane(s.hook_lane);
 }
 

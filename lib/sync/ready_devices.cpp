@@ -274,6 +274,7 @@ Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream strea
   WEFT_TRY(note(check_stream_wait(param, stamp)));
   const Deadline deadline = s.comm->op_deadline(timeout_ms_);
   step_->limit(deadline);
+  step_->let_end_for(bucket);
   if (context.engine().mode() == Engine::Mode::kCaller) return wait_param(param, timeout_ms_);
   if (!await_gradients(stamp, deadline)) {
     if (s.comm->failed()) return note(s.comm->failure());

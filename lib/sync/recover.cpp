@@ -145,6 +145,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   std::shared_ptr<ReducerState> next = old.heir();
   Status bound = comm->open_lane(&next->lane, true);  // by all, or by none
   next->comm = comm;
+  if (bound.ok()) listen_for_failures(next.get());
   std::optional<Relocation> relocation;
   next->buckets = old.buckets;
   next->plan = std::move(plan);
@@ -160,7 +161,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   agreement.opens = false;
   bound = furnish(next.get(), bound, agreement);
   if (!bound.ok()) {
-    if (next->lane) comm->close_lane(next->lane);
+    if (next->lane) {
+      comm->notes().ignore(next->lane->key().id);
+      comm->close_lane(next->lane);
+    }
     // Steps over the old one may go on.
     const auto back = [&] { return old.hook->rebind(old.comm->rank(), old.comm->size()); };
     Status stays = told ? with_turn(context, *old.hook, deadline, back) : Status();
@@ -181,8 +185,10 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
 void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   const std::shared_ptr<ReducerState> old = state_;
   synchronised_ = 0;
+  failed_attempts_ = 0;
   results_ = false;
   replace(&next, [&](Step& step) { step.commit(stats_.steps); });
+  old->comm->notes().ignore(old->lane->key().id);
   old->comm->close_lane(old->lane);
   {
     const std::lock_guard lock(mutex_);
@@ -191,7 +197,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
     if (moved) stats_.plan_generation++;
   }
   if (state_->sparse) state_->sparse->forget_fixed();
-  state_->presence->next_window();
+  next_window();
   reduced_ = false;
   lent_ = false;
   last_active_ = -1;  // ranks have other numbers

@@ -167,6 +167,10 @@ Status Reducer::finish(const weft_finish_options& options) {
   const StepWord step = s.readiness->step();
   if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
   WEFT_TRY(note(check_finish(options)));
+  if (fail_next_ && !step.local()) {
+    if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
+    return fail_step(std::string(*fail_next_));
+  }
   const bool shows_uses = step.local() || !start_.zeros;  // a step without data does not
   // After a failure what is missing stays so: the step ends all the same.
   const bool wanted = !s.comm->failed() || s.retain || step.local();
@@ -189,6 +193,7 @@ Status Reducer::finish(const weft_finish_options& options) {
     }
   }
   tell(options);
+  step_->let_end();
   if (!s.comm->failed() && leave_to_streams(options, entered_ns)) return {};
   return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain || s.lends,
                        timeout_ms_);
@@ -208,6 +213,7 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   ReducerState& s = *state_;
   Context& context = s.comm->context();
   step_->set_deadline(deadline);
+  step_->let_end();
   const Deadline give_up = with_grace(deadline);
   const auto over = [&] { return step_->finished(stamp_); };
   const auto wait = [&] {
@@ -228,6 +234,9 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
   context.engine().wait([&] { return s.readiness->settled(); }, give_up);
   if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) return not_reduced();
+  if (reduced()) {
+    if (Status failed = s.failures->of(attempt()); !failed.ok()) return close_failed(failed);
+  }
   WEFT_TRY(close_step(entered_ns));
   return commit_it ? commit(deadline) : Status();
 }
@@ -270,6 +279,14 @@ Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
                         ". The step is still open: make them ready and finish again")));
 }
 
+// Every bucket of the step has its result.
+bool Reducer::reduced() const {
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    if (!step_->done(b, stamp_)) return false;
+  }
+  return step_->finished(stamp_);
+}
+
 // The step is over: account for it.
 Status Reducer::close_step(uint64_t entered_ns) {
   ReducerState& s = *state_;
@@ -300,7 +317,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     event.bytes = bytes;
     trace->record(event);
   }
-  const bool reduced = over && done == bucket_count();
+  const bool reduced = this->reduced();
   const std::string text = reduced ? std::string() : step_text();
   s.readiness->close();
   if (s.retain && over && s.readiness->full() && step_->fetch_rest(s.comm->op_deadline(timeout_ms_))) {
@@ -317,8 +334,9 @@ Status Reducer::close_step(uint64_t entered_ns) {
   if (reduced) {
     // Also when the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
+    failed_attempts_ = 0;
     if (s.comm->size() == 1) step_->commit(stats_.steps);
-    s.presence->next_window();
+    next_window();
     reduced_ = results_ = true;
     owed_.store(s.sharded && has_values_);
     measured_ = s.norms != nullptr;

@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,6 +64,8 @@ class Reducer {
   Status ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream);
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
+  // The program cannot go on with the open step: it fails on all ranks (fail.cpp).
+  Status fail(std::string_view text);
 
   // A finish that was left to streams is over: how the step went, once. Calls that need that do so first.
   Status settle_finish();
@@ -163,6 +167,15 @@ class Reducer {
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
   Status finish_local();
+  Status fail_local(std::string_view text);
+  Status fail_step(std::string_view text);
+  void fail_comm(std::string_view text);
+  bool may_be_left_out() const;
+  void tell_failure(std::string_view text, Deadline deadline);
+  void fill_missing(Deadline deadline);
+  void next_window();
+  StepAttempt attempt() const { return {stats_.steps, failed_attempts_}; }
+  Status close_failed(const Status& failed);
   Status still_copied(uint64_t param, const char* step) const;
   Status never_ready(const std::vector<uint32_t>& missing);
   Status take_plan(const PlanRequest* request, const Status& given);
@@ -189,6 +202,7 @@ class Reducer {
   void drop_window();
   void note_opening(bool over, bool reduced);
   Step::Times times(uint32_t bucket) const;  // in the last synchronised step
+  bool reduced() const;
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   Status commit(Deadline deadline);
@@ -222,6 +236,8 @@ class Reducer {
   bool has_values_ = false;  // some parameter that has a gradient has a value here
 
   // begin and finish
+  uint64_t failed_attempts_ = 0;          // at the next synchronised step (fail.cpp); equal on all ranks
+  std::optional<std::string> fail_next_;  // a local step failed with this text, and the next step will
   uint32_t stamp_ = 0;
   bool replanned_ = false;                 // at least once, or tried to by itself; equal on all ranks
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step

@@ -314,6 +314,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   std::shared_ptr<ReducerState> next = old.heir();
   next->comm = old.comm;
   next->lane = old.lane;
+  next->failures = old.failures;
   next->plan = std::move(plan);
   const uint64_t buckets = next->plan.buckets.size();
   const Status told = with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });

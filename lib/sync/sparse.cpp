@@ -26,7 +26,15 @@ Status SparseGradient::complete(const DeviceOps& ops) {
   const std::lock_guard lock(mutex_);
   WEFT_TRY(mine_.coalesce(shape_, ops));
   complete_ = mine_.count();
+  empty_ = false;
   return {};
+}
+
+void SparseGradient::leave_empty() {
+  const std::lock_guard lock(mutex_);
+  mine_.truncate(0);
+  complete_ = 0;
+  empty_ = true;
 }
 
 void SparseGradient::begin(const Terms& terms) {
@@ -66,7 +74,7 @@ Status SparseGradient::enter(uint32_t stage) {
 // Fixed: the entries of this rank are those of the first step.
 Status SparseGradient::check_unchanged() const {
   const uint64_t count = counts_[static_cast<size_t>(terms_.rank)];
-  if (terms_.absent) return {};
+  if (terms_.absent || empty_) return {};
   if (own_.count == count && std::equal(own_.rows, own_.rows + count, fixed_rows_.as<int64_t>())) return {};
   return Status::error(Code::kState,
                        cat("the indices are not those of the first step (", count, " different ones then, ",

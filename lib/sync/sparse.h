@@ -85,6 +85,8 @@ class SparseGradient {
   uint64_t result_elements() const { return result_count_ * shape_.row_elements; }
   // The ranks are others.
   void forget_fixed() { known_ = false; }
+  // The step fails: nothing is contributed, whatever was put, and nothing is promised of it.
+  void leave_empty();
 
  private:
   enum class Way : uint8_t { kNothing, kEntries, kWhole, kAlone };
@@ -117,6 +119,7 @@ class SparseGradient {
   std::mutex mutex_;
   Entries mine_;           // the complete ones first
   uint64_t complete_ = 0;  // of them
+  bool empty_ = false;     // leave_empty() in place of complete()
 
   Terms terms_;
   uint32_t stage_ = 0;

@@ -29,6 +29,7 @@
 #include "sync/resident.h"
 #include "sync/schedule.h"
 #include "sync/sparse.h"
+#include "sync/step_failures.h"
 #include "sync/uses.h"
 #include "sync/weighting.h"
 
@@ -39,6 +40,7 @@ class GatherStaging;
 struct ReducerState {
   std::shared_ptr<Comm> comm;
   std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
+  std::shared_ptr<StepFailures> failures;  // on that lane; made with it
   std::shared_ptr<Hook> hook;
   std::shared_ptr<Lane> hook_lane;  // of its own communicator, if it has one
   bool worker = false;              // the hook's stages run on the context's worker

@@ -19,6 +19,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
       s_(*state_),
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
+      end_slot_(find_end()),
       waits_(s_.comm->rank(), s_.comm->size()) {
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
@@ -47,6 +48,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
 void Step::prepare(const StepStart& start) {
   begun_ = start;
   told_.store(false, std::memory_order_relaxed);
+  end_.store(End::kAwaited, std::memory_order_relaxed);
+  stopped_.store(Stopped::kNot, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
   for (std::atomic<uint64_t>& ready_ns : *s_.ready_ns) ready_ns.store(0, std::memory_order_relaxed);
 }
@@ -321,6 +324,7 @@ std::string Step::where() const {
                                                          : " are being copied from their device";
     return cat("gradients of ", s_.plan.text(s_.manifest, launched_), what);
   }
+  if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "finish has not been called";
   if (s_.norms && !ruled_) return "results are being measured, or finish has not been called";
   return "results are being copied back";
 }

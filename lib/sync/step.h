@@ -50,6 +50,20 @@ class Step final : public Task, public FlightSource {
   void prepare(const StepStart& start);
   // finish was called: the step fails when the deadline passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
+  // The step's end. Its last collective (find_end) waits for one of these, so that a rank that fails the step
+  // can tell the others before they have their results.
+  // finish was called, or another call that needs the results of all buckets.
+  void let_end() { end_.store(End::kFree, std::memory_order_release); }
+  // wait_param was called for a parameter of the bucket. Any thread.
+  void let_end_for(uint32_t bucket);
+  // weft_reducer_fail was called: the step stops before the next collective that takes place, until let_end.
+  void stop() { end_.store(End::kStopped, std::memory_order_release); }
+  enum class Stopped : uint8_t {
+    kNot,
+    kInTime,   // every other rank needs this one in what is left of the step
+    kTooLate,  // some rank may have all that it needs of this one
+  };
+  Stopped stopped() const { return stopped_.load(std::memory_order_acquire); }
   // What finish wants, where gradients have norms: once a step, after prepare.
   void tell(const FinishRecord& record);
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
@@ -170,6 +184,8 @@ class Step final : public Task, public FlightSource {
     bool asked = false;             // a sparse gradient's: the hook's stage runs, not its own
   };
 
+  enum class End : uint8_t { kAwaited, kFree, kStopped };
+
   // How far the gradients of the next bucket to be launched are, if they lie on a device.
   enum class Fetch : uint8_t { kNone, kAwaited, kCopied, kDone };
 
@@ -202,6 +218,10 @@ class Step final : public Task, public FlightSource {
   double divisor(bool own) const;
   void look_at(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
+  bool held_up();
+  bool all_need_rest() const;
+  bool needs(const Slot& slot, int rank) const;
+  size_t find_end() const;
   bool skips(const Slot& slot) const;
   bool left_out(const Slot& slot) const;
   bool allowed(const Slot& slot);
@@ -266,12 +286,16 @@ class Step final : public Task, public FlightSource {
   // From prepare, read once the step is seen open.
   StepStart begun_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
+  std::atomic<End> end_{End::kAwaited};
+  std::atomic<Stopped> stopped_{Stopped::kNot};
   FinishRecord record_;
   std::atomic<bool> told_{false};  // record_
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> prelude_over_{0};
   std::atomic<uint64_t> committed_{0};
 
+  const size_t
+      end_slot_;  // position of the collective that waits for let_end; that of none: the schedule's size
   bool active_ = false;
   std::mutex copy_mutex_;  // held while gradients are read by collectives, or written, a piece at a time
   std::atomic<bool> sealed_{false};  // no further piece

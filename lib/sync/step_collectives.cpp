@@ -73,6 +73,74 @@ bool Step::may_submit(const Slot& slot) const {
   return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
 }
 
+// The collective takes place in every step, and a rank does not complete it before this one has started it.
+bool Step::needs(const Slot& slot, int rank) const {
+  const bool conditional = slot.own || slot.optional || slot.dynamic || slot.kind == Slot::Kind::kBuffers ||
+                           (slot.kind == Slot::Kind::kSparse && (slot.index > 0 || s_.fixed));
+  return !conditional && needs_all(slot.args, rank);
+}
+
+// Where the step waits for finish. Each other rank needs this one in some collectives: this is the position
+// of the last of them, for the rank whose last one comes first. Where that is long before the step's end, or
+// not known, it is the last bucket's first collective, so that the others overlap with the backward pass.
+size_t Step::find_end() const {
+  const std::vector<Slot>& slots = s_.schedule.slots;
+  size_t end = slots.size();
+  for (int r = 0; r < s_.comm->size(); r++) {
+    if (r == s_.comm->rank()) continue;
+    size_t last = slots.size();
+    while (last > 0 && !needs(slots[last - 1], r)) last--;
+    end = last == 0 ? 0 : std::min(end, last - 1);
+    if (last == 0) break;
+  }
+  const auto late = [&](const Slot& slot) {
+    return !slot.own && (!slot.of_bucket() || slot.bucket + 1 == bucket_count());
+  };
+  if (end < slots.size() && (end < s_.schedule.leading || !late(slots[end]))) {
+    const auto of_last = [&](const Slot& slot) { return slot.of_bucket() && late(slot); };
+    end = static_cast<size_t>(std::find_if(slots.begin(), slots.end(), of_last) - slots.begin());
+  }
+  return end;
+}
+
+void Step::let_end_for(uint32_t bucket) {
+  const std::vector<Slot>& slots = s_.schedule.slots;
+  const auto comes_to = [&](const Slot& slot) { return slot.of_bucket() && slot.bucket == bucket; };
+  if (std::none_of(slots.begin() + static_cast<ptrdiff_t>(end_slot_), slots.end(), comes_to)) return;
+  End awaited = End::kAwaited;
+  if (end_.compare_exchange_strong(awaited, End::kFree)) engine_.notify();
+}
+
+// The next collective would take place. Whether it may: the step's end waits for finish, or fail stops it.
+bool Step::held_up() {
+  const End end = end_.load(std::memory_order_acquire);
+  if (end == End::kFree || (end == End::kAwaited && submitted_ < end_slot_)) return false;
+  if (end == End::kStopped && stopped_.load(std::memory_order_relaxed) == Stopped::kNot)
+    stopped_.store(all_need_rest() ? Stopped::kInTime : Stopped::kTooLate, std::memory_order_release);
+  return true;
+}
+
+// Every other rank needs this one in what is left of the step, of which the next collective takes place.
+bool Step::all_need_rest() const {
+  const auto passed_over = [&](const Slot& slot) {
+    if (slot.kind == Slot::Kind::kMap || slot.kind == Slot::Kind::kCompare) return skips(slot);
+    if (!begun_.fixed || !slot.of_bucket()) return false;
+    const std::vector<uint32_t>& params = s_.plan.buckets[slot.bucket].params;
+    return std::all_of(params.begin(), params.end(),
+                       [&](uint32_t param) { return s_.presence->absent(param, stamp_); });
+  };
+  const std::vector<Slot>& slots = s_.schedule.slots;
+  for (int r = 0; r < s_.comm->size(); r++) {
+    const Slot& next = slots[submitted_];
+    bool needed =
+        r == s_.comm->rank() || (!next.own && next.kind != Slot::Kind::kBuffers && needs_all(next.args, r));
+    for (size_t i = submitted_ + 1; i < slots.size() && !needed; i++)
+      needed = needs(slots[i], r) && !passed_over(slots[i]);
+    if (!needed) return false;
+  }
+  return true;
+}
+
 // The hook counts no more than it declared.
 bool Step::allowed(const Slot& slot) {
   if (slot.kind != Slot::Kind::kCounts) return true;
@@ -144,7 +212,7 @@ bool Step::submit() {
       submitted_++;
       continue;
     }
-    if (!allowed(slot)) break;
+    if (!allowed(slot) || (!left_out(slot) && held_up())) break;
     Request& next = request(submitted_);
     next.reset();
     next.start_ns = 0;

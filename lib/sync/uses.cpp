@@ -103,6 +103,7 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
   const uint32_t bucket = s.buckets->place(param).bucket;
   const auto over = [&] { return step->done(bucket, stamp) || step->finished(stamp); };
+  if (!over()) step->let_end_for(bucket);
   Context& context = s.comm->context();
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {

@@ -1,0 +1,60 @@
+// Confirmed messages from the owner of a lane on one rank to its owners on all others, over the control
+// channel: for what every rank must know before this rank's next operation on the lane completes anywhere.
+// A reducer tells the others so that its step has failed.
+//
+// Threads: listen, ignore and send: any thread. on_message: who delivers the control channel's messages.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace weft {
+
+class Comm;
+
+class NoteListener {
+ public:
+  virtual ~NoteListener() = default;
+  // A note of another rank; its bytes are not validated. Called on the control thread, one call at a time;
+  // must not block.
+  virtual void on_note(int rank, ByteView note) = 0;
+};
+
+class Notes {
+ public:
+  // comm outlives it.
+  explicit Notes(Comm& comm) : comm_(comm) {}
+
+  // From here on the lane's notes come to the listener. Every rank does so before any of them can send one.
+  void listen(uint32_t lane, std::shared_ptr<NoteListener> listener);
+  void ignore(uint32_t lane);
+  // Send a note to all other ranks, and wait until each has confirmed that its listener has it. A rank
+  // without a listener confirms as well. kTimeout names the ranks that have not; or the communicator's
+  // failure.
+  Status send(uint32_t lane, ByteView note, Deadline deadline);
+  // After the message's kind.
+  void on_message(int rank, ByteReader& message);
+
+  static constexpr uint8_t kMessage = 6;       // of the control channel; 4 and 5 are Lineage's
+  static constexpr uint32_t kMaxBytes = 4096;  // of a note
+
+ private:
+  void deliver(uint32_t lane, int rank, ByteView note);
+  // Ranks that have not confirmed the note, and are still there.
+  std::vector<int> awaited(uint32_t id);
+
+  Comm& comm_;
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<NoteListener>> listeners_;  // by lane; guarded by mutex_
+  std::map<uint32_t, std::vector<bool>> confirmed_;              // by note, then rank; guarded by mutex_
+  uint32_t next_id_ = 0;                                         // guarded by mutex_
+};
+
+}  // namespace weft

@@ -1,0 +1,138 @@
+// Steps that the program gives up (weft_reducer_fail): this rank tells all others, then takes part in what is
+// left of the step with zeros, so that no rank waits in vain and the next step finds all of them together.
+// Threads: one thread at a time, as begin and finish.
+#include <algorithm>
+#include <mutex>
+
+#include "base/text.h"
+#include "core/context.h"
+#include "sync/reducer.h"
+#include "sync/straight.h"
+
+namespace weft {
+
+Status Reducer::fail(std::string_view text) {
+  WEFT_TRY(settle_finish());
+  WEFT_TRY(note(outside_capture("fail")));
+  const StepWord step = state_->readiness->step();
+  if (!step.open()) return note(Status::error(Code::kState, "fail without begin: no step is open"));
+  if (step.local()) return fail_local(text);
+  if (state_->norms) step_->tell({.flags = FinishRecord::kJoined});
+  const Status ended = fail_step(text);
+  return ended.code() == Code::kStepFailed && !state_->comm->failed() ? Status() : ended;
+}
+
+// The synchronised step that adds up this accumulation will fail: the other ranks are told then.
+Status Reducer::fail_local(std::string_view text) {
+  WEFT_TRY(finish_local());
+  if (!fail_next_) fail_next_.emplace(text);
+  return {};
+}
+
+// Ends the open synchronised step. Returns kStepFailed, or how the step ended otherwise. Where some rank may
+// complete the step without this one, the communicator fails: no rank may keep results that lack a part.
+Status Reducer::fail_step(std::string_view text) {
+  const ReducerState& s = *state_;
+  Comm& comm = *s.comm;
+  const uint64_t entered_ns = comm.context().clock().now_ns();
+  const Deadline deadline = comm.op_deadline(timeout_ms_);
+  step_->set_deadline(deadline);
+  step_->stop();
+  if (!comm.failed() && may_be_left_out()) {
+    fail_comm(text);
+  } else if (!comm.failed()) {
+    fill_missing(deadline);
+    const auto over = [&] { return step_->finished(stamp_) || comm.failed(); };
+    const auto stopped = [&] { return step_->stopped() != Step::Stopped::kNot || over(); };
+    comm.context().engine().wait(stopped, deadline);
+    const bool reduces = !step_->finished(stamp_) || step_->opening().turn == Turn::kReduce;
+    if (step_->stopped() == Step::Stopped::kInTime || comm.size() == 1) {
+      tell_failure(text, deadline);
+    } else if (reduces && !comm.failed()) {
+      fail_comm(text);
+    }
+  }
+  const Status ended = wait_for_step(entered_ns, false, deadline);
+  kept_step_ = kNoStep;  // this rank has no contribution that could be retried
+  return ended.ok() && comm.failed() ? note(comm.failure()) : ended;  // its results may have come before
+}
+
+void Reducer::fail_comm(std::string_view text) {
+  const int rank = state_->comm->rank();
+  state_->comm->fail(
+      Status::error(Code::kStepFailed, cat("rank ", rank, ": ", StepFailures::cut(text), " (it failed ",
+                                           step_text(), ", which other ranks may complete without it)"))
+          .with_ranks({rank})
+          .with_step(stats_.steps));
+}
+
+// WEFT_BEGIN_FIXED: the other ranks pass over a bucket whose parameters are all absent. This rank cannot tell
+// which buckets these are while none of a bucket's parameters is ready and some are still missing.
+bool Reducer::may_be_left_out() const {
+  const ReducerState& s = *state_;
+  const uint32_t stamp = s.readiness->step().stamp();
+  if (!start_.fixed || s.comm->size() == 1) return false;
+  const auto missing = [&](uint32_t param) { return !s.readiness->claimed(param, stamp); };
+  const auto unknown = [&](const PlannedBucket& bucket) {
+    const std::vector<uint32_t>& params = bucket.params;
+    return std::any_of(params.begin(), params.end(), missing) &&
+           std::all_of(params.begin(), params.end(),
+                       [&](uint32_t param) { return missing(param) || s.presence->absent(param, stamp); });
+  };
+  return std::any_of(s.plan.buckets.begin(), s.plan.buckets.end(), unknown);
+}
+
+void Reducer::tell_failure(std::string_view text, Deadline deadline) {
+  const ReducerState& s = *state_;
+  const Bytes message = StepFailures::encode(attempt(), text);
+  s.failures->on_note(s.comm->rank(), message);
+  const Status told = s.comm->notes().send(s.lane->key().id, message, deadline);
+  if (!told.ok()) s.comm->fail(told.with_prefix(cat(step_text(), ": ")).with_step(stats_.steps));
+}
+
+// What has not become ready contributes zeros, and receives nothing.
+void Reducer::fill_missing(Deadline deadline) {
+  ReducerState& s = *state_;
+  const uint32_t stamp = s.readiness->step().stamp();
+  std::unique_lock<std::mutex> uses;
+  if (s.uses && s.uses->learning()) {
+    uses = std::unique_lock(s.uses->mutex(), std::defer_lock);
+    if (!s.comm->context().engine().wait([&] { return uses.try_lock(); }, deadline)) {
+      s.comm->fail(still_copied(s.uses->copied(), "the step that shows how often parameters are used"));
+      return;
+    }
+  }
+  for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
+    if (!has_bucket(i) || !s.readiness->claim(i, stamp)) continue;
+    const Buckets::Place& place = s.buckets->place(i);
+    if (!s.gradients.empty()) s.gradients[i] = nullptr;
+    if (place.sparse) {
+      s.sparse->of(i)->leave_empty();
+    } else {
+      clear_place(start_.straight ? straight_place(s, i) : place);
+    }
+    arrive(place.bucket);
+  }
+}
+
+// The step is over on all ranks, and its results count for none. What local steps have accumulated for it is
+// lost with it.
+Status Reducer::close_failed(const Status& failed) {
+  const ReducerState& s = *state_;
+  s.readiness->close();
+  next_window();
+  if (s.sparse) s.sparse->forget_fixed();
+  failed_attempts_++;
+  note_opening(true, false);
+  const std::lock_guard lock(mutex_);
+  stats_.failed_steps++;
+  return last_error_ = failed;
+}
+
+// What is accumulated from here on is for another step.
+void Reducer::next_window() {
+  state_->presence->next_window();
+  fail_next_.reset();
+}
+
+}  // namespace weft
