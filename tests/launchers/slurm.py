@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import cases  # beside: whoever imports this has put tests/support into the path
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 CONFIG = """\
 ClusterName=weft
@@ -48,23 +50,6 @@ def search_path():
     return os.environ["PATH"] + ":/usr/sbin:/sbin"
 
 
-def free_ports():
-    """Three ports, the last two in a row."""
-    for _ in range(100):
-        with contextlib.ExitStack() as stack:
-            ports = []
-            for wanted in (0, 0, None):
-                one = stack.enter_context(socket.socket())
-                try:
-                    one.bind(("127.0.0.1", ports[-1] + 1 if wanted is None else wanted))
-                except (OSError, OverflowError):
-                    break
-                ports.append(one.getsockname()[1])
-            if len(ports) == 3:
-                return ports
-    sys.exit("no free ports")
-
-
 @contextlib.contextmanager
 def cluster():
     """Yields the environment with which srun reaches it. The daemons end with this process, however it ends."""
@@ -75,7 +60,7 @@ def cluster():
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         config = folder / "slurm.conf"
-        config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], ports=free_ports(), folder=folder))
+        config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], ports=cases.free_ports(3), folder=folder))
         environment = {"PATH": search_path(), "SLURM_CONF": str(config)}
 
         def daemon(program, *words):

@@ -6,7 +6,6 @@ others are their variables, given to processes that nobody launched.
 """
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -46,13 +45,6 @@ def expect_met(results, size):
         expect(f"rank {rank} of {size}" in result[2] and f"sum to {total}," in result[2], "wrong result", result)
 
 
-def free_port_before_another():
-    """A port P so that P + 1 is free: torchrun's own store has P."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1] - 1
-
-
 def test_mpirun():
     """ranks that mpirun starts on one host meet without being told anything"""
     mpirun = shutil.which("mpirun")
@@ -82,7 +74,7 @@ def test_torchrun_variables():
     def environment(rank, local_size, **more):
         return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": str(local_size), "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", **more}
-    port = free_port_before_another()
+    port, _ = cases.free_ports(2)  # torchrun's own store has the first
     expect_met(ranks([environment(rank, 2) for rank in range(2)]), 2)
     with tempfile.TemporaryDirectory() as folder:
         secret = Path(folder) / "secret"

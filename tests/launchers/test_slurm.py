@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """srun, for real: a Slurm of one machine with two nodes. Usage: test_slurm.py WEFT HELLO_ALLREDUCE"""
 import os
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -30,10 +29,8 @@ def test_one_node():
 
 def test_two_nodes():
     """srun's tasks of two nodes meet where WEFT_STORE says, with a secret in a file"""
-    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder:
+        port, = cases.free_ports()
         secret = Path(folder) / "secret"
         secret.write_text("a secret of many characters\n")
         secret.chmod(0o600)

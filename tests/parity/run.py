@@ -8,14 +8,14 @@ import argparse
 import collections
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "support")]
+import cases  # noqa: E402
 import torch_venv  # noqa: E402
 
 RANK = Path(__file__).resolve().parent / "rank.py"
@@ -45,15 +45,9 @@ def parse_arguments():
     return arguments
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def start(python, arguments, size):
     """The processes of a job."""
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cases.free_ports()[0]), "WORLD_SIZE": str(size),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python"),
               "WEFT_LIBRARY": str(arguments.build / "libweft.so.0.9")}
     words = [arguments.backends, arguments.models, arguments.modes, arguments.behaviours,

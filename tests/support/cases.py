@@ -3,12 +3,16 @@
 A file of cases ends with `cases.main(globals())`. Each case is told to tests/run.py as a Catch2 test case is
 (tests/support/main.cpp). A docstring is the case's name; `skip(reason)` ends a case without a verdict.
 """
+import contextlib
 import fnmatch
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 
 
 class Skip(Exception):
@@ -40,6 +44,20 @@ def wait_until(condition, what, seconds=10):
     while not condition():
         expect(time.monotonic() < deadline, f"not within {seconds} s: {what}")
         time.sleep(0.01)
+
+
+def free_ports(count=1):
+    """Ports of 127.0.0.1 in a row at which nobody listens. None of those that the kernel gives to other programs'
+    connections: they could take one before the test does."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        ports = [random.randrange(1024, max(first, 2048) - count)]
+        ports += [ports[0] + i for i in range(1, count)]
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in ports:
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports
+    raise AssertionError("no free ports")
 
 
 def tell(event, name="", detail=""):
