@@ -155,8 +155,9 @@ int bench_repeats(const BenchOptions& options, const std::vector<std::string>& w
 
 // Which core is whose, before the communicator says the rank: what the launchers tell their processes.
 int local_rank_from_environment() {
-  for (const char* name :
-       {"WEFT_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"}) {
+  for (const char* name : {"WEFT_RANK", "LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                           "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK",
+                           "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
     if (const char* value = std::getenv(name))
       return std::max(0, static_cast<int>(std::strtol(value, nullptr, 10)));
   }
