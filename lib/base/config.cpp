@@ -184,7 +184,7 @@ Status half_launched(const Variables& variables, const LauncherVariables& half,
                                        "WEFT_SIZE=1 if this process is a job of its own"));
 }
 
-// Whether `size` asks for a job of one rank, whatever the rank.
+// True if the variable `size` asks for a job of one rank.
 bool says_one(const Variables& variables, const char* size) {
   return size != nullptr && variables.text_or_empty(size) == "1";
 }
@@ -467,7 +467,7 @@ Status parse_nodes(const std::string& text, int rank, int size, int* node) {
 
 namespace {
 
-// Whether the group is this process's, as root gave it: by its effective group, or by a supplementary one.
+// Looks for a group among the effective and the supplementary ones of this process.
 bool is_own_group(gid_t group) {
   if (group == ::getegid()) return true;
   const int count = ::getgroups(0, nullptr);

@@ -36,8 +36,7 @@ Status check_options(const StoreOptions& options) {
   return {};
 }
 
-// What the name that replaces `name` begins with; the rest of it is random, so that nobody can take it as
-// well.
+// A store whose name is taken listens at this prefix and random digits, which nobody can guess.
 std::string other_name_begin(const std::string& name) {
   return name + "~";
 }
@@ -119,8 +118,8 @@ Status StoreExchange::host(Deadline deadline) {
   return {};
 }
 
-// Whether the store's name in the abstract namespace, which is in use, is held by somebody who is no store of
-// this user: anybody can bind it first.
+// True if a process that is no store of this user holds the name of the store, which is in use. Any user
+// can bind a name of the abstract namespace first.
 bool StoreExchange::name_is_taken() const {
   if (!has_other_names()) return false;
   Fd fd;
@@ -162,8 +161,8 @@ Status StoreExchange::join(Deadline deadline) {
   return options_.external ? status : status.with_ranks({0});
 }
 
-// Whether rank 0 may serve the store at another name than the one that all ranks know, and then the others
-// look for it. The name of a store that is a program of its own is the one that its user gave.
+// True if rank 0 may serve the store at another name than the one that all ranks know; the others look for
+// it then. An external store has the name that its user gave.
 bool StoreExchange::has_other_names() const {
   return !options_.external && address_.kind == Address::Kind::kUnix &&
          address_.name.size() + 1 + 2 * kSuffixBytes <= kMaxUnixName;
