@@ -35,6 +35,8 @@ struct LauncherVariables {
   bool one_parent = false;
   // The rank variable alone says nothing: it is also set where no ranks were launched.
   bool rank_needs_size = false;
+  // If it is 1, no launcher has set the variables.
+  const char* own_size = nullptr;
 };
 
 // In the order in which they count: a later one may have launched the launcher before it.
@@ -89,11 +91,13 @@ constexpr LauncherVariables kLaunchers[] = {
      .job_here = "FLUX_URI",
      .one_parent = true},
     // These do not say how many ranks there are. What they start mostly has others' variables as well.
+    // Open MPI 4 without mpirun sets PMIx's variables itself, when MPI is initialised.
     {.launcher = Launcher::kPmix,
      .rank = "PMIX_RANK",
      .size = nullptr,
      .local_size = nullptr,
-     .hosts = nullptr},
+     .hosts = nullptr,
+     .own_size = "OMPI_MCA_orte_ess_num_procs"},
     {.launcher = Launcher::kPals,
      .rank = "PALS_RANKID",
      .size = nullptr,
@@ -197,6 +201,7 @@ Status find_launcher(const Variables& variables, const LauncherVariables** found
   for (const LauncherVariables& candidate : kLaunchers) {
     const bool rank = variables.has(candidate.rank);
     const bool size = candidate.size != nullptr && variables.has(candidate.size);
+    if (says_one(variables, candidate.own_size)) continue;
     if (rank && size) {
       // The same rank: both describe one job. A size alone contradicts nobody: scripts set WORLD_SIZE for
       // srun.

@@ -278,6 +278,25 @@ TEST_CASE("a rank that an inner launcher counts and an outer one contradicts is 
   CHECK(contains(text, "SLURM_PROCID=0"));
 }
 
+TEST_CASE("what Open MPI says of itself without mpirun is no launcher's trace") {
+  Variables variables = {
+      {"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "1417412609"}, {"OMPI_MCA_orte_ess_num_procs", "1"}};
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.launcher == Launcher::kNone);
+  CHECK(environment.rank == 0);
+  CHECK(environment.size == 1);
+  // A task of srun, of which MPI knows nothing.
+  variables.insert({{"SLURM_PROCID", "3"},
+                    {"SLURM_STEP_NUM_TASKS", "4"},
+                    {"SLURM_STEP_NUM_NODES", "1"},
+                    {"SLURM_JOB_ID", "7"},
+                    {"SLURM_STEP_ID", "0"}});
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.rank == 3);
+  CHECK(environment.size == 4);
+}
+
 TEST_CASE("WEFT_SIZE=1 alone asks for one rank, another size needs a rank") {
   Environment environment;
   REQUIRE(read({{"WEFT_SIZE", "1"}}, &environment).ok());
