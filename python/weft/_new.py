@@ -51,10 +51,12 @@ class NewArrays:
         """The array of root; the arrays of other ranks only give the shape and the type."""
         part = region(array)
         dst = fresh(part, part.shape)
-        if self._comm.rank == root:
-            dst.owner[...] = memory_array(part.address, part.dtype, part.shape, part.strides, part.owner)
+        sends = self._comm.rank == root
         self._check(wait)
-        return self._done(self._comm.broadcast(dst, root, timeout=timeout, wait=wait), dst, array)
+        request = self._comm.broadcast(part if sends else dst, root, timeout=timeout, wait=wait)
+        if sends:
+            dst.owner[...] = memory_array(part.address, part.dtype, part.shape, None, part.owner)
+        return self._done(request, dst, array)
 
     def all_gather(self, src: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Any:
         """src of every rank, in rank order."""

@@ -131,6 +131,10 @@ def test_new_arrays():
             request = new.recv(mine, of, wait=False)
             comm.send(mine, to)
         expect_equal(request.result().tolist(), every[of].tolist())
+        expect_equal(new.all_reduce(np.zeros((0, 2), np.float32)).shape, (0, 2))
+        backwards = np.arange(3.0)[::-1]
+        for call in (new.all_reduce, new.all_gather) + ((new.broadcast,) if rank == 0 else ()):
+            expect_raises(ValueError, "strided", call, backwards)
         expect_raises(ValueError, "src has the shape (4,)", new.reduce_scatter, np.ones(SIZE + 1))
         expect_raises(ValueError, "like is None", new.recv, None, of)
 

@@ -86,6 +86,7 @@ def test_every_collective():
         for what, made, wanted in (
                 ("all_reduce", new.all_reduce(mine), sum(every)),
                 ("reduce", new.reduce(mine, root=1), sum(every) if rank == 1 else None),
+                ("an empty array", new.all_reduce(mine[:0]), mine[:0]),
                 ("broadcast", new.broadcast(mine, 2), every[2]),
                 ("all_gather", new.all_gather(mine), blocks),
                 ("reduce_scatter", new.reduce_scatter(blocks), SIZE * mine),
