@@ -21,8 +21,8 @@ from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 
 LISTED_NAMES = 20  # of parameters, in an error
-_READ_ONLY = ("the gradient of {} is read-only, and the result goes there; copy it into an array that can be written to "
-              "(numpy.array), or into its view with mode=\"view\"")
+_READ_ONLY = ("the gradient of {} is read-only, and the result goes there; copy it into an array that can be "
+              "written to (numpy.array), or into its view with mode=\"view\"")
 
 
 class Reducer(Handle):
@@ -113,7 +113,7 @@ class Reducer(Handle):
         super().__init__(handle)
 
     def close(self) -> None:
-        """Destroy the object; a second call does nothing. The arrays of parameters and gradients are given back."""
+        """Destroy the object; a second call does nothing. The arrays of parameters are given back."""
         super().close()
         if self.closed:
             self._lent.clear()
@@ -310,7 +310,11 @@ class Reducer(Handle):
     @contextlib.contextmanager
     def step(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0, skip: bool = False,
              skip_nonfinite: bool = False, **begin: Any) -> Iterator[Reducer]:
-        """begin, the block, and finish. A block that raises leaves the step open: abort the communicator.
+        """begin, the block, and finish. A block that raises fails the step on all ranks.
+
+        The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED
+        with its type and text: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
+        works, so a bad batch can be skipped. A block that calls `fail` itself must leave it by an exception.
 
             with reducer.step(skip_nonfinite=True):
                 ...
@@ -318,8 +322,24 @@ class Reducer(Handle):
                 optimizer.step()
         """
         self.begin(**begin)
-        yield self
+        try:
+            yield self
+        except BaseException as error:
+            # The exception outranks a failure to report it: the reducer's next call reports that too.
+            with contextlib.suppress(WeftError):
+                self.fail(_described(error))
+            raise
         self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm, skip=skip, skip_nonfinite=skip_nonfinite)
+
+    def fail(self, text: str) -> None:
+        """Fail the open step on all ranks, because this one cannot complete it; text says why, see `step`.
+
+        The step is over here when it returns. The next step works on all ranks.
+        """
+        code = lib.reducer_fail(self._handle, text.encode("utf-8", "replace").replace(b"\0", b"?"))
+        if code == Status.OK:
+            self._lent.clear()
+        self._check(code)
 
     def retry(self, *, commit: bool = False) -> None:
         """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
@@ -440,7 +460,7 @@ class Reducer(Handle):
     def _end(self, call: Any, commit: bool, flags: int = 0, clip_norm: float = 0.0) -> None:
         options = _abi.FinishOptions(flags=flags | (FinishFlag.COMMIT if commit else 0), clip_norm=clip_norm)
         code = call(self._handle, options)
-        if code == Status.OK:
+        if code in (Status.OK, Status.ERR_STEP_FAILED):
             self._lent.clear()
         self._check(code)
 
@@ -477,6 +497,15 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         place.flags, (place.parameter, place.gradient, owners) = param.flags, param.places()
         keep += owners
     return array, keep
+
+
+def _described(error: BaseException) -> str:
+    """The type and the text of an exception, whose __str__ may itself raise."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be had"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _root(root: Union[int, str]) -> int:
