@@ -295,7 +295,9 @@ class Reducer(Handle):
     def result(self, param: Union[int, str], gradient: Any) -> None:
         """Copy the last step's result of a parameter to an array; for those that were absent here."""
         index = self.index(param)
-        self._check(lib.reducer_result(self._handle, index, self._address(index, gradient)))
+        code = lib.reducer_result(self._handle, index, self._address(index, gradient))
+        self._lent.pop(index, None)
+        self._check(code)
 
     def join(self, *, timeout: Optional[float] = None, commit: bool = False) -> JoinResult:
         """This rank has no more data: take part in the others' steps until every rank has joined.
