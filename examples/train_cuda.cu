@@ -160,20 +160,33 @@ struct Model {
   }
 };
 
+// The rank among those of its host, as the launcher says. `weft run` starts all ranks on one host.
+int local_rank() {
+  for (const char* name :
+       {"WEFT_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (const char* const text = std::getenv(name); text != nullptr) return std::atoi(text);
+  }
+  return 0;
+}
+
 int train(const std::string& folder) {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  const int device = local_rank() % devices;
+  check(cudaSetDevice(device), "cudaSetDevice");
+
   weft_error error = WEFT_ERROR_INIT;
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   int32_t rank = 0, size = 1;
+  weft_comm_options where = WEFT_COMM_OPTIONS_INIT;  // Weft: this rank's device
+  where.flags = WEFT_COMM_DEVICE;
+  where.device = device;
   check(weft_context_create(nullptr, &context, &error), error, "weft_context_create");  // Weft
-  check(weft_comm_create(context, nullptr, &comm, &error), error, "weft_comm_create");  // Weft
+  check(weft_comm_create(context, &where, &comm, &error), error, "weft_comm_create");   // Weft
   weft_comm_rank(comm, &rank);                                                          // Weft
   weft_comm_size(comm, &size);                                                          // Weft
 
-  int devices = 0;
-  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  const int device = rank % devices;
-  check(cudaSetDevice(device), "cudaSetDevice");
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   const weft_stream on = {sizeof on, WEFT_DEVICE_CUDA, device, stream};  // Weft

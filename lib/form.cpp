@@ -57,19 +57,39 @@ uint64_t random_number() {
   return ::getrandom(&number, sizeof number, GRND_NONBLOCK) < 0 ? 0 : number;
 }
 
+// Checks the device that the program names, and finds the calling thread's where it names none. Parts and
+// survivors of the communicator stay on it.
+Status choose_device(Context& context, bool needed, int* device) {
+  if (!needed && *device < 0) return {};
+  std::string detail;
+  WEFT_TRY(context.probe_accelerator(&detail));
+  Accelerator& accelerator = *context.accelerator();
+  if (*device < 0) return accelerator.current_device(device);
+  const int count = accelerator.device_count();
+  if (*device < count) return {};
+  return Status::error(Code::kArg,
+                       cat("weft_comm_options.device is ", *device, ", but this process sees ", count,
+                           count == 1 ? " CUDA device: give 0" : " CUDA devices: give 0 to ",
+                           count == 1 ? "" : cat(count - 1)));
+}
+
 // Everybody's offer. An error where they were told different things, or this rank what nobody has.
-Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry,
-                       const CommOptions& options, Deadline deadline, std::vector<Offer>* offers) {
+Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry, CommOptions& options,
+                       Deadline deadline, std::vector<Offer>* offers) {
   const std::string& wanted = options.backend;
   Status local;
+  bool needs = false;
   if (!wanted.empty()) {
     const BackendEntry* entry = registry.find(wanted);
     std::string detail;
     local = entry == nullptr ? Status::error(Code::kArg, cat("there is no backend \"", wanted,
                                                              "\"; there are ", registry.names()))
                              : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
-    if (local.ok() && needs_device(*entry->backend))
-      local = context.probe_accelerator(&detail).with_prefix(cat("backend ", wanted, ": "));
+    needs = local.ok() && needs_device(*entry->backend);
+  }
+  if (local.ok()) {
+    local = choose_device(context, needs, &options.device)
+                .with_prefix(needs ? cat("backend ", wanted, ": ") : std::string());
   }
   WEFT_TRY(agree_on(exchange, local, deadline));
 
@@ -252,6 +272,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   args.measurements = &registry.measurements();
   args.node = options.node_label;
   args.libraries = registry.libraries();
+  args.device = options.device;
   const Backend* backend = nullptr;
   WEFT_TRY(choose_backend(args, registry, offers, &backend));
   std::unique_ptr<Collectives> collectives;

@@ -64,11 +64,10 @@ Status Communicator::identify(ncclUniqueId* id) const {
 
 Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library> library,
                           std::shared_ptr<Communicator>* communicator) {
-  int device = 0;
+  const int device = args.device;
   ncclUniqueId id{};
   std::shared_ptr<Communicator> made;
   const auto begin = [&]() -> Status {
-    WEFT_TRY(args.accelerator->current_device(&device));
     made = std::make_shared<Communicator>(args, std::move(library), device);
     WEFT_TRY(args.accelerator->load_kernels(device));
     WEFT_TRY(args.accelerator->create_stream(device, &made->stream_));
@@ -236,9 +235,10 @@ Status Communicator::finalize() {
 
 Status Communicator::check_device(const DeviceCall& call) const {
   if (call.device == device_) return {};
-  return Status::error(Code::kArg, cat("the communicator was made on CUDA device ", device_,
-                                       " (the calling thread's), and the stream is of device ", call.device,
-                                       "; nccl works on the one alone"));
+  return Status::error(Code::kArg, cat("the communicator is on CUDA device ", device_,
+                                       " (weft_comm_options.device, by default the creating thread's current "
+                                       "device), and the stream is of device ",
+                                       call.device, "; nccl works on the one alone"));
 }
 
 void Communicator::give_up(const Status& why) {

@@ -21,7 +21,7 @@ namespace weft::nccl {
 // Threads: with the drive lock held, except where it says otherwise.
 class Communicator {
  public:
-  // On the calling thread's current device. Collective over args.exchange; within args.deadline.
+  // On args.device. Collective over args.exchange; within args.deadline.
   static Status make(const BackendArgs& args, std::shared_ptr<const Library> library,
                      std::shared_ptr<Communicator>* communicator);
   // Memory on the device, registered where NCCL can, freed when the last one lets go of it, or, where

@@ -17,9 +17,17 @@ Status usable(const weft_comm* comm) {
 }
 
 Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
-  if (given.flags & ~WEFT_COMM_STORE_EXTERNAL)
+  if (given.flags & ~(WEFT_COMM_STORE_EXTERNAL | WEFT_COMM_DEVICE))
     return Status::error(Code::kArg, cat("unknown flags ", given.flags));
   if (given.reserved != 0) return Status::error(Code::kArg, "weft_comm_options.reserved must be 0");
+  if (given.reserved2 != 0) return Status::error(Code::kArg, "weft_comm_options.reserved2 must be 0");
+  const bool on_device = (given.flags & WEFT_COMM_DEVICE) != 0;
+  if (on_device ? given.device < 0 : given.device != 0) {
+    return Status::error(Code::kArg,
+                         cat("weft_comm_options.device is ", given.device,
+                             on_device ? "; it must be 0 or more"
+                                       : ", but weft_comm_options.flags does not have WEFT_COMM_DEVICE"));
+  }
   if (given.bootstrap < WEFT_BOOTSTRAP_ENV || given.bootstrap > WEFT_BOOTSTRAP_CALLBACK) {
     return Status::error(Code::kArg, cat("unknown bootstrap ", given.bootstrap));
   }
@@ -55,6 +63,7 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   if (given.op_timeout_ms != 0) options.op_timeout_ms = given.op_timeout_ms;
   if (heartbeat != 0) options.heartbeat_timeout_ms = heartbeat;
   if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
+  if (on_device) options.device = given.device;
   if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};
   if (given.size < 1 || given.size > kMaxRanks) return Status::error(Code::kArg, cat("size is ", given.size));
   if (given.rank < 0 || given.rank >= given.size) {

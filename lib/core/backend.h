@@ -48,6 +48,7 @@ struct BackendArgs {
   // For backends on devices: the accelerator, which works, and what carries host memory, over which it lies.
   std::shared_ptr<Accelerator> accelerator;
   std::unique_ptr<Collectives>* host_collectives = nullptr;
+  int device = -1;                       // index of this rank's device, for backends on devices
   bool progress_thread = true;           // the engine has one, beside the program's own that drive it
   bool crowded = false;                  // this host has more ranks than cores for them
   Measurements* measurements = nullptr;  // null: nothing is measured, nothing is kept
@@ -102,7 +103,7 @@ struct BackendModule {
   const Backend* backend;
   const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
 };
-inline constexpr uint32_t kBackendModuleAbi = 12;
+inline constexpr uint32_t kBackendModuleAbi = 13;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

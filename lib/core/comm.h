@@ -38,6 +38,7 @@ struct CommOptions {
   std::string host;            // the address of this host that others reach, if known
   int host_label = -1;         // of this rank, where hosts are simulated (LabelledHosts)
   int node_label = -1;         // BackendArgs::node
+  int device = -1;             // index of this rank's CUDA device; -1: the calling thread's current one
   std::string job;             // the name of the job, if it has one
   std::string flight_path;     // where a failure's flight record goes; empty: nowhere
   uint64_t id = 0;             // equal on all ranks, and of no other communicator; made by form

@@ -48,7 +48,8 @@ class Comm(Collectives, Handle):
 
     Without arguments rank, size and meeting point come from the environment: `weft run`, mpirun, torchrun, srun. With
     `store` the ranks meet at that address ("tcp://host:port", or "unix:@name" on one host); with `all_gather` over a
-    channel of the program's own. Times are in seconds; None is the default that weft.h names.
+    channel of the program's own. Times are in seconds; None is the default that weft.h names. `device` is the index of
+    this rank's CUDA device, by default the calling thread's current one.
 
     Threads: one at a time, except abort, error and query.
     """
@@ -60,7 +61,7 @@ class Comm(Collectives, Handle):
                  secret: Optional[bytes] = None, backend: Optional[str] = None,
                  init_timeout: Optional[float] = None, timeout: Optional[float] = None,
                  heartbeat_timeout: Optional[float] = None, arena_limit_bytes: int = 0,
-                 external_store: bool = False) -> None:
+                 external_store: bool = False, device: Optional[int] = None) -> None:
         options = _abi.CommOptions(store=encoded(store), backend=encoded(backend), arena_limit_bytes=arena_limit_bytes,
                                    init_timeout_ms=milliseconds(init_timeout), op_timeout_ms=milliseconds(timeout),
                                    heartbeat_timeout_ms=milliseconds(heartbeat_timeout))
@@ -77,6 +78,9 @@ class Comm(Collectives, Handle):
             options.secret_bytes = len(secret)
         if external_store:
             options.flags |= CommFlag.STORE_EXTERNAL
+        if device is not None:
+            options.flags |= CommFlag.DEVICE
+            options.device = device
         context = context or Context()
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.comm_create(context._handle, options, handle, error)

@@ -119,6 +119,7 @@ Status make_local(const Backend& composed, const BackendArgs& args, const std::v
   local_args.crowded = args.crowded;
   local_args.node = 0;  // for all: stages inside a host are no all-reduces, which alone go in two levels
   local_args.accelerator = args.accelerator;
+  local_args.device = args.device;
   local_args.progress_thread = args.progress_thread;
   local_args.measurements = args.measurements;
   Status made = make_inside(composed, local_args, local);
