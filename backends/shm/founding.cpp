@@ -121,12 +121,13 @@ class Founding {
     if (status.ok()) status = random_nonce(&nonce);
     // From here on the mapping counts every rank of this process as its user; should one fail before it takes
     // its part, the mapping outlives them all rather than one of them.
-    if (status.ok()) {
-      status = Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
-                               &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
-                               &peer(rank_).mapping, &fd_);
-      if (status.ok() && inherited_) inherited_->untaint();
-    }
+    const auto create = [&] {
+      return Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
+                             &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
+                             &peer(rank_).mapping, &fd_);
+    };
+    if (status.ok()) status = inherited_ ? inherited_->change_pages(create) : create();
+    if (status.ok() && inherited_) inherited_->untaint();
     if (status.ok()) {
       peer(rank_).base = peer(rank_).mapping->base();
       peer(rank_).arena_base = peer(rank_).mapping->arena_base();

@@ -66,8 +66,7 @@ Status Staging::make(Accelerator& accelerator, int device, std::shared_ptr<Arena
   auto made = std::make_unique<Staging>(accelerator, device, std::move(arena));
   const uint64_t bytes = round_up(slot_bytes * kSlots, Arena::kAlignment);
   WEFT_TRY(made->arena_->allocate(bytes, &made->memory_));
-  WEFT_TRY(accelerator.pin(device, made->memory_, bytes));
-  made->pinned_ = true;
+  WEFT_TRY(made->arena_->pin(accelerator, device, made->memory_, bytes));
   WEFT_TRY(accelerator.create_stream(device, &made->in_));
   WEFT_TRY(accelerator.create_stream(device, &made->out_));
   for (size_t i = 0; i < kSlots; i++) {
@@ -86,8 +85,9 @@ Staging::~Staging() {
   }
   if (in_ != nullptr) accelerator_.destroy_stream(device_, in_);
   if (out_ != nullptr) accelerator_.destroy_stream(device_, out_);
-  if (pinned_) accelerator_.unpin(memory_);
-  if (memory_ != nullptr) (void)arena_->free(memory_).ok();
+  if (memory_ == nullptr) return;
+  arena_->unpin(memory_);
+  (void)arena_->free(memory_).ok();
 }
 
 StagedLane::~StagedLane() = default;

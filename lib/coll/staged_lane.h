@@ -61,7 +61,6 @@ class Staging {
   const int device_;
   const std::shared_ptr<Arena> arena_;
   std::byte* memory_ = nullptr;  // of all slots
-  bool pinned_ = false;
   DeviceStream in_ = nullptr;
   DeviceStream out_ = nullptr;
   std::array<Slot, kSlots> slots_{};

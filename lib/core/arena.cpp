@@ -6,6 +6,7 @@
 
 #include "base/round_up.h"
 #include "base/text.h"
+#include "core/accelerator.h"
 
 namespace weft {
 namespace {
@@ -79,6 +80,48 @@ void ExtentAllocator::reclaim() {
 uint64_t ExtentAllocator::high_water() const {
   const std::lock_guard lock(mutex_);
   return end_;
+}
+
+Status Arena::pin(Accelerator& accelerator, int device, std::byte* memory, uint64_t size) {
+  const std::shared_lock pages(pages_mutex_);
+  {
+    const std::lock_guard lock(pins_mutex_);
+    const auto known = pins_.find(memory);
+    if (known != pins_.end() && known->second.registered) return {};
+  }
+  WEFT_TRY(accelerator.pin(device, memory, size));
+  const std::lock_guard lock(pins_mutex_);
+  pins_[memory] = {&accelerator, device, size, true};
+  return {};
+}
+
+void Arena::unpin(std::byte* memory) {
+  const std::shared_lock pages(pages_mutex_);
+  Pin pin;
+  {
+    const std::lock_guard lock(pins_mutex_);
+    const auto known = pins_.find(memory);
+    if (known == pins_.end()) return;
+    pin = known->second;
+    pins_.erase(known);
+  }
+  if (pin.registered) pin.accelerator->unpin(memory);
+}
+
+Status Arena::change_pages(const std::function<Status()>& change) {
+  const std::unique_lock pages(pages_mutex_);
+  // Nobody changes the list meanwhile: pin and unpin hold pages_mutex_ shared.
+  for (auto& [memory, pin] : pins_) {
+    if (pin.registered) pin.accelerator->unpin(memory);
+  }
+  Status status = change();
+  for (auto& [memory, pin] : pins_) {
+    if (!pin.registered) continue;
+    Status again = pin.accelerator->pin(pin.device, memory, pin.size);
+    pin.registered = again.ok();
+    if (status.ok()) status = std::move(again);
+  }
+  return status;
 }
 
 HeapArena::~HeapArena() {

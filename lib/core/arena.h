@@ -4,13 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <shared_mutex>
 
 #include "base/status.h"
 #include "core/allocator.h"
 
 namespace weft {
+
+class Accelerator;
 
 // Threads: any thread.
 class Arena {
@@ -25,7 +30,29 @@ class Arena {
   // here on is never handed out again.
   virtual void taint() {}
 
+  // Registers a block with an accelerator, so that devices reach it, until unpin. A block that is pinned
+  // already stays so; one whose registration was lost (change_pages) is registered again. accelerator lives
+  // until unpin.
+  Status pin(Accelerator& accelerator, int device, std::byte* memory, uint64_t size);
+  // Before the block is freed. Does nothing for a block that is not pinned. May wait for devices.
+  void unpin(std::byte* memory);
+  // Runs `change`, which puts other pages behind the addresses of blocks. A device keeps to the pages that it
+  // was given: pinned blocks are unregistered before and registered again afterwards. Returns the first
+  // error; a block that cannot be registered again is not pinned any more. Waits for devices.
+  Status change_pages(const std::function<Status()>& change);
+
   static constexpr uint64_t kAlignment = 4096;
+
+ private:
+  struct Pin {
+    Accelerator* accelerator = nullptr;
+    int device = 0;
+    uint64_t size = 0;
+    bool registered = true;
+  };
+  std::shared_mutex pages_mutex_;   // shared while a block is registered, exclusive while pages change
+  std::mutex pins_mutex_;           // never held while an accelerator is called
+  std::map<std::byte*, Pin> pins_;  // guarded by pins_mutex_
 };
 
 // First-fit allocation of extents out of a range of offsets that grows at its end. Knows no memory, only

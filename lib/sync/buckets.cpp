@@ -68,13 +68,13 @@ bool fit(const Slab& slab, const std::vector<uint64_t>& sizes, std::initializer_
 
 Status Slab::pin(const DeviceReach& reach) {
   if (reach.accelerator == nullptr || bytes == 0) return {};
-  WEFT_TRY(reach.accelerator->pin(reach.device, memory, round_up(bytes, Arena::kAlignment)));
+  WEFT_TRY(arena->pin(*reach.accelerator, reach.device, memory, round_up(bytes, Arena::kAlignment)));
   pinned_by = reach.accelerator;
   return {};
 }
 
 Slab::~Slab() {
-  if (pinned_by != nullptr) pinned_by->unpin(memory);
+  if (pinned_by != nullptr) arena->unpin(memory);
   // The arena only refuses what it did not give.
   if (!left && memory != nullptr) static_cast<void>(arena->free(memory));
 }

@@ -41,7 +41,7 @@ struct Slab {
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
-  // Devices reach it: until its end, which may wait for them.
+  // Devices reach it: until its end, which may wait for them. Nothing happens where they do already.
   Status pin(const DeviceReach& reach);
 };
 
@@ -77,6 +77,8 @@ class Buckets {
                                             Hold hold);
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
+  // Devices reach the memory again, where they lost it as the arena changed its pages (Arena::change_pages).
+  Status pin(const DeviceReach& reach) const { return slab_->pin(reach); }
   // Something may still write into the memory (a stage that never completed): it is left to the arena.
   void abandon() { slab_->left = true; }  // any thread
   uint64_t longest_bytes() const;         // of the largest bucket, as it is held

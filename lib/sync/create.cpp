@@ -130,6 +130,8 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
     WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, s->comm->collectives().arena(), s->retain,
                            context.options().host_allocator, s->reach, &s->buckets));
+  } else {
+    WEFT_TRY(s->buckets->pin(s->reach).with_prefix("memory of the buckets: "));
   }
   if (s->reach.accelerator == nullptr) return {};
   WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
