@@ -100,6 +100,19 @@ cudaError_t elsewhere(cudaStreamCaptureMode mode, Call&& call) {
   return result;
 }
 
+// A call of the driver, which the runtime has loaded. The fake is both.
+template <class Function>
+Function driver_call(const char* name) {
+  void* driver = RTLD_DEFAULT;
+#ifdef WEFT_TEST_REAL_CUDA
+  driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  REQUIRE(driver != nullptr);
+#endif
+  const auto found = reinterpret_cast<Function>(dlsym(driver, name));
+  REQUIRE(found != nullptr);
+  return found;
+}
+
 cudaError_t allocate() {
   void* memory = nullptr;
   const cudaError_t result = cudaMalloc(&memory, 100);
@@ -197,14 +210,7 @@ TEST_CASE("the driver says where memory lies, also on a thread without a context
   REQUIRE(cudaMallocManaged(&managed, 100, cudaMemAttachGlobal) == cudaSuccess);
   REQUIRE(cudaMalloc(&freed, size_t{64} << 20) == cudaSuccess);
   REQUIRE(cudaFree(freed) == cudaSuccess);
-  void* driver = RTLD_DEFAULT;  // the fake is both
-#ifdef WEFT_TEST_REAL_CUDA
-  driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  REQUIRE(driver != nullptr);
-#endif
-  const auto ask =
-      reinterpret_cast<decltype(&::cuPointerGetAttributes)>(dlsym(driver, "cuPointerGetAttributes"));
-  REQUIRE(ask != nullptr);
+  const auto ask = driver_call<decltype(&::cuPointerGetAttributes)>("cuPointerGetAttributes");
   struct Told {
     CUresult result = CUDA_ERROR_UNKNOWN;
     unsigned int type = 9, managed = 9;
@@ -258,6 +264,54 @@ TEST_CASE("what makes no sense is refused, and the thread's last error once") {
   CHECK(cudaHostUnregister(block) == cudaSuccess);
   CHECK(cudaHostUnregister(block) == cudaErrorHostMemoryNotRegistered);
   runtime.forgive();
+}
+
+TEST_CASE("calls of the driver leave the thread's last error alone, whatever they return") {
+  Runtime runtime;
+  Stream stream;
+  const Event event;
+  const auto query = driver_call<decltype(&::cuEventQuery)>("cuEventQuery");
+  const auto record = driver_call<decltype(&::cuEventRecord)>("cuEventRecord");
+  const auto free_memory = driver_call<decltype(&::cuMemFree)>("cuMemFree_v2");
+  std::atomic<bool> gate{false};
+  stream.hold(&gate);
+  // A stream and an event of the runtime's are the driver's.
+  CHECK(record(event.event, stream.stream) == CUDA_SUCCESS);
+  for (const cudaError_t pending : {cudaSuccess, cudaErrorInvalidDevice}) {
+    if (pending != cudaSuccess) CHECK(cudaSetDevice(-1) == pending);
+    CHECK(query(event.event) == CUDA_ERROR_NOT_READY);
+    CHECK(free_memory(1) != CUDA_SUCCESS);
+    CHECK(cudaPeekAtLastError() == pending);
+  }
+  gate = true;
+  CHECK(cudaEventSynchronize(event.event) == cudaSuccess);
+  CHECK(query(event.event) == CUDA_SUCCESS);
+  runtime.forgive();
+}
+
+TEST_CASE(
+    "nobody uses the legacy default stream while a blocking stream is captured, and asking spoils nothing") {
+  Runtime runtime;
+  const Stream blocking(cudaStreamDefault);
+  const Event event;
+  cudaGraph_t graph = nullptr;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  REQUIRE(cudaStreamBeginCapture(blocking.stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  CHECK(cudaStreamIsCapturing(nullptr, &status) == cudaErrorStreamCaptureImplicit);
+  REQUIRE(cudaStreamEndCapture(blocking.stream, &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+
+  REQUIRE(cudaStreamBeginCapture(blocking.stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, nullptr) == cudaErrorStreamCaptureImplicit);
+  CHECK(cudaStreamEndCapture(blocking.stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  runtime.forgive();
+
+  const Stream apart;
+  REQUIRE(cudaStreamBeginCapture(apart.stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  CHECK(cudaStreamIsCapturing(nullptr, &status) == cudaSuccess);
+  CHECK(cudaEventRecord(event.event, nullptr) == cudaSuccess);
+  REQUIRE(cudaStreamEndCapture(apart.stream, &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
 }
 
 TEST_CASE("what is put on a stream that is captured does not run") {

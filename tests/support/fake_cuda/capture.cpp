@@ -30,6 +30,18 @@ bool joined(const Stream& stream) {
   return seen.size() == graph.nodes.size();
 }
 
+cudaError_t is_capturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  const std::lock_guard lock(state().mutex);
+  *status = cudaStreamCaptureStatusNone;
+  const auto stream = find_stream(handle, "cudaStreamIsCapturing");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = implicit(handle, false); error != cudaSuccess) return error;
+  if (stream->capture) {
+    *status = stream->capture->spoilt ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  }
+  return cudaSuccess;
+}
+
 // On a stream's thread.
 void execute(const Graph& graph, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -73,6 +85,17 @@ bool fake::spoils(Stream& stream) {
   return stream.capture != nullptr || forbidden();
 }
 
+cudaError_t fake::implicit(cudaStream_t handle, bool work) {
+  if (handle != nullptr && handle != cudaStreamLegacy) return cudaSuccess;
+  bool found = false;
+  for (const auto& [other_handle, other] : state().streams) {
+    if (!other->capture || !other->blocking || other->device != current_device()) continue;
+    found = true;
+    other->capture->spoilt |= work;
+  }
+  return found ? cudaErrorStreamCaptureImplicit : cudaSuccess;
+}
+
 void fake::capture(Stream& stream, Operation operation) {
   std::vector<Node>& nodes = stream.capture->graph->nodes;
   nodes.push_back({std::move(operation), std::exchange(stream.after, {nodes.size()})});
@@ -98,16 +121,21 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, t_mode);
   return cudaSuccess;
 }
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  auto given = static_cast<cudaStreamCaptureMode>(*mode);
+  std::swap(given, t_mode);
+  *mode = static_cast<CUstreamCaptureMode>(given);
+  return CUDA_SUCCESS;
+}
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  const std::lock_guard lock(state().mutex);
-  *status = cudaStreamCaptureStatusNone;
-  const auto stream = find_stream(handle, "cudaStreamIsCapturing");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (stream->capture) {
-    *status = stream->capture->spoilt ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
-  }
-  return cudaSuccess;
+  return note(is_capturing(handle, status));
+}
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  cudaStreamCaptureStatus found = cudaStreamCaptureStatusNone;
+  const cudaError_t error = is_capturing(handle, &found);
+  *status = static_cast<CUstreamCaptureStatus>(found);
+  return driver(error);
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   const std::lock_guard lock(state().mutex);

@@ -23,6 +23,8 @@ bool fake_cuda_has_context(int device);
 void fake_cuda_fail(const char* call, int error);
 // The calling thread's next call of this name takes so long.
 void fake_cuda_slow(const char* call, int delay_us);
+// Launches of this kernel do not begin, once so many more have come, until the next call; "": none stalls.
+void fake_cuda_stall(const char* kernel, int after);
 // What the calls about versions say; 0: the usual; -1: that there is none.
 void fake_cuda_versions(int runtime, int driver);
 }

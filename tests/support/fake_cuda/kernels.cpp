@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include <cstring>
+#include <utility>
 
 #include "state.h"
 
@@ -55,17 +56,21 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   load_kernel(lock, function);
   const auto stream = find_stream(handle, "cuLaunchKernel");
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const cudaError_t error = implicit(handle, true); error != cudaSuccess) return driver(error);
   if (stream->device != current_device()) problem("cuLaunchKernel while another device is current");
   if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x * block_y * block_z > 1024 ||
       shared_bytes > 48 * 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto* const kernel = reinterpret_cast<const Kernel*>(function);
-  enqueue(stream, {{}, kernel->prepare(grid_x, block_x, parameters[0])});
+  std::function<bool()> may_run;
+  if (state().stalled == kernel->name && state().stalled_after-- <= 0)
+    may_run = [name = kernel->name] { return state().stalled != name; };
+  enqueue(stream, {std::move(may_run), kernel->prepare(grid_x, block_x, parameters[0])});
   return CUDA_SUCCESS;
 }
-CUresult cuGetErrorString(CUresult /*error*/, const char** text) {
-  *text = "an error of the fake CUDA driver";
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = cudaGetErrorString(static_cast<cudaError_t>(error));
   return CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "state.h"
+#include "support/sanitized.h"
 
 using namespace fake;
 
@@ -44,6 +45,11 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   return cudaSuccess;
 }
 
+// From `base` to the beginning of its page.
+size_t into_page(const std::byte* base) {
+  return reinterpret_cast<uintptr_t>(base) % kPage;
+}
+
 // Waits for the device, as the real ones do.
 cudaError_t release(Kind kind, void* pointer, const char* call) {
   State& s = state();
@@ -65,6 +71,7 @@ cudaError_t release(Kind kind, void* pointer, const char* call) {
     return cudaErrorLaunchTimeout;
   }
   if (kind == Kind::kRegistered) {
+    unmap_again(*block);
     s.blocks.erase(block->base);
     return cudaSuccess;
   }
@@ -114,27 +121,7 @@ bool matches(cudaMemcpyKind kind, const void* dst, const void* src) {
   }
 }
 
-}  // namespace
-
-extern "C" {
-
-cudaError_t cudaMalloc(void** pointer, size_t size) {
-  return allocate(Kind::kDevice, pointer, size, "cudaMalloc");
-}
-cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned int /*flags*/) {
-  return allocate(Kind::kManaged, pointer, size, "cudaMallocManaged");
-}
-cudaError_t cudaFree(void* pointer) {
-  return release(Kind::kDevice, pointer, "cudaFree");
-}
-cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned int /*flags*/) {
-  return allocate(Kind::kPinned, pointer, size, "cudaHostAlloc");
-}
-cudaError_t cudaFreeHost(void* pointer) {
-  return release(Kind::kPinned, pointer, "cudaFreeHost");
-}
-
-cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned int /*flags*/) {
+cudaError_t enter(void* pointer, size_t size) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (const cudaError_t error = failure("cudaHostRegister"); error != cudaSuccess) return error;
@@ -143,11 +130,111 @@ cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned int /*flags*/)
   auto* const base = static_cast<std::byte*>(pointer);
   if (find_block(base) != nullptr || find_block(base + size - 1) != nullptr)
     return cudaErrorHostMemoryAlreadyRegistered;
-  s.blocks[base] = Block{Kind::kRegistered, current_device(), base, size, nullptr, false};
+  s.blocks[base] =
+      Block{Kind::kRegistered, current_device(), base, size, nullptr, false, map_again(base, size)};
   return cudaSuccess;
 }
+
+cudaError_t copy_later(void* dst, const void* src, size_t size, cudaMemcpyKind kind, cudaStream_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaMemcpyAsync"); error != cudaSuccess) return error;
+  const auto stream = find_stream(handle, "cudaMemcpyAsync");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (size == 0) return cudaSuccess;
+  if (const cudaError_t error = implicit(handle, true); error != cudaSuccess) return error;
+  if (stream->device != current_device()) problem("cudaMemcpyAsync while another device is current");
+  if (!matches(kind, dst, src) || reach(dst, size, "cudaMemcpyAsync") == nullptr ||
+      reach(src, size, "cudaMemcpyAsync") == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  enqueue(stream, {{}, [dst, src, size] { copy_now(dst, src, size); }});
+  return cudaSuccess;
+}
+
+// Pageable memory is fine.
+cudaError_t copy_at_once(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
+  State& s = state();
+  std::unique_lock lock(s.mutex);
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;  // nothing may lie nowhere
+  if (const cudaError_t error = implicit(nullptr, true); error != cudaSuccess) return error;
+  const auto stream = find_stream(nullptr, "cudaMemcpy");
+  enqueue(stream, {});
+  const uint64_t number = stream->enqueued;
+  if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return stream->completed >= number; }))
+    return cudaErrorLaunchTimeout;
+  if (size == 0) return cudaSuccess;
+  const auto place = [&](const void* pointer) {
+    return find_block(pointer) == nullptr ? static_cast<std::byte*>(const_cast<void*>(pointer))
+                                          : reach(pointer, size, "cudaMemcpy");
+  };
+  std::byte* const to = place(dst);
+  const std::byte* const from = place(src);
+  if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
+  std::memcpy(to, from, size);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+// The thread sanitizer tells accesses apart by address: it is to see those of devices and of the host at one.
+std::byte* fake::map_again(std::byte* base, size_t size) {
+  if (weft::test::kThreadSanitizer) return nullptr;
+  const size_t before = into_page(base);
+  void* const again = mremap(base - before, 0, pages(before + size), MREMAP_MAYMOVE);
+  return again == MAP_FAILED ? nullptr : static_cast<std::byte*>(again) + before;
+}
+
+void fake::unmap_again(const Block& block) {
+  if (block.pages == nullptr) return;
+  const size_t before = into_page(block.pages);
+  munmap(block.pages - before, pages(before + block.size));
+}
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, size_t size) {
+  return note(allocate(Kind::kDevice, pointer, size, "cudaMalloc"));
+}
+CUresult cuMemAlloc(CUdeviceptr* pointer, size_t size) {
+  void* made = nullptr;
+  const cudaError_t error = allocate(Kind::kDevice, &made, size, "cudaMalloc");
+  *pointer = reinterpret_cast<CUdeviceptr>(made);
+  return driver(error);
+}
+cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned int /*flags*/) {
+  return note(allocate(Kind::kManaged, pointer, size, "cudaMallocManaged"));
+}
+cudaError_t cudaFree(void* pointer) {
+  return note(release(Kind::kDevice, pointer, "cudaFree"));
+}
+CUresult cuMemFree(CUdeviceptr pointer) {
+  return driver(release(Kind::kDevice, reinterpret_cast<void*>(pointer), "cudaFree"));
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned int /*flags*/) {
+  return note(allocate(Kind::kPinned, pointer, size, "cudaHostAlloc"));
+}
+CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int /*flags*/) {
+  return driver(allocate(Kind::kPinned, pointer, size, "cudaHostAlloc"));
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  return note(release(Kind::kPinned, pointer, "cudaFreeHost"));
+}
+CUresult cuMemFreeHost(void* pointer) {
+  return driver(release(Kind::kPinned, pointer, "cudaFreeHost"));
+}
+cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned int /*flags*/) {
+  return note(enter(pointer, size));
+}
+CUresult cuMemHostRegister(void* pointer, size_t size, unsigned int /*flags*/) {
+  return driver(enter(pointer, size));
+}
 cudaError_t cudaHostUnregister(void* pointer) {
-  return release(Kind::kRegistered, pointer, "cudaHostUnregister");
+  return note(release(Kind::kRegistered, pointer, "cudaHostUnregister"));
+}
+CUresult cuMemHostUnregister(void* pointer) {
+  return driver(release(Kind::kRegistered, pointer, "cudaHostUnregister"));
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
@@ -192,42 +279,16 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* wanted,
 
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t size, cudaMemcpyKind kind,
                             cudaStream_t handle) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (const cudaError_t error = failure("cudaMemcpyAsync"); error != cudaSuccess) return error;
-  const auto stream = find_stream(handle, "cudaMemcpyAsync");
-  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  if (size == 0) return cudaSuccess;
-  if (stream->device != current_device()) problem("cudaMemcpyAsync while another device is current");
-  if (!matches(kind, dst, src) || reach(dst, size, "cudaMemcpyAsync") == nullptr ||
-      reach(src, size, "cudaMemcpyAsync") == nullptr) {
-    return cudaErrorInvalidValue;
-  }
-  enqueue(stream, {{}, [dst, src, size] { copy_now(dst, src, size); }});
-  return cudaSuccess;
+  return note(copy_later(dst, src, size, kind, handle));
+}
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream handle) {
+  return driver(copy_later(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), size,
+                           cudaMemcpyDefault, handle));
 }
 
-// Of tests alone: pageable memory is fine.
+// Of tests alone.
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
-  State& s = state();
-  std::unique_lock lock(s.mutex);
-  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;  // nothing may lie nowhere
-  const auto stream = find_stream(nullptr, "cudaMemcpy");
-  enqueue(stream, {});
-  const uint64_t number = stream->enqueued;
-  if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return stream->completed >= number; }))
-    return cudaErrorLaunchTimeout;
-  if (size == 0) return cudaSuccess;
-  const auto place = [&](const void* pointer) {
-    return find_block(pointer) == nullptr ? static_cast<std::byte*>(const_cast<void*>(pointer))
-                                          : reach(pointer, size, "cudaMemcpy");
-  };
-  std::byte* const to = place(dst);
-  const std::byte* const from = place(src);
-  if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
-  std::memcpy(to, from, size);
-  return cudaSuccess;
+  return note(copy_at_once(dst, src, size, kind));
 }
 
 }  // extern "C"

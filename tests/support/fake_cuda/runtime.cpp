@@ -53,6 +53,96 @@ cudaError_t wait(std::unique_lock<std::mutex>& lock, Done&& done) {
   return note(cudaErrorLaunchTimeout);
 }
 
+// What calls of the runtime and their twins of the driver do.
+cudaError_t get_device_count(int* count) {
+  const std::lock_guard lock(state().mutex);
+  *count = state().devices;
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t stream_device(cudaStream_t handle, int* device) {
+  const std::lock_guard lock(state().mutex);
+  const auto stream = find_stream(handle, "cudaStreamGetDevice");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  *device = stream->device;
+  return cudaSuccess;
+}
+
+// What is on it still runs.
+cudaError_t destroy_stream(cudaStream_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  const auto stream = find_stream(handle, "cudaStreamDestroy");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->ending = true;
+  s.streams.erase(handle);
+  s.dead.insert(handle);
+  stream->given.notify_one();
+  return cudaSuccess;
+}
+
+cudaError_t create_event(cudaEvent_t* handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaEventCreateWithFlags"); error != cudaSuccess) return error;
+  auto event = std::make_shared<Event>();
+  event->device = t_device;
+  *handle = new_handle<cudaEvent_t>();
+  s.events[*handle] = std::move(event);
+  return cudaSuccess;
+}
+
+cudaError_t destroy_event(cudaEvent_t handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (find_event(handle, "cudaEventDestroy") == nullptr) return cudaErrorInvalidResourceHandle;
+  s.events.erase(handle);
+  s.dead.insert(handle);
+  return cudaSuccess;
+}
+
+cudaError_t record(cudaEvent_t handle, cudaStream_t stream_handle) {
+  linger("cudaEventRecord");
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (const cudaError_t error = failure("cudaEventRecord"); error != cudaSuccess) return error;
+  const auto event = find_event(handle, "cudaEventRecord");
+  const auto stream = find_stream(stream_handle, "cudaEventRecord");
+  if (event == nullptr || stream == nullptr || event->device != stream->device)
+    return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = implicit(stream_handle, true); error != cudaSuccess) return error;
+  event->capture = stream->capture;
+  event->after = stream->after;
+  event->done = std::make_shared<bool>(event->capture != nullptr);
+  if (event->capture) return cudaSuccess;
+  enqueue(stream, {{}, [done = event->done] {
+                     const std::lock_guard relock(state().mutex);
+                     *done = true;
+                   }});
+  return cudaSuccess;
+}
+
+cudaError_t wait_event(cudaStream_t stream_handle, cudaEvent_t handle) {
+  const std::lock_guard lock(state().mutex);
+  const auto event = find_event(handle, "cudaStreamWaitEvent");
+  const auto stream = find_stream(stream_handle, "cudaStreamWaitEvent");
+  if (event == nullptr || stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = implicit(stream_handle, true); error != cudaSuccess) return error;
+  if (event->capture || (stream->capture && event->done)) return join(*stream, *event);
+  if (event->done) enqueue(stream, {[done = event->done] { return *done; }, {}});
+  return cudaSuccess;
+}
+
+cudaError_t query(cudaEvent_t handle) {
+  const std::lock_guard lock(state().mutex);
+  if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return error;
+  const auto event = find_event(handle, "cudaEventQuery");
+  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->capture) return cudaErrorCapturedEvent;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return event->completed() ? cudaSuccess : cudaErrorNotReady;
+}
+
 std::string text_;  // what was last returned; guarded by the lock
 
 }  // namespace
@@ -78,6 +168,7 @@ void fake_cuda_setup(int devices, uint64_t seed, int delay_us) {
   s.operations = 0;
   s.problems.clear();
   s.failures.clear();
+  s.stalled.clear();
   s.loaded.clear();
   s.contexts.clear();
   s.runtime_version = s.driver_version = 13'000;
@@ -132,6 +223,14 @@ void fake_cuda_slow(const char* call, int delay_us) {
   t_slow = {call, delay_us};
 }
 
+void fake_cuda_stall(const char* kernel, int after) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.stalled = kernel;
+  s.stalled_after = after;
+  s.changed.notify_all();
+}
+
 void fake_cuda_versions(int runtime, int driver) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -151,13 +250,22 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  const std::lock_guard lock(state().mutex);
-  *count = state().devices;
-  return *count > 0 ? cudaSuccess : note(cudaErrorNoDevice);
+  return note(get_device_count(count));
+}
+CUresult cuInit(unsigned int /*flags*/) {
+  int count = 0;
+  return driver(get_device_count(&count));
+}
+CUresult cuDeviceGetCount(int* count) {
+  return driver(get_device_count(count));
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = t_device;
   return cudaSuccess;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = t_device;
+  return CUDA_SUCCESS;
 }
 cudaError_t cudaSetDevice(int device) {
   const std::lock_guard lock(state().mutex);
@@ -183,19 +291,28 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() {
   return std::exchange(t_last, cudaSuccess);
 }
+cudaError_t cudaPeekAtLastError() {
+  return t_last;
+}
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return make_stream(stream, true);
+  return note(make_stream(stream, true));
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
-  return make_stream(stream, (flags & cudaStreamNonBlocking) == 0);
+  return note(make_stream(stream, (flags & cudaStreamNonBlocking) == 0));
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
-  return make_stream(stream, (flags & cudaStreamNonBlocking) == 0, priority);
+  return note(make_stream(stream, (flags & cudaStreamNonBlocking) == 0, priority));
+}
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  return driver(make_stream(stream, (flags & CU_STREAM_NON_BLOCKING) == 0, priority));
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
   *lowest = 0;
   *highest = kHighestPriority;
   return cudaSuccess;
+}
+CUresult cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
+  return driver(cudaDeviceGetStreamPriorityRange(lowest, highest));
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
   const std::lock_guard lock(state().mutex);
@@ -204,24 +321,17 @@ cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
   *priority = stream->priority;
   return cudaSuccess;
 }
-// What is on it still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  const auto stream = find_stream(handle, "cudaStreamDestroy");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  stream->ending = true;
-  s.streams.erase(handle);
-  s.dead.insert(handle);
-  stream->given.notify_one();
-  return cudaSuccess;
+  return note(destroy_stream(handle));
+}
+CUresult cuStreamDestroy(CUstream handle) {
+  return driver(destroy_stream(handle));
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  const std::lock_guard lock(state().mutex);
-  const auto stream = find_stream(handle, "cudaStreamGetDevice");
-  if (stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  *device = stream->device;
-  return cudaSuccess;
+  return note(stream_device(handle, device));
+}
+CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  return driver(stream_device(handle, device));
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   const std::lock_guard lock(state().mutex);
@@ -256,59 +366,34 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned int /*flags*/) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (const cudaError_t error = failure("cudaEventCreateWithFlags"); error != cudaSuccess) return note(error);
-  auto event = std::make_shared<Event>();
-  event->device = t_device;
-  *handle = new_handle<cudaEvent_t>();
-  s.events[*handle] = std::move(event);
-  return cudaSuccess;
+  return note(create_event(handle));
+}
+CUresult cuEventCreate(CUevent* handle, unsigned int /*flags*/) {
+  return driver(create_event(handle));
 }
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (find_event(handle, "cudaEventDestroy") == nullptr) return note(cudaErrorInvalidResourceHandle);
-  s.events.erase(handle);
-  s.dead.insert(handle);
-  return cudaSuccess;
+  return note(destroy_event(handle));
 }
-cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
-  linger("cudaEventRecord");
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (const cudaError_t error = failure("cudaEventRecord"); error != cudaSuccess) return note(error);
-  const auto event = find_event(handle, "cudaEventRecord");
-  const auto stream = find_stream(stream_handle, "cudaEventRecord");
-  if (event == nullptr || stream == nullptr || event->device != stream->device)
-    return note(cudaErrorInvalidResourceHandle);
-  event->capture = stream->capture;
-  event->after = stream->after;
-  event->done = std::make_shared<bool>(event->capture != nullptr);
-  if (event->capture) return cudaSuccess;
-  enqueue(stream, {{}, [done = event->done] {
-                     const std::lock_guard relock(state().mutex);
-                     *done = true;
-                   }});
-  return cudaSuccess;
+CUresult cuEventDestroy(CUevent handle) {
+  return driver(destroy_event(handle));
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, unsigned int /*flags*/) {
-  const std::lock_guard lock(state().mutex);
-  const auto event = find_event(handle, "cudaStreamWaitEvent");
-  const auto stream = find_stream(stream_handle, "cudaStreamWaitEvent");
-  if (event == nullptr || stream == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->capture || (stream->capture && event->done)) return note(join(*stream, *event));
-  if (event->done) enqueue(stream, {[done = event->done] { return *done; }, {}});
-  return cudaSuccess;
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
+  return note(record(handle, stream));
+}
+CUresult cuEventRecord(CUevent handle, CUstream stream) {
+  return driver(record(handle, stream));
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned int /*flags*/) {
+  return note(wait_event(stream, handle));
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int /*flags*/) {
+  return driver(wait_event(stream, handle));
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
-  const std::lock_guard lock(state().mutex);
-  if (const cudaError_t error = failure("cudaEventQuery"); error != cudaSuccess) return note(error);
-  const auto event = find_event(handle, "cudaEventQuery");
-  if (event == nullptr) return note(cudaErrorInvalidResourceHandle);
-  if (event->capture) return note(cudaErrorCapturedEvent);
-  if (forbidden()) return note(cudaErrorStreamCaptureUnsupported);
-  return event->completed() ? cudaSuccess : note(cudaErrorNotReady);
+  return note(query(handle));
+}
+CUresult cuEventQuery(CUevent handle) {
+  return driver(query(handle));
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   std::unique_lock lock(state().mutex);
@@ -347,6 +432,7 @@ CUresult cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t va
   const auto stream = find_stream(handle, "cuStreamWaitValue32");
   if (stream == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ || address % sizeof(uint32_t) != 0)
     return CUDA_ERROR_INVALID_VALUE;
+  if (const cudaError_t error = implicit(handle, true); error != cudaSuccess) return driver(error);
   auto* const word = reinterpret_cast<uint32_t*>(
       reach(reinterpret_cast<const void*>(address), sizeof(uint32_t), "cuStreamWaitValue32"));
   if (word == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -97,6 +97,7 @@ std::byte* reach(const void* pointer, size_t size, const char* what) {
     problem(std::string(what) + " runs over the end of " + name(block->kind));
     return nullptr;
   }
+  if (block->pages != nullptr) return block->pages + offset;
   return (block->kind == Kind::kDevice ? block->content.get() : block->base) + offset;
 }
 

@@ -29,7 +29,14 @@ struct Block {
   size_t size = 0;
   std::shared_ptr<std::byte[]> content;  // of device memory, null once freed
   bool freed = false;
+  // A second mapping of registered memory: of the pages that were there then, to which a device keeps
+  // whatever is mapped at these addresses later. Null where there is none.
+  std::byte* pages = nullptr;
 };
+
+// Maps the pages of [base, base + size) once more. Null for memory that is private: it has no second mapping.
+std::byte* map_again(std::byte* base, size_t size);
+void unmap_again(const Block& block);
 
 struct Operation {
   std::function<bool()> may_run;  // with the lock held; empty: at once
@@ -98,6 +105,8 @@ struct State {
   std::set<int> contexts;                        // devices that have one
   std::set<const void*> dead;                    // handles that were destroyed
   std::set<std::pair<int, const void*>> loaded;  // kernels, by device
+  std::string stalled;                           // a kernel whose launches wait, once so many have come
+  int stalled_after = 0;
   std::map<std::string, int> failures;
   std::vector<std::string> problems;
 };
@@ -118,6 +127,9 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call);
 bool forbidden();
 // That, of a call that asks for the stream's work: of one that is captured there is none.
 bool spoils(Stream& stream);
+// cudaErrorStreamCaptureImplicit for the legacy default stream while a blocking stream of the device is
+// captured; with `work`, which would depend on that stream, the capture is spoilt.
+cudaError_t implicit(cudaStream_t handle, bool work);
 // In place of putting it on the stream's queue.
 void capture(Stream& stream, Operation operation);
 // A stream that waits for an event, of which one or both are captured.
@@ -130,8 +142,12 @@ bool drain(std::unique_lock<std::mutex>& lock, int device);
 void load_kernel(std::unique_lock<std::mutex>& lock, const void* kernel);
 
 int current_device();
-// It is the thread's last error.
+// It is the thread's last error, until it is read. Of what calls of the runtime return, cudaErrorNotReady
+// included; calls of the driver have none, and the two share their numbers.
 cudaError_t note(cudaError_t error);
+inline CUresult driver(cudaError_t error) {
+  return static_cast<CUresult>(error);
+}
 // Handles are addresses that nothing else has, and that are never given again.
 template <class Handle>
 Handle new_handle() {
