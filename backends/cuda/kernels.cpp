@@ -23,14 +23,11 @@ Status check_block(uint32_t block) {
 }  // namespace
 
 Kernels::~Kernels() {
-  if (code_ != nullptr) (void)library_.call.unload_library(code_);
+  if (code_ != nullptr) (void)library_.call.cuLibraryUnload(code_);
 }
 
 Status Kernels::check(const char* what, CUresult result) const {
-  if (result == CUDA_SUCCESS) return {};
-  const char* text = nullptr;
-  (void)library_.call.error_string(result, &text);
-  return Status::error(Code::kSystem, cat("CUDA: ", what, ": ", text != nullptr ? text : "unknown error"));
+  return cuda::check(library_, what, result);
 }
 
 Status Kernels::load() {
@@ -50,7 +47,7 @@ Status Kernels::load_on(int device) {
   }
   for (CUkernel kernel : kernels) {
     CUfunction function = nullptr;
-    WEFT_TRY(check("loading kernels", library_.call.kernel_function(&function, kernel)));
+    WEFT_TRY(check("loading kernels", library_.call.cuKernelGetFunction(&function, kernel)));
     if (library_.call.function_load != nullptr)
       WEFT_TRY(check("loading kernels", library_.call.function_load(function)));
   }
@@ -66,11 +63,12 @@ Status Kernels::load_locked() {
   if (loaded_) return {};
   const Functions& call = library_.call;
   if (code_ == nullptr) {
-    WEFT_TRY(check("loading kernels",
-                   call.load_library(&code_, weft_cuda_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0)));
+    WEFT_TRY(check("loading kernels", call.cuLibraryLoadData(&code_, weft_cuda_kernels, nullptr, nullptr, 0,
+                                                             nullptr, nullptr, 0)));
   }
   for (size_t i = 0; i < kCount; i++)
-    WEFT_TRY(check(kNames[i], call.get_kernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
+    WEFT_TRY(
+        check(kNames[i], call.cuLibraryGetKernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
   loaded_ = true;
   return {};
 }
@@ -83,9 +81,10 @@ Status Kernels::launch(Name kernel, DeviceStream stream, uint64_t blocks, Args a
   WEFT_TRY(load());
   void* parameters[] = {&args};
   // A CUkernel may be given where a CUfunction is asked for, since CUDA 12.
-  return check("a launch", library_.call.launch(reinterpret_cast<CUfunction>(kernels_[kernel]),
-                                                static_cast<unsigned>(blocks), 1, 1, kKernelThreads, 1, 1, 0,
-                                                static_cast<CUstream>(stream), parameters, nullptr));
+  return check("a launch",
+               library_.call.cuLaunchKernel(reinterpret_cast<CUfunction>(kernels_[kernel]),
+                                            static_cast<unsigned>(blocks), 1, 1, kKernelThreads, 1, 1, 0,
+                                            static_cast<CUstream>(stream), parameters, nullptr));
 }
 
 Status Kernels::copy_pieces(DeviceStream stream, const CopyPiecesArgs& args) {

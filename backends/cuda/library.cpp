@@ -48,6 +48,12 @@ Status unavailable(const Library& library, const std::string& why) {
   return Status::error(Code::kUnavailable, cat(why, " (", library.file, ")"));
 }
 
+std::string text_of(const Library& library, CUresult result) {
+  const char* text = nullptr;
+  (void)library.call.cuGetErrorString(result, &text);
+  return text != nullptr ? text : cat("unknown error ", static_cast<int>(result));
+}
+
 }  // namespace
 
 std::string version_text(int version) {
@@ -57,11 +63,11 @@ std::string version_text(int version) {
 Status load(const std::string& file, Library* library) {
   WEFT_TRY(find_runtime(file, &library->file));
   Functions& call = library->call;
+#define WEFT_CUDA_TEXT(name) #name
 #define WEFT_CUDA_FIND(name) \
-  WEFT_TRY(find(library->file, #name, &call.name).with_prefix("the CUDA runtime: "));
+  WEFT_TRY(find(library->file, WEFT_CUDA_TEXT(name), &call.name).with_prefix("the CUDA runtime: "));
   WEFT_CUDA_RUNTIME(WEFT_CUDA_FIND)
 #undef WEFT_CUDA_FIND
-  (void)find(library->file, "cudaStreamGetDevice", &call.stream_get_device).ok();
   if (call.cudaRuntimeGetVersion(&library->runtime) != cudaSuccess || library->runtime < kMinVersion) {
     return unavailable(*library, cat("the CUDA runtime is ", version_text(library->runtime),
                                      ", and Weft needs ", version_text(kMinVersion), " or later"));
@@ -72,23 +78,38 @@ Status load(const std::string& file, Library* library) {
     return unavailable(*library, cat("the NVIDIA driver is for CUDA ", version_text(library->driver),
                                      ", and Weft needs one for ", version_text(kMinVersion), " or later"));
   }
-  WEFT_TRY(find_driver(library->file, "cuStreamWaitValue32_v2", &call.wait_value));
-  WEFT_TRY(find_driver(library->file, "cuLibraryLoadData", &call.load_library));
-  WEFT_TRY(find_driver(library->file, "cuLibraryGetKernel", &call.get_kernel));
-  WEFT_TRY(find_driver(library->file, "cuLibraryUnload", &call.unload_library));
-  WEFT_TRY(find_driver(library->file, "cuKernelGetFunction", &call.kernel_function));
+#define WEFT_CUDA_FIND(name) WEFT_TRY(find_driver(library->file, WEFT_CUDA_TEXT(name), &call.name));
+  WEFT_CUDA_DRIVER(WEFT_CUDA_FIND)
+#undef WEFT_CUDA_FIND
+#undef WEFT_CUDA_TEXT
   (void)find_driver(library->file, "cuFuncLoad", &call.function_load).ok();
-  WEFT_TRY(find_driver(library->file, "cuLaunchKernel", &call.launch));
-  WEFT_TRY(find_driver(library->file, "cuDevicePrimaryCtxRetain", &call.retain_context));
-  WEFT_TRY(find_driver(library->file, "cuDevicePrimaryCtxRelease_v2", &call.release_context));
-  WEFT_TRY(find_driver(library->file, "cuCtxPushCurrent_v2", &call.push_context));
-  WEFT_TRY(find_driver(library->file, "cuCtxPopCurrent_v2", &call.pop_context));
-  WEFT_TRY(find_driver(library->file, "cuGetErrorString", &call.error_string));
-  const cudaError_t counted = call.cudaGetDeviceCount(&library->devices);
-  if (counted == cudaSuccess && library->devices > 0) return {};
-  if (counted != cudaSuccess) (void)call.cudaGetLastError();
-  return unavailable(*library, cat("there is no CUDA device", counted == cudaSuccess ? "" : ": ",
-                                   counted == cudaSuccess ? "" : call.cudaGetErrorString(counted)));
+  (void)find_driver(library->file, "cuStreamGetDevice", &call.stream_get_device).ok();
+  CUresult counted = call.cuInit(0);
+  if (counted == CUDA_SUCCESS) counted = call.cuDeviceGetCount(&library->devices);
+  if (counted == CUDA_SUCCESS && library->devices > 0) return {};
+  return unavailable(*library, counted == CUDA_SUCCESS
+                                   ? "there is no CUDA device"
+                                   : cat("there is no CUDA device: ", text_of(*library, counted)));
+}
+
+Status check(const Library& library, const char* what, CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS:
+      return {};
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+      return Status::error(
+          Code::kState, cat("CUDA: ", what,
+                            ": the legacy default stream cannot be used while a stream that it waits for is "
+                            "captured into a graph: end the capture first, or use a stream that was made "
+                            "with cudaStreamNonBlocking"));
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return Status::error(Code::kNoMemory, cat("CUDA: ", what, ": ", text_of(library, result)));
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_HANDLE:
+      return Status::error(Code::kArg, cat("CUDA: ", what, ": ", text_of(library, result)));
+    default:
+      return Status::error(Code::kSystem, cat("CUDA: ", what, ": ", text_of(library, result)));
+  }
 }
 
 }  // namespace weft::cuda

@@ -11,54 +11,57 @@
 
 namespace weft::cuda {
 
-#define WEFT_CUDA_RUNTIME(X)             \
-  X(cudaRuntimeGetVersion)               \
-  X(cudaDriverGetVersion)                \
-  X(cudaGetDeviceCount)                  \
-  X(cudaGetDevice)                       \
-  X(cudaSetDevice)                       \
-  X(cudaGetErrorString)                  \
-  X(cudaGetLastError)                    \
-  X(cudaPointerGetAttributes)            \
-  X(cudaThreadExchangeStreamCaptureMode) \
-  X(cudaStreamIsCapturing)               \
-  X(cudaDeviceGetStreamPriorityRange)    \
-  X(cudaStreamCreateWithPriority)        \
-  X(cudaStreamDestroy)                   \
-  X(cudaStreamWaitEvent)                 \
-  X(cudaEventCreateWithFlags)            \
-  X(cudaEventDestroy)                    \
-  X(cudaEventRecord)                     \
-  X(cudaEventQuery)                      \
-  X(cudaMalloc)                          \
-  X(cudaFree)                            \
-  X(cudaHostAlloc)                       \
-  X(cudaFreeHost)                        \
-  X(cudaHostRegister)                    \
-  X(cudaHostUnregister)                  \
-  X(cudaMemcpyAsync)
+// Of the runtime only what cannot leave an error behind: its calls note what fails, and that an event is not
+// done yet, as the thread's last error, where the program's own error may stand that it has yet to read
+// (cudaGetLastError). The driver has no such note. Streams and events of the two are the same.
+#define WEFT_CUDA_RUNTIME(X) \
+  X(cudaRuntimeGetVersion)   \
+  X(cudaDriverGetVersion)
+
+// The headers' names stand for the versions that they mean.
+#define WEFT_CUDA_DRIVER(X)            \
+  X(cuInit)                            \
+  X(cuDeviceGetCount)                  \
+  X(cuDevicePrimaryCtxRetain)          \
+  X(cuDevicePrimaryCtxRelease)         \
+  X(cuCtxPushCurrent)                  \
+  X(cuCtxPopCurrent)                   \
+  X(cuCtxGetDevice)                    \
+  X(cuCtxGetStreamPriorityRange)       \
+  X(cuGetErrorString)                  \
+  X(cuPointerGetAttributes)            \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuStreamIsCapturing)               \
+  X(cuStreamCreateWithPriority)        \
+  X(cuStreamDestroy)                   \
+  X(cuStreamWaitEvent)                 \
+  X(cuStreamWaitValue32)               \
+  X(cuEventCreate)                     \
+  X(cuEventDestroy)                    \
+  X(cuEventRecord)                     \
+  X(cuEventQuery)                      \
+  X(cuMemAlloc)                        \
+  X(cuMemFree)                         \
+  X(cuMemHostAlloc)                    \
+  X(cuMemFreeHost)                     \
+  X(cuMemHostRegister)                 \
+  X(cuMemHostUnregister)               \
+  X(cuMemcpyAsync)                     \
+  X(cuLibraryLoadData)                 \
+  X(cuLibraryGetKernel)                \
+  X(cuLibraryUnload)                   \
+  X(cuKernelGetFunction)               \
+  X(cuLaunchKernel)
 
 struct Functions {
-  // NOLINTBEGIN(bugprone-macro-parentheses,readability-identifier-naming): names are the runtime's
+  // NOLINTBEGIN(bugprone-macro-parentheses,readability-identifier-naming): names are CUDA's
 #define WEFT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   WEFT_CUDA_RUNTIME(WEFT_CUDA_MEMBER)
+  WEFT_CUDA_DRIVER(WEFT_CUDA_MEMBER)
 #undef WEFT_CUDA_MEMBER
   // NOLINTEND(bugprone-macro-parentheses,readability-identifier-naming)
-  // Of the driver. The headers' names stand for the versions that they mean.
-  decltype(&::cuStreamWaitValue32) wait_value = nullptr;
-  decltype(&::cuLibraryLoadData) load_library = nullptr;
-  decltype(&::cuLibraryGetKernel) get_kernel = nullptr;
-  decltype(&::cuLibraryUnload) unload_library = nullptr;
-  decltype(&::cuKernelGetFunction) kernel_function = nullptr;
-  decltype(&::cuLaunchKernel) launch = nullptr;
-  decltype(&::cuDevicePrimaryCtxRetain) retain_context = nullptr;
-  decltype(&::cuDevicePrimaryCtxRelease) release_context = nullptr;
-  decltype(&::cuCtxPushCurrent) push_context = nullptr;
-  decltype(&::cuCtxPopCurrent) pop_context = nullptr;
-  decltype(&::cuGetErrorString) error_string = nullptr;
-  CUresult (*function_load)(CUfunction function) = nullptr;  // CUDA 12.4; null before
-  // CUDA 12.8; null before.
-  cudaError_t (*stream_get_device)(cudaStream_t stream, int* device) = nullptr;
+  CUresult (*function_load)(CUfunction function) = nullptr;                    // CUDA 12.4; null before
+  CUresult (*stream_get_device)(CUstream stream, CUdevice* device) = nullptr;  // CUDA 12.8; null before
 };
 
 struct Library {
@@ -73,6 +76,10 @@ inline constexpr int kMinVersion = 12'000;
 
 // file: of the runtime, in place of those that are there. kUnavailable and why.
 Status load(const std::string& file, Library* library);
+
+// What a call of the driver returned, as a status: kNoMemory, kArg, kState for what a capture forbids for
+// now, kSystem.
+Status check(const Library& library, const char* what, CUresult result);
 
 // "12.8"
 std::string version_text(int version);

@@ -53,16 +53,15 @@ bool ProgramsDriver::find(const std::string& file) {
   return found();
 }
 
-PointerInfo ProgramsDriver::look_at(const void* pointer) const {
+PointerInfo ask(decltype(&::cuPointerGetAttributes) attributes_of, const void* pointer) {
   unsigned int type = 0;
   unsigned int managed = 0;
   int device = 0;
   std::array<CUpointer_attribute, 3> wanted = {
       CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   std::array<void*, 3> values = {&type, &managed, &device};
-  const CUresult asked =
-      attributes_of_.load(std::memory_order_acquire)(static_cast<unsigned int>(wanted.size()), wanted.data(),
-                                                     values.data(), reinterpret_cast<CUdeviceptr>(pointer));
+  const CUresult asked = attributes_of(static_cast<unsigned int>(wanted.size()), wanted.data(), values.data(),
+                                       reinterpret_cast<CUdeviceptr>(pointer));
   PointerInfo info;
   if (asked != CUDA_SUCCESS) return info;
   info.device = device;

@@ -9,46 +9,45 @@ namespace weft::cuda {
 // the thread had before, which makes a context there, also on one that the process does not use.
 class Runtime::Scope {
  public:
-  static constexpr int kAny = -1;
-  Scope(Runtime& runtime, int device) : call_(runtime.cuda_.call) {
-    (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
-    if (device == kAny) return;
-    const CUcontext context = runtime.contexts_.of(device);
-    pushed_ = context != nullptr && call_.push_context(context) == CUDA_SUCCESS;
-  }
+  Scope(Runtime& runtime, int device) : Scope(runtime.cuda_.call, runtime.contexts_.of(device)) {}
+  // Of any device that was used: for memory that belongs to all of them.
+  explicit Scope(Runtime& runtime) : Scope(runtime.cuda_.call, runtime.contexts_.any()) {}
   ~Scope() {
     CUcontext popped = nullptr;
-    if (pushed_) (void)call_.pop_context(&popped);
-    (void)call_.cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (pushed_) (void)call_.cuCtxPopCurrent(&popped);
+    (void)call_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
+  Scope(const Functions& call, CUcontext context) : call_(call) {
+    (void)call_.cuThreadExchangeStreamCaptureMode(&mode_);
+    pushed_ = context != nullptr && call_.cuCtxPushCurrent(context) == CUDA_SUCCESS;
+  }
+
   const Functions& call_;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool pushed_ = false;
 };
 
 namespace {
 
-cudaStream_t native(DeviceStream stream) {
-  return static_cast<cudaStream_t>(stream);
+// The runtime's streams and events are the driver's.
+CUstream native(DeviceStream stream) {
+  return static_cast<CUstream>(stream);
 }
-cudaEvent_t native_event(DeviceEvent event) {
-  return static_cast<cudaEvent_t>(event);
+CUevent native_event(DeviceEvent event) {
+  return static_cast<CUevent>(event);
 }
-
-// The default streams have no device of their own.
-bool is_default(DeviceStream stream) {
-  return native(stream) == nullptr || native(stream) == cudaStreamLegacy ||
-         native(stream) == cudaStreamPerThread;
+CUdeviceptr address(const void* memory) {
+  return reinterpret_cast<CUdeviceptr>(memory);
 }
 
 }  // namespace
 
 Runtime::Contexts::~Contexts() {
-  for (const auto& [device, context] : known_) (void)cuda_.call.release_context(device);
+  for (const auto& [device, context] : known_) (void)cuda_.call.cuDevicePrimaryCtxRelease(device);
 }
 
 CUcontext Runtime::Contexts::of(int device) {
@@ -56,8 +55,13 @@ CUcontext Runtime::Contexts::of(int device) {
   const auto known = known_.find(device);
   if (known != known_.end()) return known->second;
   CUcontext context = nullptr;
-  if (cuda_.call.retain_context(&context, device) != CUDA_SUCCESS) return nullptr;
+  if (cuda_.call.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
   return known_[device] = context;
+}
+
+CUcontext Runtime::Contexts::any() {
+  const std::lock_guard lock(mutex_);
+  return known_.empty() ? nullptr : known_.begin()->second;
 }
 
 Status Runtime::probe(std::string* detail) {
@@ -73,19 +77,16 @@ Status Runtime::probe(std::string* detail) {
   return {};
 }
 
-// What failed is Weft's to tell: it does not stay behind as the thread's last error.
-Status Runtime::check(const char* what, cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  (void)cuda_.call.cudaGetLastError();
-  const Code code = error == cudaErrorMemoryAllocation ? Code::kNoMemory
-                    : error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle
-                        ? Code::kArg
-                        : Code::kSystem;
-  return Status::error(code, cat("CUDA: ", what, ": ", cuda_.call.cudaGetErrorString(error)));
+Status Runtime::check(const char* what, CUresult result) const {
+  return cuda::check(cuda_, what, result);
 }
 
+// As the runtime says: one that has made no device current works on the first.
 Status Runtime::current_device(int* device) {
-  return check("the current device", cuda_.call.cudaGetDevice(device));
+  const CUresult result = cuda_.call.cuCtxGetDevice(device);
+  if (result != CUDA_ERROR_INVALID_CONTEXT) return check("the current device", result);
+  *device = 0;
+  return {};
 }
 
 Status Runtime::within(int device, const std::function<Status()>& work) {
@@ -94,31 +95,15 @@ Status Runtime::within(int device, const std::function<Status()>& work) {
 }
 
 Status Runtime::look_at(const void* pointer, PointerInfo* info) {
-  *info = {};
-  if (!loaded()) {
-    *info = programs_driver_.look_at(pointer);
-    return {};
-  }
-  const Scope scope(*this, Scope::kAny);
-  // A later runtime's struct may be longer.
-  union {
-    cudaPointerAttributes attributes;
-    char room[256];
-  };
-  attributes = {};
-  if (!check("pointer attributes", cuda_.call.cudaPointerGetAttributes(&attributes, pointer)).ok()) return {};
-  info->device = attributes.device;
-  if (attributes.type == cudaMemoryTypeHost) info->place = MemoryPlace::kPinned;
-  if (attributes.type == cudaMemoryTypeDevice) info->place = MemoryPlace::kDevice;
-  if (attributes.type == cudaMemoryTypeManaged) info->place = MemoryPlace::kManaged;
+  *info = loaded() ? ask(cuda_.call.cuPointerGetAttributes, pointer) : programs_driver_.look_at(pointer);
   return {};
 }
 
 Status Runtime::check_stream(int device, DeviceStream stream) {
   const Scope scope(*this, device);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  WEFT_TRY(check("the stream", cuda_.call.cudaStreamIsCapturing(native(stream), &capture)));
-  if (capture != cudaStreamCaptureStatusNone) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
+  if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kUnsupported,
                          "the stream is being captured into a graph, which a host's transfers cannot be");
   }
@@ -127,14 +112,14 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
 
 Status Runtime::check_captured(int device, DeviceStream stream) {
   const Scope scope(*this, device);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  WEFT_TRY(check("the stream", cuda_.call.cudaStreamIsCapturing(native(stream), &capture)));
-  if (capture == cudaStreamCaptureStatusNone) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
+  if (capture == CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kState,
                          "the stream is not being captured into a graph, as the step is: begin the capture "
                          "first, and let the stream join it by an event");
   }
-  if (capture != cudaStreamCaptureStatusActive) {
+  if (capture != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
     return Status::error(Code::kState, "the stream's capture was spoilt by an earlier error: end it");
   }
   return check_device(device, stream);
@@ -142,7 +127,8 @@ Status Runtime::check_captured(int device, DeviceStream stream) {
 
 // Where the library can tell.
 Status Runtime::check_device(int device, DeviceStream stream) {
-  if (is_default(stream) || cuda_.call.stream_get_device == nullptr) return {};
+  // The default streams have no device of their own.
+  if (is_legacy(stream) || own_of_thread(stream) || cuda_.call.stream_get_device == nullptr) return {};
   int own = device;
   WEFT_TRY(check("the stream's device", cuda_.call.stream_get_device(native(stream), &own)));
   if (own == device) return {};
@@ -151,105 +137,105 @@ Status Runtime::check_device(int device, DeviceStream stream) {
 }
 
 bool Runtime::own_of_thread(DeviceStream stream) const {
-  return native(stream) == cudaStreamPerThread;
+  return native(stream) == CU_STREAM_PER_THREAD;
+}
+
+bool Runtime::is_legacy(DeviceStream stream) const {
+  return native(stream) == nullptr || native(stream) == CU_STREAM_LEGACY;
 }
 
 Status Runtime::create_stream(int device, DeviceStream* stream) {
   const Scope scope(*this, device);
-  cudaStream_t made = nullptr;
+  CUstream made = nullptr;
   int lowest = 0, highest = 0;
-  WEFT_TRY(check("priorities", cuda_.call.cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
-  WEFT_TRY(check("a stream", cuda_.call.cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, highest)));
+  WEFT_TRY(check("priorities", cuda_.call.cuCtxGetStreamPriorityRange(&lowest, &highest)));
+  WEFT_TRY(check("a stream", cuda_.call.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, highest)));
   *stream = made;
   return {};
 }
 
 void Runtime::destroy_stream(int device, DeviceStream stream) {
   const Scope scope(*this, device);
-  (void)check("", cuda_.call.cudaStreamDestroy(native(stream))).ok();
+  (void)cuda_.call.cuStreamDestroy(native(stream));
 }
 
 Status Runtime::create_event(int device, DeviceEvent* event) {
   const Scope scope(*this, device);
-  cudaEvent_t made = nullptr;
-  WEFT_TRY(check("an event", cuda_.call.cudaEventCreateWithFlags(&made, cudaEventDisableTiming)));
+  CUevent made = nullptr;
+  WEFT_TRY(check("an event", cuda_.call.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING)));
   *event = made;
   return {};
 }
 
 void Runtime::destroy_event(int device, DeviceEvent event) {
   const Scope scope(*this, device);
-  (void)check("", cuda_.call.cudaEventDestroy(native_event(event))).ok();
+  (void)cuda_.call.cuEventDestroy(native_event(event));
 }
 
 Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
   const Scope scope(*this, device);
-  return check("an event's record", cuda_.call.cudaEventRecord(native_event(event), native(stream)));
+  return check("an event's record", cuda_.call.cuEventRecord(native_event(event), native(stream)));
 }
 
 Status Runtime::wait_event(int device, DeviceStream stream, DeviceEvent event) {
   const Scope scope(*this, device);
-  return check("a wait for an event", cuda_.call.cudaStreamWaitEvent(native(stream), native_event(event), 0));
+  return check("a wait for an event", cuda_.call.cuStreamWaitEvent(native(stream), native_event(event), 0));
 }
 
 Status Runtime::query(int device, DeviceEvent event, bool* done) {
   const Scope scope(*this, device);
-  const cudaError_t state = cuda_.call.cudaEventQuery(native_event(event));
-  *done = state == cudaSuccess;
-  if (state != cudaErrorNotReady) return check("work on the device", state);
-  (void)cuda_.call.cudaGetLastError();
-  return {};
+  const CUresult state = cuda_.call.cuEventQuery(native_event(event));
+  *done = state == CUDA_SUCCESS;
+  return state == CUDA_ERROR_NOT_READY ? Status() : check("work on the device", state);
 }
 
 Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
-  void* made = nullptr;
-  WEFT_TRY(check("device memory", cuda_.call.cudaMalloc(&made, size)));
-  *memory = static_cast<std::byte*>(made);
+  CUdeviceptr made = 0;
+  WEFT_TRY(check("device memory", cuda_.call.cuMemAlloc(&made, size)));
+  *memory = reinterpret_cast<std::byte*>(made);
   return {};
 }
 
 void Runtime::free(int device, std::byte* memory) {
   const Scope scope(*this, device);
-  (void)check("", cuda_.call.cudaFree(memory)).ok();
+  (void)cuda_.call.cuMemFree(address(memory));
 }
 
 Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
   void* made = nullptr;
-  WEFT_TRY(check("pinned memory", cuda_.call.cudaHostAlloc(&made, size, cudaHostAllocPortable)));
+  WEFT_TRY(check("pinned memory", cuda_.call.cuMemHostAlloc(&made, size, CU_MEMHOSTALLOC_PORTABLE)));
   *memory = static_cast<std::byte*>(made);
   return {};
 }
 
 void Runtime::free_pinned(std::byte* memory) {
-  const Scope scope(*this, Scope::kAny);
-  (void)check("", cuda_.call.cudaFreeHost(memory)).ok();
+  const Scope scope(*this);
+  (void)cuda_.call.cuMemFreeHost(memory);
 }
 
 Status Runtime::pin(int device, std::byte* memory, uint64_t size) {
   const Scope scope(*this, device);
-  return check("pinning memory", cuda_.call.cudaHostRegister(memory, size, cudaHostRegisterPortable));
+  return check("pinning memory", cuda_.call.cuMemHostRegister(memory, size, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
 void Runtime::unpin(std::byte* memory) {
-  const Scope scope(*this, Scope::kAny);
-  (void)check("", cuda_.call.cudaHostUnregister(memory)).ok();
+  const Scope scope(*this);
+  (void)cuda_.call.cuMemHostUnregister(memory);
 }
 
 Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) {
   const Scope scope(*this, device);
-  return check("a copy", cuda_.call.cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, native(stream)));
+  return check("a copy", cuda_.call.cuMemcpyAsync(address(dst), address(src), size, native(stream)));
 }
 
 Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
   const Scope scope(*this, device);
   // Pinned memory has one address everywhere.
-  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(word));
-  const CUresult result = cuda_.call.wait_value(native(stream), address, value, CU_STREAM_WAIT_VALUE_GEQ);
-  if (result == CUDA_SUCCESS) return {};
-  return Status::error(Code::kSystem, cat("CUDA: the stream cannot wait for a value (driver error ",
-                                          static_cast<int>(result), ")"));
+  return check(
+      "a stream's wait for a value",
+      cuda_.call.cuStreamWaitValue32(native(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 Status Runtime::load_kernels(int device) {

@@ -30,6 +30,7 @@ class Runtime final : public Accelerator {
   Status check_stream(int device, DeviceStream stream) override;
   Status check_captured(int device, DeviceStream stream) override;
   bool own_of_thread(DeviceStream stream) const override;
+  bool is_legacy(DeviceStream stream) const override;
   Status create_stream(int device, DeviceStream* stream) override;
   void destroy_stream(int device, DeviceStream stream) override;
   Status create_event(int device, DeviceEvent* event) override;
@@ -66,6 +67,7 @@ class Runtime final : public Accelerator {
     ~Contexts();
     Contexts(const Contexts&) = delete;
     Contexts& operator=(const Contexts&) = delete;
+    CUcontext any();           // null: none was used
     CUcontext of(int device);  // null: there is none to be had, and what is done there will fail
 
    private:
@@ -74,7 +76,7 @@ class Runtime final : public Accelerator {
     std::map<int, CUcontext> known_;  // guarded by mutex_
   };
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
-  Status check(const char* what, cudaError_t error);
+  Status check(const char* what, CUresult result) const;
   Status check_device(int device, DeviceStream stream);
 
   const std::string file_;

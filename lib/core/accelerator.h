@@ -59,6 +59,8 @@ class Accelerator {
   virtual Status check_captured(int device, DeviceStream stream) = 0;
   // The handle means another stream on each thread (CUDA's default stream of a thread).
   virtual bool own_of_thread(DeviceStream stream) const = 0;
+  // The handle is the legacy default stream of the device.
+  virtual bool is_legacy(DeviceStream stream) const = 0;
 
   // Streams that wait for no other (not for the legacy default stream either), of the highest priority: what
   // a stream of the program's waits for by wait_value, which the device's scheduler does not see, must not be
@@ -111,7 +113,7 @@ struct AcceleratorModule {
   // library: the file to load in place of the installed ones; empty: those.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 6;
+inline constexpr uint32_t kAcceleratorModuleAbi = 7;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers lie on a device, in the order of a stream of the program's (core/stream_gate.h).

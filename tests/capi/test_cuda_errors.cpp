@@ -1,0 +1,102 @@
+// CUDA's last error of a thread belongs to the program: Weft neither takes one that the program has yet to
+// read, nor leaves one of its own. On the fake CUDA, and in tests/gpu on a real one.
+#include <string>
+
+#include "capi/cuda.h"
+#include "capi/ranks.h"
+
+using namespace weft_test;
+
+namespace {
+
+constexpr int64_t kCount = 5000;
+
+// One step of a reducer of one gradient on the stream, finished by the host. What went wrong.
+std::string step(Rank& r, const Stream& stream, float* gradient) {
+  weft_param param = WEFT_PARAM_INIT;
+  param.name = "p";
+  param.dtype = WEFT_DTYPE_F32;
+  param.ndim = 1;
+  param.shape = &kCount;
+  param.device_kind = WEFT_DEVICE_CUDA;
+  param.device = stream.device();
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  weft_reducer* reducer = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  if (weft_reducer_create(r.comm, &options, &reducer, &error) != WEFT_OK) return error.text;
+  const bool good = weft_reducer_begin(reducer, nullptr) == WEFT_OK &&
+                    weft_reducer_ready(reducer, 0, gradient, stream.view()) == WEFT_OK &&
+                    weft_reducer_finish(reducer, nullptr) == WEFT_OK;
+  if (!good) weft_reducer_error(reducer, &error);
+  weft_reducer_destroy(&reducer);
+  return good ? "" : std::string("a step: ") + error.text;
+}
+
+// Everything that asks CUDA on this thread, and what fails there. `check` is called after each.
+template <class Check>
+void use_device(Rank& r, Notes* notes, Check&& check) {
+  const Stream stream;
+  DeviceBuffer<float> buffer(kCount);
+  std::vector<float> host(kCount);
+  check("what the test needs");
+  const weft_coll_options options = on(stream);
+  const auto reduce = [&](float* at, weft_request** request) {
+    return weft_all_reduce(r.comm, at, at, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, &options, request);
+  };
+  notes->expect(reduce(buffer.get(), nullptr) == WEFT_OK, error_of(r.comm));
+  check("a collective");
+  weft_request* request = nullptr;
+  notes->expect(reduce(buffer.get(), &request) == WEFT_OK, error_of(r.comm));
+  notes->expect(weft_request_wait(request, 10'000) == WEFT_OK, error_of(r.comm));
+  weft_request_release(&request);
+  check("a collective with a request");
+  notes->expect(reduce(host.data(), nullptr) == WEFT_ERR_ARG, "host memory was taken");
+  check("host memory on a stream");
+  notes->expect(step(r, stream, buffer.get()));
+  check("a step");
+}
+
+}  // namespace
+
+TEST_CASE("a CUDA error that the program has yet to read outlives Weft's calls, and they leave none") {
+  for (const int32_t progress : kModes) {
+    for (const bool pending : {true, false}) {
+      const FakeCuda fake(2, 3, 2000);
+      Notes notes;
+      notes.expect(run("loopback", 2, progress, [&](Rank& r) {
+        const cudaError_t expected = pending ? cudaErrorInvalidDevice : cudaSuccess;
+        if (pending) cudaSetDevice(99);
+        use_device(r, &notes, [&](const char* what) {
+          const cudaError_t last = cudaPeekAtLastError();
+          if (last != expected) notes.expect(std::string(what) + ": " + std::to_string(last));
+        });
+        notes.expect(cudaGetLastError() == expected, "the last error");
+      }));
+      notes.check();
+    }
+  }
+}
+
+#ifndef WEFT_TEST_REAL_CUDA
+TEST_CASE("a call of CUDA's that fails inside Weft leaves the program's error alone") {
+  for (const char* const call : {"cudaMemcpyAsync", "cudaEventRecord", "cudaEventCreateWithFlags"}) {
+    const FakeCuda fake;
+    Notes notes;
+    notes.expect(run("loopback", 1, WEFT_PROGRESS_CALLER, [&](Rank& r) {
+      const Stream stream;
+      DeviceBuffer<float> buffer(kCount);
+      cudaSetDevice(99);
+      fake_cuda_fail(call, cudaErrorMemoryAllocation);
+      const weft_coll_options options = on(stream);
+      notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                                   &options, nullptr) != WEFT_OK,
+                   std::string(call) + " does not fail");
+      fake_cuda_fail(call, 0);
+      notes.expect(cudaGetLastError() == cudaErrorInvalidDevice, call);
+    }));
+    notes.check();
+  }
+}
+#endif
