@@ -360,5 +360,14 @@ bool DeviceBuckets::quiet() {
   }
   return true;
 }
+bool DeviceBuckets::returned() {
+  for (uint32_t b = 0; b < buckets_.size(); b++) {
+    bool over = true;
+    // A device that fails copies nothing any more.
+    if (has(b) && query(b, Way::kOut, &over).ok() && !over) return false;
+  }
+  return true;
+}
+
 
 }  // namespace weft

@@ -94,6 +94,8 @@ class DeviceBuckets {
   bool quiet();
 
   // ---- drive lock, or no step is open
+  // No device copies results into gradients. Any thread; a copy that is launched meanwhile may be missed.
+  bool returned();
   // The streams that were noted are those of another plan's buckets.
   void inherit(DeviceBuckets& old);
   // What has been recorded for the step is done; the streams are forgotten then.

@@ -221,13 +221,14 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     StageWorker::Helper helper(context.stages(), &s);
     return context.engine().wait(over, give_up, helper);
   };
+  const std::string unsealed =
+      "what reads gradients, or copies results into them, has not returned, and may still do so";
+  bool sealed = true;
   if (!wait()) {
-    const bool sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
-    const std::string stuck = sealed ? cat(": the progress thread or hook '", s.hook->name(), "' is stuck")
-                                     : std::string(
-                                           ": what reads gradients, or copies results into them, has not "
-                                           "returned, and may still do so");
-    s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), stuck),
+    sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
+    const std::string stuck =
+        sealed ? cat("the progress thread or hook '", s.hook->name(), "' is stuck") : unsealed;
+    s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), ": ", stuck),
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }
@@ -237,7 +238,11 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   if (reduced()) {
     if (Status failed = s.failures->of(attempt()); !failed.ok()) return close_failed(failed);
   }
-  WEFT_TRY(close_step(entered_ns));
+  Status closed = close_step(entered_ns);
+  // The communicator may have failed before, for another reason.
+  if (!sealed && !closed.ok() && closed.text().find(unsealed) == std::string::npos)
+    return note(closed.with_prefix(cat(unsealed, ": ")));
+  WEFT_TRY(closed);
   return commit_it ? commit(deadline) : Status();
 }
 

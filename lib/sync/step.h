@@ -67,7 +67,8 @@ class Step final : public Task, public FlightSource {
   // What finish wants, where gradients have norms: once a step, after prepare.
   void tell(const FinishRecord& record);
   // finish gives up on a stage that does not return: from here on no gradient is written, although the step
-  // goes on when it returns after all. False if the piece that is being written is not done by the deadline.
+  // goes on when it returns after all. False if what is being written, by this process or by a device, is
+  // not done by the deadline.
   bool seal(Deadline deadline);
   // In a step that may still run: when the bucket's result was in the gradients, of the clock. done() says
   // whether it was. Any thread.

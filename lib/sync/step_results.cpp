@@ -79,8 +79,12 @@ bool Step::seal(Deadline deadline) {
   sealed_.store(true);
   // Nobody takes the lock for long, but who writes to memory that does not answer.
   std::unique_lock lock(copy_mutex_, std::defer_lock);
-  const bool sealed = engine_.wait([&] { return lock.try_lock(); }, deadline);
-  if (sealed) lock.unlock();
+  bool sealed = engine_.wait([&] { return lock.try_lock(); }, deadline);
+  if (sealed) {
+    lock.unlock();
+    // Nothing is launched any more; what devices copy already ends by itself.
+    sealed = !s_.devices || engine_.wait([&] { return s_.devices->returned(); }, deadline);
+  }
   release();
   return sealed;
 }
