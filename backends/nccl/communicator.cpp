@@ -53,6 +53,7 @@ Status Communicator::for_graphs(const Communicator& like, std::shared_ptr<Commun
   std::shared_ptr<Communicator> made(new Communicator(like.clock_, like.host_, like.accelerator_, like.nccl_,
                                                       like.rank_, like.size_, like.device_, like.name_,
                                                       true));
+  WEFT_TRY(made->start_end_thread());
   WEFT_TRY(made->accelerator_->create_stream(made->device_, &made->stream_));
   *communicator = std::move(made);
   return {};
@@ -69,6 +70,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   std::shared_ptr<Communicator> made;
   const auto begin = [&]() -> Status {
     made = std::make_shared<Communicator>(args, std::move(library), device);
+    WEFT_TRY(made->start_end_thread());
     WEFT_TRY(args.accelerator->load_kernels(device));
     WEFT_TRY(args.accelerator->create_stream(device, &made->stream_));
     return made->rank_ == 0 ? made->identify(&id) : Status();
@@ -209,6 +211,8 @@ Communicator::~Communicator() {
   const std::lock_guard lock(held_->mutex);
   if (!any) {
     for (std::byte* memory : std::exchange(held_->left, {})) free(*held_, memory);
+    held_->dismissed = true;
+    held_->changed.notify_one();
   }
   if (any && !ended()) {
     held_->stream = stream_;
@@ -249,29 +253,43 @@ void Communicator::give_up(const Status& why) {
   end(nccl_->ncclCommAbort);
 }
 
-void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
-  const auto body = [held = held_, how] {
-    {
-      const std::lock_guard lock(held->calls);
-      (void)held->accelerator
-          ->within(held->device,
-                   [&] {
-                     (void)how(held->comm);
-                     return Status();
-                   })
-          .ok();
-    }
-    const std::lock_guard lock(held->mutex);
-    for (std::byte* memory : std::exchange(held->left, {})) free(*held, memory);
-    if (held->stream != nullptr) held->accelerator->destroy_stream(held->device, held->stream);
-    held->ended.store(true, std::memory_order_release);
-  };
+Status Communicator::start_end_thread() {
   std::thread thread;
-  if (start_thread("weft-nccl-end", body, {}, &thread).ok()) {
-    thread.detach();
-  } else {
-    body();
+  WEFT_TRY(start_thread("weft-nccl-end", [held = held_] { wait_for_end(*held); }, {}, &thread));
+  thread.detach();
+  return {};
+}
+
+// The end thread.
+void Communicator::wait_for_end(Held& held) {
+  ncclResult_t (*how)(ncclComm_t) = nullptr;
+  {
+    std::unique_lock lock(held.mutex);
+    held.changed.wait(lock, [&] { return held.how != nullptr || held.dismissed; });
+    how = held.how;
   }
+  if (how == nullptr) return;
+  {
+    const std::lock_guard lock(held.calls);
+    (void)held.accelerator
+        ->within(held.device,
+                 [&] {
+                   (void)how(held.comm);
+                   return Status();
+                 })
+        .ok();
+  }
+  const std::lock_guard lock(held.mutex);
+  for (std::byte* memory : std::exchange(held.left, {})) free(held, memory);
+  if (held.stream != nullptr) held.accelerator->destroy_stream(held.device, held.stream);
+  held.ended.store(true, std::memory_order_release);
+}
+
+// Once. Never blocks for long: the end thread holds the mutex only while it frees memory.
+void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
+  const std::lock_guard lock(held_->mutex);
+  held_->how = how;
+  held_->changed.notify_one();
 }
 
 Status Communicator::check(const char* what, ncclResult_t result) const {

@@ -1,9 +1,11 @@
 // NCCL's communicator of the ranks on one device, made once and collectively; and the order in which the
 // lanes of a communicator of Weft's use it, equal on all ranks. NCCL's calls that may block (destroying,
-// aborting) are made on threads of their own, so that nobody waits for them longer than he likes.
+// aborting) are made on a thread of the communicator's own, so that nobody waits for them longer than he
+// likes. It is started with the communicator: when an operation fails there may be no thread to be had.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,6 +105,10 @@ class Communicator {
     std::vector<std::byte*> left;    // memory that is freed at the end; guarded by mutex
     DeviceStream stream = nullptr;   // as well
     std::atomic<bool> ended{false};  // written under mutex
+    // What the end thread waits for: how NCCL's communicator ends, or that there is none. Guarded by mutex.
+    ncclResult_t (*how)(ncclComm_t) = nullptr;
+    bool dismissed = false;
+    std::condition_variable changed;
   };
   Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<Accelerator> accelerator,
                std::shared_ptr<const Library> library, int rank, int size, int device, int name, bool graphs);
@@ -111,6 +117,9 @@ class Communicator {
   Status call(const char* what, const std::function<ncclResult_t()>& call);
   Status wait(const BackendArgs& args);
   Status finalize();
+  // Starts the thread that `end` gives its work to. Before connect.
+  Status start_end_thread();
+  static void wait_for_end(Held& held);
   void end(ncclResult_t (*how)(ncclComm_t));
 
   Clock& clock_;

@@ -238,6 +238,7 @@ void fake_nccl_setup(uint64_t seed, int delay_us) {
   s.failures.clear();
   s.calls.clear();
   s.problems.clear();
+  s.aborted_on.clear();
 }
 
 const char* fake_nccl_problems() {
@@ -252,6 +253,12 @@ const char* fake_nccl_live() {
   text_.clear();
   if (!state().live.empty()) text_ += std::to_string(state().live.size()) + " communicators\n";
   if (!state().memory.empty()) text_ += std::to_string(state().memory.size()) + " blocks of ncclMemAlloc\n";
+  return text_.c_str();
+}
+
+const char* fake_nccl_aborted_on() {
+  const std::lock_guard lock(state().mutex);
+  text_ = state().aborted_on;
   return text_.c_str();
 }
 
@@ -370,6 +377,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   std::unique_lock lock(state().mutex);
   state().calls["ncclCommAbort"]++;
+  char thread[16] = {};
+  pthread_getname_np(pthread_self(), thread, sizeof thread);
+  state().aborted_on = thread;
   const auto comm = find(handle, "ncclCommAbort");
   if (comm == nullptr) return ncclInvalidArgument;
   comm->aborted = true;

@@ -21,6 +21,8 @@ uint64_t fake_nccl_calls(const char* call);
 void fake_nccl_fail(const char* call, int result);
 // What ncclCommGetAsyncError says of all communicators' ranks of that number from now on.
 void fake_nccl_break(int rank, int result);
+// The name of the thread that called ncclCommAbort last; "" if none has since. Valid until the next call.
+const char* fake_nccl_aborted_on();
 // What ncclGetVersion says; 0: the usual.
 void fake_nccl_version(int version);
 }

@@ -69,6 +69,7 @@ struct State {
   std::map<std::string, int> failures;
   std::map<std::string, uint64_t> calls;
   std::vector<std::string> problems;
+  std::string aborted_on;  // the thread of the last ncclCommAbort
 };
 State& state();
 
