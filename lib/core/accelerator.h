@@ -53,7 +53,8 @@ class Accelerator {
 
   virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
   // kArg if it is a stream of another device, where the library can tell; kUnsupported for one that is being
-  // captured into a graph.
+  // captured into a graph; kState for the legacy default stream while the capture of another stream keeps
+  // everybody from it. record then returns kState as well.
   virtual Status check_stream(int device, DeviceStream stream) = 0;
   // The other way round: kState for one that is not being captured into a graph.
   virtual Status check_captured(int device, DeviceStream stream) = 0;

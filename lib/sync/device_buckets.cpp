@@ -179,6 +179,8 @@ DeviceBuckets::~DeviceBuckets() {
 
 Status DeviceBuckets::note(uint32_t bucket, uint64_t param, DeviceStream stream) {
   Bucket& b = *buckets_[bucket];
+  // A capture may have begun since it was noted: the caller can still be told.
+  if (accelerator_->is_legacy(stream)) WEFT_TRY(accelerator_->check_stream(lanes_[b.lane].device, stream));
   if (!lists(b, stream)) {
     const std::lock_guard lock(b.mutex);
     WEFT_TRY(note_locked(&b, stream));
@@ -230,8 +232,9 @@ Status DeviceBuckets::record(uint32_t bucket, uint32_t stamp) {
       if (status.ok()) status = accelerator_->record(device, seen.made, seen.stream);
     }
   }
-  b.recorded.store(stamp, std::memory_order_release);
-  return status;
+  const bool deferred = status.code() == Code::kState;
+  (deferred ? b.deferred : b.recorded).store(stamp, std::memory_order_release);
+  return deferred ? Status() : status;
 }
 
 Status DeviceBuckets::record_all(uint32_t stamp) {
@@ -267,7 +270,11 @@ DeviceCall DeviceBuckets::call(uint32_t bucket) const {
 Status DeviceBuckets::arrived(uint32_t bucket, uint32_t stamp, bool* done) {
   Bucket& b = *buckets_[bucket];
   *done = false;
-  if (b.recorded.load(std::memory_order_acquire) != stamp) return {};
+  if (b.recorded.load(std::memory_order_acquire) != stamp) {
+    if (b.deferred.load(std::memory_order_acquire) != stamp) return {};
+    WEFT_TRY(record(bucket, stamp));
+    if (b.recorded.load(std::memory_order_relaxed) != stamp) return {};
+  }
   const std::lock_guard lock(b.mutex);
   for (size_t i = 0; i < b.noted; i++) {
     WEFT_TRY(accelerator_->query(lanes_[b.lane].device, b.seen[i].made, done));
@@ -353,13 +360,6 @@ Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs
   return accelerator_->wait_event(lane.device, from, b.in);
 }
 
-bool DeviceBuckets::quiet() {
-  for (uint32_t b = 0; b < buckets_.size(); b++) {
-    bool over = true;
-    if (has(b) && query(b, Way::kIn, &over).ok() && !over) return false;
-  }
-  return true;
-}
 bool DeviceBuckets::returned() {
   for (uint32_t b = 0; b < buckets_.size(); b++) {
     bool over = true;
@@ -369,5 +369,12 @@ bool DeviceBuckets::returned() {
   return true;
 }
 
+bool DeviceBuckets::quiet() {
+  for (uint32_t b = 0; b < buckets_.size(); b++) {
+    bool over = true;
+    if (has(b) && query(b, Way::kIn, &over).ok() && !over) return false;
+  }
+  return true;
+}
 
 }  // namespace weft

@@ -82,7 +82,9 @@ class DeviceBuckets {
   // The gradient is to be copied in the step of this stamp; by who claimed it, before it is counted.
   void take(uint64_t param, uint32_t stamp) { gradients_[param].stamp = stamp; }
   bool taken(uint64_t param, uint32_t stamp) const { return gradients_[param].stamp == stamp; }
-  // All gradients of the bucket are there: what is on its streams now is what is waited for.
+  // All gradients of the bucket are there: what is on its streams now is what is waited for. Where a capture
+  // keeps everybody from the legacy default stream for now, `arrived` tries again: what is recorded later is
+  // waited for as well.
   Status record(uint32_t bucket, uint32_t stamp);
   Status record_all(uint32_t stamp);
   // That has been done for all buckets: what is put on streams from now on comes after their gradients.
@@ -92,10 +94,10 @@ class DeviceBuckets {
   Status accumulate(uint32_t bucket, uint64_t param, const CopyArgs& args, bool add);
   // Nothing of accumulate is under way.
   bool quiet();
-
-  // ---- drive lock, or no step is open
   // No device copies results into gradients. Any thread; a copy that is launched meanwhile may be missed.
   bool returned();
+
+  // ---- drive lock, or no step is open
   // The streams that were noted are those of another plan's buckets.
   void inherit(DeviceBuckets& old);
   // What has been recorded for the step is done; the streams are forgotten then.
@@ -137,6 +139,7 @@ class DeviceBuckets {
     std::array<std::atomic<DeviceStream>, kListed> list{};
     std::atomic<uint32_t> listed{0};
     std::atomic<uint32_t> recorded{0};  // the stamp of the last step in which all were
+    std::atomic<uint32_t> deferred{0};  // the stamp of the last step in which record put it off
     DeviceEvent in = nullptr;
     DeviceEvent out = nullptr;
     CopyPiece* pieces = nullptr;  // pinned

@@ -1,5 +1,5 @@
-// Steps of gradients on devices in bad company: a device that copies results beyond the deadline. On the fake
-// CUDA.
+// Steps of gradients on devices in bad company: a device that copies results beyond the deadline, the legacy
+// default stream during a capture. On the fake CUDA.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -44,7 +44,11 @@ class Pair {
 
   const std::string& created() const { return created_; }
   std::string error() const { return Twins::error(reducer_); }
-  bool begin() { return weft_reducer_begin(reducer_, nullptr) == WEFT_OK; }
+  bool begin(uint64_t flags = 0) {
+    weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
+    options.flags = flags;
+    return weft_reducer_begin(reducer_, &options) == WEFT_OK;
+  }
   weft_status ready(uint64_t param, const weft_stream* stream) {
     return weft_reducer_ready(reducer_, param, buffers_[param].get(), stream);
   }
@@ -56,6 +60,29 @@ class Pair {
   std::string created_;
   DeviceBuffer<float> buffers_[2] = {DeviceBuffer<float>(kCount), DeviceBuffer<float>(kCount)};
 };
+
+// The capture of a stream that the legacy default stream waits for, for the time of a scope.
+class Capture {
+ public:
+  Capture() {
+    cudaStreamCreateWithFlags(&stream_, 0);
+    cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
+  }
+  // Whether nothing has spoilt it.
+  bool end() {
+    cudaGraph_t graph = nullptr;
+    const bool good = cudaStreamEndCapture(stream_, &graph) == cudaSuccess;
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream_);
+    (void)cudaGetLastError();
+    return good;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+constexpr weft_stream kLegacy = {sizeof(weft_stream), WEFT_DEVICE_CUDA, 0, nullptr};
 
 }  // namespace
 
@@ -105,6 +132,56 @@ TEST_CASE("finish that gives up waits for the results that a device is writing")
     // On a machine that is too busy it says at least that it has not waited long enough.
     notes.expect(goes_on || has(pair.error(), "and may still do so"), pair.error());
     later.join();
+  }));
+  notes.check();
+}
+
+TEST_CASE("a capture that begins inside a step keeps the legacy default stream, and the step waits for it") {
+  const FakeCuda fake;
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const Stream stream;
+    Pair pair(r);
+    notes.expect(pair.created());
+    for (const uint64_t p : {0, 1}) pair.buffer(p).write(stream, [&](size_t) { return 3.0f; });
+    cudaStreamSynchronize(stream.get());
+    notes.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
+    Capture capture;
+    // The bucket is full: what the legacy default stream has made is asked for now.
+    notes.expect(pair.ready(1, stream.view()) == WEFT_OK, pair.error());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // also by the progress thread
+    notes.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, error_of(r.comm));
+    notes.expect(capture.end(), "the capture is spoilt");
+    notes.expect(pair.finish() == WEFT_OK, pair.error());
+    for (const uint64_t p : {0, 1})
+      notes.expect(pair.buffer(p).read(stream) == std::vector<float>(kCount, 3.0f), "the averages");
+  }));
+  notes.check();
+}
+
+TEST_CASE("the legacy default stream is refused by name during a capture, and nothing fails") {
+  const FakeCuda fake;
+  Notes notes;
+  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const Stream stream;
+    Pair pair(r);
+    notes.expect(pair.created());
+    for (const uint64_t flags : {uint64_t{0}, WEFT_BEGIN_LOCAL}) {
+      // Also where the stream was noted before the capture, with the bucket's other gradient.
+      notes.expect(pair.begin(flags) && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
+      Capture capture;
+      notes.expect(pair.ready(1, &kLegacy) == WEFT_ERR_STATE, "ready is taken");
+      notes.expect(has(pair.error(), "the legacy default stream cannot be used while"), pair.error());
+      const weft_coll_options options = on(&kLegacy);
+      notes.expect(weft_all_reduce(r.comm, pair.buffer(0).get(), pair.buffer(0).get(), 1, WEFT_DTYPE_F32,
+                                   WEFT_OP_SUM, &options, nullptr) == WEFT_ERR_STATE,
+                   "a collective is taken");
+      notes.expect(capture.end(), "the capture is spoilt");
+      notes.expect(pair.ready(1, &kLegacy) == WEFT_OK && pair.finish() == WEFT_OK, pair.error());
+    }
+    notes.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK && pair.ready(1, &kLegacy) == WEFT_OK &&
+                     pair.finish() == WEFT_OK,
+                 pair.error());
   }));
   notes.check();
 }
