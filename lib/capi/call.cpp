@@ -115,7 +115,8 @@ Status submit_on_device(Call* call) {
     if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
     return status;
   }
-  Status held = context.gate().hold(device);
+  const bool holds = context.gate().holds_streams();
+  Status held = holds ? context.gate().hold(device) : Status();
   if (!held.ok()) {
     context.gate().leave(&device);
     return held;
@@ -129,10 +130,17 @@ Status submit_on_device(Call* call) {
   *call->request = request;
   lane->submit(request);
   context.engine().notify();
+  if (!holds) await(context, *request);
   return {};
 }
 
 }  // namespace
+
+// The operation's own deadline fails the communicator, which completes the request.
+void await(Context& context, const weft_request& request) {
+  context.engine().wait([&] { return request.done(); }, Deadline::never());
+  if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+}
 
 Status submit(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;

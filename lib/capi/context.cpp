@@ -37,6 +37,11 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   if (read.device_alloc != nullptr) {
     return Status::error(Code::kUnsupported, "device memory is not part of this version of Weft");
   }
+  if (read.flags & ~WEFT_CONTEXT_HOST_WAITS) {
+    return Status::error(Code::kArg, cat("weft_context_options.flags is ", read.flags,
+                                         "; only WEFT_CONTEXT_HOST_WAITS (1) is allowed"));
+  }
+  options->host_waits = (read.flags & WEFT_CONTEXT_HOST_WAITS) != 0;
   options->mode = read.progress == WEFT_PROGRESS_CALLER ? Engine::Mode::kCaller : Engine::Mode::kThread;
   options->host = &host_ops();
   options->host_allocator = {read.host_alloc, read.host_free, read.host_alloc_user_data};

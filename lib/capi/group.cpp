@@ -1,6 +1,7 @@
 // weft_group_begin, weft_group_end.
 #include "capi/group.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::capi {
@@ -34,6 +35,11 @@ Status Group::add(Call* call) {
   return {};
 }
 
+bool Group::on_streams() const {
+  return std::any_of(queued_.begin(), queued_.end(),
+                     [](const Queued& q) { return q.request->args.device != nullptr; });
+}
+
 // None of a group's calls comes behind another's in their streams: what each of them waits for is noted
 // before the first lets its stream wait.
 void Group::order_with_streams(std::vector<Queued>* queued) {
@@ -44,7 +50,7 @@ void Group::order_with_streams(std::vector<Queued>* queued) {
     q.refused = gate.enter(device.device, device.stream, &device);
   }
   for (Queued& q : *queued) {
-    if (q.request->args.device == nullptr || !q.refused.ok()) continue;
+    if (q.request->args.device == nullptr || !q.refused.ok() || !gate.holds_streams()) continue;
     q.refused = gate.hold(q.request->device);
   }
 }
@@ -100,14 +106,14 @@ weft_status weft_group_end(weft_comm* comm, weft_request** request) {
     const auto end = std::make_shared<GroupEnd>(whole.get(), comm->group->size());
     weft_request* const all = whole.release();
     const std::unique_ptr<Group> group = std::move(comm->group);
+    const bool waits = request == nullptr || (group->on_streams() && !context->gate().holds_streams());
     group->launch(end);
     end->completed({});
+    if (waits) await(*context, *all);
     if (request != nullptr) {
       *request = all;
       return {};
     }
-    context->engine().wait([&] { return all->done(); }, Deadline::never());
-    if (context->engine().mode() == Engine::Mode::kCaller) context->callbacks().run_posted();
     const Status status = all->result;
     all->release();
     return status;

@@ -37,6 +37,8 @@ class Group {
   // null end: the communicator is closed, and nobody waits.
   void launch(const std::shared_ptr<GroupEnd>& end);
   size_t size() const { return queued_.size(); }
+  // A call is in the order of a device's stream.
+  bool on_streams() const;
 
  private:
   struct Queued {

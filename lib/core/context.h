@@ -43,6 +43,7 @@ struct ContextOptions {
   std::shared_ptr<Accelerator> accelerator;  // null: none, because of the status
   Status accelerator_status;
   std::shared_ptr<Clock> clock;  // default: the machine's
+  bool host_waits = false;       // WEFT_CONTEXT_HOST_WAITS: StreamGate never holds a stream
 };
 
 // Threads: any thread.

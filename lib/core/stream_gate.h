@@ -18,7 +18,8 @@ namespace weft {
 
 class StreamGate {
  public:
-  explicit StreamGate(std::shared_ptr<Accelerator> accelerator) : accelerator_(std::move(accelerator)) {}
+  StreamGate(std::shared_ptr<Accelerator> accelerator, bool holds)
+      : accelerator_(std::move(accelerator)), holds_(holds) {}
   // All calls have left. Words that a stream has yet to pass stay behind.
   ~StreamGate();
   StreamGate(const StreamGate&) = delete;
@@ -26,6 +27,9 @@ class StreamGate {
 
   // Note what is on the stream now. The accelerator is loaded, device and stream are checked.
   Status enter(int device, DeviceStream stream, DeviceCall* call);
+  // Whether streams may be held at all. Otherwise whoever would call hold waits on the host instead
+  // (WEFT_CONTEXT_HOST_WAITS).
+  bool holds_streams() const { return holds_; }
   // What is put on the stream from now on waits until the call leaves. At most once.
   Status hold(const DeviceCall& call);
   // The operation is over: nothing touches the buffers any more. Never blocks.
@@ -51,6 +55,7 @@ class StreamGate {
   static constexpr uint64_t kWordBytes = 64;  // a cache line
 
   const std::shared_ptr<Accelerator> accelerator_;
+  const bool holds_;
   std::atomic<int> holding_{0};
   std::mutex mutex_;  // never held while memory is allocated: that may wait for a stream that waits for us
   std::deque<Ticket> tickets_;                  // guarded by mutex_, as all below; never moves

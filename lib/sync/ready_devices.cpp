@@ -205,12 +205,18 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   return failed;
 }
 
+// A stream that waits is let go by the progress thread.
+bool Reducer::lets_streams_wait() const {
+  Context& context = state_->comm->context();
+  return context.engine().mode() == Engine::Mode::kThread && context.gate().holds_streams();
+}
+
 // All gradients are ready: these streams wait for the step in place of the host. False where the host waits.
 bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t entered_ns) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
   const bool commits = (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain;
-  if (on_host(options.stream) || commits || context.engine().mode() == Engine::Mode::kCaller) return false;
+  if (on_host(options.stream) || commits || !lets_streams_wait()) return false;
   finish_deadline_ = s.comm->op_deadline(timeout_ms_);
   step_->set_deadline(finish_deadline_);
   if (!await_gradients(stamp_, finish_deadline_)) return false;
@@ -247,10 +253,11 @@ Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
   const ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
   if (!step.open() || step.stamp() != stamp) return {};
-  if (s.norms && s.comm->context().engine().mode() == Engine::Mode::kCaller) {
-    return Status::error(Code::kState,
-                         "results come with finish, because they have norms: in WEFT_PROGRESS_CALLER a "
-                         "stream can wait for them after it");
+  if (s.norms && !lets_streams_wait()) {
+    return Status::error(
+        Code::kState,
+        "results come with finish, because they have norms: in WEFT_PROGRESS_CALLER, and with "
+        "WEFT_CONTEXT_HOST_WAITS, a stream can wait for them after it");
   }
   if (s.readiness->full()) return {};
   const std::vector<uint32_t> missing = s.readiness->missing();
@@ -275,7 +282,7 @@ Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream strea
   const Deadline deadline = s.comm->op_deadline(timeout_ms_);
   step_->limit(deadline);
   step_->let_end_for(bucket);
-  if (context.engine().mode() == Engine::Mode::kCaller) return wait_param(param, timeout_ms_);
+  if (!lets_streams_wait()) return wait_param(param, timeout_ms_);
   if (!await_gradients(stamp, deadline)) {
     if (s.comm->failed()) return note(s.comm->failure());
     return note(Status::error(Code::kTimeout, "another thread's call of ready does not return"));

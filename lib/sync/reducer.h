@@ -145,6 +145,7 @@ class Reducer {
   void fail_device(const Status& status, uint64_t param);
   Status await_devices(Deadline deadline);
   Status result_on_device(uint64_t param, void* gradient);
+  bool lets_streams_wait() const;
   bool leave_to_streams(const weft_finish_options& options, uint64_t entered_ns);
   bool await_gradients(uint32_t stamp, Deadline deadline);
   Status check_stream_wait(uint64_t param, uint32_t stamp) const;

@@ -9,7 +9,7 @@ from . import _abi
 from ._handle import Handle
 from ._library import check, lib, raise_error
 from ._memory import dtype_of
-from .constants import VERSION_NUMBER, Coll, DeviceKind, DType, LogLevel, Op, Progress, choice
+from .constants import VERSION_NUMBER, Coll, ContextFlag, DeviceKind, DType, LogLevel, Op, Progress, choice
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -30,15 +30,19 @@ class Context(Handle):
     log          receives (LogLevel, line); called on any thread, and must not call Weft
     module_path  folder of backend modules; default: beside libweft.so
     flight_path  folder for records of communicators that fail; default: WEFT_FLIGHT, else none
+    host_waits   never make a CUDA stream wait for the host, for programs that call cudaFree and the like meanwhile
     """
 
     _destructor = "context_destroy"
 
     def __init__(self, *, progress: Union[Progress, str] = Progress.THREAD,
                  log: Optional[Callable[[LogLevel, str], None]] = None, log_level: LogLevel = LogLevel.WARN,
-                 module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None) -> None:
+                 module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None,
+                 host_waits: bool = False) -> None:
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
                                       flight_path=_path(flight_path))
+        if host_waits:
+            options.flags |= ContextFlag.HOST_WAITS
         options.progress = choice(Progress, progress, "progress")
         self._log = None
         if log is not None:
