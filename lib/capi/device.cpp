@@ -26,6 +26,8 @@ Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out
 
 namespace {
 
+constexpr uintptr_t kPage = 4096;  // no device's memory shares one with the host's
+
 std::string place_text(const PointerInfo& info) {
   switch (info.place) {
     case MemoryPlace::kDevice:
@@ -41,23 +43,27 @@ std::string place_text(const PointerInfo& info) {
 
 }  // namespace
 
-bool MemoryWatch::beside_devices(Accelerator& accelerator, uint64_t size) {
-  constexpr uint32_t kFirst = 256;
-  constexpr uint32_t kEvery = 64;
+bool MemoryWatch::beside_devices(Accelerator& accelerator, const void* start, uint64_t size) {
   constexpr uint64_t kLarge = uint64_t{32} << 10;
   if (accelerator.sees_memory()) return true;
-  const uint32_t calls = calls_.load(std::memory_order_relaxed);
-  calls_.store(calls + 1, std::memory_order_relaxed);
-  return (calls < kFirst || calls % kEvery == 0 || size >= kLarge) && accelerator.notice_use();
+  if (size >= kLarge) return accelerator.notice_use();
+  const auto address = reinterpret_cast<uintptr_t>(start);
+  const uint64_t first = address / kPage;
+  const uint64_t pages = (address + size - 1) / kPage - first + 1;
+  std::atomic<uint64_t>& seen = seen_[first % kEntries];
+  const uint64_t known = seen.load(std::memory_order_relaxed);
+  if (known >> 8 == first && (known & 0xff) >= pages) return false;
+  if (accelerator.notice_use()) return true;
+  seen.store(first << 8 | pages, std::memory_order_relaxed);
+  return false;
 }
 
 Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stream, const void* start,
                     uint64_t size) {
-  constexpr uintptr_t kPage = 4096;  // no device's memory shares one with the host's
   Accelerator* const accelerator = context.accelerator();
   const bool on_device = stream.kind != WEFT_DEVICE_HOST;
   if (size == 0 || accelerator == nullptr) return {};
-  if (!on_device && !watch->beside_devices(*accelerator, size)) return {};
+  if (!on_device && !watch->beside_devices(*accelerator, start, size)) return {};
   const auto* const first = static_cast<const std::byte*>(start);
   const auto* const last = first + size - 1;
   const bool in_a_page =

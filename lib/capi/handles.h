@@ -3,6 +3,7 @@
 
 #include <weft/weft.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -47,15 +48,18 @@ class Refusal {
   std::string text_;  // guarded by mutex_
 };
 
-// Whether buffers without a stream might lie on a device all the same: once the program uses one. It is
-// looked for with large buffers, and of small ones with the first 256 and every 64th. Threads: any thread;
-// lost counts do no harm.
+// Tells whether a buffer without a stream might lie on a device all the same: once the program uses one. That
+// is looked for with each large buffer, and with each small one whose pages were not seen before. Threads:
+// any thread; an entry that two threads write is one of theirs.
 class MemoryWatch {
  public:
-  bool beside_devices(weft::Accelerator& accelerator, uint64_t size);
+  bool beside_devices(weft::Accelerator& accelerator, const void* start, uint64_t size);
 
  private:
-  std::atomic<uint32_t> calls_{0};
+  static constexpr size_t kEntries = 256;
+  // Pages that were seen before the program used a device, at most one range for each number of a first page
+  // modulo kEntries: that number, and in the lowest 8 bits how many pages. 0: none.
+  std::array<std::atomic<uint64_t>, kEntries> seen_{};
 };
 }  // namespace weft::capi
 
