@@ -162,8 +162,9 @@ struct Model {
 
 // The rank among those of its host, as the launcher says. `weft run` starts all ranks on one host.
 int local_rank() {
-  for (const char* name :
-       {"WEFT_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"}) {
+  for (const char* name : {"WEFT_RANK", "LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                           "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK",
+                           "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
     if (const char* const text = std::getenv(name); text != nullptr) return std::atoi(text);
   }
   return 0;
