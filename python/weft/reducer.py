@@ -317,6 +317,7 @@ class Reducer(Handle):
         The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED
         with its type and text: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
         works, so a bad batch can be skipped. A block that calls `fail` itself must leave it by an exception.
+        KeyboardInterrupt and SystemExit do not wait for the other ranks: they abort the communicator.
 
             with reducer.step(skip_nonfinite=True):
                 ...
@@ -329,7 +330,10 @@ class Reducer(Handle):
         except BaseException as error:
             # The exception outranks a failure to report it: the reducer's next call reports that too.
             with contextlib.suppress(WeftError):
-                self.fail(_described(error))
+                if isinstance(error, Exception):
+                    self.fail(_described(error))
+                else:
+                    self.comm.abort(_described(error))
             raise
         self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm, skip=skip, skip_nonfinite=skip_nonfinite)
 

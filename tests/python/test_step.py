@@ -3,6 +3,7 @@
 import array
 import sys
 import threading
+import time
 
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
 
@@ -52,8 +53,7 @@ class Broken(Exception):
 
 def test_texts():
     """every exception of a block fails the step, and reaches the caller"""
-    errors = [(KeyError("a"), "KeyError: 'a'"), (KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(3), "SystemExit: 3"),
-              (Broken(), "Broken: its text cannot be had"), (ValueError("a\0b\udcff\u00e9"), "ValueError: a?b?\u00e9"),
+    errors = [(KeyError("a"), "KeyError: 'a'"), (StopIteration(), "StopIteration"), (Broken(), "Broken: its text cannot be had"), (ValueError("a\0b\udcff\u00e9"), "ValueError: a?b?\u00e9"),
               (ValueError("\u00e9" * 5000), "ValueError: \u00e9\u00e9")]
 
     def body(comm):
@@ -65,7 +65,7 @@ def test_texts():
                         reducer.ready("w", gradient)
                         if comm.rank == index % SIZE:
                             raise error
-                except BaseException as caught:
+                except Exception as caught:
                     raised = caught
                 gradient.append(0)  # given back
                 if comm.rank == index % SIZE:
@@ -79,6 +79,31 @@ def test_texts():
                 expect_equal(gradient.tolist(), [1.0, 1.0])
 
     ranks(body)
+
+
+def test_interrupted():
+    """Ctrl-C and exit in a block wait for no other rank, and the others learn why the communicator ended"""
+    def body(comm):
+        reducer = weft.Reducer(comm, [weft.Param("w", (2,))], timeout=20)
+        created.wait()
+        if comm.rank == 0:
+            begin = time.monotonic()
+            try:
+                with reducer.step():
+                    raise error
+            except BaseException as caught:
+                expect(caught is error, "the exception", caught)
+            took.append(time.monotonic() - begin)
+            interrupted.set()
+            return
+        expect(interrupted.wait(20), "rank 0 has left its step")
+        caught = expect_raises(weft.WeftError, f"rank 0 aborted the communicator: {text}", comm.barrier)
+        expect_equal(caught.code, weft.Status.ERR_ABORTED)
+
+    for error, text in ((KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(3), "SystemExit: 3")):
+        created, interrupted, took = threading.Barrier(SIZE, timeout=20), threading.Event(), []
+        ranks(body)
+        expect(took[0] < 10, "rank 0 waits for nobody", took)
 
 
 def test_nothing_to_fail():
