@@ -30,7 +30,8 @@
  * serialises them.
  * 10. Callbacks run on any thread, never concurrently for one object, and never after the destroy of their
  * object has returned WEFT_OK. Inside a callback only calls that read (rank, size, error, version) and test,
- * on_complete, release and abort are allowed; others return WEFT_ERR_STATE.
+ * on_complete, release and abort are allowed; others return WEFT_ERR_STATE. Inside a log, thread-start or
+ * allocator callback every call on an object does: these run under the library's locks.
  * 11. The library keeps no global state, installs no signal handlers, prints nothing and never exits. In a
  * forked child every call on an inherited object returns WEFT_ERR_FORKED.
  */
@@ -83,7 +84,7 @@ typedef int32_t weft_status;
 #define WEFT_ERR_HOOK 16        /* a communication hook failed */
 #define WEFT_ERR_MINORITY 17    /* shrink: the survivors are no majority of the last membership */
 #define WEFT_ERR_INTERNAL 18    /* a defect in Weft; please report it with the text */
-#define WEFT_ERR_INTERRUPTED 19 /* weft_context_options.interrupt ended a blocking call */
+#define WEFT_ERR_INTERRUPTED 19 /* the program ended a blocking call, here or on another rank */
 #define WEFT_ERR_STEP_FAILED \
   20 /* a rank called weft_reducer_fail; the text is that rank's. The next step works */
 
@@ -212,7 +213,8 @@ typedef struct weft_hook weft_hook;       /* how one bucket is communicated; one
 #define WEFT_LOG_INFO 3
 #define WEFT_LOG_DEBUG 4
 
-/* Receives one line of log, without newline. Any thread, one at a time per context; must not call Weft. */
+/* Receives one line of log, without newline. Any thread, one at a time per context; a callback that may call
+ * nothing (convention 10). */
 typedef void (*weft_log_fn)(void* user_data, int32_t level, const char* line);
 
 /* Called on every thread that the context starts, before it does anything: to name, pin or instrument it. */
@@ -222,9 +224,19 @@ typedef void (*weft_thread_start_fn)(void* user_data, const char* thread_name);
 typedef void* (*weft_alloc_fn)(void* user_data, uint64_t size, uint64_t alignment, int32_t device);
 typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int32_t device);
 
-/* Returns non-zero to end the blocking call of the thread that it runs on, with WEFT_ERR_INTERRUPTED. Runs on
- * the program's threads inside blocking calls, several at a time if several block; may run the program's own
- * code (a language's signal handlers), but must not call Weft. */
+/* Returns non-zero to end the blocking call of the thread that it runs on, with WEFT_ERR_INTERRUPTED. Runs
+ * only on the program's threads inside blocking calls, several at a time if several block, under no lock of
+ * the library; may run the program's own code (a language's signal handlers), and is a callback (convention
+ * 10).
+ *
+ * Its effects: a blocking collective, a call of a reducer or an averager that communicates, and
+ * weft_comm_split fail their communicator on all ranks; the text names the interrupted rank. The call returns
+ * when nobody can write to its buffers any more (convention 7): mostly at once, after about a second if a
+ * rank or a hook's stage is in the middle of its work. A create call that communicates, and weft_comm_shrink,
+ * fail on all ranks. weft_request_wait and weft_reducer_wait_param only stop waiting: the operation goes on,
+ * and so does the communicator. A destroy destroys its object all the same, without waiting for the others
+ * any longer. Not interrupted are a program's own all_gather while it runs, and MPI's calls where one thread
+ * alone may make them (docs/threading.md). */
 typedef int32_t (*weft_interrupt_fn)(void* user_data);
 
 /* Who drives operations and hooks: a thread of the context, helped by whoever waits; or only the program's
@@ -604,7 +616,8 @@ WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* Wait until the request is complete, driving progress meanwhile, and return its result. timeout_ms: 0 is 300
- * s; WEFT_ERR_NOT_DONE when it passes, the operation goes on. Threads: any thread. Since 0.9 */
+ * s; WEFT_ERR_NOT_DONE when it passes, WEFT_ERR_INTERRUPTED when the program interrupts the wait; the
+ * operation goes on. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_request_wait(weft_request* request, int64_t timeout_ms);
 /* *done becomes 1 when complete, else 0; returns the result when complete, WEFT_OK before. Never blocks; in
  * caller mode it advances operations. Threads: any thread. Since 0.9 */

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/callback_mark.h"
+
 namespace weft {
 namespace {
 
@@ -45,6 +47,7 @@ class CallbackSink final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     const std::string line(message.payload.data(), message.payload.size());
+    const CallbackMark mark(CallbackMark::Calls::kNone);
     sink_(from_spdlog(message.level), line.c_str());
   }
   void flush_() override {}

@@ -34,6 +34,7 @@ enum class Code : int32_t {
   kInterrupted = 19,
   kStepFailed = 20,
 };
+inline constexpr Code kLastCode = Code::kStepFailed;
 
 const char* code_name(Code code);
 

@@ -90,7 +90,7 @@ weft_status weft_averager_destroy(weft_averager** averager) {
       delete *averager;
     }
     *averager = nullptr;
-    return {};
+    return Interrupt::status();
   });
 }
 

@@ -130,15 +130,16 @@ Status submit_on_device(Call* call) {
   *call->request = request;
   lane->submit(request);
   context.engine().notify();
-  if (!holds) await(context, *request);
+  if (!holds) await(*comm, *request, name(call->args.coll));
   return {};
 }
 
 }  // namespace
 
 // The operation's own deadline fails the communicator, which completes the request.
-void await(Context& context, const weft_request& request) {
-  context.engine().wait([&] { return request.done(); }, Deadline::never());
+void await(Comm& comm, const weft_request& request, const char* what) {
+  Context& context = comm.context();
+  comm.complete([&] { return request.done(); }, [&] { return what; });
   if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
 }
 

@@ -44,14 +44,15 @@ Status submit(Call* call);
 // What a call on a device's stream needs, before it is queued and ordered with the stream; may take long.
 Status prepare_on_device(const Call& call, DeviceCall* device);
 
-// Wait for a request that has been submitted, driving progress meanwhile. Not from a callback.
-void await(Context& context, const weft_request& request);
+// Wait for a request that has been submitted, driving progress meanwhile; an interrupt fails the
+// communicator. what: the text of it. Not from a callback.
+void await(Comm& comm, const weft_request& request, const char* what);
 
 // What every extern "C" body of a collective is wrapped in: weft_comm_error says why it was refused.
 void note_refusal(weft_comm* comm, const Status& status) noexcept;
 template <class Body>
 weft_status called(weft_comm* comm, Body&& body) noexcept {
-  const Status status = guarded(body);
+  const Status status = in_call(body);
   if (!status.ok()) note_refusal(comm, status);
   return code_of(status);
 }

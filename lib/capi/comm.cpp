@@ -111,7 +111,7 @@ weft_status weft_comm_destroy(weft_comm** comm) {
       Status closed = (*comm)->rep->close();
       if ((*comm)->group != nullptr) {
         (*comm)->group->launch(nullptr);
-        Status drained = (*comm)->rep->context().callbacks().drain();
+        Status drained = (*comm)->rep->context().callbacks().drain((*comm)->rep->context().clock());
         if (closed.ok()) closed = std::move(drained);
       }
       delete std::exchange(*comm, nullptr);

@@ -53,9 +53,13 @@ Status context_options(const weft_context_options* given, ContextOptions* option
         read.log_level == WEFT_LOG_OFF ? LogLevel::kWarn : static_cast<LogLevel>(read.log_level);
   }
   if (read.thread_start != nullptr) {
-    options->thread_start = [start = read.thread_start, user_data = read.thread_start_user_data](
-                                const char* name) { start(user_data, name); };
+    options->thread_start = [start = read.thread_start,
+                             user_data = read.thread_start_user_data](const char* name) {
+      const CallbackMark mark(CallbackMark::Calls::kNone);
+      start(user_data, name);
+    };
   }
+  options->interrupt = {read.interrupt, read.interrupt_user_data, nullptr};
   if (read.module_path != nullptr) options->module_path = read.module_path;
   if (read.flight_path != nullptr) options->flight_path = read.flight_path;
   options->write_flight = write_flight;

@@ -109,7 +109,7 @@ weft_status weft_group_end(weft_comm* comm, weft_request** request) {
     const bool waits = request == nullptr || (group->on_streams() && !context->gate().holds_streams());
     group->launch(end);
     end->completed({});
-    if (waits) await(*context, *all);
+    if (waits) await(*comm->rep, *all, "a group of calls");
     if (request != nullptr) {
       *request = all;
       return {};

@@ -9,6 +9,7 @@
 #include <new>
 #include <type_traits>
 
+#include "base/interrupt.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -30,6 +31,13 @@ Status guarded(Body&& body) noexcept {
   } catch (...) {
     return Status::error(Code::kInternal, "unexpected exception");
   }
+}
+
+// The same as a call of the program, which it may interrupt.
+template <class Body>
+Status in_call(Body&& body) noexcept {
+  const Interrupt::Scope scope;
+  return guarded([&] { return Interrupt::result(body()); });
 }
 
 inline Status null_argument(const char* name) {
@@ -97,14 +105,14 @@ void put_text(const std::string& text, char (&field)[N]) {
 // For calls that report their error through a struct.
 template <class Body>
 weft_status reported(weft_error* error, Body&& body) noexcept {
-  const Status status = guarded(body);
+  const Status status = in_call(body);
   fill_error(status, error);
   return code_of(status);
 }
 
 template <class Body>
 weft_status plain(Body&& body) noexcept {
-  return code_of(guarded(body));
+  return code_of(in_call(body));
 }
 
 }  // namespace weft::capi

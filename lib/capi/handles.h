@@ -106,16 +106,23 @@ struct weft_request : weft::Request {
 
 namespace weft::capi {
 
-// Refuse objects inherited by fork, and calls from inside a callback.
+// Refuse objects inherited by fork, and calls from inside a callback that may make none.
 inline Status check_process(const Context& context) {
-  if (!context.forked()) return {};
-  return Status::error(Code::kForked,
-                       "this object was made before fork; a child process must create its own weft_context");
+  if (context.forked()) {
+    return Status::error(
+        Code::kForked, "this object was made before fork; a child process must create its own weft_context");
+  }
+  if (!CallbackMark::no_calls()) return {};
+  return Status::error(Code::kState, "not allowed inside a log, allocator or thread-start callback");
 }
+// The same, and calls from inside any callback. From here on the program may interrupt the call.
 inline Status check_call(const Context& context) {
-  WEFT_TRY(check_process(context));
-  if (!Callbacks::inside()) return {};
-  return Status::error(Code::kState, "not allowed inside a callback: only test, release and abort are");
+  if (context.forked() || CallbackMark::inside()) [[unlikely]] {
+    WEFT_TRY(check_process(context));
+    return Status::error(Code::kState, "not allowed inside a callback: only test, release and abort are");
+  }
+  if (context.interrupt().ask != nullptr) Interrupt::listen_to(context.interrupt());
+  return {};
 }
 
 inline Status usable(const weft_context* context) {

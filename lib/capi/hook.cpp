@@ -74,7 +74,7 @@ extern "C" {
 
 weft_status weft_hook_create(weft_context* context, const char* name, const void* params, weft_hook** hook) {
   weft_hook_params read{};
-  const Status status = guarded([&] {
+  const Status status = in_call([&] {
     return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
       WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
       const std::string_view options = read.options == nullptr ? "" : read.options;

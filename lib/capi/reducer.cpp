@@ -116,7 +116,7 @@ weft_status weft_reducer_destroy(weft_reducer** reducer) {
       delete *reducer;
     }
     *reducer = nullptr;
-    return {};
+    return Interrupt::status();
   });
 }
 

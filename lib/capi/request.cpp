@@ -108,8 +108,11 @@ weft_status weft_request_release(weft_request** request) {
   return plain([&]() -> Status {
     WEFT_NOT_NULL(request);
     if (*request == nullptr) return {};
-    weft_request* const released = std::exchange(*request, nullptr);
-    if (!released->context->forked()) released->release();
+    if (!(*request)->context->forked()) {
+      WEFT_TRY(usable(*request));
+      (*request)->release();
+    }
+    *request = nullptr;
     return {};
   });
 }

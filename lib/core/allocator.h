@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "base/callback_mark.h"
+
 namespace weft {
 
 // Threads: any thread.
@@ -15,12 +17,13 @@ struct HostAllocator {
 
   // size is a multiple of alignment. Null when there is no memory.
   std::byte* get(uint64_t size, uint64_t alignment) const {
-    void* const block =
-        allocate != nullptr ? allocate(user_data, size, alignment, 0) : std::aligned_alloc(alignment, size);
-    return static_cast<std::byte*>(block);
+    if (allocate == nullptr) return static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+    const CallbackMark mark(CallbackMark::Calls::kNone);
+    return static_cast<std::byte*>(allocate(user_data, size, alignment, 0));
   }
   void put(std::byte* block, uint64_t size) const {
     if (release != nullptr) {
+      const CallbackMark mark(CallbackMark::Calls::kNone);
       release(user_data, block, size, 0);
     } else {
       std::free(block);

@@ -3,25 +3,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/interrupt.h"
+
 namespace weft {
-namespace {
-
-// Depth of callbacks on this thread; says nothing about any object, so it is no state of the library.
-thread_local int callback_depth = 0;
-
-}  // namespace
-
-bool Callbacks::inside() {
-  return callback_depth > 0;
-}
-
-Callbacks::Mark::Mark() {
-  callback_depth++;
-}
-
-Callbacks::Mark::~Mark() {
-  callback_depth--;
-}
 
 void Callbacks::run(const Callback& callback) {
   const Mark mark;
@@ -75,7 +59,7 @@ void Callbacks::Queue::run_posted() {
   changed.notify_all();
 }
 
-Status Callbacks::drain(int64_t timeout_ms) {
+Status Callbacks::drain(Clock& clock, int64_t timeout_ms) {
   if (inside()) return {};
   bool own_thread = false;
   {
@@ -84,9 +68,17 @@ Status Callbacks::drain(int64_t timeout_ms) {
     own_thread = thread_.joinable();
   }
   if (!own_thread) run_posted();
-  std::unique_lock lock(queue_->mutex);
+  const Deadline deadline = Deadline::after(clock, timeout_ms, 0);
   const auto idle = [&] { return queue_->posted.empty() && !queue_->running; };
-  if (queue_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), idle)) return {};
+  for (;;) {
+    const int wait_ms = deadline.earlier(Interrupt::next()).remaining_ms(clock);
+    {
+      std::unique_lock lock(queue_->mutex);
+      if (queue_->changed.wait_for(lock, std::chrono::milliseconds(wait_ms), idle)) return {};
+    }
+    WEFT_TRY(Interrupt::check().with_prefix("a callback of the program has not returned: "));
+    if (deadline.expired(clock)) break;
+  }
   return Status::error(Code::kTimeout, "a callback of the program has not returned");
 }
 

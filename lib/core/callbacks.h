@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/callback_mark.h"
+#include "base/clock.h"
 #include "base/thread.h"
 #include "core/engine.h"
 
@@ -45,21 +47,15 @@ class Callbacks {
   void post(const Callback& callback);
   // caller mode: run what was posted, on this thread.
   void run_posted();
-  // Wait until everything posted so far has run; at once when called from a callback. kTimeout: the program's
-  // code did not return in time; it is left to itself.
-  Status drain(int64_t timeout_ms = WEFT_DEFAULT_DESTROY_TIMEOUT_MS);
+  // Wait until everything posted so far has run; at once when called from a callback. kTimeout, kInterrupted:
+  // the program's code did not return in time; it is left to itself.
+  Status drain(Clock& clock, int64_t timeout_ms = WEFT_DEFAULT_DESTROY_TIMEOUT_MS);
   // Run one callback now, on this thread, marked as a callback.
   static void run(const Callback& callback);
   // Whether this thread is inside a callback of any context.
-  static bool inside();
-  // Marks this thread as inside a callback while it lives, for user code that is called in place (a hook's
-  // stage).
-  struct Mark {
-    Mark();
-    ~Mark();
-    Mark(const Mark&) = delete;
-    Mark& operator=(const Mark&) = delete;
-  };
+  static bool inside() { return CallbackMark::inside(); }
+  // For user code that is called in place (a hook's stage).
+  using Mark = CallbackMark;
 
  private:
   // Outlives this where the program's code does.

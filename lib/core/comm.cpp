@@ -147,9 +147,7 @@ Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& ma
     engine.locked([&] { request.deadline = deadline; });
     return request.done();
   };
-  // The operation's own deadline fails the comm, which completes the request: waiting needs no deadline of
-  // its own.
-  engine.wait(done, Deadline::never());
+  complete(done, [&] { return Descriptor::of(args).text(); });
   return request.result;
 }
 
@@ -264,6 +262,11 @@ void Comm::fail(const Status& status, bool tell_others) {
   context_->engine().notify();
 }
 
+Status Comm::interrupted(const std::string& what) const {
+  return Status::error(Code::kInterrupted, cat("rank ", rank_, ": the program interrupted ", what))
+      .with_ranks({rank_});
+}
+
 Status Comm::failure() const {
   const std::lock_guard lock(failure_mutex_);
   return failure_;
@@ -280,7 +283,7 @@ Status Comm::close(bool with_context) {
   closed_with_context_ = with_context;
   closed_ = true;
   (void)reach(FailPlace::kLeaving).ok();
-  if (parting_) parting_->part();
+  const Status parted = parting_ ? parting_->part() : Status();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
   if (failed()) tell(failure());
   fail(cancelled(), false);
@@ -303,7 +306,8 @@ Status Comm::close(bool with_context) {
   control_->leave();
   control_->stop();
   if (descent_.generation > 0) descent_.lineage->closed();
-  return context_->callbacks().drain();
+  Status drained = context_->callbacks().drain(context_->clock());
+  return parted.ok() ? drained : parted;
 }
 
 FlightRecord Comm::flight() {
@@ -360,7 +364,7 @@ void Comm::adopt(int rank, ByteView message) {
     if (failed >= 0 && failed < size_) info.ranks.push_back(failed);
   }
   info.text = cat("rank ", rank, " reports: ", reader.get_string(kMaxText));
-  if (!reader.done() || info.code <= Code::kOk || info.code > Code::kStepFailed) return;
+  if (!reader.done() || info.code <= Code::kOk || info.code > kLastCode) return;
   fail(Status(std::move(info)), false);
 }
 

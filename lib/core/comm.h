@@ -89,6 +89,18 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
   Status run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline);
+  // Drive until done(), which the deadlines of operations of this communicator bring about. If the program
+  // interrupts the call, the communicator fails; done() is true on return all the same. what(): the text of
+  // what is waited for.
+  template <class Done, class What>
+  void complete(Done&& done, What&& what) {
+    Engine& engine = context_->engine();
+    if (engine.wait(done, Deadline::never())) return;
+    fail(interrupted(what()));
+    engine.settle(done, Deadline::never());
+  }
+  // The failure of a communicator whose program interrupted this rank's wait for `what`.
+  Status interrupted(const std::string& what) const;
   // All-gather of small byte strings, for agreements (manifests, split). lane: null for the user's, in whose
   // order it then is; where the program may call others at the same time, one of its own.
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,

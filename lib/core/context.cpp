@@ -23,6 +23,8 @@ Context::Context(ContextOptions options)
       engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode),
       stages_(clock_, options_.thread_start) {
   if (!options_.clock) system_clock_ = static_cast<SystemClock*>(clock_.get());
+  interrupt_ = options_.interrupt;
+  interrupt_.clock = clock_.get();
 }
 
 Context::~Context() {
@@ -48,7 +50,7 @@ Status Context::close() {
   engine_.stop();
   if (Status stopped = stages_.stop(WEFT_DEFAULT_DESTROY_TIMEOUT_MS); status.ok())
     status = std::move(stopped);
-  if (Status drained = callbacks_.drain(); status.ok()) status = std::move(drained);
+  if (Status drained = callbacks_.drain(*clock_); status.ok()) status = std::move(drained);
   return status;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "core/accelerator.h"
@@ -38,6 +39,7 @@ struct ContextOptions {
   std::string flight_path;  // of communicators; empty: as the environment says
   // Writes a flight record into a folder. Any thread. Absent: nothing is written.
   std::function<Status(const FlightRecord&, const std::string& folder)> write_flight;
+  Interrupt::Source interrupt;      // its clock is the context's
   const DeviceOps* host = nullptr;  // required
   HostAllocator host_allocator;
   std::shared_ptr<Accelerator> accelerator;  // null: none, because of the status
@@ -71,6 +73,8 @@ class Context : public std::enable_shared_from_this<Context> {
   const DeviceOps& host() const { return *options_.host; }
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
+  // What the program's calls on its objects ask while they block.
+  const Interrupt::Source& interrupt() const { return interrupt_; }
 
   // Numbers the communicators that this context forms through a store.
   uint64_t next_meeting() { return meetings_.fetch_add(1); }
@@ -86,6 +90,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const ContextOptions options_;
   std::shared_ptr<Clock> clock_;
   SystemClock* system_clock_ = nullptr;
+  Interrupt::Source interrupt_;  // set once by the constructor
   Log log_;
   ForkGuard guard_;
   std::atomic<TraceSink*> trace_{nullptr};

@@ -88,10 +88,11 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
     control_.poll();
     // What is complete is a success, whatever has failed since.
     complete = all_came(round);
-    return complete || !check().ok();
+    return complete || !news().ok();
   };
   engine_.wait(over, deadline);
   WEFT_TRY(complete ? Status() : failure_);
+  WEFT_TRY(complete ? Status() : Interrupt::status());
   Postbox::Received received;
   {
     const std::lock_guard lock(postbox_.mutex_);
@@ -114,7 +115,7 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
 
 // ---- failures ------------------------------------------------------------------------------------------
 
-Status ControlExchange::check() {
+Status ControlExchange::news() {
   control_.poll();
   if (!failure_.ok()) return failure_;
   // Who has said why it cannot go on may have left since.

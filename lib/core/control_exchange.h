@@ -62,9 +62,9 @@ class ControlExchange final : public Exchange {
   int name(int rank) const override;
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
   void fail(const Status& why) override;
-  Status check() override;
 
  private:
+  Status news() override;
   bool all_came(uint32_t round);
   Status told();
   Status fail_all(const Status& why);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/thread.h"
 #include "core/collectives.h"
 
@@ -53,20 +54,55 @@ class Engine {
   // Poll every task once, unless somebody else is doing so: then *driven is false and the result kParked.
   Poll drive(bool* driven);
 
-  // Drive until done() or the deadline; returns done(). done() is called without the drive lock.
+  // Drive until done(), the deadline, or an interrupt of the program (Interrupt::requested() then tells it
+  // from the deadline); returns done(). done() is called without the drive lock.
   template <class Done>
   bool wait(Done&& done, Deadline deadline) {
-    struct Idle {
-      bool wanted(Poll /*last*/) { return false; }
-      bool help() { return false; }
-    } idle;
-    return wait(done, deadline, idle);
+    Idle idle;
+    return poll_until<true>(done, deadline, idle);
   }
 
   // The same, and do helper's work meanwhile (StageWorker::Helper): help() when it is wanted(last poll).
   template <class Done, class Helper>
   bool wait(Done&& done, Deadline deadline, Helper& helper) {
+    return poll_until<true>(done, deadline, helper);
+  }
+
+  // wait() that no interrupt ends: for what must be over before its memory is left, within a time that the
+  // library itself bounds.
+  template <class Done>
+  bool settle(Done&& done, Deadline deadline) {
+    Idle idle;
+    return poll_until<false>(done, deadline, idle);
+  }
+
+  // Run `work` with the drive lock held: for changes to what tasks share.
+  template <class Work>
+  auto locked(Work&& work) {
+    const Hold hold(*this, std::unique_lock(drive_mutex_));
+    return work();
+  }
+
+  // The same, unless somebody else holds it: then false. Otherwise what `work` returns.
+  template <class Work>
+  bool try_locked(Work&& work) {
+    const Hold hold(*this, std::unique_lock(drive_mutex_, std::try_to_lock));
+    return hold.owns() && work();
+  }
+
+  Clock& clock() { return clock_; }
+  Mode mode() const { return mode_; }
+
+ private:
+  struct Idle {
+    bool wanted(Poll /*last*/) { return false; }
+    bool help() { return false; }
+  };
+
+  template <bool kInterruptible, class Done, class Helper>
+  bool poll_until(Done&& done, Deadline deadline, Helper& helper) {
     Poll last = Poll::kParked;
+    uint32_t looks = 0;
     bool helping = false;
     bool in_time = true;
     for (uint32_t round = 0; !done(); round++) {
@@ -80,6 +116,15 @@ class Engine {
           last = Poll::kWaiting;  // what came of it is to be polled
           round = 0;
           continue;
+        }
+      }
+      // Rounds that advance count as well: those of a large operation may all do.
+      if (kInterruptible && (++looks % 64 == 0 || round > 4096) && Interrupt::due()) {
+        leave_wait(std::exchange(helping, false), Poll::kWaiting);  // the program's code may take its time
+        last = Poll::kWaiting;
+        if (Interrupt::poll()) {
+          in_time = done();
+          break;
         }
       }
       if (driven && last == Poll::kAdvanced) {
@@ -103,24 +148,6 @@ class Engine {
     return in_time;
   }
 
-  // Run `work` with the drive lock held: for changes to what tasks share.
-  template <class Work>
-  auto locked(Work&& work) {
-    const Hold hold(*this, std::unique_lock(drive_mutex_));
-    return work();
-  }
-
-  // The same, unless somebody else holds it: then false. Otherwise what `work` returns.
-  template <class Work>
-  bool try_locked(Work&& work) {
-    const Hold hold(*this, std::unique_lock(drive_mutex_, std::try_to_lock));
-    return hold.owns() && work();
-  }
-
-  Clock& clock() { return clock_; }
-  Mode mode() const { return mode_; }
-
- private:
   // The drive lock, taken for something else than a round over the tasks: the thread, if it found it taken
   // meanwhile and sleeps, is woken at the end.
   class Hold {

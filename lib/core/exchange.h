@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/status.h"
 
 namespace weft {
@@ -30,11 +31,20 @@ class Exchange {
   // they cannot complete what they wait for. The first call counts.
   virtual void fail(const Status& /*why*/) {}
   // For loops that wait for something else while the comm is formed: a descriptor that becomes readable when
-  // another rank may have failed (-1: there is none), and what has come since; never blocks.
+  // another rank may have failed (-1: there is none), and whether to go on waiting; never blocks.
+  // kInterrupted: the program ends the call.
   virtual int watch_fd() const { return -1; }
-  virtual Status check() { return {}; }
+  // Virtual for modules: the program's call is known to libweft.so alone, whose exchange it is.
+  virtual Status check() {
+    WEFT_TRY(Interrupt::check());
+    return news();
+  }
 
   static constexpr size_t kMaxBytes = 1u << 20;
+
+ private:
+  // What has come of other ranks' failures; never blocks.
+  virtual Status news() { return {}; }
 };
 
 // Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 
 namespace weft {
 
@@ -16,13 +17,13 @@ class HookTurn {
   bool try_take() { return wanted_.load() == 0 && !taken_.exchange(true); }
   void give() { taken_.store(false); }
 
-  // False if the deadline passes: a stage has not returned. A stage that came meanwhile may have left the
-  // turn to this one, so the worker is to be told (turn_over) then as well.
+  // False if the deadline passes, or the program interrupts the call: a stage has not returned. A stage that
+  // came meanwhile may have left the turn to this one, so the worker is to be told (turn_over) then as well.
   bool take(Clock& clock, Deadline deadline) {
     wanted_.fetch_add(1);
     bool got = false;
     for (uint32_t round = 0; !(got = !taken_.exchange(true)); round++) {
-      if (deadline.expired(clock)) break;
+      if (deadline.expired(clock) || Interrupt::poll()) break;
       clock.relax(round);
     }
     wanted_.fetch_sub(1);

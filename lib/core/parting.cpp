@@ -14,7 +14,7 @@ Parting::Parting(Comm& comm)
       leaving_(static_cast<size_t>(comm.size())),
       has_everything_(static_cast<size_t>(comm.size())) {}
 
-void Parting::part() {
+Status Parting::part() {
   Engine& engine = comm_.context().engine();
   for (int r = 0; r < comm_.size(); r++) {
     if (r == comm_.rank()) continue;
@@ -23,9 +23,12 @@ void Parting::part() {
     message.put(kMessage).put(What::kLeaving).put(sent);
     comm_.control().send(r, message.bytes());
   }
-  engine.wait([&] { return comm_.failed() || all_have_everything(); },
-              Deadline::after(engine.clock(), kLongestMs, 0));
+  const bool taken = engine.wait([&] { return comm_.failed() || all_have_everything(); },
+                                 Deadline::after(engine.clock(), kLongestMs, 0));
   engine.remove(this);
+  if (taken || !Interrupt::requested()) return {};
+  return Status::error(Code::kInterrupted,
+                       "the program interrupted the call: not all ranks have what this one sent");
 }
 
 bool Parting::all_have_everything() const {

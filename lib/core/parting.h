@@ -19,8 +19,9 @@ class Parting final : public Task {
   // comm outlives it: the comm owns it, and removes it from the engine.
   explicit Parting(Comm& comm);
 
-  // Wait until everybody who is still there has what this rank sent; at most kLongestMs. Any thread, once.
-  void part();
+  // Wait until everybody who is still there has what this rank sent; at most kLongestMs. kInterrupted: not
+  // all had it when the program ended the call. Any thread, once.
+  Status part();
   // From the control channel, after the kind.
   void on_message(int rank, ByteReader& message);
   Poll poll() override;

@@ -31,7 +31,7 @@ bool decode_result(ByteView bytes, int size, Status* result) {
     info.ranks.push_back(rank);
   }
   info.text = reader.get_string(kMaxText);
-  if (!reader.done() || info.code < Code::kOk || info.code > Code::kInternal) return false;
+  if (!reader.done() || info.code < Code::kOk || info.code > kLastCode) return false;
   if (info.evidence < Evidence::kNone || info.evidence > Evidence::kReport) return false;
   if (info.code != Code::kOk) {
     *result = Status(std::move(info));

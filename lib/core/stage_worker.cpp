@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interrupt.h"
+
 namespace weft {
 namespace {
 
@@ -48,7 +50,7 @@ Status StageWorker::stop(int64_t timeout_ms) {
   const Deadline deadline = Deadline::after(*s.clock, timeout_ms, 1);
   bool left = thread_.get_id() == std::this_thread::get_id();  // a stage's end dropped the last handle
   for (uint32_t round = 0; !left && runs(); round++) {
-    left = deadline.expired(*s.clock);
+    left = deadline.expired(*s.clock) || Interrupt::poll();
     s.clock->relax(round);
   }
   left ? thread_.detach() : thread_.join();

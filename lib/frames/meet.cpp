@@ -114,6 +114,7 @@ Status meet(FramedTransport& transport, const BackendArgs& args, const std::vect
     if (args.deadline.expired(args.clock)) {
       return Status::error(Code::kTimeout, cat(transport.name(), " does not send"), Evidence::kDeadline);
     }
+    WEFT_TRY(args.exchange.check());
     args.clock.relax(round);
   }
   return {};

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "base/interrupt.h"
 #include "base/text.h"
 
 namespace weft {
 
 Status CallbackExchange::call(const void* mine, uint64_t size, void* all) {
+  if (Interrupt::ask()) return Interrupt::status();
   const int32_t result = all_gather_(user_data_, mine, size, all);
   if (result == 0) return {};
   return Status::error(Code::kPeerFailed, cat("the program's all_gather returned ", result),

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/interrupt.h"
 #include "base/text.h"
 
 namespace weft {
@@ -104,7 +105,9 @@ bool Connection::flush() {
 
 Status Connection::send_with_fd(ByteView frame, int fd, Clock& clock, Deadline deadline) {
   const auto wait_for_room = [&]() -> Status {
-    if (wait_for(fd_.get(), POLLOUT, clock, deadline)) return {};
+    bool ready = false;
+    WEFT_TRY(await_event(fd_.get(), POLLOUT, clock, deadline, &ready));
+    if (ready) return {};
     return Status::error(Code::kTimeout, "the peer does not read", Evidence::kDeadline);
   };
   const auto broken = [] {
@@ -144,6 +147,15 @@ void Connection::shut_down() {
 
 void Connection::close() {
   fd_.reset();
+}
+
+Status await_event(int fd, short events, Clock& clock, Deadline deadline, bool* ready) {
+  for (;;) {
+    *ready = wait_for(fd, events, clock, deadline.earlier(Interrupt::next()));
+    if (*ready) return {};
+    WEFT_TRY(Interrupt::check());
+    if (deadline.expired(clock)) return {};
+  }
 }
 
 bool wait_for(int fd, short events, Clock& clock, Deadline deadline) {

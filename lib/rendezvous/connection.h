@@ -49,7 +49,10 @@ class Connection {
   std::unique_ptr<SecureStream> stream_;
 };
 
-// Wait until `fd` is ready for `events` or the deadline. False at the deadline.
+// Waits until `fd` is ready for `events`, or the deadline: then *ready is false. kInterrupted: the program
+// ends the call.
+Status await_event(int fd, short events, Clock& clock, Deadline deadline, bool* ready);
+// The same for a farewell, which no interrupt cuts short. False at the deadline.
 bool wait_for(int fd, short events, Clock& clock, Deadline deadline);
 
 }  // namespace weft

@@ -129,7 +129,9 @@ Status SocketMesh::receive_fd(int rank, Fd* fd, Deadline deadline) {
   if (peer == nullptr || !peer->same_host) return not_connected(rank);
   while (peer->fd_frames == 0) {
     if (peer->ended) return peer->why_ended;
-    if (!wait_for(peer->connection.fd(), POLLIN, core_->clock, deadline)) {
+    bool ready = false;
+    WEFT_TRY(await_event(peer->connection.fd(), POLLIN, core_->clock, deadline, &ready));
+    if (!ready) {
       return Status::error(Code::kTimeout, cat("rank ", rank, " did not give its memory in time"),
                            Evidence::kDeadline)
           .with_ranks({rank});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/text.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/socket.h"
@@ -183,8 +184,9 @@ Status Former::wait_for_events() {
   // An exchange that has nothing to watch is asked now and then.
   const bool ask = ready_[2].fd < 0;
   if (ask) next = next.earlier(Deadline::after(clock_, kRetryMs, 0));
+  next = next.earlier(Interrupt::next());
   ::poll(ready_.data(), ready_.size(), next.remaining_ms(clock_));
-  return ask || ready_[2].revents != 0 ? exchange_.check() : Status();
+  return ask || ready_[2].revents != 0 || Interrupt::due() ? exchange_.check() : Status();
 }
 
 // A rank that is connected says nothing before all are: what can be read is the end.

@@ -48,9 +48,11 @@ Status resolve(const std::string& host, Clock& clock, Deadline deadline, const T
   if (!question->answered.valid()) return Status::system("eventfd", errno);
   std::thread thread;
   WEFT_TRY(start_thread("weft-resolve", [question] { ask(*question); }, on_thread_start, &thread));
-  if (!wait_for(question->answered.get(), POLLIN, clock, deadline)) {
+  bool answered = false;
+  const Status waited = await_event(question->answered.get(), POLLIN, clock, deadline, &answered);
+  if (!answered) {
     thread.detach();
-    return late;
+    return waited.ok() ? late : waited;
   }
   thread.join();
   *numeric = question->numeric;

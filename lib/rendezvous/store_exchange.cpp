@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/config.h"
+#include "base/interrupt.h"
 #include "base/text.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/socket.h"
@@ -111,7 +112,7 @@ Status StoreExchange::host(Deadline deadline) {
           in_use ? "rank 0 cannot serve the store, another process (a second rank 0?) does: "
                  : "rank 0 cannot serve the store: ");
     }
-    pause(give_up);
+    WEFT_TRY(pause(give_up));
   }
   target_ = server_->address();
   if (!target_.local()) target_.host = "127.0.0.1";  // it listens on all interfaces
@@ -151,7 +152,7 @@ Status StoreExchange::join(Deadline deadline) {
     if (joined) return {};
     connection_.close();
     if (deadline.expired(clock_)) break;
-    pause(deadline);
+    WEFT_TRY(pause(deadline));
   }
   Status status = Status::error(
       Code::kTimeout,
@@ -192,7 +193,9 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
   }
   if (status.ok()) status = connect_to(there, &fd, &error_number);
   if (status.ok()) {
-    if (!wait_for(fd.get(), POLLOUT, clock_, deadline)) return {};
+    bool ready = false;
+    WEFT_TRY(await_event(fd.get(), POLLOUT, clock_, deadline, &ready));
+    if (!ready) return {};
     error_number = finish_connect(fd.get());
     if (error_number != 0) status = Status::system("connecting", error_number);
   }
@@ -217,7 +220,9 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
 Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::string* why_not) {
   while (!joined_) {
     connection_.flush();
-    if (!wait_for(connection_.fd(), connection_.events(), clock_, deadline)) {
+    bool ready = false;
+    WEFT_TRY(await_event(connection_.fd(), connection_.events(), clock_, deadline, &ready));
+    if (!ready) {
       *why_not = "it does not answer";
       return {};
     }
@@ -254,7 +259,9 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
       connection_.flush();
       asked_ = true;
     }
-    if (!wait_for(connection_.fd(), connection_.events(), clock_, asked_ ? deadline : ask)) {
+    bool ready = false;
+    WEFT_TRY(await_event(connection_.fd(), connection_.events(), clock_, asked_ ? deadline : ask, &ready));
+    if (!ready) {
       if (!asked_) continue;
       fail(absent());  // the others wait for the same ranks
       break;
@@ -265,7 +272,7 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
     if (closing_ && round_ == 0) {
       // The store of the communicator before this one: the new one is about to come.
       connection_.close();
-      pause(deadline);
+      WEFT_TRY(pause(deadline));
       failure_ = join(deadline);
       if (failure_.ok()) give(mine);
     } else if (closed || closing_) {
@@ -296,7 +303,7 @@ void StoreExchange::fail(const Status& why) {
   connection_.flush();
 }
 
-Status StoreExchange::check() {
+Status StoreExchange::news() {
   if (options_.size == 1 || !failure_.ok()) return failure_;
   bool closed = false;
   failure_ = take_frames(&closed);
@@ -373,9 +380,10 @@ std::string StoreExchange::reachable_host() const {
 }
 
 // Before another attempt.
-void StoreExchange::pause(Deadline deadline) {
+Status StoreExchange::pause(Deadline deadline) {
   const std::atomic<uint32_t> nobody{0};
   clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, kRetryMs, 0)).ns());
+  return Interrupt::check();
 }
 
 }  // namespace weft

@@ -45,7 +45,6 @@ class StoreExchange final : public Exchange {
   void finish() override { finished_ = true; }
   void fail(const Status& why) override;
   int watch_fd() const override { return connection_.fd(); }
-  Status check() override;
 
   // Ranks may be on other hosts.
   bool spans_hosts() const { return !address_.local(); }
@@ -59,6 +58,7 @@ class StoreExchange final : public Exchange {
   StoreExchange(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline)
       : options_(options), clock_(clock), log_(log), deadline_(deadline) {}
 
+  Status news() override;
   Status host(Deadline deadline);
   bool name_is_taken() const;
   bool has_other_names() const;
@@ -73,7 +73,7 @@ class StoreExchange final : public Exchange {
   Status take_frame(ByteView frame);
   Status store_lost() const;
   Status absent() const;
-  void pause(Deadline deadline);
+  Status pause(Deadline deadline);
 
   const StoreOptions options_;
   Clock& clock_;

@@ -34,7 +34,7 @@ bool get_ranks(ByteReader& reader, std::vector<int>* ranks) {
 }
 
 bool known(Code code) {
-  return code > Code::kOk && code <= Code::kInternal;
+  return code > Code::kOk && code <= kLastCode;
 }
 bool known(Evidence evidence) {
   return evidence >= Evidence::kNone && evidence <= Evidence::kReport;

@@ -385,7 +385,7 @@ Reducer::~Reducer() {
     // for as long as the process runs, its communicator and context.
     context.keep(step_);
   }
-  if (state_->on_bucket != nullptr) (void)context.callbacks().drain().ok();
+  if (state_->on_bucket != nullptr) (void)context.callbacks().drain(context.clock()).ok();
 }
 
 }  // namespace weft

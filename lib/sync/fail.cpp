@@ -44,7 +44,8 @@ Status Reducer::fail_step(std::string_view text) {
     fill_missing(deadline);
     const auto over = [&] { return step_->finished(stamp_) || comm.failed(); };
     const auto stopped = [&] { return step_->stopped() != Step::Stopped::kNot || over(); };
-    comm.context().engine().wait(stopped, deadline);
+    if (!comm.context().engine().wait(stopped, deadline) && Interrupt::requested())
+      comm.fail(comm.interrupted(step_text()));
     const bool reduces = !step_->finished(stamp_) || step_->opening().turn == Turn::kReduce;
     if (step_->stopped() == Step::Stopped::kInTime || comm.size() == 1) {
       tell_failure(text, deadline);
@@ -87,7 +88,9 @@ void Reducer::tell_failure(std::string_view text, Deadline deadline) {
   const Bytes message = StepFailures::encode(attempt(), text);
   s.failures->on_note(s.comm->rank(), message);
   const Status told = s.comm->notes().send(s.lane->key().id, message, deadline);
-  if (!told.ok()) s.comm->fail(told.with_prefix(cat(step_text(), ": ")).with_step(stats_.steps));
+  if (told.ok()) return;
+  s.comm->fail(Interrupt::requested() ? s.comm->interrupted(step_text())
+                                      : told.with_prefix(cat(step_text(), ": ")).with_step(stats_.steps));
 }
 
 // What has not become ready contributes zeros, and receives nothing.

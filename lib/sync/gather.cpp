@@ -346,11 +346,13 @@ Status Reducer::await_gather() {
   Context& context = state_->comm->context();
   const auto over = [&] { return gather_->finished(); };
   if (!context.engine().wait(over, with_grace(gather_deadline_))) {
-    state_->comm->fail(Status::error(Code::kTimeout,
-                                     cat("rank ", state_->comm->rank(), ": gathering parameters is stuck"),
-                                     Evidence::kDeadline)
-                           .with_ranks({state_->comm->rank()}));
-    if (!context.engine().wait(over, Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0)))
+    Comm& comm = *state_->comm;
+    const Status stuck =
+        Status::error(Code::kTimeout, cat("rank ", comm.rank(), ": gathering parameters is stuck"),
+                      Evidence::kDeadline)
+            .with_ranks({comm.rank()});
+    comm.fail(Interrupt::requested() ? comm.interrupted("the gathering of parameters") : stuck);
+    if (!context.engine().settle(over, Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0)))
       return state_->comm->failure();
   }
   return gather_->result();
@@ -368,7 +370,7 @@ bool Reducer::end_gather() {
   comm.fail(Status::error(Code::kCancelled,
                           cat("rank ", comm.rank(), " destroyed its reducer while parameters were gathered"))
                 .with_ranks({comm.rank()}));
-  if (context.engine().wait(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
+  if (context.engine().settle(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
   if (state_->staging) state_->staging->abandon();
   context.keep(gather_);
   return false;

@@ -13,7 +13,8 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kSealMs = 2000;  // for a piece of a result that is being copied into its gradient
+constexpr int64_t kSealMs = 2000;      // for a piece of a result that is being copied into its gradient
+constexpr int64_t kSettleMs = 10'000;  // for the end of a step that was interrupted, which has failed
 
 }  // namespace
 
@@ -221,10 +222,15 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     StageWorker::Helper helper(context.stages(), &s);
     return context.engine().wait(over, give_up, helper);
   };
+  bool ended = wait();
+  if (!ended && Interrupt::requested()) {
+    s.comm->fail(s.comm->interrupted(step_text()));
+    ended = context.engine().settle(over, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
+  }
   const std::string unsealed =
       "what reads gradients, or copies results into them, has not returned, and may still do so";
   bool sealed = true;
-  if (!wait()) {
+  if (!ended) {
     sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
     const std::string stuck =
         sealed ? cat("the progress thread or hook '", s.hook->name(), "' is stuck") : unsealed;
@@ -233,7 +239,9 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
                      .with_ranks({s.comm->rank()}));
   }
   // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
-  context.engine().wait([&] { return s.readiness->settled(); }, give_up);
+  const auto settled = [&] { return s.readiness->settled(); };
+  if (!context.engine().wait(settled, give_up) && Interrupt::requested())
+    context.engine().settle(settled, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
   if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) return not_reduced();
   if (reduced()) {
     if (Status failed = s.failures->of(attempt()); !failed.ok()) return close_failed(failed);

@@ -79,11 +79,11 @@ bool Step::seal(Deadline deadline) {
   sealed_.store(true);
   // Nobody takes the lock for long, but who writes to memory that does not answer.
   std::unique_lock lock(copy_mutex_, std::defer_lock);
-  bool sealed = engine_.wait([&] { return lock.try_lock(); }, deadline);
+  bool sealed = engine_.settle([&] { return lock.try_lock(); }, deadline);
   if (sealed) {
     lock.unlock();
     // Nothing is launched any more; what devices copy already ends by itself.
-    sealed = !s_.devices || engine_.wait([&] { return s_.devices->returned(); }, deadline);
+    sealed = !s_.devices || engine_.settle([&] { return s_.devices->returned(); }, deadline);
   }
   release();
   return sealed;

@@ -116,15 +116,13 @@ class Messages {
   // Returns when nothing is under way any more, also after a failure.
   Status run(Deadline deadline) {
     Status status;
-    Engine& engine = s_.comm->context().engine();
     for (size_t done = 0, next = 0; done < chunks_.size() && (status.ok() || done < next); done++) {
       while (status.ok() && next < chunks_.size() && next - done < flights_.size()) {
         submit(next, deadline);
         next++;
       }
       Flight& flight = flights_[done % flights_.size()];
-      // Its own deadline fails the communicator, which completes it.
-      engine.wait([&] { return flight.request.done(); }, Deadline::never());
+      s_.comm->complete([&] { return flight.request.done(); }, [] { return "the broadcast of values"; });
       if (status.ok()) status = flight.request.result;
       const Chunk& chunk = chunks_[done];
       if (status.ok() && !is_root() && !chunk.direct) {

@@ -20,7 +20,7 @@ bool decode(ByteView bytes, Vote* vote) {
   vote->code = reader.get<Code>();
   vote->reason = reader.get_string(kMaxReason);
   const ByteView content = reader.get_raw(vote->content.size());
-  if (!reader.done() || vote->code < Code::kOk || vote->code > Code::kInternal) return false;
+  if (!reader.done() || vote->code < Code::kOk || vote->code > kLastCode) return false;
   std::memcpy(vote->content.data(), content.data(), content.size());
   return true;
 }

@@ -78,13 +78,16 @@ struct Rank {
 };
 
 // Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it,
-// prepare is called between the two, heartbeat_ms is the communicator's. Returns the texts of what went wrong
+// prepare is called between the two, heartbeat_ms is the communicator's, configure changes the options of a
+// rank's context. Returns the texts of what went wrong
 // while forming; Catch2's assertions are not safe on other threads, so bodies report through their own
 // results.
 inline std::string run(
     const char* backend, int size, int32_t progress, const char* module_path,
     const std::function<void(Rank&)>& body, const std::function<void(Rank&)>& prepare = [](Rank&) {},
-    int64_t heartbeat_ms = 0) {
+    int64_t heartbeat_ms = 0,
+    const std::function<void(int rank, weft_context_options&)>& configure = [](int,
+                                                                               weft_context_options&) {}) {
   Gathering gathering(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -98,6 +101,7 @@ inline std::string run(
       weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
       context_options.progress = progress;
       context_options.module_path = module_path;
+      configure(r, context_options);
       if (weft_context_create(&context_options, &rank.context, &error) != WEFT_OK) {
         errors[static_cast<size_t>(r)] = error.text;
         return;

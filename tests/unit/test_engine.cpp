@@ -1,9 +1,11 @@
 // core/engine and core/callbacks: who polls, who sleeps, who is woken.
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <memory>
 #include <thread>
 
+#include "base/interrupt.h"
 #include "core/callbacks.h"
 #include "core/engine.h"
 #include "support/catch.h"
@@ -110,6 +112,7 @@ TEST_CASE("several threads wait for different things of one engine") {
 }
 
 TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
+  SystemClock clock;
   for (const Engine::Mode mode : {Engine::Mode::kThread, Engine::Mode::kCaller}) {
     Callbacks callbacks(mode, {});
     std::atomic<int> running{0}, wrong{0};
@@ -118,12 +121,13 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
       callbacks.post([&, i] {
         if (running.fetch_add(1) != 0 || order != i || !Callbacks::inside()) wrong++;
         order++;
-        if (i == 50) (void)callbacks.drain().ok();  // from inside: returns at once
+        SystemClock own;
+        if (i == 50) (void)callbacks.drain(own).ok();  // from inside: returns at once
         running.fetch_sub(1);
       });
     }
     CHECK(!Callbacks::inside());
-    (void)callbacks.drain().ok();
+    (void)callbacks.drain(clock).ok();
     CHECK(order == 100);
     CHECK(wrong == 0);
   }
@@ -341,6 +345,7 @@ TEST_CASE("what the thread was woken for while a waiter came to be counted is no
 TEST_CASE("a callback that does not return ends a drain by its deadline, and later runs to its end") {
   std::atomic<bool> release{false}, returned{false};
   std::atomic<int> after{0};
+  SystemClock clock;
   {
     Callbacks callbacks(Engine::Mode::kThread, {});
     std::atomic<bool> begun{false};
@@ -351,12 +356,67 @@ TEST_CASE("a callback that does not return ends a drain by its deadline, and lat
     });
     while (!begun) std::this_thread::yield();
     callbacks.post([&] { after++; });
-    CHECK(callbacks.drain(20).code() == Code::kTimeout);
+    CHECK(callbacks.drain(clock, 20).code() == Code::kTimeout);
   }
   release = true;
-  SystemClock clock;
   const Deadline deadline = soon(clock);
   while (!returned && !deadline.expired(clock)) std::this_thread::yield();
   CHECK(returned);
   CHECK(after == 0);  // what had not begun never runs
+}
+
+namespace {
+
+// Counts questions; the answer is yes.
+struct Interrupter {
+  std::atomic<int> asked{0};
+  static int32_t ask(void* user_data) {
+    static_cast<Interrupter*>(user_data)->asked++;
+    return Callbacks::inside() ? 1 : 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an interrupt ends the waits of a call, but neither its settling nor another thread's wait") {
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kThread);
+  REQUIRE(engine.start({}).ok());
+  Interrupter program;
+  const auto never = [] { return false; };
+  {
+    const Interrupt::Scope call;
+    Interrupt::listen_to({Interrupter::ask, &program, &clock});
+    CHECK(Interrupt::status().ok());
+    CHECK(!engine.wait(never, soon(clock)));
+    CHECK(program.asked == 1);
+    CHECK(Interrupt::status().code() == Code::kInterrupted);
+    // The same call waits no more, and asks no more.
+    CHECK(!engine.wait(never, Deadline::never()));
+    const uint64_t start = clock.now_ns();
+    CHECK(!engine.settle(never, Deadline::after(clock, 30, 0)));
+    CHECK(clock.now_ns() - start >= 30'000'000);
+    std::thread([&] { CHECK(!engine.wait(never, Deadline::after(clock, 200, 0))); }).join();
+    CHECK(program.asked == 1);
+    CHECK(Interrupt::result(Status::error(Code::kTimeout, "late")).code() == Code::kInterrupted);
+    CHECK(Interrupt::result({}).ok());
+  }
+  // The next call.
+  CHECK(Interrupt::status().ok());
+  CHECK(!engine.wait(never, Deadline::after(clock, 200, 0)));
+  CHECK(program.asked == 1);
+}
+
+TEST_CASE("a wait whose every round advances can be interrupted") {
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kCaller);
+  const auto task = std::make_shared<Counter>(INT_MAX);
+  task->go = true;
+  engine.add(task);
+  Interrupter program;
+  const Interrupt::Scope call;
+  Interrupt::listen_to({Interrupter::ask, &program, &clock});
+  CHECK(!engine.wait([&] { return task->left == 0; }, Deadline::never()));
+  CHECK(task->left > 0);
+  CHECK(program.asked == 1);
 }

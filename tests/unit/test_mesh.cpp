@@ -29,12 +29,13 @@ class LateNews final : public Exchange {
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
     return exchange_.all_gather(mine, all, deadline);
   }
-  Status check() override {
+
+ private:
+  Status news() override {
     if (!over_ || ++looks_ < 4) return {};
     return Status::error(Code::kPeerFailed, "rank 2 is gone", Evidence::kReport).with_ranks({2});
   }
 
- private:
   Exchange& exchange_;
   const std::atomic<bool>& over_;
   int looks_ = 0;

@@ -112,9 +112,6 @@ class BrokenLinks final : public Exchange, public FdChannel {
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
     return links_.all_gather(mine, all, deadline);
   }
-  Status check() override {
-    return Status::error(Code::kPeerFailed, "rank 1 was stopped", Evidence::kHeartbeat).with_ranks({1});
-  }
   bool same_host(int rank) const override { return links_.same_host(rank); }
   Status send_fd(int rank, int fd) override { return rank == 0 ? Status() : links_.send_fd(rank, fd); }
   Status receive_fd(int rank, Fd* fd, Deadline deadline) override {
@@ -122,6 +119,10 @@ class BrokenLinks final : public Exchange, public FdChannel {
   }
 
  private:
+  Status news() override {
+    return Status::error(Code::kPeerFailed, "rank 1 was stopped", Evidence::kHeartbeat).with_ranks({1});
+  }
+
   SocketLinks& links_;
 };
 

@@ -21,12 +21,13 @@ class LocalExchange final : public Exchange {
   int name(int rank) const override { return all_.name(members_[static_cast<size_t>(rank)]); }
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
   int watch_fd() const override { return all_.watch_fd(); }
-  Status check() override { return all_.check(); }
 
   // Called once by every rank, whether it succeeded or not.
   Status finish_together(Deadline deadline);
 
  private:
+  Status news() override { return all_.check(); }
+
   Exchange& all_;
   const std::vector<int>& members_;
   int rank_ = 0;
