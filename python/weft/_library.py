@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import _abi
+from ._interrupt import raise_raised, raised
 from .constants import VERSION_MAJOR, VERSION_MINOR
 from .errors import WeftError
 
@@ -74,6 +75,9 @@ def status_string(code: int) -> str:
 
 def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
     """Raise WeftError unless code is OK; describe fills in the details of the object that failed, if it has any."""
+    if code == 0 and not raised:
+        return
+    raise_raised()
     if code == 0:
         return
     error = _abi.Error()
@@ -85,7 +89,8 @@ def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> 
 
 
 def raise_error(code: int, error: _abi.Error) -> None:
-    """Raise WeftError with the details that a call has filled in."""
+    """Raise WeftError with the details that a call has filled in, or what a signal handler has raised meanwhile."""
+    raise_raised()
     text = error.text.decode("utf-8", "replace") or status_string(code)
     ranks = tuple(error.failed_ranks[:min(error.failed_count, len(error.failed_ranks))])
     raise WeftError(code, text, ranks=ranks, evidence=error.evidence, slot=error.slot, step=error.step)

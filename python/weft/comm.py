@@ -71,8 +71,9 @@ class Comm(Collectives, Handle):
         if given == 1:
             options.bootstrap = Bootstrap.CALLBACK if all_gather is not None else Bootstrap.STORE
             options.rank, options.size = rank, size
+        failures: list[BaseException] = []
         if all_gather is not None:
-            options.all_gather = _abi.all_gather_fn(_gathering(all_gather, int(size or 0)))
+            options.all_gather = _abi.all_gather_fn(_gathering(all_gather, int(size or 0), failures))
         if secret is not None:
             options.secret = ctypes.cast(ctypes.c_char_p(secret), ctypes.c_void_p)
             options.secret_bytes = len(secret)
@@ -84,6 +85,8 @@ class Comm(Collectives, Handle):
         context = context or Context()
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.comm_create(context._handle, options, handle, error)
+        if failures and not isinstance(failures[0], Exception):
+            raise failures[0]  # a signal handler's
         if code:
             raise_error(code, error)
         self._adopt(context, handle)
@@ -162,7 +165,7 @@ class Comm(Collectives, Handle):
         check(code, lambda error: lib.comm_error(self._handle, error))
 
 
-def _gathering(all_gather: AllGather, size: int) -> Callable[..., int]:
+def _gathering(all_gather: AllGather, size: int, failures: list[BaseException]) -> Callable[..., int]:
     def call(_: Any, mine: int, count: int, everything: int) -> int:
         try:
             parts = all_gather(ctypes.string_at(mine, count) if count else b"")
@@ -170,6 +173,7 @@ def _gathering(all_gather: AllGather, size: int) -> Callable[..., int]:
                 return 1
             ctypes.memmove(everything, b"".join(parts), size * count)
             return 0
-        except Exception:  # no exception crosses the library; comm_create reports the failure
+        except BaseException as error:  # none crosses the library; comm_create reports the failure
+            failures.append(error)
             return 1
     return call

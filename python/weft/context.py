@@ -5,7 +5,7 @@ import ctypes
 import os
 from typing import Callable, NamedTuple, Optional, Union
 
-from . import _abi
+from . import _abi, _interrupt
 from ._handle import Handle
 from ._library import check, lib, raise_error
 from ._memory import dtype_of
@@ -27,7 +27,7 @@ class Context(Handle):
     """One instance of the library: its threads, its log, its backends. Most programs need one. Threads: any.
 
     progress     who drives operations: a thread of the context, or the program's threads inside their calls
-    log          receives (LogLevel, line); called on any thread, and must not call Weft
+    log          receives (LogLevel, line); called on any thread; calls of Weft in it raise ERR_STATE
     module_path  folder of backend modules; default: beside libweft.so
     flight_path  folder for records of communicators that fail; default: WEFT_FLIGHT, else none
     host_waits   never make a CUDA stream wait for the host, for programs that call cudaFree and the like meanwhile
@@ -41,13 +41,15 @@ class Context(Handle):
                  host_waits: bool = False) -> None:
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
                                       flight_path=_path(flight_path))
+        options.interrupt, options.interrupt_user_data = _interrupt.callback, _interrupt.user_data
         if host_waits:
             options.flags |= ContextFlag.HOST_WAITS
         options.progress = choice(Progress, progress, "progress")
         self._log = None
         if log is not None:
             tell = log  # the callback lives as long as this object
-            self._log = _abi.log_fn(lambda _, level, line: tell(LogLevel(level), line.decode("utf-8", "replace")))
+            self._log = _abi.log_fn(_interrupt.keeping(
+                lambda _, level, line: tell(LogLevel(level), line.decode("utf-8", "replace"))))
             options.log, options.log_level = self._log, log_level
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.context_create(options, handle, error)

@@ -9,8 +9,9 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _interrupt
 from ._handle import Handle, milliseconds
+from ._interrupt import raised
 from ._library import check, lib, raise_error
 from ._memory import memory_array, region, same_strides
 from .comm import Comm
@@ -90,7 +91,8 @@ class Reducer(Handle):
             options.hook = hook._handle
         if on_bucket is not None:
             tell = on_bucket  # the callback lives as long as this object
-            self._on_bucket = _abi.bucket_fn(lambda _, step, bucket, code: tell(step, bucket, Status(code)))
+            self._on_bucket = _abi.bucket_fn(_interrupt.keeping(
+                lambda _, step, bucket, code: tell(step, bucket, Status(code))))
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
@@ -485,7 +487,7 @@ class Reducer(Handle):
         return part.address
 
     def _check(self, code: int) -> None:
-        if code:
+        if code or raised:
             check(code, lambda error: lib.reducer_error(self._handle, error))
 
 

@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+"""Ctrl-C in calls of the package weft that block. This process is rank 1, which never comes; a child is rank 0."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
+
+ALLOWED = 0.2 + 1.0  # seconds from the signal to the exception: the limit, and slack for a busy machine
+PATIENCE = 30.0
+
+
+def comm_of(rank, store):
+    return weft.Comm(weft.Context(), rank=rank, size=2, store=store, backend="shm", init_timeout=PATIENCE, timeout=60)
+
+
+class Rank:
+    """What a rank of a case has made."""
+
+    def __init__(self, number, store):
+        self.number, self.store = number, store
+        self.comm = comm_of(number, store)
+        self.x, self.wide = np.ones(100, np.float32), np.ones(200, np.float32)
+        self.value = np.ones(100, np.float32)
+        self.other = self.reducer = self.averager = None
+        self.stuck = threading.Event()
+
+    def make_reducer(self, **options):
+        self.reducer = weft.Reducer(self.comm, [weft.Param.like("w", self.value, value=self.value)], **options)
+
+    def step(self):
+        self.reducer.begin()
+        self.reducer.ready(0, self.x)
+        self.reducer.finish()
+
+    def failed(self):
+        """The communicator fails on both ranks."""
+        if self.number == 0:
+            self.comm.abort("for the test")
+        until(lambda: self.comm.error() is not None)
+
+    def shrunk(self):
+        self.failed()
+        self.other = self.comm.shrink()
+
+    def close(self):
+        self.stuck.set()
+        for one in (self.reducer, self.averager, self.other, self.comm):
+            if one is not None:
+                with contextlib.suppress(weft.WeftError):
+                    one.close()
+
+
+def until(done):
+    end = time.monotonic() + PATIENCE
+    while not done():
+        if time.monotonic() > end:
+            raise AssertionError("it takes too long")
+        time.sleep(0.001)
+
+
+def nothing(rank):
+    del rank
+
+
+def begun(rank):
+    """A step that failed with all its gradients, kept for a retry over another communicator."""
+    rank.make_reducer(retain=True)
+    rank.reducer.begin()
+    rank.reducer.ready(0, rank.x)
+    rank.failed()
+    with contextlib.suppress(weft.WeftError):
+        rank.reducer.finish()
+    rank.other = rank.comm.shrink()
+
+
+def to_retry(rank):
+    begun(rank)
+    rank.reducer.rebind(rank.other)
+
+
+def waits_for_callback(rank):
+    """A reducer whose callback does not return."""
+    inside = threading.Event()
+
+    def on_bucket(*_):
+        inside.set()
+        rank.stuck.wait(PATIENCE)
+
+    rank.make_reducer(on_bucket=on_bucket if rank.number == 0 else None)
+    rank.step()
+    if rank.number == 0:
+        expect(inside.wait(PATIENCE), "the callback runs")
+
+
+def group(rank):
+    with rank.comm.group():
+        rank.comm.recv(rank.x, 1)
+
+
+def unevenly(rank):
+    rank.make_reducer(uneven=True)
+
+
+def averager(rank):
+    rank.averager = weft.Averager(rank.comm, {"w": rank.value}, 1)
+
+
+def sharded(rank):
+    rank.make_reducer(sharded=True)
+    rank.step()
+
+
+def ready(rank):
+    rank.make_reducer()
+    if rank.number == 0:
+        rank.reducer.begin()
+        rank.reducer.ready(0, rank.x)
+
+
+def replanned(rank):
+    rank.make_reducer()
+    rank.step()
+
+
+def sparse(rank):
+    import ctypes
+    from weft import _abi
+    from weft._library import check, lib
+    entries, result = _abi.Sparse(), _abi.Sparse()
+    shape = (ctypes.c_int64 * 2)(10, 4)
+    check(lib.sparse_all_reduce(rank.comm._handle, entries, shape, 2, 1, weft.DType.F32, weft.Op.SUM, None, result, None))
+
+
+# Function of the library: what both ranks do before, and the call of rank 0 to which rank 1 never comes.
+BLOCKING = {
+    "comm_create": (None, None),
+    "comm_split": (nothing, lambda r: r.comm.split(0)),
+    "comm_shrink": (Rank.failed, lambda r: r.comm.shrink()),
+    "comm_destroy": (waits_for_callback, lambda r: r.comm.close()),
+    "context_destroy": (waits_for_callback, lambda r: r.comm.context.close()),
+    "all_reduce": (nothing, lambda r: r.comm.all_reduce(r.x)),
+    "reduce": (nothing, lambda r: r.comm.reduce(r.x, r.wide[:100])),
+    "broadcast": (nothing, lambda r: r.comm.broadcast(r.x, 1)),
+    "all_gather": (nothing, lambda r: r.comm.all_gather(r.x, r.wide)),
+    "reduce_scatter": (nothing, lambda r: r.comm.reduce_scatter(r.wide, r.x)),
+    "gather": (nothing, lambda r: r.comm.gather(r.x, r.wide)),
+    "scatter": (nothing, lambda r: r.comm.scatter(None, r.x, 1)),
+    "all_to_all": (nothing, lambda r: r.comm.all_to_all(r.wide, np.empty_like(r.wide))),
+    "barrier": (nothing, lambda r: r.comm.barrier()),
+    "send": (nothing, lambda r: r.comm.send(np.ones(1 << 20), 1)),
+    "recv": (nothing, lambda r: r.comm.recv(r.x, 1)),
+    "all_gather_v": (nothing, lambda r: r.comm.all_gather_v(r.x, r.wide, [100, 100])),
+    "reduce_scatter_v": (nothing, lambda r: r.comm.reduce_scatter_v(r.wide, r.x, [100, 100])),
+    "gather_v": (nothing, lambda r: r.comm.gather_v(r.x, r.wide, [100, 100])),
+    "scatter_v": (nothing, lambda r: r.comm.scatter_v(None, r.x, [100, 100], root=1)),
+    "all_to_all_v": (nothing, lambda r: r.comm.all_to_all_v(r.wide, [100, 100], np.empty_like(r.wide), [100, 100])),
+    "sparse_all_reduce": (nothing, sparse),
+    "group_end": (nothing, group),
+    "request_wait": (nothing, lambda r: r.comm.barrier(wait=False).wait()),
+    "reducer_create": (nothing, lambda r: r.make_reducer()),
+    "reducer_destroy": (waits_for_callback, lambda r: r.reducer.close()),
+    "reducer_begin": (lambda r: r.make_reducer(check_interval=1), lambda r: r.reducer.begin()),
+    "reducer_finish": (Rank.make_reducer, Rank.step),
+    "reducer_wait_param": (ready, lambda r: r.reducer.wait_param(0)),
+    "reducer_gather_params": (sharded, lambda r: (r.reducer.gather_params(), r.reducer.wait_param(0))),
+    "reducer_broadcast": (Rank.make_reducer, lambda r: r.reducer.broadcast()),
+    "reducer_check": (Rank.make_reducer, lambda r: r.reducer.check()),
+    "reducer_join": (unevenly, lambda r: r.reducer.join()),
+    "reducer_replan": (replanned, lambda r: r.reducer.replan()),
+    "reducer_rebind": (begun, lambda r: r.reducer.rebind(r.other)),
+    "reducer_retry": (to_retry, lambda r: r.reducer.retry()),
+    "averager_create": (nothing, averager),
+    "averager_step": (averager, lambda r: r.averager.step()),
+}
+# They wait for no other rank, and for no code of the program.
+OTHERS = set("""version status_string context_options_init context_create backend_count backend_query device_query capability
+    comm_options_init comm_rank comm_size comm_query comm_abort comm_error comm_alloc comm_free sparse_release group_begin
+    request_test request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
+    hook_stage_complete hook_create_saved hook_destroy reducer_options_init reducer_grad_view reducer_ready
+    reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
+    reducer_owned reducer_reduced_view reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
+    reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write""".split())
+# They wait as others do: fail as finish (capi/test_interrupt), stream_wait_param as wait_param; save and load for a stage of the program's own
+# hook, which Python has not.
+LIKE_OTHERS = {"reducer_fail", "reducer_stream_wait_param", "hook_save", "hook_load"}
+
+
+class Child:
+    """Rank 0, in a process of its own that obeys lines of its input."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen([sys.executable, __file__, *arguments], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.timer = threading.Timer(110, self.process.kill)
+        self.timer.start()
+
+    def say(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the child ended: {self.process.communicate()[1]}")
+        return line.split(maxsplit=1)
+
+    def interrupt(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        return time.monotonic()
+
+    def end(self):
+        self.timer.cancel()
+        self.process.kill()
+        self.process.communicate()
+
+
+def child():
+    """Rank 0: each line of the input is a case and its store. Says blocked, then how the call ended."""
+    print("started", flush=True)
+    for line in sys.stdin:
+        name, store = line.split()
+        prepare, call = BLOCKING[name]
+        rank = Rank(0, store) if prepare else None
+        if prepare:
+            prepare(rank)
+        print("blocked", name, flush=True)
+        try:
+            call(rank) if call else comm_of(0, store)
+            print("returned", flush=True)
+        except KeyboardInterrupt:
+            print("raised", time.monotonic(), flush=True)
+        except BaseException as error:
+            print("other", repr(error), flush=True)
+        if rank is not None:
+            rank.close()
+
+
+def store_name(what):
+    return f"unix:@weft-test-{os.getpid()}-{what}"
+
+
+def test_every_call_is_known():
+    """every function of the library is tested here, or known not to block"""
+    from weft import _abi
+    known = set(BLOCKING) | OTHERS | LIKE_OTHERS
+    expect_equal({name.removeprefix("weft_") for name in _abi.PROTOTYPES} - known, set(), "functions that are not listed")
+    expect_equal(known - {name.removeprefix("weft_") for name in _abi.PROTOTYPES}, set(), "functions that do not exist")
+
+
+def test_every_blocking_call():
+    """every blocking call raises KeyboardInterrupt within 0.2 s of Ctrl-C"""
+    rank0, late, wrong = Child("child"), {}, {}
+    try:
+        rank0.hear()
+        for name, (prepare, _) in BLOCKING.items():
+            store = store_name(name)
+            rank0.say(f"{name} {store}")
+            mine = Rank(1, store) if prepare else None
+            if prepare:
+                prepare(mine)
+            expect_equal(rank0.hear(), ["blocked", name + "\n"], "the child blocks in", name)
+            time.sleep(0.02)
+            sent = rank0.interrupt()
+            how, *more = rank0.hear()
+            if how != "raised":
+                wrong[name] = (how, *more)
+            else:
+                late[name] = float(more[0]) - sent
+            if mine is not None:
+                mine.close()
+    finally:
+        rank0.end()
+    expect_equal(wrong, {}, "calls that do not raise KeyboardInterrupt")
+    expect(max(late.values()) < ALLOWED, "seconds until KeyboardInterrupt", late)
+
+
+def sigterm(handled):
+    rank0 = Child("sigterm", handled)
+    store = store_name("sigterm" + handled)
+    try:
+        rank0.hear()
+        rank0.say(store)
+        with comm_of(1, store):
+            rank0.hear()
+            time.sleep(0.02)
+            sent = rank0.interrupt(signal.SIGTERM)
+            rank0.process.wait(PATIENCE)
+            return rank0.process.returncode, time.monotonic() - sent
+    finally:
+        rank0.end()
+
+
+def sigterm_child(handled):
+    """Blocks in a barrier; its handler for SIGTERM, if it has one, exits."""
+    if handled == "handled":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    print("started", flush=True)
+    with comm_of(0, sys.stdin.readline().strip()) as comm:
+        print("blocked", flush=True)
+        comm.barrier()
+
+
+def test_sigterm():
+    """SIGTERM ends a blocked process at once, through Python's handler where the program has set one"""
+    for handled, code in (("default", -signal.SIGTERM), ("handled", 7)):
+        returned, seconds = sigterm(handled)
+        expect_equal(returned, code, handled)
+        expect(seconds < ALLOWED + 1, "seconds until it has ended", handled, seconds)
+
+
+def test_others_learn():
+    """the other ranks' operations fail, and say which rank was interrupted"""
+    rank0, store = Child("child"), store_name("others")
+    try:
+        rank0.hear()
+        rank0.say(f"barrier {store}")
+        with Rank(1, store).comm as comm:
+            rank0.hear()
+            time.sleep(0.02)
+            rank0.interrupt()
+            expect_equal(rank0.hear()[0], "raised")
+            until(lambda: comm.error() is not None)
+            error = comm.error()
+            expect_equal((error.code, error.ranks), (weft.Status.ERR_INTERRUPTED, (0,)))
+            expect("rank 0: the program interrupted barrier" in error.text, error.text)
+    finally:
+        rank0.end()
+
+
+def test_handlers_that_return():
+    """a handler that raises nothing runs while a call blocks, and the call goes on"""
+    program = """if True:
+        import os, signal, threading, time, numpy as np, weft
+        ran = []
+        signal.signal(signal.SIGUSR1, lambda *_: ran.append(time.monotonic()))
+        def body(comm):
+            if comm.rank == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                end = time.monotonic() + 20
+                while not ran and time.monotonic() < end:
+                    time.sleep(0.001)
+            x = np.ones(1)
+            comm.all_reduce(x)
+            return float(x[0]), len(ran)
+        gathering = weft.Gathering(2)
+        def rank(r, out):
+            with weft.Comm(rank=r, size=2, all_gather=gathering.of(r), backend="loopback") as comm:
+                out.append(body(comm))
+        outs = [[], []]
+        other = threading.Thread(target=rank, args=(1, outs[1]))
+        other.start()
+        rank(0, outs[0])
+        other.join()
+        print(outs)
+    """
+    result = cases.run([sys.executable, "-c", program], environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal(result.stdout, "[[(2.0, 1)], [(2.0, 1)]]\n", result.stderr)
+
+
+def test_in_all_gather():
+    """Ctrl-C in the program's own all_gather ends the creation of the communicator with KeyboardInterrupt"""
+    program = """if True:
+        import os, signal, threading, time, weft
+        def all_gather(mine):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+        try:
+            weft.Comm(rank=0, size=2, all_gather=all_gather)
+        except KeyboardInterrupt:
+            print("raised")
+    """
+    result = cases.run([sys.executable, "-c", program], environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal(result.stdout, "raised\n", result.stderr)
+    expect_equal(result.stderr, "")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        child()
+    elif sys.argv[1:2] == ["sigterm"]:
+        sigterm_child(sys.argv[2])
+    else:
+        cases.main(globals())
