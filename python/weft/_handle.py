@@ -1,27 +1,55 @@
 """What the package's objects have in common: a handle of the library that is destroyed once, and times in seconds."""
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import weakref
 from types import TracebackType
 from typing import Optional, Type, TypeVar
 
+from ._deferred import deferred, destroy_deferred
 from ._library import check, lib
-from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL
+from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL, Status
 
 _Self = TypeVar("_Self", bound="Handle")
 
+# Objects whose handle is to be destroyed, by id; whoever takes an entry out destroys it. Threads: any.
+_open: dict[int, weakref.ref[Handle]] = {}
+# Objects that were destroyed while a callback of theirs was running: what it uses stays. Threads: any.
+_left: list[Handle] = []
+_RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # what their destruction returned
+
 
 class Handle:
-    """Owns one handle. `close`, the end of a with block, or the garbage collector destroys it."""
+    """Owns one handle. `close`, the end of a with block, the garbage collector or the interpreter's exit destroys it."""
 
     _destructor: str  # the function of the library that destroys it
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        # Runs at the interpreter's exit too, while the library can still be called.
-        self._finalizer = weakref.finalize(self, getattr(lib, self._destructor), ctypes.byref(handle))
+        number, destroy = id(self), getattr(lib, self._destructor)
+
+        # The garbage collector calls it before all finalizers: what the object's operations use is still there.
+        def found(_: weakref.ref[Handle]) -> None:
+            if destroy(handle) not in _RUNNING and not handle.value:
+                _open.pop(number, None)
+
+        _open[number] = weakref.ref(self, found)
+
+    def __del__(self, _open: dict[int, weakref.ref[Handle]] = _open) -> None:
+        if _open.pop(id(self), None) is None:
+            return
+        if self.closed:
+            _left.append(self)
+        elif not self._destroyed():
+            deferred.append(self._destroyed)  # with everything that the object keeps alive
+
+    def _destroyed(self) -> bool:
+        """Destroy the handle; False inside a callback of the library, where that is refused."""
+        if getattr(lib, self._destructor)(self._handle) in _RUNNING:
+            _left.append(self)
+        return self.closed
 
     @property
     def closed(self) -> bool:
@@ -29,8 +57,14 @@ class Handle:
 
     def close(self) -> None:
         """Destroy the object; a second call does nothing."""
-        if self._finalizer.detach() is not None:
-            check(getattr(lib, self._destructor)(self._handle))
+        if _open.pop(id(self), None) is None:
+            return
+        code = getattr(lib, self._destructor)(self._handle)
+        if not self.closed:  # refused: it stays as it is
+            Handle.__init__(self, self._handle)
+        elif code in _RUNNING:
+            _left.append(self)
+        check(code)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -41,6 +75,16 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<weft.{type(self).__name__}{' (closed)' if self.closed else ''}>"
+
+
+@atexit.register
+def _destroy_all() -> None:
+    """Destroy what is left, the newest first, while the library can still be called."""
+    destroy_deferred()
+    for number, reference in reversed(list(_open.items())):
+        one = reference()
+        if one is not None and _open.pop(number, None) is not None:
+            one._destroyed()
 
 
 def milliseconds(seconds: Optional[float]) -> int:

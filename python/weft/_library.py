@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from . import _abi
+from ._deferred import deferred, destroy_deferred
 from ._interrupt import raise_raised, raised
 from .constants import VERSION_MAJOR, VERSION_MINOR
 from .errors import WeftError
@@ -75,8 +76,9 @@ def status_string(code: int) -> str:
 
 def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
     """Raise WeftError unless code is OK; describe fills in the details of the object that failed, if it has any."""
-    if code == 0 and not raised:
+    if code == 0 and not raised and not deferred:
         return
+    destroy_deferred()
     raise_raised()
     if code == 0:
         return

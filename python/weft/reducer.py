@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 import numpy as np
 
 from . import _abi, _interrupt
+from ._deferred import deferred
 from ._handle import Handle, milliseconds
 from ._interrupt import raised
 from ._library import check, lib, raise_error
@@ -487,7 +488,7 @@ class Reducer(Handle):
         return part.address
 
     def _check(self, code: int) -> None:
-        if code or raised:
+        if code or raised or deferred:
             check(code, lambda error: lib.reducer_error(self._handle, error))
 
 

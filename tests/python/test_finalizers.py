@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Objects that the garbage collector finds inside a callback of the library: they are destroyed afterwards."""
+import ctypes
+import gc
+import sys
+import threading
+
+from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
+from weft import _abi
+from weft._library import check, lib
+
+LANES = 64  # of a communicator over shm
+
+
+def alone(context=None):
+    """A communicator of one rank over shm, where lanes are few."""
+    return weft.Comm(context, rank=0, size=1, store="unix:@weft-unused", backend="shm")
+
+
+def one_param():
+    return [weft.Param("w", (8,), "f32")]
+
+
+class Collector:
+    """Leaves unreachable cycles behind, and collects them inside a callback. The collector runs nowhere else."""
+
+    def __init__(self):
+        self.collected, self.handles = threading.Event(), []
+        self.observe = lambda: len(self.alive())  # in the callback, after the collection
+        self.seen = None
+
+    def __enter__(self):
+        gc.collect()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_):
+        gc.enable()
+
+    def leave(self, *objects):
+        """The objects end up in a cycle that nobody else holds; their handles tell when they are destroyed."""
+        self.handles = [one._handle for one in objects]
+        for one, another in zip(objects, objects[1:] + objects[:1]):
+            one.partner = another
+        self.collected.clear()
+
+    def collect(self, *_):
+        gc.collect()
+        self.seen = self.observe()
+        self.collected.set()
+        return 0
+
+    def alive(self):
+        return [handle for handle in self.handles if handle.value]
+
+
+def leave_all(collector):
+    """A communicator with a reducer and an operation that is complete, in a cycle."""
+    comm = alone()
+    reducer = weft.Reducer(comm, one_param())
+    request = comm.barrier(wait=False)
+    request.wait()
+    collector.leave(comm, reducer, request)
+
+
+def run_callback(comm, collector):
+    """collector.collect inside the callback of a request, on weft-callback."""
+    call = _abi.complete_fn(collector.collect)
+    request = comm.barrier(wait=False)
+    lib.request_on_complete(request._handle, call, None)
+    expect(collector.collected.wait(20), "the callback has run")
+    request.wait()
+
+
+def test_request_callback():
+    """a cycle that is found inside a request's callback is destroyed by the next call"""
+    with Collector() as collector, alone() as comm:
+        leave_all(collector)
+        run_callback(comm, collector)
+        comm.barrier()
+        expect_equal((collector.seen, collector.alive()), (2, []), "communicator and reducer; objects that are left")
+
+
+def test_lanes():
+    """reducers that are found inside callbacks give their lanes back"""
+    with Collector() as collector, alone() as comm:
+        for _ in range(2 * LANES):
+            collector.leave(weft.Reducer(comm, one_param()))
+            run_callback(comm, collector)
+        comm.barrier()
+        expect_equal(collector.alive(), [])
+
+
+def hook_of(context, plan, stage):
+    """A hook of the program's own that communicates nothing."""
+    fields = dict(_abi.HookTable._fields_)
+    table = _abi.HookTable(name=b"collecting", plan=fields["plan"](plan), stage=fields["stage"](stage))
+    hook = weft.Hook.__new__(weft.Hook)
+    handle = ctypes.c_void_p()
+    check(lib.hook_create_custom(context._handle, table, None, handle))
+    weft.Hook.__base__.__init__(hook, handle)
+    hook.table = table  # the functions live as long as the hook
+    return hook
+
+
+def test_hook_callbacks():
+    """cycles that are found inside a hook's plan and inside its stage are destroyed by the next call"""
+    for where in ("plan", "stage"):
+        with Collector() as collector, weft.Context() as context, alone(context) as comm:
+            calls = {"plan": lambda *_: 0, "stage": lambda *_: 0, where: collector.collect}
+            with hook_of(context, calls["plan"], calls["stage"]) as hook:
+                if where == "plan":
+                    leave_all(collector)
+                with weft.Reducer(comm, one_param(), hook=hook) as reducer:
+                    x = np.ones(8, np.float32)
+                    if where == "stage":
+                        leave_all(collector)
+                    with reducer.step():
+                        reducer.ready(0, x)
+                    comm.barrier()
+                    expect(collector.collected.is_set(), f"{where} has run")
+                    expect_equal(collector.alive(), [], where)
+
+
+def test_log_callback():
+    """a cycle that is found inside a log callback is destroyed by the next call"""
+    with Collector() as collector:
+        armed = threading.Event()
+
+        def log(_, line):
+            if armed.is_set() and "failed" in line:
+                armed.clear()
+                collector.collect()
+
+        with weft.Context(log=log) as context, alone(context) as comm, alone() as other:
+            leave_all(collector)
+            armed.set()
+            comm.abort("for its line of log")
+            expect(collector.collected.wait(20), "the log was called")
+            other.barrier()
+            expect_equal(collector.alive(), [])
+
+
+def test_outstanding_arrays():
+    """what a deferred communicator's operations write to stays until it is destroyed"""
+    with Collector() as collector, alone() as comm:
+        class Tracked(np.ndarray):
+            """Known to the garbage collector."""
+
+        def arrays():
+            return sum(type(one) is Tracked for one in gc.get_objects())
+
+        def leave():
+            gathering = weft.Gathering(2)
+            comms, threads = [None, None], []
+            for rank in range(2):
+                def make(rank=rank):
+                    comms[rank] = weft.Comm(rank=rank, size=2, all_gather=gathering.of(rank), backend="loopback")
+                threads.append(threading.Thread(target=make))
+                threads[-1].start()
+            for thread in threads:
+                thread.join()
+            array = np.ones(1000).view(Tracked)
+            request = comms[0].all_reduce(array, wait=False)  # rank 1 never comes
+            collector.leave(comms[0], request)
+            return comms[1]
+
+        peer = leave()
+        collector.observe = lambda: (len(collector.alive()), arrays())
+        run_callback(comm, collector)
+        expect_equal(collector.seen, (1, 1), "in the callback")
+        comm.barrier()
+        gc.collect()
+        expect_equal((collector.alive(), arrays()), ([], 0), "after it")
+        peer.close()
+
+
+def test_order():
+    """a cycle's communicator is destroyed before finalizers of what its operations use run"""
+    with Collector() as collector:
+        alive = []
+
+        class Owner:
+            def __del__(self):
+                alive.append(len(collector.alive()))
+
+        def leave():
+            comm = alone()
+            comm.owner = Owner()
+            collector.leave(comm)
+
+        for _ in range(8):
+            leave()
+            gc.collect()
+        expect_equal(alive, [0] * 8)
+
+
+def test_refused_close():
+    """close inside a callback is refused, and works afterwards"""
+    refused = []
+    with alone() as comm:
+        reducer = weft.Reducer(comm, one_param())
+
+        def close(*_):
+            try:
+                reducer.close()
+            except weft.WeftError as error:
+                refused.append(error.code)
+
+        call = _abi.complete_fn(close)
+        request = comm.barrier(wait=False)
+        request.wait()
+        lib.request_on_complete(request._handle, call, None)
+        expect_equal((refused, reducer.closed), ([weft.Status.ERR_STATE], False))
+        reducer.close()
+        expect(reducer.closed, "it is closed")
+
+
+def test_exit():
+    """the interpreter ends when objects wait for their destruction, or were left in a cycle"""
+    program = """if True:
+        import gc, threading, weft
+        from weft import _abi
+        from weft._library import lib
+        comm = weft.Comm(rank=0, size=1, store="unix:@weft-unused", backend="shm")
+        done = threading.Event()
+        gc.disable()
+        def leave():
+            other = weft.Comm(rank=0, size=1, store="unix:@weft-unused", backend="shm")
+            other.reducer = weft.Reducer(other, [weft.Param("w", (8,), "f32")])
+        leave()
+        def collect(*_):
+            gc.collect()
+            done.set()
+        call = _abi.complete_fn(collect)
+        request = comm.barrier(wait=False)
+        lib.request_on_complete(request._handle, call, None)
+        done.wait(20)
+        leave()
+        print("ends")
+    """
+    result = cases.run([sys.executable, "-X", "dev", "-c", program], timeout=30, environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal((result.returncode, result.stdout, result.stderr), (0, "ends\n", ""))
+
+
+if __name__ == "__main__":
+    cases.main(globals())
