@@ -363,9 +363,13 @@ class PowerSgd final : public StatefulHook {
   uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;  // compressed ones, since the hook was made
 };
 
+// With fewer columns the error memory of a whole bucket keeps growing: models are ruined.
+constexpr uint64_t kBatchedRank = 4;
+
 Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   Settings s;
   s.batched = batched;
+  if (batched) s.rank = kBatchedRank;
   auto rank = static_cast<int64_t>(s.rank), start = static_cast<int64_t>(s.start);
   int64_t seed = 0, statistics = static_cast<int64_t>(s.statistics);
   int feedback = 0;

@@ -17,7 +17,7 @@ namespace {
 
 struct Settings {
   std::string name;
-  double ratio = 0.01;
+  double ratio = 0.2;
   bool feedback = false;
   uint64_t seed = 0;
 };

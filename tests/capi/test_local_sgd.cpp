@@ -163,11 +163,11 @@ TEST_CASE("a hook over a communicator of its own does what it does in a reducer 
                                        {"int8", ""},
                                        {"onebit", ""},
                                        {"topk", "ratio=0.1"},
-                                       {"randomk", ""},
+                                       {"randomk", "ratio=0.01"},
                                        {"quantize", ""},
                                        {"powersgd", "start=2"},
                                        {"noop", ""},
-                                       {"batched_powersgd", "start=2"}};
+                                       {"batched_powersgd", "start=2 rank=1"}};
   Report report;
   run(4, &report, [&](Rank& r) {
     weft_comm* pair = pair_of(r, &report);

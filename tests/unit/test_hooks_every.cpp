@@ -32,8 +32,8 @@ constexpr Named kHooks[] = {
     {"powersgd", "start=2 alternate=1 rank=2", "start=2 alternate=1 feedback=off"},
     {"powersgd", "start=2 feedback=ddp batch=1", "start=2 feedback=ddp"},
     {"powersgd", "start=1 feedback=off warm_start=0", "start=1 feedback=off warm_start=0"},
-    {"batched_powersgd", "start=2", "start=2 rank=2"},
-    {"batched_powersgd", "start=2 alternate=1", "start=2 rank=2 alternate=1 feedback=off"},
+    {"batched_powersgd", "start=2 rank=1", "start=2 rank=2"},
+    {"batched_powersgd", "start=2 rank=1 alternate=1", "start=2 rank=2 alternate=1 feedback=off"},
     {"post_local_sgd", "start=2 local=none", "start=99 local=none", false}};
 
 MakeHook made(const std::string& name, const std::string& options, const std::string& cast) {

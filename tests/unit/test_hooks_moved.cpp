@@ -25,14 +25,14 @@ constexpr Remembers kHooks[] = {
     {"fp8", ""},
     {"onebit", ""},
     {"topk", "ratio=0.1"},
-    {"randomk", "feedback=1"},
+    {"randomk", "ratio=0.01 feedback=1"},
     {"powersgd", "start=2 rank=2", true, true},
     {"powersgd", "start=7", false, true},  // it begins to compress after the move
     {"powersgd", "start=2 rank=2 alternate=1", true, true},
     {"powersgd", "start=2 feedback=off rank=2", false, true},
     {"powersgd", "start=2 feedback=ddp batch=1"},
-    {"batched_powersgd", "start=2"},
-    {"batched_powersgd", "start=2 alternate=1"},
+    {"batched_powersgd", "start=2 rank=1"},
+    {"batched_powersgd", "start=2 rank=1 alternate=1"},
     {"post_local_sgd", "start=7 local=none", false, true},
 };
 

@@ -101,7 +101,7 @@ TEST_CASE("powersgd sends factors of matrices and the rest as it is") {
       CHECK(stats.sent_bytes > stats.plain_bytes / 3);
       CHECK(stats.hook_bytes > (37 * 41 + 1310) * sizeof(float));
     };
-    const Results results = train(model, made(name, "start=2"), training);
+    const Results results = train(model, made(name, "start=2 rank=1"), training);
     CHECK(replicas_identical(results));
     CHECK(largest_error(training, results, 1) < 1e-6);
     CHECK(largest_error(training, results, 2) > 0.01);
@@ -247,9 +247,9 @@ TEST_CASE("a seed says from which factors powersgd starts, alike on every run") 
   Training training;
   training.steps = 3;
   for (const char* const name : {"powersgd", "batched_powersgd"}) {
-    const Results one = train(model, made(name, "start=2 seed=1"), training);
-    CHECK(same_results(one, train(model, made(name, "start=2 seed=1"), training)));
-    CHECK_FALSE(same_results(one, train(model, made(name, "start=2 seed=2"), training)));
+    const Results one = train(model, made(name, "start=2 rank=1 seed=1"), training);
+    CHECK(same_results(one, train(model, made(name, "start=2 rank=1 seed=1"), training)));
+    CHECK_FALSE(same_results(one, train(model, made(name, "start=2 rank=1 seed=2"), training)));
   }
 }
 
@@ -280,7 +280,7 @@ TEST_CASE("infinities and NaN arrive through powersgd, and are gone in the next 
         return step == 3 && rank == 1 && param == 0 && element == 77 ? bad
                                                                      : noise(step, rank, param, element);
       };
-      const Results results = train(model, made(name, "start=2"), training);
+      const Results results = train(model, made(name, "start=2 rank=1"), training);
       CHECK(replicas_identical(results));
       CHECK_FALSE(std::isfinite(results[3][0][0][77]));
       for (const double v : results[4][0][0]) REQUIRE(std::isfinite(v));

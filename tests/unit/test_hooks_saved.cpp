@@ -17,15 +17,15 @@ constexpr std::pair<const char*, const char*> kHooks[] = {{"int8", "rounding=sto
                                                           {"fp8", ""},
                                                           {"onebit", ""},
                                                           {"topk", "ratio=0.1"},
-                                                          {"randomk", "feedback=1"},
+                                                          {"randomk", "ratio=0.01 feedback=1"},
                                                           {"powersgd", "start=2 rank=2"},
                                                           {"powersgd", "start=13"},
                                                           {"powersgd", "start=2 rank=2 alternate=1"},
                                                           {"powersgd", "start=2 feedback=ddp batch=1"},
                                                           {"powersgd", "start=1 feedback=off warm_start=0"},
-                                                          {"batched_powersgd", "start=2 alternate=1"},
+                                                          {"batched_powersgd", "start=2 rank=1 alternate=1"},
                                                           {"post_local_sgd", "start=10 local=none"},
-                                                          {"batched_powersgd", "start=2"}};
+                                                          {"batched_powersgd", "start=2 rank=1"}};
 
 struct Blobs {
   std::vector<Bytes> of_rank;
@@ -254,13 +254,13 @@ TEST_CASE("ranks that load what was saved after different steps have equal resul
     bool draws;  // all ranks the same, from the number of the step
     const char* around = nullptr;
   };
-  constexpr Drawing kDrawing[] = {{"randomk", "", true},
+  constexpr Drawing kDrawing[] = {{"randomk", "ratio=0.01", true},
                                   {"randomk", "ratio=0.1 feedback=1", true, "fp16"},
                                   {"powersgd", "start=2 alternate=1", true},
-                                  {"batched_powersgd", "start=2 alternate=1", true},
+                                  {"batched_powersgd", "start=2 rank=1 alternate=1", true},
                                   {"powersgd", "start=2", false},
                                   {"powersgd", "start=2 warm_start=0", false},
-                                  {"batched_powersgd", "start=2", false},
+                                  {"batched_powersgd", "start=2 rank=1", false},
                                   {"int8", "rounding=stochastic", false},
                                   {"topk", "ratio=0.1", false}};
   const Model model(layers());
