@@ -43,6 +43,12 @@ std::byte* reserve(uint64_t size, uint64_t place) {
 }
 
 // At `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
+// A child that is made by fork does not inherit the memory: whatever it wrote there, its parent's peers would
+// read. A kernel that refuses leaves it to the program (weft_comm_alloc).
+void keep_from_children(void* memory, uint64_t size) {
+  (void)::madvise(memory, size, MADV_DONTFORK);
+}
+
 Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::byte** base) {
   std::byte* const at = reserve(round_up(size, kPage), place);
   void* const memory = ::mmap(at, size, kProtection, at == nullptr ? kShared : kShared | MAP_FIXED, fd.get(),
@@ -53,6 +59,7 @@ Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::by
     return Status::system(cat("mmap of ", bytes_text(size)), error);
   }
   *base = static_cast<std::byte*>(memory);
+  keep_from_children(memory, size);
   return {};
 }
 
@@ -131,6 +138,7 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
     return Status::system(cat("mmap of ", bytes_text(size_)), errno);
   }
   return used > 0 ? populate(base_, used) : Status();
+  keep_from_children(base_, size_);
 }
 
 Status Mapping::create(const Layout& layout, uint64_t nonce, int users, uint64_t place,

@@ -33,7 +33,7 @@
  * on_complete, release and abort are allowed; others return WEFT_ERR_STATE. Inside a log, thread-start or
  * allocator callback every call on an object does: these run under the library's locks.
  * 11. The library keeps no global state, installs no signal handlers, prints nothing and never exits. In a
- * forked child every call on an inherited object returns WEFT_ERR_FORKED.
+ * forked child calls on inherited objects return WEFT_ERR_FORKED, and shm's arenas and views are not there.
  */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
@@ -467,7 +467,7 @@ WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 /* Memory that peers reach directly: the fastest place for buffers. Aligned to 4096 bytes, zeroed, populated.
  * Local call. weft_comm_free takes any thread's; the memory must not be in use by an operation. Returns
  * WEFT_ERR_ARG for size 0, WEFT_ERR_NOMEM when the limit or the machine's memory is reached. Ownership: until
- * weft_comm_free or weft_comm_destroy. Threads: any thread. Since 0.9 */
+ * weft_comm_free or weft_comm_destroy, and over shm not for forked children. Threads: any. Since 0.9 */
 WEFT_API weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory);
 WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 

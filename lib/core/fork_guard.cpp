@@ -1,18 +1,12 @@
 #include "core/fork_guard.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <new>
 
+#include "base/page.h"
+
 namespace weft {
-namespace {
-
-size_t page_size() {
-  return static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
 
 ForkGuard::ForkGuard() {
   void* const page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

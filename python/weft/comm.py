@@ -147,6 +147,8 @@ class Comm(Collectives, Handle):
         """An array, zeroed, in memory that peers reach directly: the fastest place for buffers.
 
         It lives until `free` or `close`; it must not be used after that. BF16 elements appear as uint16.
+        Over shm a process made by fork (a data loader's worker) does not have it: one that touches it
+        ends with SIGSEGV.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         kind, memory = dtype_of(dtype), ctypes.c_void_p()

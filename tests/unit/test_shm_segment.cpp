@@ -1,7 +1,9 @@
 // backends/shm: segments, what is accepted from peers, the arena, and that nothing stays behind.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,6 +95,49 @@ TEST_CASE("a segment that follows another one on the same arena lies where that 
   CHECK(lies_at(after->arena_base(), 3 * kApart));
   before->release();
   after->release();
+}
+
+namespace {
+
+// Whether a child that is made now can write there. It must not.
+bool child_writes(std::byte* memory) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    *reinterpret_cast<volatile std::byte*>(memory) = std::byte{66};
+    ::_exit(0);
+  }
+  int how = 0;
+  if (child < 0 || ::waitpid(child, &how, 0) != child) return true;
+  return WIFEXITED(how) && WEXITSTATUS(how) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("a forked child has no part of any segment, so it cannot change its parent's gradients") {
+  const Layout layout(2, 1 << 20);
+  Mapping* own = nullptr;
+  Mapping* peer = nullptr;
+  Mapping* anew = nullptr;
+  std::shared_ptr<ArenaMemory> arena;
+  Fd fd;
+  REQUIRE(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd).ok());
+  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, kApart, &peer).ok());
+  std::byte* const gradient = own->arena_base() + layout.arena + 5;
+  *gradient = std::byte{1};
+  CHECK_FALSE(child_writes(gradient));
+  CHECK_FALSE(child_writes(own->base() + layout.lanes));
+  CHECK_FALSE(child_writes(peer->base() + layout.lanes));
+  CHECK_FALSE(child_writes(peer->arena_base() + layout.arena + 5));
+  CHECK(*gradient == std::byte{1});
+  // The arena lives on in another segment.
+  REQUIRE(Mapping::create(layout, 78, 1, 0, &arena, layout.arena_bytes, &anew, &fd).ok());
+  CHECK(*gradient == std::byte{1});
+  CHECK_FALSE(child_writes(gradient));
+  CHECK(*gradient == std::byte{1});
+  anew->release();
+  peer->release();
+  own->release();
 }
 
 TEST_CASE("in every process the ranks' segments lie equally far apart") {
