@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/page.h"
 #include "base/round_up.h"
 #include "base/text.h"
 
@@ -42,15 +43,15 @@ std::byte* reserve(uint64_t size, uint64_t place) {
   return begin + skipped;
 }
 
-// At `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
 // A child that is made by fork does not inherit the memory: whatever it wrote there, its parent's peers would
 // read. A kernel that refuses leaves it to the program (weft_comm_alloc).
 void keep_from_children(void* memory, uint64_t size) {
   (void)::madvise(memory, size, MADV_DONTFORK);
 }
 
+// At `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
 Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::byte** base) {
-  std::byte* const at = reserve(round_up(size, kPage), place);
+  std::byte* const at = reserve(round_up(size, page_size()), place);
   void* const memory = ::mmap(at, size, kProtection, at == nullptr ? kShared : kShared | MAP_FIXED, fd.get(),
                               static_cast<off_t>(offset));
   if (memory == MAP_FAILED) {
@@ -58,8 +59,8 @@ Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::by
     if (at != nullptr) ::munmap(at, size);
     return Status::system(cat("mmap of ", bytes_text(size)), error);
   }
-  *base = static_cast<std::byte*>(memory);
   keep_from_children(memory, size);
+  *base = static_cast<std::byte*>(memory);
   return {};
 }
 
@@ -101,7 +102,7 @@ Layout::Layout(int ranks, uint64_t arena_size) {
   staging = round_up(pairs + count * kPairChannels * sizeof(PairBlock), kPage);
   rings = staging + kLanes * kStagingBytes;
   arena = round_up(rings + count * kPairChannels * kRingBytes, kHugePage);
-  arena_bytes = round_up(arena_size, kPage);
+  arena_bytes = round_up(arena_size, page_size());
   total = arena + arena_bytes;
 }
 
@@ -137,8 +138,8 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
       MAP_FAILED) {
     return Status::system(cat("mmap of ", bytes_text(size_)), errno);
   }
-  return used > 0 ? populate(base_, used) : Status();
   keep_from_children(base_, size_);
+  return used > 0 ? populate(base_, used) : Status();
 }
 
 Status Mapping::create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
@@ -196,12 +197,13 @@ void Mapping::release() {
 }
 
 uint64_t feasible_arena(int ranks, uint64_t limit) {
-  uint64_t arena = round_up(limit, kPage);
+  const uint64_t page = page_size();
+  uint64_t arena = round_up(limit, page);
   rlimit file_size{};
   if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
     const uint64_t others = Layout(ranks, 0).total;
     const uint64_t room = file_size.rlim_cur > others ? file_size.rlim_cur - others : 0;
-    arena = std::min(arena, room / kPage * kPage);
+    arena = std::min(arena, room / page * page);
   }
   // RLIMIT_AS and everything else that bounds the address space: try. Twice the need, to leave the program
   // some.
@@ -212,15 +214,16 @@ uint64_t feasible_arena(int ranks, uint64_t limit) {
       ::munmap(trial, need);
       break;
     }
-    arena = arena / 2 / kPage * kPage;
+    arena = arena / 2 / page * page;
   }
   return arena;
 }
 
 Status populate(std::byte* from, uint64_t size) {
   const auto address = reinterpret_cast<uintptr_t>(from);
-  std::byte* const start = from - address % kPage;
-  const uint64_t length = round_up(size + address % kPage, kPage);
+  const uint64_t page = page_size();
+  std::byte* const start = from - address % page;
+  const uint64_t length = round_up(size + address % page, page);
   int result = 0;
   do {
     result = ::madvise(start, length, MADV_POPULATE_WRITE);
@@ -231,7 +234,7 @@ Status populate(std::byte* from, uint64_t size) {
                          cat("the machine cannot give ", bytes_text(size), " of shared memory"));
   }
   // Before Linux 5.14. An atomic addition of nothing keeps what another process may be writing.
-  for (uint64_t at = 0; at < length; at += kPage) {
+  for (uint64_t at = 0; at < length; at += page) {
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(start + at))
         .fetch_add(0, std::memory_order_relaxed);
   }

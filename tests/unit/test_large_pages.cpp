@@ -1,0 +1,69 @@
+// backends/shm on a machine whose pages have 64 KiB, as ARM64's may: memory is populated in whole pages, so
+// that one that the machine cannot give is an error and no signal.
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "shm/segment.h"
+#include "support/catch.h"
+
+using namespace weft;
+using namespace weft::shm;
+
+namespace {
+
+constexpr uint64_t kLarge = 64 << 10;
+std::atomic<bool> large{false};
+std::atomic<bool> full{false};  // the machine has no memory to give
+std::atomic<int> populated{0};
+
+}  // namespace
+
+extern "C" int getpagesize() noexcept {
+  return large ? static_cast<int>(kLarge) : static_cast<int>(::sysconf(_SC_PAGESIZE));
+}
+
+extern "C" int madvise(void* address, size_t size, int advice) noexcept {
+  constexpr int kPopulateWrite = 23;
+  if (large && reinterpret_cast<uintptr_t>(address) % kLarge != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  if (advice == kPopulateWrite) {
+    if (full) {
+      errno = ENOMEM;
+      return -1;
+    }
+    populated++;
+  }
+  return static_cast<int>(::syscall(SYS_madvise, address, size, advice));
+}
+
+TEST_CASE("memory that the machine cannot give is an error whatever the size of its pages") {
+  for (const bool pages_are_large : {false, true}) {
+    INFO("large " << pages_are_large);
+    large = pages_are_large;
+    full = false;
+    const Layout layout(2, 1 << 20);
+    CHECK(layout.arena_bytes % static_cast<uint64_t>(getpagesize()) == 0);
+    Mapping* own = nullptr;
+    std::shared_ptr<ArenaMemory> arena;
+    Fd fd;
+    REQUIRE(Mapping::create(layout, 7, 1, 0, &arena, 0, &own, &fd).ok());
+    for (const uint64_t offset : {uint64_t{0}, kPage, 3 * kPage, kLarge, kLarge + kPage}) {
+      INFO("offset " << offset);
+      full = false;
+      populated = 0;
+      CHECK(populate(arena->base() + offset, 100).ok());
+      CHECK(populated == 1);
+      full = true;
+      CHECK(populate(arena->base() + offset, 100).code() == Code::kNoMemory);
+    }
+    full = false;
+    own->release();
+  }
+  large = false;
+}
