@@ -1,15 +1,13 @@
 #include "form.h"
 
-#include <sched.h>
 #include <sys/random.h>
 
 #include <algorithm>
-#include <cstring>
-#include <span>
 #include <tuple>
 #include <utility>
 
 #include "base/config.h"
+#include "base/cores.h"
 #include "base/text.h"
 #include "coll/calibration.h"
 #include "coll/hierarchical/hierarchical.h"
@@ -27,27 +25,22 @@ namespace {
 // Whether the ranks of this host have fewer cores than they are, so that a waiter must give its core away.
 // Every rank tells the others where it may run: launchers pin ranks, so one rank's own mask says nothing.
 Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline, bool* crowded) {
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  if (sched_getaffinity(0, sizeof mine, &mine) != 0) CPU_SET(0, &mine);
   std::vector<Bytes> all;
-  WEFT_TRY(exchange.all_gather(std::as_bytes(std::span(&mine, 1)), &all, deadline));
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  int ranks = 0;
+  WEFT_TRY(exchange.all_gather(allowed_cores(), &all, deadline));
+  Bytes cores;
+  uint64_t ranks = 0;
   for (int r = 0; r < exchange.size(); r++) {
     if (!mesh.same_host(r)) continue;
     ranks++;
-    cpu_set_t theirs;
-    const Bytes& bytes = all[static_cast<size_t>(r)];
-    if (bytes.size() != sizeof theirs) {
+    const Bytes& theirs = all[static_cast<size_t>(r)];
+    if (theirs.size() > kMostCores / 8) {
       return Status::error(Code::kInternal, cat("rank ", exchange.name(r), " sent a malformed set of cores"))
           .with_ranks({exchange.name(r)});
     }
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    CPU_OR(&cores, &cores, &theirs);
+    cores.resize(std::max(cores.size(), theirs.size()));
+    for (size_t i = 0; i < theirs.size(); i++) cores[i] |= theirs[i];
   }
-  *crowded = ranks > CPU_COUNT(&cores);
+  *crowded = ranks > count_cores(cores);
   return {};
 }
 

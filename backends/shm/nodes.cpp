@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/cores.h"
+
 namespace weft::shm {
 namespace {
 
@@ -68,11 +70,11 @@ Nodes group_nodes(const std::vector<int32_t>& numbers) {
   return nodes;
 }
 
-int32_t node_of_cores(const cpu_set_t& cores, const char* synthetic) {
+int32_t node_of_cores(ByteView cores, const char* synthetic) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return kNoNode;
-  for (unsigned core = 0; core < CPU_SETSIZE; core++) {
-    if (CPU_ISSET(core, &cores)) hwloc_bitmap_set(set, core);
+  for (unsigned core = 0; core < 8 * cores.size(); core++) {
+    if (has_core(cores, core)) hwloc_bitmap_set(set, core);
   }
   const int32_t node = hwloc_bitmap_iszero(set) != 0 ? kNoNode : Topology(synthetic).node_of(set);
   hwloc_bitmap_free(set);
@@ -80,10 +82,9 @@ int32_t node_of_cores(const cpu_set_t& cores, const char* synthetic) {
 }
 
 int32_t node_of_this_thread() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return kNoNode;
-  if (CPU_COUNT(&cores) >= ::sysconf(_SC_NPROCESSORS_ONLN)) return kNoNode;
+  const Bytes cores = allowed_cores();
+  if (count_cores(cores) >= static_cast<uint64_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L)))
+    return kNoNode;
   return node_of_cores(cores);
 }
 

@@ -3,11 +3,11 @@
 // but for those that look at this machine. Threads: any thread.
 #pragma once
 
-#include <sched.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "base/buffer.h"
 
 namespace weft::shm {
 
@@ -32,9 +32,9 @@ struct Nodes {
 // From each rank's number. All are on one node if one of them does not know its own.
 Nodes group_nodes(const std::vector<int32_t>& numbers);
 
-// The node that all these cores belong to, by hwloc; kNoNode. synthetic: hwloc's description of another
-// machine, for tests.
-int32_t node_of_cores(const cpu_set_t& cores, const char* synthetic = nullptr);
+// The node that all these cores (base/cores.h) belong to, by hwloc; kNoNode. synthetic: hwloc's description
+// of another machine, for tests.
+int32_t node_of_cores(ByteView cores, const char* synthetic = nullptr);
 
 // Of the cores that the calling thread may run on: kNoNode, and nothing is looked at, if it is bound to none.
 int32_t node_of_this_thread();

@@ -1,7 +1,6 @@
 // Which ranks share a NUMA node: of what they say, of cores on machines that hwloc describes, and what
 // another process may claim.
-#include <sched.h>
-
+#include "base/cores.h"
 #include "shm/founding_wire.h"
 #include "shm/nodes.h"
 #include "shm/thresholds.h"
@@ -14,10 +13,9 @@ using namespace weft::test;
 
 namespace {
 
-cpu_set_t cores(std::initializer_list<int> numbers) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int number : numbers) CPU_SET(number, &set);
+Bytes cores(std::initializer_list<uint64_t> numbers) {
+  Bytes set;
+  for (const uint64_t number : numbers) add_core(&set, number);
   return set;
 }
 

@@ -1,12 +1,12 @@
 #include "job.h"
 
-#include <sched.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
+
+#include "base/cores.h"
 
 namespace {
 
@@ -95,15 +95,12 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 int pin_to_core(int rank) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return -1;
-  int wanted = rank % CPU_COUNT(&allowed);
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || wanted-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    return ::sched_setaffinity(0, sizeof one, &one) == 0 ? core : -1;
+  const weft::Bytes allowed = weft::allowed_cores();
+  if (allowed.empty()) return -1;
+  uint64_t wanted = static_cast<uint64_t>(rank) % weft::count_cores(allowed);
+  for (uint64_t core = 0; core < 8 * allowed.size(); ++core) {
+    if (!weft::has_core(allowed, core) || wanted-- > 0) continue;
+    return weft::run_on_core(core) ? static_cast<int>(core) : -1;
   }
   return -1;
 }

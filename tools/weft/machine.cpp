@@ -1,6 +1,5 @@
 #include "machine.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #include <weft/weft.h>
@@ -8,6 +7,8 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+
+#include "base/cores.h"
 
 namespace {
 
@@ -57,11 +58,10 @@ std::vector<std::string> cpu_features() {
 nlohmann::json describe_machine() {
   utsname system{};
   ::uname(&system);
-  cpu_set_t allowed;
-  const bool counted = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  const weft::Bytes allowed = weft::allowed_cores();
   return {{"cpu", field("/proc/cpuinfo", "model name")},
           {"architecture", system.machine},
-          {"cores", counted ? CPU_COUNT(&allowed) : -1},
+          {"cores", allowed.empty() ? -1 : static_cast<int64_t>(weft::count_cores(allowed))},
           {"online_cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
           {"memory_bytes", static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE)},
           {"kernel", std::string(system.sysname) + " " + system.release},
