@@ -55,7 +55,8 @@ uint64_t random_number() {
 Status choose_device(Context& context, bool needed, int* device) {
   if (!needed && *device < 0) return {};
   std::string detail;
-  WEFT_TRY(context.probe_accelerator(&detail));
+  const Status works = context.probe_accelerator(&detail);
+  WEFT_TRY(*device < 0 ? works : works.with_prefix(cat("weft_comm_options.device is ", *device, ": ")));
   Accelerator& accelerator = *context.accelerator();
   if (*device < 0) return accelerator.current_device(device);
   const int count = accelerator.device_count();

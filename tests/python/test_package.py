@@ -173,8 +173,8 @@ def test_absent_rank():
 def test_device():
     """a CUDA device that this process does not see is an error by name, and so is an impossible one"""
     with weft.Context(host_waits=True) as context:
-        for device, text in ((1_000_000, "CUDA"), (-1, "weft_comm_options.device is -1")):
-            error = expect_raises(weft.WeftError, text, weft.Comm, context, rank=0, size=1,
+        for device in (1_000_000, -1):
+            error = expect_raises(weft.WeftError, f"weft_comm_options.device is {device}", weft.Comm, context, rank=0, size=1,
                                   all_gather=lambda mine: [mine], device=device)
             expect(error.code in (weft.Status.ERR_ARG, weft.Status.ERR_UNAVAILABLE), "the code", error)
 
