@@ -100,6 +100,9 @@ class Cast final : public Hook {
     return {};
   }
 
+  std::optional<ErrorMemory> error_memory(const weft_bucket& bucket) override {
+    return inner_->error_memory(bucket);
+  }
   Status replan(uint64_t buckets) override { return inner_->replan(buckets); }
   Status join(const weft_bucket& bucket) override {
     if (bucket.entries != nullptr) return inner_->join(bucket);

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/bucket.h"
-#include "common/stateful.h"
+#include "common/feedback_hook.h"
 
 namespace weft {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 // Where things lie for one bucket. The values that a rank works on are those of a piece, which stays in the
 // cache, or where slices are encoded as a whole the bucket's own.
 struct Slices {
-  uint64_t ranks, rank, count, slice, bytes, values, sent, received, work;
+  uint64_t ranks, rank, count, slice, bytes, values, sent, received, work, vote;
 
   Slices(const weft_bucket& bucket, const Codec& codec)
       : ranks(static_cast<uint64_t>(bucket.size)),
@@ -22,15 +22,19 @@ struct Slices {
         values(codec.piece() != 0 ? codec.piece() * sizeof(float) : values_bytes(bucket)),
         sent(values),
         received(sent + round_up(ranks * bytes, 64)),
-        work(received + round_up(ranks * bytes, 64)) {}
+        work(received + round_up(ranks * bytes, 64)),
+        vote(round_up(work + codec.scratch_bytes(slice), 64)) {}
   uint64_t begin(uint64_t r) const { return std::min(r * slice, count); }
   uint64_t length(uint64_t r) const { return std::min(slice, count - begin(r)); }
 };
 
-class Compressed final : public StatefulHook {
+class Compressed final : public FeedbackHook {
  public:
   Compressed(CompressedSettings settings, std::unique_ptr<Codec> codec, const HookArgs& args)
-      : StatefulHook(args.log), settings_(std::move(settings)), codec_(std::move(codec)), host_(args.host) {}
+      : FeedbackHook(args, settings.feedback, settings.rescue),
+        settings_(std::move(settings)),
+        codec_(std::move(codec)),
+        host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
 
@@ -42,11 +46,14 @@ class Compressed final : public StatefulHook {
                                bucket.count, ": make buckets smaller (bucket_limits)"));
     }
     state_.set_rank(bucket.rank, bucket.size);
-    if (settings_.feedback) plan_errors(state_, bucket);
     const Slices at(bucket, *codec_);
     plan->scratch_bytes = at.work + codec_->scratch_bytes(at.slice);
-    plan->collective_count = 2;
-    for (uint32_t k = 0; k < 2; k++) {
+    if (settings_.feedback) {
+      plan_errors(state_, bucket);
+      watch_.plan(bucket);
+    }
+    plan->collective_count = kPlain;
+    for (uint32_t k = 0; k < kPlain; k++) {
       weft_hook_collective& c = plan->collectives[k];
       c.coll = k == 0 ? WEFT_COLL_ALL_TO_ALL : WEFT_COLL_ALL_GATHER;
       c.dtype = WEFT_DTYPE_U8;
@@ -54,27 +61,45 @@ class Compressed final : public StatefulHook {
       c.src_space = c.dst_space = WEFT_SPACE_SCRATCH;
       c.src_offset_bytes = k == 0 ? at.sent : at.received + at.rank * at.bytes;
       c.dst_offset_bytes = at.received;
+      if (watch_.rescues()) c.flags = WEFT_HOOK_COLLECTIVE_OPTIONAL;
     }
+    if (!watch_.rescues()) return {};
+    ErrorWatch::declare_plain(bucket, plan);
+    ErrorWatch::declare_vote(plan, at.vote);
+    plan->scratch_bytes = at.vote + ErrorWatch::kVoteBytes;
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
     const Slices at(bucket, *codec_);
     auto* const scratch = static_cast<std::byte*>(bucket.scratch);
+    const bool plain = watch_.uncompressed(bucket);
     switch (stage->index) {
       case 0:
-        encode_contributions(bucket, at, scratch);
+        if (settings_.feedback) watch_.measure_gradient(bucket);
+        if (plain) {
+          watch_.release(bucket);
+        } else {
+          encode_contributions(bucket, at, scratch);
+        }
         break;
       case 1:
-        reduce_own(bucket, at, scratch);
+        if (!plain) reduce_own(bucket, at, scratch);
+        break;
+      case kPlain:
+        if (!plain) decode_means(bucket, at, scratch + at.received);
+        if (settings_.feedback) watch_.measure_memory(bucket);
         break;
       default:
-        decode_means(bucket, at, scratch + at.received);
+        break;
     }
+    if (watch_.rescues()) watch_.stage(bucket, state_.iteration(bucket), kPlain, scratch + at.vote, stage);
     return {};
   }
 
  private:
+  static constexpr uint32_t kPlain = 2;  // stage that decodes; collective of uncompressed steps
+
   // Of slice r: work(where a piece begins in the slice, where in the bucket, how long it is).
   template <class Work>
   void each_piece(const Slices& at, uint64_t r, Work&& work) const {

@@ -40,6 +40,7 @@ class Codec {
 struct CompressedSettings {
   std::string name;  // with all options
   bool feedback = true;
+  bool rescue = false;  // needs feedback
   uint64_t seed = 0;
 };
 

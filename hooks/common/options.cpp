@@ -126,4 +126,10 @@ Status Options::done(std::string* name) {
   return status_;
 }
 
+Status check_rescue(const std::string& hook, bool rescue, bool feedback) {
+  if (!rescue || feedback) return {};
+  return Status::error(Code::kArg,
+                       cat("hook '", hook, "': rescue=1 watches the error memory: it needs error feedback"));
+}
+
 }  // namespace weft

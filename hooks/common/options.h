@@ -40,4 +40,7 @@ class Options {
   Status status_;
 };
 
+// kArg for rescue=1 of a hook without error feedback. hook: with its options.
+Status check_rescue(const std::string& hook, bool rescue, bool feedback);
+
 }  // namespace weft

@@ -29,6 +29,13 @@ std::vector<float>& HookState::array(std::string_view kind, const char* param, u
   return found->second;
 }
 
+const std::vector<float>* HookState::find(std::string_view kind, const char* param) const {
+  const auto arrays = kinds_.find(kind);
+  if (arrays == kinds_.end()) return nullptr;
+  const auto found = arrays->second.find(std::string_view(param));
+  return found != arrays->second.end() ? &found->second : nullptr;
+}
+
 void HookState::clear(std::string_view kind) {
   const auto arrays = kinds_.find(kind);
   if (arrays == kinds_.end()) return;

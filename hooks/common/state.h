@@ -25,10 +25,14 @@ class HookState {
  public:
   static constexpr std::string_view kError = "error";  // what this rank did not send; of no use to others
 
+  static constexpr std::string_view kWatch = "watch";  // of buckets, by their first parameters: ErrorWatch
+
   explicit HookState(std::shared_ptr<Log> log) : log_(std::move(log)) {}
 
   // The array of a parameter; zeros if there is none yet, or one of another size.
   std::vector<float>& array(std::string_view kind, const char* param, uint64_t count);
+  // The array of a parameter, null if there is none.
+  const std::vector<float>* find(std::string_view kind, const char* param) const;
   // All arrays of a kind become zeros: a step failed, or the communicator has other ranks.
   void clear(std::string_view kind);
   // No array of this kind is known any more.

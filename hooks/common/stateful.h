@@ -18,6 +18,7 @@ class StatefulHook : public Hook {
   Status rebind(int rank, int size) override {
     state_.set_rank(rank, size);
     state_.clear(HookState::kError);
+    state_.clear(HookState::kWatch);
     return {};
   }
   Status save(Bytes* state) override {

@@ -13,7 +13,7 @@ constexpr uint32_t kBlock = 64;
 
 Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   CompressedSettings settings;
-  WEFT_TRY(Options("onebit", args.options).done(&settings.name));
+  WEFT_TRY(Options("onebit", args.options).flag("rescue", &settings.rescue).done(&settings.name));
   *hook = make_compressed(std::move(settings),
                           std::make_unique<BlockCodec>(BlockCode::kSign, kBlock, false, args.host), args);
   return {};

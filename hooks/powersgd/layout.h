@@ -26,6 +26,7 @@ struct Settings {
   bool batch = false;      // matrices of equal shape go through each operation together
   double epsilon = 0;
   uint64_t seed = 0;
+  bool rescue = false;          // a bucket whose error memory keeps growing goes uncompressed
   uint64_t statistics = 10000;  // compressed steps between lines of log; 0: none
 };
 

@@ -17,18 +17,18 @@
 
 #include "base/log.h"
 #include "common/bucket.h"
+#include "common/feedback_hook.h"
 #include "common/options.h"
-#include "common/stateful.h"
 #include "layout.h"
 #include "orthogonal.h"
 
 namespace weft::hook_powersgd {
 namespace {
 
-class PowerSgd final : public StatefulHook {
+class PowerSgd final : public FeedbackHook {
  public:
   PowerSgd(Settings settings, const HookArgs& args)
-      : StatefulHook(args.log),
+      : FeedbackHook(args, settings.feedback != Feedback::kOff, settings.rescue),
         settings_(std::move(settings)),
         host_(args.host),
         log_(args.log),
@@ -46,6 +46,7 @@ class PowerSgd final : public StatefulHook {
     layout_.lay_out(bucket);
     plan_state(bucket);
     plan->scratch_bytes = layout_.scratch_bytes;
+    if (feedback_) watch_.plan(bucket);
     plan->collective_count = 3;
     const auto declare = [&](uint32_t k, int32_t dtype, uint64_t count, int32_t space, uint64_t offset) {
       weft_hook_collective& c = plan->collectives[k];
@@ -60,18 +61,28 @@ class PowerSgd final : public StatefulHook {
     declare(kP, WEFT_DTYPE_F32, layout_.p_sent(), WEFT_SPACE_SCRATCH, layout_.p_bytes);
     declare(kQ, WEFT_DTYPE_F32, layout_.q_sent(), WEFT_SPACE_SCRATCH, layout_.q_bytes);
     declare(kPlain, bucket.dtype, bucket.count, WEFT_SPACE_BUCKET, 0);
+    if (!watch_.rescues() || layout_.matrices.empty()) return {};
+    ErrorWatch::declare_vote(plan, vote_bytes());
+    plan->scratch_bytes = vote_bytes() + ErrorWatch::kVoteBytes;
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
     layout_.lay_out(bucket);
     iteration_ = state_.iteration(bucket);
-    const bool plain = layout_.matrices.empty() || iteration_ < settings_.start;
-    stage->dynamic_count = stage->index < kEnd && sends(stage->index, plain) ? 1 : 0;
-    if (stage->index == kEnd && iteration_ >= settings_.start) count(bucket);
+    const bool before = layout_.matrices.empty() || iteration_ < settings_.start;
+    const bool rescued = !before && watch_.uncompressed(bucket);
+    const bool plain = before || rescued;
+    if (watch_.rescues() && !before) {
+      watch_.stage(bucket, iteration_, kPlain, at(bucket, vote_bytes(), 0), stage);
+    }
+    if (stage->index < kEnd) stage->dynamic_count = sends(stage->index, plain) ? 1 : 0;
+    if (stage->index == kEnd && iteration_ >= settings_.start) count(bucket, plain);
+    if (rescued) rescue(bucket, *stage);
     if (plain) return {};
     switch (stage->index) {
       case kP:
+        if (feedback_) watch_.measure_gradient(bucket);
         load_contributions(bucket);
         if (settings_.alternate) {
           make_factor(bucket);
@@ -84,6 +95,7 @@ class PowerSgd final : public StatefulHook {
         break;
       case kPlain:
         decompress(bucket);
+        if (feedback_) watch_.measure_memory(bucket);
         break;
       default:
         break;
@@ -100,13 +112,14 @@ class PowerSgd final : public StatefulHook {
   }
 
   Status load(ByteView state) override {
-    WEFT_TRY(StatefulHook::load(state));
+    WEFT_TRY(FeedbackHook::load(state));
     for (auto& [name, open] : open_) open = false;
     return {};
   }
 
   // A bucket's factors are of no use to other buckets; what was not sent belongs to parameters.
-  Status replan(uint64_t /*buckets*/) override {
+  Status replan(uint64_t buckets) override {
+    WEFT_TRY(FeedbackHook::replan(buckets));
     if (!settings_.batched) return {};
     state_.drop(kLeft);
     state_.drop(kRight);
@@ -117,6 +130,8 @@ class PowerSgd final : public StatefulHook {
   static constexpr uint32_t kP = 0, kQ = 1, kPlain = 2, kEnd = 3;  // collectives, and stages
   static constexpr std::string_view kLeft = "p", kRight = "q";
 
+  // Where the vote is in scratch, with rescue=1.
+  uint64_t vote_bytes() const { return round_up(layout_.scratch_bytes, 64); }
   // Whether P is what an alternating step averages.
   bool makes_p() const { return iteration_ % 2 == 0; }
   // Whether the collective that follows a stage runs in this step.
@@ -137,7 +152,7 @@ class PowerSgd final : public StatefulHook {
     }
   }
   bool keeps_error(const weft_bucket_param& param) const {
-    if (settings_.feedback == Feedback::kOff) return false;
+    if (!feedback_) return false;
     uint64_t rows = 0;
     uint64_t columns = 0;
     return settings_.batched || settings_.feedback == Feedback::kDdp ||
@@ -225,6 +240,19 @@ class PowerSgd final : public StatefulHook {
   }
 
   // ---- stages
+  // Of a step in which the bucket is not compressed, because its error memory keeps growing.
+  void rescue(const weft_bucket& bucket, const weft_stage& stage) {
+    if (stage.index == kPlain) watch_.measure_memory(bucket);
+    if (stage.index != kP) return;
+    watch_.measure_gradient(bucket);
+    if (errors_of_matrices()) {
+      with_matrices([&](const Matrix& m, float* error) {
+        if (std::exchange(is_open(m), false)) std::fill_n(error, m.rows * m.columns, 0.0f);
+      });
+    }
+    watch_.release(bucket);
+  }
+
   // The contributions as f32; to those of matrices add_errors adds what was not sent before.
   void load_contributions(const weft_bucket& bucket) {
     if (settings_.batched) {
@@ -341,11 +369,10 @@ class PowerSgd final : public StatefulHook {
   }
 
   // What compression saves, for the log.
-  void count(const weft_bucket& bucket) {
+  void count(const weft_bucket& bucket, bool plain) {
     const bool p = !settings_.alternate || makes_p(), q = !settings_.alternate || !makes_p();
     values_before_ += bucket.count;
-    values_after_ +=
-        layout_.matrices.empty() ? bucket.count : (p ? layout_.p_sent() : 0) + (q ? layout_.q_sent() : 0);
+    values_after_ += plain ? bucket.count : (p ? layout_.p_sent() : 0) + (q ? layout_.q_sent() : 0);
     if (bucket.is_last == 0 || settings_.statistics == 0 || ++steps_ % settings_.statistics != 0) return;
     if (log_ == nullptr || !log_->enabled(LogLevel::kInfo)) return;
     log_->info(cat("hook '", settings_.name, "', iteration ", iteration_, ": ", steps_,
@@ -376,6 +403,7 @@ Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   Options options(batched ? "batched_powersgd" : "powersgd", args.options);
   options.integer("rank", &rank, 1, 65536).integer("start", &start, 1, INT64_MAX);
   if (!batched) options.real("min_rate", &s.min_rate, 1e-9, 1e9).flag("batch", &s.batch);
+  options.flag("rescue", &s.rescue);
   WEFT_TRY(options.choice("feedback", &feedback, {"local", "off", "ddp"})
                .flag("warm_start", &s.warm_start)
                .flag("alternate", &s.alternate)
@@ -384,6 +412,7 @@ Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {
                .integer("statistics", &statistics, 0, INT64_MAX)
                .done(&s.name));
   s.feedback = static_cast<Feedback>(feedback);
+  WEFT_TRY(check_rescue(s.name, s.rescue, s.feedback != Feedback::kOff));
   if (start < 2 && (s.feedback != Feedback::kOff || s.warm_start)) {
     return Status::error(
         Code::kArg,

@@ -18,8 +18,10 @@ Status make(Options options, BlockCode code, const HookArgs& args, std::shared_p
   int64_t seed = 0;
   WEFT_TRY(options.choice("rounding", &rounding, {"nearest", "stochastic"})
                .flag("feedback", &settings.feedback)
+               .flag("rescue", &settings.rescue)
                .integer("seed", &seed, 0, INT64_MAX)
                .done(&settings.name));
+  WEFT_TRY(check_rescue(settings.name, settings.rescue, settings.feedback));
   settings.seed = static_cast<uint64_t>(seed);
   *hook = make_compressed(std::move(settings),
                           std::make_unique<BlockCodec>(code, kBlock, rounding == 1, args.host), args);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/bucket.h"
+#include "common/feedback_hook.h"
 #include "common/options.h"
-#include "common/stateful.h"
 
 namespace weft::hook_randomk {
 namespace {
@@ -19,13 +19,16 @@ struct Settings {
   std::string name;
   double ratio = 0.2;
   bool feedback = false;
+  bool rescue = false;
   uint64_t seed = 0;
 };
 
-class RandomK final : public StatefulHook {
+class RandomK final : public FeedbackHook {
  public:
   RandomK(Settings settings, const HookArgs& args)
-      : StatefulHook(args.log), settings_(std::move(settings)), host_(args.host) {}
+      : FeedbackHook(args, settings.feedback, settings.rescue),
+        settings_(std::move(settings)),
+        host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
   uint64_t step_of(const weft_bucket& /*bucket*/) const override { return state_.last_iteration(); }
@@ -33,7 +36,10 @@ class RandomK final : public StatefulHook {
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
     state_.set_rank(bucket.rank, bucket.size);
-    if (settings_.feedback) plan_errors(state_, bucket);
+    if (settings_.feedback) {
+      plan_errors(state_, bucket);
+      watch_.plan(bucket);
+    }
     plan->scratch_bytes = values_bytes(bucket) + (chosen_count(bucket) + 1) * sizeof(float);
     plan->collective_count = 1;
     weft_hook_collective& c = plan->collectives[0];
@@ -43,20 +49,38 @@ class RandomK final : public StatefulHook {
     c.count = chosen_count(bucket) + 1;
     c.src_space = c.dst_space = WEFT_SPACE_SCRATCH;
     c.src_offset_bytes = c.dst_offset_bytes = values_bytes(bucket);
+    if (!watch_.rescues()) return {};
+    c.flags = WEFT_HOOK_COLLECTIVE_OPTIONAL;
+    ErrorWatch::declare_plain(bucket, plan);
+    ErrorWatch::declare_vote(plan, plan->scratch_bytes);
+    plan->scratch_bytes += ErrorWatch::kVoteBytes;
     return {};
   }
 
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
-    const uint64_t seed = mix(mix(settings_.seed ^ mix(state_.iteration(bucket))), bucket.params[0].name);
+    const uint64_t iteration = state_.iteration(bucket);
+    const uint64_t seed = mix(mix(settings_.seed ^ mix(iteration)), bucket.params[0].name);
+    const bool plain = watch_.uncompressed(bucket);
     if (stage->index == 0) {
-      choose(bucket, seed);
-    } else {
-      spread(bucket, seed);
+      if (settings_.feedback) watch_.measure_gradient(bucket);
+      if (plain) {
+        watch_.release(bucket);
+      } else {
+        choose(bucket, seed);
+      }
+    } else if (stage->index == kPlain) {
+      if (!plain) spread(bucket, seed);
+      if (settings_.feedback) watch_.measure_memory(bucket);
+    }
+    if (watch_.rescues()) {
+      watch_.stage(bucket, iteration, kPlain, chosen(bucket) + chosen_count(bucket) + 1, stage);
     }
     return {};
   }
 
  private:
+  static constexpr uint32_t kPlain = 1;  // the last stage, and the collective of uncompressed steps
+
   uint64_t chosen_count(const weft_bucket& bucket) const {
     const auto wanted = static_cast<uint64_t>(std::ceil(settings_.ratio * static_cast<double>(bucket.count)));
     return std::min(std::max<uint64_t>(wanted, 1), bucket.count);
@@ -116,8 +140,10 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   WEFT_TRY(Options("randomk", args.options)
                .real("ratio", &settings.ratio, 1e-6, 1)
                .flag("feedback", &settings.feedback)
+               .flag("rescue", &settings.rescue)
                .integer("seed", &seed, 0, INT64_MAX)
                .done(&settings.name));
+  WEFT_TRY(check_rescue(settings.name, settings.rescue, settings.feedback));
   settings.seed = static_cast<uint64_t>(seed);
   *hook = std::make_shared<RandomK>(std::move(settings), args);
   return {};

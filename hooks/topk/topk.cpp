@@ -59,7 +59,9 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   WEFT_TRY(Options("topk", args.options)
                .real("ratio", &ratio, 1e-6, 1)
                .flag("feedback", &settings.feedback)
+               .flag("rescue", &settings.rescue)
                .done(&settings.name));
+  WEFT_TRY(check_rescue(settings.name, settings.rescue, settings.feedback));
   *hook = make_compressed(std::move(settings), std::make_unique<TopK>(ratio, args.host), args);
   return {};
 }

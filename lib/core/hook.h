@@ -30,6 +30,12 @@ enum class StageKind : uint8_t {
   kForeign,  // the program's code, which may never return: the worker alone
 };
 
+// What a hook with error feedback holds back of a bucket after a step: its error memory.
+struct ErrorMemory {
+  double ratio = 0;      // its norm over that of this rank's gradients in the step
+  bool growing = false;  // it keeps growing: error feedback does not converge
+};
+
 // Threads: calls never overlap: each is made with the hook's turn taken (with_turn, Step), in `caller` mode
 // under the engine's drive lock; gate(), turn() and name() any thread.
 class Hook {
@@ -58,6 +64,8 @@ class Hook {
   virtual uint64_t step_of(const weft_bucket& bucket) const { return bucket.step; }
   // Whether every rank has the same results after it.
   virtual bool equal_results() const { return true; }
+  // The error memory of a bucket, after its last stage; nothing without error feedback.
+  virtual std::optional<ErrorMemory> error_memory(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }

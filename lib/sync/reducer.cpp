@@ -338,6 +338,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     kept_buckets_ = step_->retained();
   }
   note_opening(over, reduced);
+  if (reduced) note_error_memory();
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes + entries;
   if (over) stats_.sent_bytes += step_->sent_bytes();

@@ -206,6 +206,7 @@ class Reducer {
   bool reduced() const;
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
+  void note_error_memory();
   Status commit(Deadline deadline);
   Status await_readers();
   Status check_rebind(Comm& comm);
@@ -258,9 +259,10 @@ class Reducer {
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   mutable std::mutex mutex_;
-  weft_reducer_stats stats_{};  // guarded by mutex_
-  History history_;             // guarded by mutex_
-  Status last_error_;           // guarded by mutex_
+  weft_reducer_stats stats_{};           // guarded by mutex_
+  History history_;                      // guarded by mutex_
+  Status last_error_;                    // guarded by mutex_
+  bool warned_of_error_memory_ = false;  // guarded by mutex_
   std::string plan_kept_;  // why the buckets stayed as they were (WEFT_REDUCER_REPLAN); guarded by mutex_
 };
 

@@ -29,6 +29,37 @@ void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
   history_.add_waits(step_->waits().waited_ns(), step_->waits().straggler());
 }
 
+// Reports the bucket that holds back most, and warns once of one whose memory keeps growing: without
+// mutex_, because the log may be the program's code.
+void Reducer::note_error_memory() {
+  double largest = 0;
+  uint32_t largest_at = 0;
+  std::optional<uint32_t> growing;
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    const std::optional<ErrorMemory> memory = step_->times(b).error_memory;
+    if (!memory) continue;
+    if (memory->ratio > largest) {
+      largest = memory->ratio;
+      largest_at = b;
+    }
+    if (memory->growing && !growing) growing = b;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.hook_error = largest;
+    stats_.hook_error_bucket = largest_at;
+    if (!growing || warned_of_error_memory_) return;
+    warned_of_error_memory_ = true;
+  }
+  const ReducerState& s = *state_;
+  s.comm->context().log().warn(
+      cat("rank ", s.comm->rank(), ", step ", stats_.steps, ": the error memory of hook '", s.hook->name(),
+          "' keeps growing in ", s.plan.text(s.manifest, *growing), ": it is ",
+          step_->times(*growing).error_memory->ratio,
+          " times as large as the gradients, and will harm the model. Compress less, lower the learning "
+          "rate, or use rescue=1"));
+}
+
 void Reducer::trace_ready(uint64_t param) {
   TraceSink* const trace = state_->comm->context().trace();
   if (trace == nullptr) return;

@@ -89,6 +89,8 @@ Json last_step_json(const weft_reducer_stats& stats, const std::vector<uint64_t>
             {"absent_everywhere", stats.absent_everywhere},
             {"absent_bytes", stats.absent_bytes},
             {"skipped_buckets", stats.skipped_buckets},
+            {"hook_error", stats.hook_error},
+            {"hook_error_bucket", stats.hook_error_bucket},
             {"straggler", stats.straggler},
             {"straggler_ns", stats.straggler_ns},
             {"waited_ns", waited_ns}};
@@ -155,7 +157,8 @@ Json bucket_json(const PlannedBucket& planned, uint64_t bytes, const Step::Times
           {"transfer_ns", times.transfer_ns},
           {"sent_bytes", times.sent_bytes},
           {"absent_parameters", times.absent},
-          {"skipped", times.skipped}};
+          {"skipped", times.skipped},
+          {"hook_error", times.error_memory ? Json(times.error_memory->ratio) : Json()}};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/context.h"
@@ -34,6 +35,7 @@ class StageJob final : public StageWork {
     stage_ = stage;
     joins_ = joins;
     place_ = (uint64_t{bucket_} + stage.index) << 8 | stage.index;  // the schedule's wavefront
+    error_memory_.reset();
     began_ns_ = ended_ns_ = 0;
   }
   // A stage that the bucket's copies do. Under the drive lock.
@@ -58,6 +60,7 @@ class StageJob final : public StageWork {
       return s.hook->stage(view, &stage_);
     });
     step_ = s.hook->step_of(view);
+    if (stage_.index == s.schedule.buckets[bucket_].collectives) error_memory_ = s.hook->error_memory(view);
     if (traced) ended_ns_ = context.clock().now_ns();
   }
   Hook& hook() override { return *state_->hook; }
@@ -73,7 +76,9 @@ class StageJob final : public StageWork {
 
   const Status& status() const { return status_; }
   const weft_stage& stage() const { return stage_; }
-  uint64_t step() const { return step_; }          // Hook::step_of
+  uint64_t step() const { return step_; }  // Hook::step_of
+  // Hook::error_memory, after the bucket's last stage.
+  const std::optional<ErrorMemory>& error_memory() const { return error_memory_; }
   uint64_t began_ns() const { return began_ns_; }  // if a trace ran
   uint64_t ended_ns() const { return ended_ns_; }
   uint64_t memory_bytes() const { return sizeof *this + counts.capacity() * sizeof(uint64_t); }
@@ -88,6 +93,7 @@ class StageJob final : public StageWork {
   bool joins_ = false;
   Status status_;
   uint64_t step_ = 0;
+  std::optional<ErrorMemory> error_memory_;
   std::atomic<bool> left_{false};
   uint64_t began_ns_ = 0;
   uint64_t ended_ns_ = 0;

@@ -349,7 +349,8 @@ Step::Times Step::times(uint32_t bucket) const {
           r.sent_bytes,
           r.least_bytes,
           r.absent,
-          r.skipped};
+          r.skipped,
+          r.skipped ? std::nullopt : r.job->error_memory()};
 }
 
 uint64_t Step::memory_bytes() const {

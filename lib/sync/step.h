@@ -112,11 +112,12 @@ class Step final : public Task, public FlightSource {
     uint64_t ready_ns = 0;  // of the clock; 0 where it has not happened
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
-    uint64_t transfer_ns = 0;  // its collectives ran so long, one after the other
-    uint64_t sent_bytes = 0;   // for them, as the backend counted
-    uint64_t least_bytes = 0;  // for them, as in sent_bytes()
-    uint32_t absent = 0;       // parameters
-    bool skipped = false;      // it did not travel
+    uint64_t transfer_ns = 0;                 // its collectives ran so long, one after the other
+    uint64_t sent_bytes = 0;                  // for them, as the backend counted
+    uint64_t least_bytes = 0;                 // for them, as in sent_bytes()
+    uint32_t absent = 0;                      // parameters
+    bool skipped = false;                     // it did not travel
+    std::optional<ErrorMemory> error_memory;  // of the hook, for this bucket
   };
   Times times(uint32_t bucket) const;
   // Buckets whose contributions are kept apart; those of the others are in the buckets.

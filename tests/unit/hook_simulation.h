@@ -1,10 +1,12 @@
 // Two ranks of a built-in hook without communicators, whose collectives are made here: for very many steps.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,10 +63,15 @@ class Simulation {
     }
   }
   std::vector<float>& values(int r) { return values_[r]; }
+  Hook& hook(int r) { return *hooks_[r]; }
+  // After a step.
+  std::optional<ErrorMemory> memory(int r) { return hooks_[r]->error_memory(buckets_[r]); }
+  uint64_t moved_bytes() const { return moved_bytes_; }  // of the last step's collectives, from one rank
 
   // Returns how many collectives took place, one after the other.
   uint64_t step() {
     uint64_t took_place = 0;
+    moved_bytes_ = 0;
     for (uint32_t k = 0; k <= plans_[0].collective_count; k++) {
       weft_stage stages[kRanks] = {};
       for (int r = 0; r < kRanks; r++) {
@@ -73,6 +80,7 @@ class Simulation {
       }
       if (k == plans_[0].collective_count) continue;
       const bool optional = (plans_[0].collectives[k].flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
+      if (optional) ok_ &= (stages[0].dynamic_count == 0) == (stages[1].dynamic_count == 0);
       if (optional && stages[0].dynamic_count == 0) continue;
       exchange(k);
       took_place++;
@@ -81,15 +89,19 @@ class Simulation {
     return took_place;
   }
 
-  // Of what rank 0 has not sent.
-  double error_norm() {
+  // What a rank has not sent.
+  std::vector<float> errors(int r) {
     REQUIRE(ok_);
     Bytes state;
-    REQUIRE(hooks_[0]->save(&state).ok());
+    REQUIRE(hooks_[r]->save(&state).ok());
     const auto errors = arrays_in(state, "error");
     REQUIRE(errors.count("fc") == 1);
+    return errors.at("fc");
+  }
+  // Of what rank 0 has not sent.
+  double error_norm() {
     double norm = 0;
-    for (const float e : errors.at("fc")) norm += double{e} * double{e};
+    for (const float e : errors(0)) norm += double{e} * double{e};
     return std::sqrt(norm);
   }
 
@@ -103,6 +115,7 @@ class Simulation {
   void exchange(uint32_t k) {
     const weft_hook_collective& c = plans_[0].collectives[k];
     const uint64_t bytes = c.count * dtype_size(static_cast<Dtype>(c.dtype));
+    moved_bytes_ += bytes;
     Bytes sent[kRanks];  // a copy, as collectives may be in place
     for (int r = 0; r < kRanks; r++) {
       const std::byte* const from = at(r, k, true);
@@ -111,13 +124,14 @@ class Simulation {
     for (int r = 0; r < kRanks; r++) {
       std::byte* const to = at(r, k, false);
       if (c.coll == WEFT_COLL_ALL_REDUCE) {
-        ok_ &= c.dtype == WEFT_DTYPE_F32 && c.op == WEFT_OP_AVG;
+        const bool most = c.op == WEFT_OP_MAX;
+        ok_ &= c.dtype == WEFT_DTYPE_F32 && (most || c.op == WEFT_OP_AVG);
         for (uint64_t i = 0; i < c.count; i++) {
           float one = 0, two = 0;
           std::memcpy(&one, sent[0].data() + i * sizeof one, sizeof one);
           std::memcpy(&two, sent[1].data() + i * sizeof two, sizeof two);
-          const float mean = (one + two) / kRanks;
-          std::memcpy(to + i * sizeof mean, &mean, sizeof mean);
+          const float result = most ? std::max(one, two) : (one + two) / kRanks;
+          std::memcpy(to + i * sizeof result, &result, sizeof result);
         }
         continue;
       }
@@ -133,6 +147,7 @@ class Simulation {
   std::shared_ptr<Hook> hooks_[kRanks];
   weft_bucket buckets_[kRanks] = {};
   weft_hook_plan plans_[kRanks] = {};
+  uint64_t moved_bytes_ = 0;
   bool ok_ = true;  // every call so far: assertions are too slow for each
   std::vector<float> values_[kRanks], scratch_[kRanks];
 };
