@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "base/cores.h"
+#include "base/guard.h"
 #include "base/text.h"
 #include "coll/calibration.h"
 #include "coll/hierarchical/hierarchical.h"
@@ -294,9 +295,11 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
 Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
             CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {},
             std::shared_ptr<Arena> arena = nullptr) {
-  const Status formed = form_over(context, registry, exchange, std::move(options), deadline, comm,
-                                  std::move(descent), std::move(arena));
-  exchange.fail(formed);
+  Status formed = guarded([&] {
+    return form_over(context, registry, exchange, std::move(options), deadline, comm, std::move(descent),
+                     std::move(arena));
+  });
+  (void)guarded_run([&] { exchange.fail(formed); }).ok();
   return formed;
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 
 namespace weft::loopback {
@@ -70,11 +71,12 @@ void LoopbackTransport::send(int peer, const MessageTag& tag, const Descriptor& 
     envelope.waits = message->waits;
     envelope.size = size;
     envelope.visible_ns = fabric_->delays() ? fabric_->delays()->visible_ns(rank_, peer) : 0;
-    envelope.matched = false;
+    envelope.matched = true;  // nobody's, until it is whole: there may be no memory for the copy
     envelope.data = eager ? nullptr : data;
     envelope.taken = eager ? nullptr : &posted->taken;
     envelope.eager.clear();
     if (eager && size > 0) envelope.eager.assign(data, data + size);
+    envelope.matched = false;
   }
   box.arrivals.fetch_add(1, std::memory_order_release);
   if (eager) message->done = true;
@@ -172,7 +174,7 @@ void LoopbackTransport::cancel(Message* message) {
     if (it != box.messages.end()) remove(box, it);
   }
   // What a receive has read in part stays with its sender, who learns of the failure by other ways.
-  retire(*posted, Status::error(Code::kCancelled, "the message was taken back"));
+  retire(*posted, guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); }));
 }
 
 bool LoopbackTransport::peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) {

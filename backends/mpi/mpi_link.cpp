@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "frames/wire.h"
@@ -152,6 +153,7 @@ struct Making {
   std::vector<MPI_Comm> natives;
   const char* call = "";
   int error = MPI_SUCCESS;
+  Status thrown;  // on the thread
   std::atomic<bool> over{false};
 
   void make(MPI_Group group, int tag, bool with_natives) {
@@ -176,7 +178,7 @@ Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* na
     std::thread thread;
     const auto body = [making, group, tag, with_natives = with_natives_] {
       const LongCall call;
-      making->make(group, tag, with_natives);
+      making->thrown = guarded_run([&] { making->make(group, tag, with_natives); });
       making->over.store(true, std::memory_order_release);
     };
     WEFT_TRY(start_thread("weft-mpi-join", body, {}, &thread));
@@ -195,6 +197,7 @@ Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* na
       clock_.relax(round);
     }
   }
+  WEFT_TRY(making->thrown);
   comm_ = making->comm;
   *natives = making->natives;
   return making->error == MPI_SUCCESS ? Status() : failed(making->call, making->error);
@@ -484,7 +487,7 @@ int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void
     locked = self.mutex_.try_lock();
   }
   if (locked) {
-    self.wind_up();
+    (void)guarded_run([&] { self.wind_up(); }).ok();  // nothing is thrown through MPI
     self.mutex_.unlock();
   }
   if (finalising) self.finalising_ = false;  // the last touch: stop() may be waiting for it

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "base/thread.h"
 
@@ -255,7 +256,11 @@ void Communicator::give_up(const Status& why) {
 
 Status Communicator::start_end_thread() {
   std::thread thread;
-  WEFT_TRY(start_thread("weft-nccl-end", [held = held_] { wait_for_end(*held); }, {}, &thread));
+  const auto body = [held = held_] {
+    const Status thrown = guarded_run([&] { wait_for_end(*held); });
+    if (!thrown.ok()) held->ended.store(true, std::memory_order_release);
+  };
+  WEFT_TRY(start_thread("weft-nccl-end", body, {}, &thread));
   thread.detach();
   return {};
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/guard.h"
 #include "base/text.h"
 
 namespace weft::ucx {
@@ -29,9 +30,12 @@ ucs_log_func_rc_t hear(const char* file, unsigned line, const char* function, uc
   char text[512];
   std::vsnprintf(text, sizeof text, message, arguments);
   const char* const slash = std::strrchr(file, '/');
-  const std::string said = cat("UCX: ", slash == nullptr ? file : slash + 1, ":", line, ": ", text);
-  // What UCX calls an error, Weft reports by itself, or survives: a peer that goes, for one.
-  speaking->debug(said);
+  // What UCX calls an error, Weft reports by itself, or survives: a peer that goes, for one. So it does a
+  // line that there is no memory for: nothing is thrown through UCX.
+  const auto say = [&] {
+    speaking->debug(cat("UCX: ", slash == nullptr ? file : slash + 1, ":", line, ": ", text));
+  };
+  (void)guarded_run(say).ok();
   return UCS_LOG_FUNC_RC_STOP;
 }
 

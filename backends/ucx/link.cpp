@@ -101,7 +101,9 @@ bool UcxLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
 
 bool UcxLink::progress() {
   const Speaking speaking(log_);
-  return worker_ && ucp_worker_progress(worker_.get()) != 0;
+  const bool any = worker_ && ucp_worker_progress(worker_.get()) != 0;
+  carried_.rethrow();
+  return any;
 }
 
 void UcxLink::close(int peer) {
@@ -159,9 +161,11 @@ ucs_status_t UcxLink::on_frame(void* self, const void* head, size_t head_size, v
                                const ucp_am_recv_param_t* param) {
   // A rendezvous of UCX's, which no member begins, brings no data.
   const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
-  static_cast<UcxLink*>(self)->events_->heard(
-      ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
-      ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
+  auto& link = *static_cast<UcxLink*>(self);
+  link.carried_.run([&] {
+    link.events_->heard(ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
+                        ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
+  });
   return UCS_OK;
 }
 
@@ -169,15 +173,18 @@ void UcxLink::on_sent(void* request, ucs_status_t status, void* data) {
   auto& lent = *static_cast<frames::Lent*>(data);
   ucp_request_free(request);
   auto& link = static_cast<UcxLink&>(*lent.link);
-  link.events_->sent(lent, status == UCS_OK ? Status() : link.broke(lent.peer, status));
+  link.carried_.run(
+      [&] { link.events_->sent(lent, status == UCS_OK ? Status() : link.broke(lent.peer, status)); });
 }
 
 void UcxLink::on_error(void* self, ucp_ep_h endpoint, ucs_status_t status) {
   auto& link = *static_cast<UcxLink*>(self);
-  for (size_t r = 0; r < link.endpoints_.size(); r++) {
-    const int peer = static_cast<int>(r);
-    if (link.endpoints_[r] == endpoint) link.events_->lost(peer, link.broke(peer, status));
-  }
+  link.carried_.run([&] {
+    for (size_t r = 0; r < link.endpoints_.size(); r++) {
+      const int peer = static_cast<int>(r);
+      if (link.endpoints_[r] == endpoint) link.events_->lost(peer, link.broke(peer, status));
+    }
+  });
 }
 
 }  // namespace weft::ucx

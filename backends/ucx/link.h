@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "frames/link.h"
 #include "library.h"
 
@@ -45,6 +46,7 @@ class UcxLink final : public frames::Link {
   std::vector<ucp_ep_h> endpoints_;  // by rank; null before connect and after close
   std::vector<void*> closing_;       // UCX's requests of endpoints that are being closed
   void* flushing_ = nullptr;         // UCX's request of a flush
+  CarriedException carried_;         // of what UCX calls
   bool unsettled_ = false;           // something was sent since the last flush began
 };
 

@@ -1,6 +1,8 @@
 #include "base/status.h"
 
+#include <cstddef>
 #include <cstring>
+#include <new>
 #include <system_error>
 
 namespace weft {
@@ -69,12 +71,23 @@ Status Status::system(const std::string& what, int error_number, const char* fil
 }
 
 Status Status::out_of_memory() {
-  static const Status* const kStatus = new Status(error(Code::kNoMemory, "out of memory"));
-  return *kStatus;
+  // Never destroyed: usable during exit. The text is short enough to lie in the string itself.
+  alignas(ErrorInfo) static std::byte memory[sizeof(ErrorInfo)];
+  static const ErrorInfo* const kInfo = [] {
+    auto* const info = new (memory) ErrorInfo;
+    info->code = Code::kNoMemory;
+    info->evidence = Evidence::kLocal;
+    info->text = "out of memory";
+    return info;
+  }();
+  Status status;
+  status.info_ = std::shared_ptr<const ErrorInfo>(std::shared_ptr<void>(), kInfo);  // owns nothing
+  return status;
 }
 
 const ErrorInfo& Status::info() const {
-  static const ErrorInfo* const kOk = new ErrorInfo;  // never destroyed: usable during exit
+  alignas(ErrorInfo) static std::byte memory[sizeof(ErrorInfo)];
+  static const ErrorInfo* const kOk = new (memory) ErrorInfo;  // never destroyed: usable during exit
   return info_ ? *info_ : *kOk;
 }
 

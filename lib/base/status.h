@@ -75,7 +75,7 @@ class [[nodiscard]] Status {
   static Status system(const std::string& what, int error_number, const char* file = __builtin_FILE(),
                        int line = __builtin_LINE());
 
-  // Needs no memory once it was called before (weft_context_create does).
+  // Needs no memory.
   static Status out_of_memory();
 
   bool ok() const { return info_ == nullptr; }

@@ -41,6 +41,8 @@ Status start_thread(const char* name, std::function<void()> body, const ThreadSt
     });
   } catch (const std::system_error& error) {
     return Status::system(cat("starting thread ", name), error.code().value());
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory();
   }
   return {};
 }

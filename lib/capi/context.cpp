@@ -92,7 +92,6 @@ weft_status weft_context_create(const weft_context_options* options, weft_contex
   return reported(error, [&]() -> Status {
     WEFT_NOT_NULL(context);
     *context = nullptr;
-    (void)Status::out_of_memory().ok();  // makes it now, so that it needs no memory later
     ContextOptions made;
     Libraries libraries;
     WEFT_TRY(context_options(options, &made, &libraries));

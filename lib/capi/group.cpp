@@ -47,11 +47,11 @@ void Group::order_with_streams(std::vector<Queued>* queued) {
   for (Queued& q : *queued) {
     if (q.request->args.device == nullptr) continue;
     DeviceCall& device = q.request->device;
-    q.refused = gate.enter(device.device, device.stream, &device);
+    q.refused = guarded([&] { return gate.enter(device.device, device.stream, &device); });
   }
   for (Queued& q : *queued) {
     if (q.request->args.device == nullptr || !q.refused.ok() || !gate.holds_streams()) continue;
-    q.refused = gate.hold(q.request->device);
+    q.refused = guarded([&] { return gate.hold(q.request->device); });
   }
 }
 
@@ -64,7 +64,8 @@ void Group::launch(const std::shared_ptr<GroupEnd>& end) {
     request->group_end = end;
     request->deadline = comm->op_deadline(queued.timeout_ms);
     std::shared_ptr<Lane> lane;
-    if (queued.refused.ok()) queued.refused = comm->lane_for(request->args, &lane);
+    // Each of them completes, whatever is thrown.
+    if (queued.refused.ok()) queued.refused = guarded([&] { return comm->lane_for(request->args, &lane); });
     if (queued.refused.ok()) {
       lane->submit(request);
     } else {

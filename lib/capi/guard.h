@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <type_traits>
 
+#include "base/guard.h"
 #include "base/interrupt.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -19,21 +19,7 @@ inline weft_status code_of(const Status& status) {
   return static_cast<weft_status>(status.code());
 }
 
-// Run a body that returns Status; nothing flies out of the library.
-template <class Body>
-Status guarded(Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Status::out_of_memory();
-  } catch (const std::exception& error) {
-    return Status::error(Code::kInternal, cat("unexpected exception: ", error.what()));
-  } catch (...) {
-    return Status::error(Code::kInternal, "unexpected exception");
-  }
-}
-
-// The same as a call of the program, which it may interrupt.
+// As guarded (base/guard.h), for a call of the program, which it may interrupt.
 template <class Body>
 Status in_call(Body&& body) noexcept {
   const Interrupt::Scope scope;

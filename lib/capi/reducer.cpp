@@ -25,6 +25,25 @@ Status usable(const weft_reducer* reducer) {
   return check_call(*reducer->context);
 }
 
+// What other ranks take part in, or count on: if it throws in the middle nobody knows how far it came, so the
+// communicator fails.
+template <class Body>
+Status or_fail(Comm& comm, Body&& body) noexcept {
+  Status status;
+  const Status thrown = guarded_run([&] { status = body(); });
+  if (thrown.ok()) return status;
+  comm.fail(thrown);
+  return thrown;
+}
+
+template <class Body>
+weft_status in_step(weft_reducer* reducer, Body&& body) noexcept {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(reducer));
+    return or_fail(reducer->rep->comm(), body);
+  });
+}
+
 // In caller mode the program's callbacks run inside its calls, once they hold no lock.
 void after_progress(Context& context) {
   if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
@@ -82,10 +101,12 @@ Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_pt
   std::vector<weft_param> params;
   weft_plan plan{};
   std::shared_ptr<Hook> hook;
-  const Status status = read_options(given, comm.rep->context(), &options, &params, &plan, &hook);
-  *made = std::make_unique<weft_reducer>();
-  (*made)->context = comm.rep->shared_context();
-  return Reducer::create(comm.rep, status, options, std::move(hook), &(*made)->rep);
+  return or_fail(*comm.rep, [&] {
+    const Status status = read_options(given, comm.rep->context(), &options, &params, &plan, &hook);
+    *made = std::make_unique<weft_reducer>();
+    (*made)->context = comm.rep->shared_context();
+    return Reducer::create(comm.rep, status, options, std::move(hook), &(*made)->rep);
+  });
 }
 
 }  // namespace
@@ -130,8 +151,7 @@ weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t param, void**
 }
 
 weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     weft_begin_options read;
     WEFT_TRY(read_struct(options, "weft_begin_options", &read));
     Status begun = reducer->rep->begin(&read);
@@ -142,16 +162,12 @@ weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* 
 
 weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                const weft_stream* stream) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
-    return reducer->rep->ready(param, gradient, stream);
-  });
+  return in_step(reducer, [&]() -> Status { return reducer->rep->ready(param, gradient, stream); });
 }
 
 weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param, const weft_tensor* gradient,
                                       const weft_stream* stream) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     WEFT_NOT_NULL(gradient);
     weft_tensor read;
     WEFT_TRY(read_struct(gradient, "weft_tensor", &read));
@@ -161,8 +177,7 @@ weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param, con
 
 weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param, const weft_sparse* gradient,
                                       const weft_stream* stream) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     WEFT_NOT_NULL(gradient);
     weft_sparse read;
     WEFT_TRY(read_struct(gradient, "weft_sparse", &read));
@@ -171,15 +186,11 @@ weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t param, con
 }
 
 weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
-    return reducer->rep->absent(params, count);
-  });
+  return in_step(reducer, [&]() -> Status { return reducer->rep->absent(params, count); });
 }
 
 weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options* options) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     weft_finish_options read = WEFT_FINISH_OPTIONS_INIT;
     std::vector<weft_stream> streams;
     const bool captured = reducer->rep->capturing();
@@ -353,8 +364,7 @@ weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_err
 }
 
 weft_status weft_reducer_retry(weft_reducer* reducer, const weft_finish_options* options) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     weft_finish_options read;
     WEFT_TRY(read_struct(options, "weft_finish_options", &read));
     std::vector<weft_stream> streams;

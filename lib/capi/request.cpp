@@ -28,6 +28,7 @@ weft::Status weft_request::set_callback(weft_complete_fn callback, void* user_da
     const std::lock_guard lock(mutex_);
     if (callback_ != nullptr)
       return weft::Status::error(weft::Code::kState, "the request has a callback already");
+    if (!retired_) context->callbacks().promise();
     callback_ = callback;
     callback_data_ = user_data;
     if (!retired_) return {};

@@ -50,11 +50,12 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   slot_ = slot;
   descriptor_ = Descriptor::of(args);
   result_ = Status();
-  running_ = true;
   fruitless_ = 0;
   sent_bytes_ = 0;
   round_ = 0;
+  plan_ = nullptr;
   if (Status status = choose_plan(); !status.ok()) return finish(std::move(status));
+  running_ = true;  // not before: without a schedule there is nothing to take back
   post_round();
 }
 
@@ -128,17 +129,18 @@ void TransportLane::note_memory() {
 
 void TransportLane::post_round() {
   const bool last = round_ + 1 == plan_->schedule.rounds().size();
+  // Before anything is posted: abandon() then finds what was, should the rest throw.
+  ahead_round_ = last ? 0 : round_ + 1;
+  pending_.resize(plan_->schedule.transfers(round_).size());
+  std::iota(pending_.begin(), pending_.end(), 0);
+  work_index_ = 0;
+  work_begin_ = 0;
   // Receives first: what has arrived already goes straight to its place.
   for (const bool sends : {false, true}) {
     if (round_ == 0) post(0, When::kAhead, sends);
     post(round_, When::kInRound, sends);
     if (!last) post(round_ + 1, When::kAhead, sends);
   }
-  ahead_round_ = last ? 0 : round_ + 1;
-  pending_.resize(plan_->schedule.transfers(round_).size());
-  std::iota(pending_.begin(), pending_.end(), 0);
-  work_index_ = 0;
-  work_begin_ = 0;
 }
 
 void TransportLane::post(size_t round, When when, bool sends) {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "base/round_up.h"
 #include "base/text.h"
@@ -42,10 +43,10 @@ uint64_t ExtentAllocator::free(uint64_t offset) {
   const std::lock_guard lock(mutex_);
   const auto used = used_.find(offset);
   if (used == used_.end()) return 0;
-  const uint64_t size = used->second;
-  used_.erase(used);
+  auto extent = used_.extract(used);  // its memory too: to free needs none
+  const uint64_t size = extent.mapped();
   if (keep_freed_) return size;
-  auto [it, inserted] = free_.emplace(offset, size);
+  auto it = free_.insert(std::move(extent)).position;
   if (const auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {
     it->second += next->second;
     free_.erase(next);

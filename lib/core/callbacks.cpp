@@ -1,5 +1,6 @@
 #include "core/callbacks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -25,15 +26,28 @@ Callbacks::~Callbacks() {
   running ? thread_.detach() : thread_.join();
 }
 
-void Callbacks::post(const Callback& callback) {
+void Callbacks::promise() {
+  const std::lock_guard lock(queue_->mutex);
+  std::vector<Callback>& posted = queue_->posted;
+  const auto needed = [&] { return posted.size() + queue_->promised + 1; };
+  if (needed() > posted.capacity() && queue_->next > 0) {
+    posted.erase(posted.begin(), posted.begin() + static_cast<ptrdiff_t>(std::exchange(queue_->next, 0)));
+  }
+  if (needed() > posted.capacity()) posted.reserve(std::max(needed(), 2 * posted.capacity()));
+  queue_->promised++;
+}
+
+void Callbacks::post(const Callback& callback) noexcept {
   {
     const std::lock_guard lock(queue_->mutex);
+    queue_->promised--;
     queue_->posted.push_back(callback);
     if (mode_ == Engine::Mode::kCaller) return;
     if (!thread_.joinable() && !queue_->stopping) {
-      // Without a thread the callbacks wait for run_posted() or drain().
-      if (!start_thread("weft-callback", [queue = queue_] { queue->loop(); }, on_start_, &thread_).ok())
-        return;
+      const auto start = [&] {
+        return start_thread("weft-callback", [queue = queue_] { queue->loop(); }, on_start_, &thread_);
+      };
+      if (!guarded(start).ok()) return;  // without a thread they wait for run_posted() or drain()
     }
   }
   queue_->changed.notify_all();
@@ -48,10 +62,13 @@ void Callbacks::Queue::run_posted() {
   if (running || posted.empty()) return;
   running = true;
   while (!posted.empty() && !stopping) {
-    batch.swap(posted);  // both keep their memory
+    const Callback callback = posted[next++];
+    if (next == posted.size()) {
+      posted.clear();
+      next = 0;
+    }
     lock.unlock();
-    for (const Callback& callback : batch) run(callback);
-    batch.clear();
+    run(callback);
     lock.lock();
   }
   running = false;

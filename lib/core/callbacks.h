@@ -44,7 +44,10 @@ class Callbacks {
   Callbacks(Engine::Mode mode, ThreadStart on_start) : mode_(mode), on_start_(std::move(on_start)) {}
   ~Callbacks();
 
-  void post(const Callback& callback);
+  // Make room for one that will be posted, so that to post needs no memory: a callback is never lost.
+  void promise();
+  // One that was promised.
+  void post(const Callback& callback) noexcept;
   // caller mode: run what was posted, on this thread.
   void run_posted();
   // Wait until everything posted so far has run; at once when called from a callback. kTimeout, kInterrupted:
@@ -64,8 +67,9 @@ class Callbacks {
     void loop();
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<Callback> posted;  // guarded by mutex
-    std::vector<Callback> batch;   // whoever runs
+    std::vector<Callback> posted;  // guarded by mutex; empty when none waits
+    size_t next = 0;               // guarded by mutex: those before it have been run
+    size_t promised = 0;           // guarded by mutex; posted has room for them
     bool running = false;          // guarded by mutex
     bool stopping = false;         // guarded by mutex
   };

@@ -54,7 +54,7 @@ Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions opt
       gone_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
 
 Comm::~Comm() {
-  (void)close().ok();
+  (void)guarded([this] { return close(); }).ok();
 }
 
 Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes) {
@@ -79,9 +79,11 @@ Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes)
 
 // With lanes_mutex_ held: close() sets its mark before it takes the lanes.
 void Comm::add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane) {
-  *lane = std::make_shared<Lane>(*this, key, std::move(executes.impl), first, std::move(executes.second));
-  lanes_.push_back(*lane);
-  context_->engine().add(*lane);
+  auto made = std::make_shared<Lane>(*this, key, std::move(executes.impl), first, std::move(executes.second));
+  lanes_.reserve(lanes_.size() + 1);
+  context_->engine().add(made);
+  lanes_.push_back(made);  // in both or in neither, whatever is thrown
+  *lane = std::move(made);
 }
 
 Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
@@ -243,7 +245,7 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
   return {};
 }
 
-void Comm::fail(const Status& status, bool tell_others) {
+void Comm::fail(const Status& status, bool tell_others) noexcept {
   std::shared_ptr<Comm> recorded;
   {
     const std::lock_guard lock(failure_mutex_);
@@ -254,10 +256,14 @@ void Comm::fail(const Status& status, bool tell_others) {
     if (recorded) dump_.announce(context_->clock());
     failed_.store(true, std::memory_order_release);
   }
-  if (context_->log().enabled(LogLevel::kError) && status.code() != Code::kCancelled) {
+  // Neither may keep what follows from happening, above all where memory has run out. Others whom this rank
+  // could not tell learn it when it leaves (close).
+  const auto log = [&] {
     context_->log().error(cat("rank ", rank_, ": communicator failed: ", status.text()));
-  }
-  if (tell_others) tell(status);
+  };
+  if (context_->log().enabled(LogLevel::kError) && status.code() != Code::kCancelled)
+    (void)guarded_run(log).ok();
+  if (tell_others) (void)guarded_run([&] { tell(status); }).ok();
   if (recorded) dump_.start(std::move(recorded));
   context_->engine().notify();
 }
@@ -273,8 +279,10 @@ Status Comm::failure() const {
 }
 
 Status Comm::cancelled() const {
-  return Status::error(Code::kCancelled, cat("the ", closed_with_context_ ? "context" : "communicator",
-                                             " was destroyed on this rank"));
+  return guarded([&] {
+    return Status::error(Code::kCancelled, cat("the ", closed_with_context_ ? "context" : "communicator",
+                                               " was destroyed on this rank"));
+  });
 }
 
 Status Comm::close(bool with_context) {
@@ -282,10 +290,11 @@ Status Comm::close(bool with_context) {
   if (closed_) return {};
   closed_with_context_ = with_context;
   closed_ = true;
-  (void)reach(FailPlace::kLeaving).ok();
-  const Status parted = parting_ ? parting_->part() : Status();
+  // Nothing keeps it from ending.
+  (void)guarded([&] { return reach(FailPlace::kLeaving); }).ok();
+  const Status parted = parting_ ? guarded([&] { return parting_->part(); }) : Status();
   // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
-  if (failed()) tell(failure());
+  if (failed()) (void)guarded_run([&] { tell(failure()); }).ok();
   fail(cancelled(), false);
   dump_.close(context_->clock());
   std::vector<std::shared_ptr<Lane>> lanes;
@@ -298,15 +307,15 @@ Status Comm::close(bool with_context) {
     lane->close();
     // Completes what is outstanding.
     const auto waits = [&] {
-      return context_->engine().locked([&] { return lane->poll(); }) == Poll::kWaiting;
+      return context_->engine().locked([&] { return Engine::poll(*lane); }) != Poll::kParked;
     };
     for (uint32_t round = 0; waits(); round++) context_->clock().relax(round);
     context_->engine().remove(lane.get());
   }
-  control_->leave();
+  (void)guarded_run([&] { control_->leave(); }).ok();
   control_->stop();
-  if (descent_.generation > 0) descent_.lineage->closed();
-  Status drained = context_->callbacks().drain(context_->clock());
+  if (descent_.generation > 0) (void)guarded_run([&] { descent_.lineage->closed(); }).ok();
+  Status drained = guarded([&] { return context_->callbacks().drain(context_->clock()); });
   return parted.ok() ? drained : parted;
 }
 
@@ -368,7 +377,11 @@ void Comm::adopt(int rank, ByteView message) {
   fail(Status(std::move(info)), false);
 }
 
-void Comm::on_peer_lost(int rank, const Status& why) {
+void Comm::on_broken(const Status& why) noexcept {
+  fail(why);
+}
+
+void Comm::on_peer_lost(int rank, const Status& why) noexcept {
   const Evidence evidence = why.info().evidence;
   if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {
     gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
@@ -378,20 +391,23 @@ void Comm::on_peer_lost(int rank, const Status& why) {
   any_departed_.store(true, std::memory_order_release);
 }
 
-void Comm::on_peer_left(int rank) {
+void Comm::on_peer_left(int rank) noexcept {
   gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
   context_->engine().notify();
 }
 
-void Comm::on_message(int rank, ByteView message) {
-  ByteReader reader(message);
-  const auto kind = reader.get<uint8_t>();
-  if (kind == kFailMessage) adopt(rank, message.subspan(1));
-  if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
-  if (kind == Notes::kMessage) notes_.on_message(rank, reader);
-  if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
+void Comm::on_message(int rank, ByteView message) noexcept {
+  const Status thrown = guarded_run([&] {
+    ByteReader reader(message);
+    const auto kind = reader.get<uint8_t>();
+    if (kind == kFailMessage) adopt(rank, message.subspan(1));
+    if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
+    if (kind == Notes::kMessage) notes_.on_message(rank, reader);
+    if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
+  });
+  if (!thrown.ok()) fail(thrown);  // nobody says it again
 }
 
 std::unique_ptr<Exchange> Comm::subgroup(uint32_t id, std::vector<int> members) {

@@ -110,7 +110,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
   // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
-  void fail(const Status& status, bool tell = true);
+  void fail(const Status& status, bool tell = true) noexcept;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status failure() const;
   // The failure's flight record is being written: who completes operations waits for it, briefly.
@@ -152,9 +152,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   uint32_t next_subgroup_id() { return subgroup_ids_.fetch_add(1); }
 
   // ControlListener
-  void on_peer_lost(int rank, const Status& why) override;
-  void on_peer_left(int rank) override;
-  void on_message(int rank, ByteView message) override;
+  void on_peer_lost(int rank, const Status& why) noexcept override;
+  void on_peer_left(int rank) noexcept override;
+  void on_message(int rank, ByteView message) noexcept override;
+  void on_broken(const Status& why) noexcept override;
 
  private:
   // What executes a lane's operations; second: as Lane's.

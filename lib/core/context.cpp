@@ -28,7 +28,7 @@ Context::Context(ContextOptions options)
 }
 
 Context::~Context() {
-  (void)close().ok();
+  (void)guarded([this] { return close(); }).ok();
 }
 
 Status Context::close() {

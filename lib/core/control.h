@@ -16,6 +16,8 @@ class ControlListener {
   // The peer said farewell: it will take part in no further operation.
   virtual void on_peer_left(int rank) = 0;
   virtual void on_message(int rank, ByteView message) = 0;
+  // This process could not receive something that was sent to it, because it has no memory, say.
+  virtual void on_broken(const Status& /*why*/) {}
 };
 
 class Control {

@@ -58,7 +58,7 @@ Poll Engine::drive(bool* driven) {
   bool waiting = false;
   bool advanced = false;
   for (size_t i = 0; i < tasks_.size();) {
-    const Poll poll = tasks_[i]->poll();
+    const Poll poll = Engine::poll(*tasks_[i]);
     if (poll == Poll::kFinished) {
       tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(i));
       continue;

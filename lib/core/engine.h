@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "base/interrupt.h"
 #include "base/thread.h"
 #include "core/collectives.h"
@@ -28,6 +29,9 @@ class Task {
   // With the drive lock held. Returns after a bounded amount of work. kParked also when it advanced and has
   // nothing left; kFinished: the engine drops it.
   virtual Poll poll() = 0;
+  // poll() has thrown, because there is no memory most likely: what the task is a part of fails. It is polled
+  // again. With the drive lock held.
+  virtual void fail(const Status& why) noexcept = 0;
 };
 
 // Threads: any thread.
@@ -50,6 +54,15 @@ class Engine {
 
   // Something happened that a parked task may be waiting for. Cheap when the thread is awake.
   void notify();
+
+  // Poll one task, with the drive lock held. What it throws is its failure, and no one else's.
+  static Poll poll(Task& task) noexcept {
+    Poll polled = Poll::kAdvanced;
+    const Status thrown = guarded_run([&] { polled = task.poll(); });
+    if (!thrown.ok()) [[unlikely]]
+      task.fail(thrown);
+    return polled;
+  }
 
   // Poll every task once, unless somebody else is doing so: then *driven is false and the result kParked.
   Poll drive(bool* driven);
@@ -105,6 +118,7 @@ class Engine {
     uint32_t looks = 0;
     bool helping = false;
     bool in_time = true;
+    const Leaving leaving{*this, helping, last};
     for (uint32_t round = 0; !done(); round++) {
       bool driven = false;
       last = drive(&driven);
@@ -144,7 +158,6 @@ class Engine {
       }
       clock_.relax(round);
     }
-    leave_wait(helping, last);
     return in_time;
   }
 
@@ -179,6 +192,14 @@ class Engine {
     if (mode_ == Mode::kCaller) return;
     if (last != Poll::kParked || (helping && held_back_.exchange(false))) notify();
   }
+
+  // The end of a wait, also where done() or the helper's work throws.
+  struct Leaving {
+    Engine& engine;
+    const bool& helping;
+    const Poll& last;
+    ~Leaving() { engine.leave_wait(helping, last); }
+  };
 
   static constexpr uint32_t kShortRounds = 16;
 

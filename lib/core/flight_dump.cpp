@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "core/comm.h"
 
@@ -16,23 +17,33 @@ void FlightDump::announce(Clock& clock) {
   announced_.store(true, std::memory_order_release);
 }
 
-void FlightDump::start(std::shared_ptr<Comm> comm) {
+void FlightDump::start(std::shared_ptr<Comm> comm) noexcept {
   const std::shared_ptr<Context> context = comm->shared_context();
-  const auto write = [comm = std::move(comm), context, writing = writing_]() mutable {
-    writing->writer.store(std::this_thread::get_id());
-    const std::string folder = comm->options().flight_path;
-    const FlightRecord record = comm->flight();
-    comm.reset();
-    const Status status = context->options().write_flight(record, folder);
-    if (!status.ok()) {
-      context->log().warn(cat("rank ", record.rank, ": the flight record was not written: ", status.text()));
-    }
-    writing->done.store(true, std::memory_order_release);
+  const int rank = comm->rank();
+  const auto missed = [context, rank](const Status& why) {
+    const auto warn = [&] {
+      context->log().warn(cat("rank ", rank, ": the flight record was not written: ", why.text()));
+    };
+    (void)guarded_run(warn).ok();
   };
-  const std::lock_guard lock(mutex_);
-  const Status started = start_thread("weft-flight", write, context->options().thread_start, &thread_);
+  const Status started = guarded([&] {
+    const auto write = [comm = std::move(comm), context, missed, writing = writing_]() mutable {
+      writing->writer.store(std::this_thread::get_id());
+      const Status written = guarded([&] {
+        const std::string folder = comm->options().flight_path;
+        const FlightRecord record = comm->flight();
+        comm.reset();
+        return context->options().write_flight(record, folder);
+      });
+      comm.reset();
+      if (!written.ok()) missed(written);
+      writing->done.store(true, std::memory_order_release);
+    };
+    const std::lock_guard lock(mutex_);
+    return start_thread("weft-flight", write, context->options().thread_start, &thread_);
+  });
   if (started.ok()) return;
-  context->log().warn(cat("the flight record was not written: ", started.text()));
+  missed(started);
   writing_->done.store(true, std::memory_order_release);
 }
 

@@ -26,7 +26,7 @@ class FlightDump {
   void announce(Clock& clock);
   // Once, after announce; takes no lock that the caller may hold. The thread keeps comm until it has the
   // record.
-  void start(std::shared_ptr<Comm> comm);
+  void start(std::shared_ptr<Comm> comm) noexcept;
   // Whether failed operations should wait: never longer than kPatienceMs.
   bool pending(Clock& clock) const;
   // Wait for the end, 2 s at most, and end the thread; a file system that takes longer is left to itself.

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 
+#include "base/guard.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "core/hook.h"
@@ -13,17 +14,19 @@ namespace weft {
 
 // what: "a stage", for the text.
 template <class Call>
-Status guard_hook(const Hook& hook, const char* what, Call&& call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {  // a built-in hook's state grows in its calls
-    return Status::error(Code::kNoMemory, cat("no memory for ", what, " of hook '", hook.name(), "'"));
-  } catch (const std::exception& error) {
-    return Status::error(Code::kHook,
-                         cat("hook '", hook.name(), "' threw an exception in ", what, ": ", error.what()));
-  } catch (...) {
-    return Status::error(Code::kHook, cat("hook '", hook.name(), "' threw an exception in ", what));
-  }
+Status guard_hook(const Hook& hook, const char* what, Call&& call) noexcept {
+  return guarded([&]() -> Status {
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {  // a built-in hook's state grows in its calls
+      return Status::error(Code::kNoMemory, cat("no memory for ", what, " of hook '", hook.name(), "'"));
+    } catch (const std::exception& error) {
+      return Status::error(Code::kHook,
+                           cat("hook '", hook.name(), "' threw an exception in ", what, ": ", error.what()));
+    } catch (...) {
+      return Status::error(Code::kHook, cat("hook '", hook.name(), "' threw an exception in ", what));
+    }
+  });
 }
 
 }  // namespace weft

@@ -48,9 +48,19 @@ void Lane::submit(Request* request) {
 
 bool Lane::start_at_once(Request* request) {
   if (!idle() || comm_.failed()) return false;
-  start(request);
-  poll();
+  // The lane has the request, whatever is thrown.
+  const Status thrown = guarded_run([&] {
+    start(request);
+    poll();
+  });
+  if (!thrown.ok()) [[unlikely]]
+    fail(thrown);
   return true;
+}
+
+// Its operations complete with the next polls.
+void Lane::fail(const Status& why) noexcept {
+  comm_.fail(why);
 }
 
 uint64_t Lane::memory_bytes() const {
@@ -130,7 +140,6 @@ void Lane::start(Request* request) {
 void Lane::finish() {
   Request* const request = oldest().request;
   CollectiveLane& impl = *oldest().impl;
-  oldest_++;
   Status status = impl.result();
   if (TraceSink* trace = comm_.context().trace(); trace != nullptr && request->start_ns != 0) {
     TraceEvent event;
@@ -144,6 +153,7 @@ void Lane::finish() {
     event.bytes = request->args.count * dtype_size(request->args.dtype);
     trace->record(event);
   }
+  oldest_++;  // from here on nothing is thrown: who has left the lane is completed
   flight_.finished(request->slot, impl.algorithm(), status.ok());
   if (status.ok()) {
     request->moved_bytes = impl.moved_bytes();
@@ -161,7 +171,7 @@ void Lane::finish() {
 
 Poll Lane::fail_all(const Status& failure) {
   if (oldest_ != slot_ && !abandoned_) {
-    waited_for_ = oldest().impl->missing();
+    (void)guarded_run([&] { waited_for_ = oldest().impl->missing(); }).ok();  // for the flight record
     for (uint64_t slot = oldest_; slot != slot_; slot++) run(slot).impl->abandon();
     abandoned_ = true;
     fence_ = Deadline::after(comm_.context().clock(), kFenceMs, 0);

@@ -40,6 +40,7 @@ class Lane final : public Task {
   // Nothing is queued from now on. The comm has failed: what is queued completes with the next poll.
   void close();
   Poll poll() override;
+  void fail(const Status& why) noexcept override;
   bool idle() const { return oldest_ == slot_ && ended_ == nullptr && !queued_; }  // drive lock
 
   const LaneKey& key() const { return key_; }

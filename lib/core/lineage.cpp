@@ -133,7 +133,7 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
     control_->poll();
     return with_ballots([&] {
       vote->advance(engine_.clock().now_ns());
-      return vote->decided() || vote->minority();
+      return vote->decided() || vote->minority() || !broken_.ok();
     });
   };
   engine_.wait(over, deadline);
@@ -147,6 +147,7 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
                                               "that two parts never go on separately"))
         .with_ranks(ranks_in(parent, lost));
   }
+  if (!vote->decided() && !broken_.ok()) return broken_;
   if (!vote->decided()) {
     const std::vector<int> awaited = ranks_in(parent, vote->awaited());
     return Status::error(Code::kTimeout,
@@ -189,6 +190,7 @@ std::unique_ptr<Exchange> Lineage::exchange(const Descent& descent, uint32_t par
 
 Status Lineage::broken(const std::vector<int>& members, uint32_t parent) {
   const std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
   for (const int founder : members) {
     const auto lost = lost_.find(founder);
     if (lost == lost_.end()) continue;
@@ -205,7 +207,7 @@ Status Lineage::broken(const std::vector<int>& members, uint32_t parent) {
 
 // Call the first generation's listener, unless it has been detached.
 template <class Call>
-void Lineage::tell_first(Call&& call) {
+void Lineage::tell_first(Call&& call) noexcept {
   ControlListener* listener = nullptr;
   {
     const std::lock_guard lock(first_mutex_);
@@ -239,27 +241,49 @@ void Lineage::lose(int rank, const Status& why) {
   engine_.notify();
 }
 
-void Lineage::on_peer_lost(int rank, const Status& why) {
-  lose(rank, why);
+// What is thrown here is known to who agrees, or exchanges something, over this channel.
+template <class Work>
+void Lineage::or_break(Work&& work) noexcept {
+  const Status thrown = guarded_run(work);
+  if (thrown.ok()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = thrown;
+  }
+  engine_.notify();
+}
+
+void Lineage::on_broken(const Status& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    broken_ = why;
+  }
+  tell_first([&](ControlListener& first) { first.on_broken(why); });
+}
+
+void Lineage::on_peer_lost(int rank, const Status& why) noexcept {
+  or_break([&] { lose(rank, why); });
   tell_first([&](ControlListener& first) { first.on_peer_lost(rank, why); });
 }
 
-void Lineage::on_peer_left(int rank) {
-  lose(rank,
-       Status::error(Code::kPeerFailed, cat("rank ", rank, " left the communicator"), Evidence::kConnection)
-           .with_ranks({rank}));
+void Lineage::on_peer_left(int rank) noexcept {
+  or_break([&] {
+    lose(rank,
+         Status::error(Code::kPeerFailed, cat("rank ", rank, " left the communicator"), Evidence::kConnection)
+             .with_ranks({rank}));
+  });
   tell_first([&](ControlListener& first) { first.on_peer_left(rank); });
 }
 
-void Lineage::on_message(int rank, ByteView message) {
+void Lineage::on_message(int rank, ByteView message) noexcept {
   ByteReader reader(message);
   const auto kind = reader.get<uint8_t>();
   if (kind == kExchangeMessage) {
-    postbox_.on_message(rank, reader);
+    or_break([&] { postbox_.on_message(rank, reader); });
   } else if (kind == kBallotMessage) {
     const auto generation = reader.get<uint32_t>();
     if (!reader.ok() || generation == 0) return;
-    with_ballots([&] {
+    const auto take = [&] {
       const ByteView rest = message.subspan(sizeof kind + sizeof generation);
       size_t held = rest.size();
       for (const Early& early : early_) held += early.from == rank ? early.message.size() : 0;
@@ -267,7 +291,8 @@ void Lineage::on_message(int rank, ByteView message) {
         early_.push_back({generation, rank, Bytes(rest.begin(), rest.end())});
       }
       return true;
-    });
+    };
+    or_break([&] { with_ballots(take); });
   } else {
     return tell_first([&](ControlListener& first) { first.on_message(rank, message); });
   }

@@ -54,9 +54,10 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   std::unique_ptr<Exchange> exchange(const Descent& descent, uint32_t parent);
 
   // ControlListener, of the first generation's channel
-  void on_peer_lost(int rank, const Status& why) override;
-  void on_peer_left(int rank) override;
-  void on_message(int rank, ByteView message) override;
+  void on_peer_lost(int rank, const Status& why) noexcept override;
+  void on_peer_left(int rank) noexcept override;
+  void on_message(int rank, ByteView message) noexcept override;
+  void on_broken(const Status& why) noexcept override;
 
   // The first byte of its messages; others are the first generation's.
   static constexpr uint8_t kBallotMessage = 4;
@@ -83,7 +84,9 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   template <class Work>
   auto with_ballots(Work&& work);
   template <class Call>
-  void tell_first(Call&& call);
+  void tell_first(Call&& call) noexcept;
+  template <class Work>
+  void or_break(Work&& work) noexcept;
   void detach();
 
   const std::unique_ptr<Control> control_;
@@ -95,6 +98,7 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   std::vector<std::unique_ptr<Ballot>> ballots_;  // [g - 1] decides generation g; guarded, as all below
   std::vector<Early> early_;
   std::map<int, Status> lost_;
+  Status broken_;        // a message was lost on this rank
   uint32_t newest_ = 0;  // generation that this rank has a communicator of, or had
   int open_ = 0;         // communicators that are not closed
 

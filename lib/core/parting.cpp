@@ -48,6 +48,10 @@ void Parting::on_message(int rank, ByteReader& message) {
   comm_.context().engine().notify();
 }
 
+void Parting::fail(const Status& why) noexcept {
+  comm_.fail(why);
+}
+
 Poll Parting::poll() {
   if (comm_.failed()) return Poll::kParked;
   bool settled = comm_.collectives().settled();

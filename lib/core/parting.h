@@ -25,6 +25,7 @@ class Parting final : public Task {
   // From the control channel, after the kind.
   void on_message(int rank, ByteReader& message);
   Poll poll() override;
+  void fail(const Status& why) noexcept override;
 
   static constexpr uint8_t kMessage = 3;         // of the control channel
   static constexpr int64_t kLongestMs = 10'000;  // WEFT_DEFAULT_DESTROY_TIMEOUT_MS

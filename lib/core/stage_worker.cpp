@@ -32,7 +32,10 @@ Status StageWorker::start() {
 Status StageWorker::start_locked() {
   if (thread_.joinable() || shared_->stopping) return {};
   const uint64_t epoch = ++shared_->epoch;
-  return start_thread("weft-worker", [shared = shared_, epoch] { shared->loop(epoch); }, on_start_, &thread_);
+  return guarded([&] {
+    return start_thread(
+        "weft-worker", [shared = shared_, epoch] { shared->loop(epoch); }, on_start_, &thread_);
+  });
 }
 
 Status StageWorker::stop(int64_t timeout_ms) {
@@ -61,8 +64,8 @@ void StageWorker::post(std::shared_ptr<StageWork> work) {
   Shared& s = *shared_;
   {
     const std::lock_guard lock(s.mutex);
-    work->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
     s.queue.push_back(std::move(work));
+    s.queue.back()->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
     s.queued.store(static_cast<uint32_t>(s.queue.size()));
     if (s.leaves_to_helper(*s.queue.back())) return;
     (void)start_locked().ok();  // one was set aside; else the stage waits, and its step's deadline tells

@@ -31,6 +31,7 @@ auto CustomLink::inside(Inside where, Call&& call) {
   const Inside around = inside_.exchange(where);  // heard may lead to a send
   const auto result = call();
   inside_ = around;
+  carried_.rethrow();
   return result;
 }
 
@@ -184,34 +185,49 @@ bool CustomLink::may_call_back(bool allowed, const char* what) {
   return allowed && !misbehaved_;
 }
 
+// What is thrown passes the program's frames of C, to where the table was called; on a thread of the
+// program's own, which finds nothing but the log, it ends here.
+template <class Call>
+void CustomLink::called_back(Call&& call) {
+  if (std::this_thread::get_id() == thread_) return carried_.run(call);
+  (void)guarded_run(call).ok();
+}
+
 void CustomLink::on_heard(void* self, const void* frame, uint64_t size) {
   auto& link = *static_cast<CustomLink*>(self);
-  if (!link.may_call_back(link.inside_ == Inside::kProgress, "heard")) return;
-  if (frame == nullptr && size > 0) return link.misbehaved("heard a frame at NULL");
-  const ByteView bytes(static_cast<const std::byte*>(frame), size);
-  const ByteView head = head_of(bytes);
-  link.events_->heard(head, bytes.subspan(head.size()));
+  link.called_back([&] {
+    if (!link.may_call_back(link.inside_ == Inside::kProgress, "heard")) return;
+    if (frame == nullptr && size > 0) return link.misbehaved("heard a frame at NULL");
+    const ByteView bytes(static_cast<const std::byte*>(frame), size);
+    const ByteView head = head_of(bytes);
+    link.events_->heard(head, bytes.subspan(head.size()));
+  });
 }
 
 void CustomLink::on_sent(void* self, uint64_t token, weft_status status) {
   auto& link = *static_cast<CustomLink*>(self);
-  const bool now = link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress ||
-                   link.inside_ == Inside::kClosePeer;
-  if (std::this_thread::get_id() != link.thread_) return void(link.may_call_back(now, "sent"));
-  Lent* const lent = link.take_back(token);
-  if (lent == nullptr) return link.misbehaved("completed a frame twice, or one that it was not given");
-  // It is counted in any case: nobody reads its bytes any more.
-  link.events_->sent(*lent, status == WEFT_OK ? Status() : link.lost_status(lent->peer, nullptr));
-  link.may_call_back(now, "sent");
+  link.called_back([&] {
+    const bool now = link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress ||
+                     link.inside_ == Inside::kClosePeer;
+    if (std::this_thread::get_id() != link.thread_) return void(link.may_call_back(now, "sent"));
+    Lent* const lent = link.take_back(token);
+    if (lent == nullptr) return link.misbehaved("completed a frame twice, or one that it was not given");
+    // It is counted in any case: nobody reads its bytes any more.
+    link.events_->sent(*lent, status == WEFT_OK ? Status() : link.lost_status(lent->peer, nullptr));
+    link.may_call_back(now, "sent");
+  });
 }
 
 void CustomLink::on_lost(void* self, int32_t peer, const char* reason) {
   auto& link = *static_cast<CustomLink*>(self);
-  if (!link.may_call_back(link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress, "lost")) return;
-  if (peer < 0 || peer >= link.size_ || peer == link.rank_) {
-    return link.misbehaved(cat("lost rank ", peer, ", which there is not"));
-  }
-  link.events_->lost(peer, link.lost_status(peer, reason));
+  link.called_back([&] {
+    if (!link.may_call_back(link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress, "lost"))
+      return;
+    if (peer < 0 || peer >= link.size_ || peer == link.rank_) {
+      return link.misbehaved(cat("lost rank ", peer, ", which there is not"));
+    }
+    link.events_->lost(peer, link.lost_status(peer, reason));
+  });
 }
 
 }  // namespace weft::frames

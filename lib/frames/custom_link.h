@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/guard.h"
 #include "base/log.h"
 #include "frames/link.h"
 
@@ -37,6 +38,8 @@ class CustomLink final : public Link {
   template <class Call>
   auto inside(Inside where, Call&& call);
   bool may_call_back(bool allowed, const char* what);
+  template <class Call>
+  void called_back(Call&& call);
   void misbehaved(const std::string& how);
 
   static void on_heard(void* self, const void* frame, uint64_t size);
@@ -61,6 +64,7 @@ class CustomLink final : public Link {
   void* link_ = nullptr;
   bool open_ = false;
   bool misbehaved_ = false;
+  CarriedException carried_;
   // Atomic because a transport may call back on any thread, to be refused.
   std::atomic<Inside> inside_{Inside::kNothing};
   std::atomic<std::thread::id> thread_{};  // that is inside

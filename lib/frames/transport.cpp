@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 
 namespace weft::frames {
@@ -16,8 +17,8 @@ constexpr int kStreamPieces = 16;
 // How long a link may take to let go of a buffer after its peer was closed.
 constexpr int64_t kDrainMs = 2000;
 
-Status closed() {
-  return Status::error(Code::kCancelled, "the message was taken back");
+Status closed() noexcept {
+  return guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "rendezvous/mesh_core.h"
 
@@ -44,10 +45,14 @@ Status SocketMesh::make(Exchange& exchange, const MeshOptions& options, Clock& c
     if (peer->same_host) WEFT_TRY(core->take_process(*peer));
     core->peers.back() = std::move(peer);
   }
-  // The thread keeps the core alive: the mesh may be destroyed inside one of the listener's calls.
-  const std::lock_guard lock(core->join_mutex);
-  WEFT_TRY(start_thread("weft-control", [core] { core->run(); }, options.on_thread_start, &core->thread));
-  mesh->reset(new SocketMesh(core));
+  // Before the thread: from then on somebody ends it.
+  std::unique_ptr<SocketMesh> made(new SocketMesh(core));
+  {
+    // The thread keeps the core alive: the mesh may be destroyed inside one of the listener's calls.
+    const std::lock_guard lock(core->join_mutex);
+    WEFT_TRY(start_thread("weft-control", [core] { core->run(); }, options.on_thread_start, &core->thread));
+  }
+  *mesh = std::move(made);
   return {};
 }
 
@@ -62,13 +67,16 @@ SocketMesh::~SocketMesh() {
   for (const auto& peer : core_->peers) {
     if (!peer) continue;
     // Closing a connection with unread bytes would tell the peer of an error before it reads the farewell.
-    std::vector<Bytes> unread;
-    bool closed = peer->ended;
-    while (!closed && !deadline.expired(core_->clock) &&
-           wait_for(peer->connection.fd(), POLLIN, core_->clock, Deadline::at(0))) {
-      if (!peer->connection.read(&unread, &closed).ok()) break;
-      unread.clear();
-    }
+    const auto drain = [&] {
+      std::vector<Bytes> unread;
+      bool closed = peer->ended;
+      while (!closed && !deadline.expired(core_->clock) &&
+             wait_for(peer->connection.fd(), POLLIN, core_->clock, Deadline::at(0))) {
+        if (!peer->connection.read(&unread, &closed).ok()) break;
+        unread.clear();
+      }
+    };
+    (void)guarded_run(drain).ok();
     peer->connection.close();
   }
 }

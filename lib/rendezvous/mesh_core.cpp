@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "rendezvous/socket.h"
 
@@ -131,25 +132,32 @@ void SocketMesh::Core::run() {
   ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake_up.get(), &wake_event);
   std::array<epoll_event, 64> events;
   while (!stopped()) {
-    const Deadline look = next_look();
-    const int count =
-        ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), look.remaining_ms(clock));
-    const uint64_t now = clock.now_ns();
-    forgive(heartbeat.own_pause_ns(look, now), now);
-    for (int i = 0; i < count && !stopped(); i++) {
-      const epoll_event& event = events[static_cast<size_t>(i)];
-      if (event.data.u64 == kWakeUp) {
-        uint64_t drained;
-        [[maybe_unused]] const ssize_t got = ::read(wake_up.get(), &drained, sizeof drained);
-        if (!begun && listener.load(std::memory_order_acquire) != nullptr) begin();
-      } else if (MeshPeer* about = peer(static_cast<int>(event.data.u64 / 2))) {
-        on_event(*about, event.data.u64 % 2 == 1, event.events);
-      }
+    const Status thrown = guarded_run([&] { look(events); });
+    // What came may be lost.
+    ControlListener* const told = listener.load(std::memory_order_acquire);
+    if (!thrown.ok() && told != nullptr && !stopped()) told->on_broken(thrown);
+  }
+}
+
+void SocketMesh::Core::look(std::array<epoll_event, 64>& events) {
+  const Deadline look = next_look();
+  const int count =
+      ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), look.remaining_ms(clock));
+  const uint64_t now = clock.now_ns();
+  forgive(heartbeat.own_pause_ns(look, now), now);
+  for (int i = 0; i < count && !stopped(); i++) {
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.u64 == kWakeUp) {
+      uint64_t drained;
+      [[maybe_unused]] const ssize_t got = ::read(wake_up.get(), &drained, sizeof drained);
+      if (!begun && listener.load(std::memory_order_acquire) != nullptr) begin();
+    } else if (MeshPeer* about = peer(static_cast<int>(event.data.u64 / 2))) {
+      on_event(*about, event.data.u64 % 2 == 1, event.events);
     }
-    if (heartbeat.beat(now)) give_signs_of_life();
-    for (const auto& each : peers) {
-      if (begun && each && !stopped()) judge(*each, now);
-    }
+  }
+  if (heartbeat.beat(now)) give_signs_of_life();
+  for (const auto& each : peers) {
+    if (begun && each && !stopped()) judge(*each, now);
   }
 }
 

@@ -1,6 +1,9 @@
 // What a SocketMesh and its thread share. See mesh.h for what happens when.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <array>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -54,6 +57,7 @@ struct SocketMesh::Core {
 
   // The control thread.
   void run();
+  void look(std::array<epoll_event, 64>& events);
   void begin();
   void on_event(MeshPeer& peer, bool process, uint32_t events);
   void read(MeshPeer& peer);

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/config.h"
+#include "base/guard.h"
 #include "base/interrupt.h"
 #include "base/text.h"
 #include "rendezvous/resolve.h"
@@ -77,8 +78,11 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
 
 StoreExchange::~StoreExchange() {
   if (connection_.open() && finished_ && joined_) {
-    connection_.send(store::encode_plain(Type::kLeave));
-    connection_.flush();
+    const auto leave = [this] {
+      connection_.send(store::encode_plain(Type::kLeave));
+      connection_.flush();
+    };
+    (void)guarded_run(leave).ok();  // the end of the connection says it too
   }
   connection_.close();
   if (!server_) return;

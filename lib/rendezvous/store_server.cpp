@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/guard.h"
 #include "base/text.h"
 #include "rendezvous/refusals.h"
 #include "rendezvous/socket.h"
@@ -83,13 +84,22 @@ class StoreServer::Loop {
 };
 
 void StoreServer::Loop::run() {
-  do {
-    wait_for_events();
-    const size_t polled = ready_.size() - 2;  // sessions that were there when polling
-    for (size_t i = 0; i < polled; i++) serve(*sessions_[i], ready_[i + 2].revents != 0);
-    if (ready_[1].revents != 0) accept_some();
-    sweep();
-  } while (!finished());
+  for (bool over = false; !over;) {
+    const Status thrown = guarded_run([&] {
+      do {
+        wait_for_events();
+        const size_t polled = ready_.size() - 2;  // sessions that were there when polling
+        for (size_t i = 0; i < polled; i++) serve(*sessions_[i], ready_[i + 2].revents != 0);
+        if (ready_[1].revents != 0) accept_some();
+        sweep();
+      } while (!finished());
+      over = true;
+    });
+    if (thrown.ok()) continue;
+    // No memory: what a group has may be incomplete. Its ranks learn it by the end of their connections.
+    sessions_.clear();
+    groups_.clear();
+  }
 }
 
 // When stopping: no member is left that could still finish, and everybody has been told.

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/round_up.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -373,7 +374,8 @@ Status Captures::watch() {
   const auto body = [this, &clock = context.clock()] {
     while (ending_.load() == 0) {
       clock.sleep(ending_, 0, clock.now_ns() + kLookNs);
-      look();
+      const Status thrown = guarded_run([this] { look(); });
+      if (!thrown.ok()) s_.comm->fail(thrown);
     }
   };
   return start_thread("weft-graph", body, context.options().thread_start, &watcher_);

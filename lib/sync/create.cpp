@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
@@ -356,22 +357,25 @@ void Reducer::unmake_step() {
 }
 
 Reducer::~Reducer() {
-  settle_finish().ok();
+  (void)guarded([this] { return settle_finish(); }).ok();
   Comm& comm = *state_->comm;
   Context& context = comm.context();
   const StepWord word = state_->readiness->step();
   const bool begun = stamp_ != 0 && !word.local();
   if (begun && word.open()) {
-    comm.fail(
-        Status::error(Code::kCancelled, cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
-            .with_ranks({comm.rank()}));
+    comm.fail(guarded([&] {
+      return Status::error(Code::kCancelled,
+                           cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
+          .with_ranks({comm.rank()});
+    }));
   }
   const Deadline deadline = Deadline::after(context.clock(), kDestroyTimeoutMs, 0);
   // Also a step that finish gave up on ends, once its stage returns.
   const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); }, deadline);
   // One that does not keeps what it touches, and the hook.
   context.engine().wait([&] { return !step_->stage_out(); }, deadline);
-  const bool gathered = end_gather();
+  bool gathered = false;
+  (void)guarded_run([&] { gathered = end_gather(); }).ok();
   unmake_step();
   state_->captures.reset();
   if (!quiet || step_->stage_given_up()) {
@@ -379,13 +383,14 @@ Reducer::~Reducer() {
     state_->scratch->abandon();
   }
   if (quiet && gathered) {
-    close_lanes(*state_);
+    (void)guarded_run([this] { close_lanes(*state_); }).ok();  // a lane that is not kept is opened anew
   } else if (!quiet) {
     // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
     // for as long as the process runs, its communicator and context.
-    context.keep(step_);
+    (void)guarded_run([&] { context.keep(step_); }).ok();
   }
-  if (state_->on_bucket != nullptr) (void)context.callbacks().drain(context.clock()).ok();
+  if (state_->on_bucket != nullptr)
+    (void)guarded([&] { return context.callbacks().drain(context.clock()); }).ok();
 }
 
 }  // namespace weft

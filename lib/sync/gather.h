@@ -64,6 +64,7 @@ class Gather final : public Task {
   uint64_t memory_bytes() const;
 
   Poll poll() override;
+  void fail(const Status& why) noexcept override { s_.comm->fail(why); }
 
  private:
   // One collective: the opening, the votes, or a share of a bucket.

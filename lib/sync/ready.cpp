@@ -52,6 +52,23 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
   const Buckets::Place& place = s.buckets->place(param);
   if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
     return note(ready_refused(param, StepWord()));
+  const Status thrown = guarded_run([&] { bring(param, gradient, step, entries); });
+  if (!thrown.ok()) [[unlikely]]
+    s.comm->fail(thrown);  // it counts as there, so that nobody waits for it
+  // After either of them the step may be over and what it used be gone.
+  if (step.local()) {
+    if (thrown.ok()) s.presence->note_accumulated(param);
+    s.readiness->leave(param);
+  } else {
+    arrive(place.bucket);
+  }
+  return thrown.ok() ? thrown : note(thrown);
+}
+
+// The part that may throw: out of memory, or a trace.
+void Reducer::bring(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries) {
+  ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
   if (place.sparse) [[unlikely]] {
     take_entries(param, entries);
   } else if (place.on_device) [[unlikely]] {
@@ -77,14 +94,6 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
   if (s.comm->context().trace() != nullptr) [[unlikely]]
     trace_ready(param);
-  // After either of them the step may be over and what it used be gone.
-  if (step.local()) {
-    s.presence->note_accumulated(param);
-    s.readiness->leave(param);
-  } else {
-    arrive(place.bucket);
-  }
-  return {};
 }
 
 // A gradient is in its bucket. Once that is counted the step may be over and the reducer bound anew: what is

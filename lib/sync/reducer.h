@@ -153,6 +153,7 @@ class Reducer {
   Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
   // entries: of a sparse gradient, or null if they were put already.
   Status take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries = nullptr);
+  void bring(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries);
   void take_entries(uint64_t param, const weft_sparse* entries);
   Status check_result(uint64_t param) const;
   uint64_t reduced_bytes(uint32_t bucket) const;

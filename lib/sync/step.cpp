@@ -73,7 +73,7 @@ Poll Step::poll() {
   advanced |= copy_back();
   const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
   if (opening_.turn == Turn::kExhausted) {
-    for (uint32_t b = 0; b < bucket_count(); b++) report(b, Code::kState);
+    report_rest(Code::kState);
   }
   if (all_done || opening_.turn != Turn::kReduce) {
     end();
@@ -96,7 +96,7 @@ Poll Step::poll() {
 void Step::start(uint32_t stamp) {
   active_ = true;
   stamp_ = stamp;
-  launched_ = done_ = skipped_ = measured_ = 0;
+  launched_ = done_ = skipped_ = measured_ = told_up_to_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
   copy_element_ = made_up_ = restored_ = 0;
@@ -137,10 +137,7 @@ Poll Step::give_up() {
   // What has its result gets it whole: no gradient is left half written.
   if (copy_back()) return Poll::kAdvanced;
   if (device_waits_) return Poll::kWaiting;
-  const Code code = s_.comm->failure().code();
-  for (uint32_t b = 0; b < bucket_count(); b++) {
-    if (done_ns(b) == 0) report(b, code);
-  }
+  report_rest(s_.comm->failure().code());
   end();
   return Poll::kParked;
 }

@@ -161,6 +161,7 @@ class Step final : public Task, public FlightSource {
   uint64_t memory_bytes() const;
 
   Poll poll() override;
+  void fail(const Status& why) noexcept override { s_.comm->fail(why); }
   FlightStep flight_step() const override;
 
  private:
@@ -276,6 +277,7 @@ class Step final : public Task, public FlightSource {
   void fix(bool all_ranks);
   void bucket_done(uint32_t bucket);
   void report(uint32_t bucket, Code code);
+  void report_rest(Code code);
   void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns);
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Request& request(size_t position) { return requests_[position % requests_.size()]; }
@@ -306,8 +308,9 @@ class Step final : public Task, public FlightSource {
   uint32_t launched_ = 0;  // buckets
   // Of the bucket that is launched next: its elements, first as they are kept, then as they are converted.
   uint64_t made_up_ = 0;
-  uint32_t done_ = 0;     // buckets
-  size_t submitted_ = 0;  // positions in the schedule
+  uint32_t done_ = 0;        // buckets
+  uint32_t told_up_to_ = 0;  // buckets below it without a result have been reported
+  size_t submitted_ = 0;     // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;

@@ -163,13 +163,24 @@ bool Step::absent_everywhere(uint32_t param) const {
 }
 
 void Step::bucket_done(uint32_t bucket) {
+  // First what may throw: each bucket is reported once.
+  if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   running_[bucket].done.store(stamp_, std::memory_order_release);
   if (s_.devices) release(bucket);
   done_++;
-  trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
   report(bucket, Code::kOk);
+  trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
+}
+
+// Buckets that have no result.
+void Step::report_rest(Code code) {
+  for (; told_up_to_ < bucket_count(); told_up_to_++) {
+    if (s_.on_bucket == nullptr || done_ns(told_up_to_) != 0) continue;
+    s_.comm->context().callbacks().promise();
+    report(told_up_to_, code);
+  }
 }
 
 void Step::report(uint32_t bucket, Code code) {

@@ -41,8 +41,8 @@ void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
   if (run_here(*running.job)) {
     if (!settle(bucket)) pending_.push_back(bucket);
   } else {
-    pending_.push_back(bucket);
     s_.comm->context().stages().post(running.job);
+    pending_.push_back(bucket);
   }
 }
 

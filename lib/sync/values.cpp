@@ -118,15 +118,16 @@ class Messages {
     Status status;
     for (size_t done = 0, next = 0; done < chunks_.size() && (status.ok() || done < next); done++) {
       while (status.ok() && next < chunks_.size() && next - done < flights_.size()) {
-        submit(next, deadline);
-        next++;
+        status = or_fail([&] { submit(next, deadline); });
+        if (status.ok()) next++;
       }
+      if (done == next) break;
       Flight& flight = flights_[done % flights_.size()];
       s_.comm->complete([&] { return flight.request.done(); }, [] { return "the broadcast of values"; });
       if (status.ok()) status = flight.request.result;
       const Chunk& chunk = chunks_[done];
       if (status.ok() && !is_root() && !chunk.direct) {
-        unpack(chunk, s_.manifest, *s_.buckets, flight.staging);
+        status = or_fail([&] { unpack(chunk, s_.manifest, *s_.buckets, flight.staging); });
       }
     }
     return status;
@@ -137,6 +138,13 @@ class Messages {
     Request request;
     std::byte* staging = nullptr;
   };
+  // What is thrown must not leave requests behind that are under way, nor ranks that count on this one.
+  template <class Work>
+  Status or_fail(Work&& work) {
+    Status thrown = guarded_run(work);
+    if (!thrown.ok()) s_.comm->fail(thrown);
+    return thrown;
+  }
   bool is_root() const { return root_ == s_.comm->rank(); }
 
   void submit(size_t position, Deadline deadline) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <climits>
 #include <memory>
+#include <new>
 #include <thread>
 
 #include "base/interrupt.h"
@@ -24,9 +25,24 @@ class Counter final : public Task {
     left--;
     return left == 0 ? Poll::kParked : Poll::kAdvanced;
   }
+  void fail(const Status& /*why*/) noexcept override {}
   std::atomic<bool> go{false};
   std::atomic<int> left;
   std::atomic<int> polls{0};
+};
+
+// Throws as often as said.
+class Thrower final : public Task {
+ public:
+  Poll poll() override {
+    if (throws.fetch_sub(1) > 0) throw std::bad_alloc();
+    return Poll::kParked;
+  }
+  void fail(const Status& why) noexcept override {
+    if (why.code() == Code::kNoMemory) failures++;
+  }
+  std::atomic<int> throws{3};
+  std::atomic<int> failures{0};
 };
 
 Deadline soon(Clock& clock) {
@@ -111,6 +127,43 @@ TEST_CASE("several threads wait for different things of one engine") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a task that throws fails by itself: it is polled again, others advance, and no thread ends") {
+  for (const Engine::Mode mode : {Engine::Mode::kThread, Engine::Mode::kCaller}) {
+    SystemClock clock;
+    Engine engine(clock, mode);
+    REQUIRE(engine.start({}).ok());
+    const auto thrower = std::make_shared<Thrower>();
+    const auto counter = std::make_shared<Counter>(100);
+    counter->go = true;
+    engine.add(thrower);
+    engine.add(counter);
+    const auto over = [&] { return thrower->failures == 3 && counter->left == 0; };
+    if (mode == Engine::Mode::kCaller) CHECK(engine.wait(over, soon(clock)));
+    const Deadline deadline = soon(clock);
+    while (!over() && !deadline.expired(clock)) std::this_thread::yield();
+    CHECK(thrower->failures == 3);
+    CHECK(counter->left == 0);
+  }
+}
+
+TEST_CASE("a wait that ends with an exception leaves the work to the thread") {
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kThread);
+  REQUIRE(engine.start({}).ok());
+  int rounds = 0;
+  const auto throws = [&]() -> bool {
+    if (++rounds == 1000) throw std::bad_alloc();  // when it keeps the thread asleep
+    return false;
+  };
+  CHECK_THROWS_AS(engine.wait(throws, soon(clock)), std::bad_alloc);
+  const auto counter = std::make_shared<Counter>(5);
+  counter->go = true;
+  engine.add(counter);
+  const Deadline deadline = soon(clock);
+  while (counter->left > 0 && !deadline.expired(clock)) std::this_thread::yield();
+  CHECK(counter->left == 0);
+}
+
 TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
   SystemClock clock;
   for (const Engine::Mode mode : {Engine::Mode::kThread, Engine::Mode::kCaller}) {
@@ -118,6 +171,7 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
     std::atomic<int> running{0}, wrong{0};
     int order = 0;
     for (int i = 0; i < 100; i++) {
+      callbacks.promise();
       callbacks.post([&, i] {
         if (running.fetch_add(1) != 0 || order != i || !Callbacks::inside()) wrong++;
         order++;
@@ -137,6 +191,7 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
   // The progress thread is inside a long poll, in which the waiter's work is done, and sleeps afterwards
   // because there was a waiter: the waiter must wake it for the task that is left.
   struct Long final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       if (begun.exchange(true)) return Poll::kParked;
       while (!release) std::this_thread::yield();
@@ -146,6 +201,7 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
     std::atomic<bool> begun{false}, release{false}, done{false};
   };
   struct Waiting final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       polls++;
       return Poll::kWaiting;
@@ -178,6 +234,7 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
 TEST_CASE("work that came between a waiter's last look and its being counted is not forgotten") {
   // The thread polls new work while the waiter becomes one, then yields to a waiter that never saw that work.
   struct Late final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       begun = true;
       while (!release) std::this_thread::yield();
@@ -218,6 +275,7 @@ TEST_CASE("work that came between a waiter's last look and its being counted is 
 
 TEST_CASE("the thread that finds the drive lock taken is woken for what it could not poll") {
   struct Waiting final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       polls++;
       return Poll::kWaiting;
@@ -253,6 +311,7 @@ TEST_CASE("the thread that finds the drive lock taken is woken for what it could
 TEST_CASE("what comes while a waiter polls for the last time is not forgotten") {
   // The thread is woken for it, finds the waiter polling, which has passed that task already, and sleeps.
   struct Early final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       if (has_work.exchange(false)) worked = true;
       return Poll::kParked;
@@ -260,6 +319,7 @@ TEST_CASE("what comes while a waiter polls for the last time is not forgotten") 
     std::atomic<bool> has_work{false}, worked{false};
   };
   struct Last final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Last(Engine& of, Early& before, std::thread::id who) : engine(of), early(before), waiter(who) {}
     Poll poll() override {
       if (done || std::this_thread::get_id() != waiter) return Poll::kParked;
@@ -304,6 +364,7 @@ TEST_CASE("what the thread was woken for while a waiter came to be counted is no
     std::atomic<int> sleeps{0};
   };
   struct Work final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
       if (has_work.exchange(false)) worked = true;
       return Poll::kParked;
@@ -349,12 +410,14 @@ TEST_CASE("a callback that does not return ends a drain by its deadline, and lat
   {
     Callbacks callbacks(Engine::Mode::kThread, {});
     std::atomic<bool> begun{false};
+    callbacks.promise();
     callbacks.post([&] {
       begun = true;
       while (!release) std::this_thread::yield();
       returned = true;
     });
     while (!begun) std::this_thread::yield();
+    callbacks.promise();
     callbacks.post([&] { after++; });
     CHECK(callbacks.drain(clock, 20).code() == Code::kTimeout);
   }

@@ -3,9 +3,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "base/log.h"
+#include "frames/custom_link.h"
 #include "frames/transport.h"
 #include "support/catch.h"
 
@@ -142,4 +144,48 @@ TEST_CASE("a link that completes the frame it is given inside send completes its
   CHECK(two.done);
   rig.send(&three, 40);
   rig.finish({&before, &one, &two, &three});
+}
+
+namespace {
+
+// A program's transport, and who hears of it and has no memory.
+struct Throws final : LinkEvents {
+  void heard(ByteView, ByteView) override { throw std::bad_alloc(); }
+  void sent(Lent&, const Status&) override {}
+  void lost(int, Status) override {}
+};
+
+struct OwnTransport {
+  weft_transport_events events{};
+  bool returned = false;  // its own frames were left as C leaves them
+};
+
+}  // namespace
+
+TEST_CASE("what is thrown in an event passes a program's transport by, and reaches who called it") {
+  OwnTransport own;
+  weft_transport table = WEFT_TRANSPORT_INIT;
+  table.name = "own";
+  table.user_data = &own;
+  table.open = [](void* data, int32_t, int32_t, const weft_transport_events* events, void** link, void*,
+                  uint64_t* size) -> weft_status {
+    static_cast<OwnTransport*>(data)->events = *events;
+    *link = data;
+    *size = 1;
+    return WEFT_OK;
+  };
+  table.progress = [](void* link) -> int32_t {
+    auto& self = *static_cast<OwnTransport*>(link);
+    self.events.heard(self.events.owner, "frame", 5);
+    self.returned = true;
+    return 1;
+  };
+  table.close = [](void*) {};
+  Log log;
+  Throws events;
+  CustomLink link(table, 0, 2, log);
+  Bytes address;
+  REQUIRE(link.open(events, &address).ok());
+  CHECK_THROWS_AS(link.progress(), std::bad_alloc);
+  CHECK(own.returned);
 }
