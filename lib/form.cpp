@@ -225,6 +225,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
   mesh_options.on_thread_start = context->options().thread_start;
+  mesh_options.resolver = registry.resolver();
   mesh_options.heartbeat_timeout_ms = options.heartbeat_timeout_ms;
   mesh_options.deadline = deadline;
   std::unique_ptr<SocketMesh> mesh;
@@ -370,6 +371,7 @@ Status meet(const std::shared_ptr<Context>& context, const Registry& registry, M
     options.sequence = context->next_meeting();
     options.external = meeting.store_external;
     options.on_thread_start = context->options().thread_start;
+    options.resolver = registry.resolver();
     std::unique_ptr<StoreExchange> store;
     WEFT_TRY(StoreExchange::make(options, context->clock(), context->log(), deadline, &store));
     meeting.options.authenticated = !meeting.secret.empty();

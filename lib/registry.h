@@ -13,6 +13,7 @@
 #include "core/accelerator.h"
 #include "core/backend.h"
 #include "core/hook.h"
+#include "rendezvous/resolve.h"
 
 namespace weft {
 
@@ -44,6 +45,7 @@ class Registry {
   std::string names() const;  // "loopback, shm": for error texts
   Measurements& measurements() const { return *measurements_; }
   const Libraries& libraries() const { return libraries_; }
+  const Resolver& resolver() const { return resolver_; }
 
   static const HookFactory* find_hook(const std::string& name);
   // A built-in hook; around args.inner if it wraps, by default around allreduce. kArg naming what is wrong.
@@ -57,6 +59,7 @@ class Registry {
   void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
 
   const Libraries libraries_;
+  const Resolver resolver_;
   const std::unique_ptr<Measurements> measurements_;
   std::deque<BackendEntry> backends_;
   std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at

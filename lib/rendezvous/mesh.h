@@ -20,6 +20,7 @@
 #include "core/control.h"
 #include "core/exchange.h"
 #include "core/fd_channel.h"
+#include "rendezvous/resolve.h"
 
 namespace weft {
 
@@ -30,6 +31,7 @@ struct MeshOptions {
   // interfaces.
   std::string host;
   ThreadStart on_thread_start;
+  Resolver resolver;
   // What a rank may be silent; negative: for ever. The smallest of all ranks' counts for all: whoever
   // condemns a rank fails the communicator for everybody, so nobody can be more patient than the others.
   int64_t heartbeat_timeout_ms = -1;

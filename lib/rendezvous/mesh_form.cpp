@@ -142,7 +142,8 @@ void Former::start_link(int rank) {
   Status status;
   if (address.kind == Address::Kind::kTcp) {
     const Deadline soon = options_.deadline.earlier(Deadline::after(clock_, kResolveMs, 0));
-    status = resolve(std::string(address.host), clock_, soon, options_.on_thread_start, &address.host);
+    status = options_.resolver.resolve(std::string(address.host), clock_, soon, options_.on_thread_start,
+                                       &address.host);
   }
   if (status.ok()) status = connect_to(address, &fd, &error_number);
   if (!status.ok()) {

@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "base/fd.h"
+#include "base/guard.h"
 #include "base/text.h"
 #include "rendezvous/connection.h"
 #include "rendezvous/socket.h"
@@ -20,21 +23,57 @@ namespace {
 // Shared with the thread, which may outlive the call, its clock and its context.
 struct Question {
   std::string host;
-  Fd answered;  // an eventfd; what is below is the caller's once it can be read
+  Fd answered;  // an eventfd; what is below may be read once it can be
   Status status;
   std::string numeric;
 };
 
 void ask(Question& question) {
-  question.status = first_address(question.host, false, &question.numeric);
+  question.status = guarded([&] { return first_address(question.host, false, &question.numeric); });
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(question.answered.get(), &one, sizeof one);
 }
 
 }  // namespace
 
-Status resolve(const std::string& host, Clock& clock, Deadline deadline, const ThreadStart& on_thread_start,
-               std::string* numeric) {
+struct Resolver::Questions {
+  // The one that is under way, or a new one.
+  Status find(const std::string& host, const ThreadStart& on_thread_start, std::shared_ptr<Question>* found) {
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Question>& open = by_host[host];
+    Status status;
+    if (open == nullptr) status = begin(host, on_thread_start, &open);
+    *found = open;
+    if (!status.ok()) by_host.erase(host);
+    return status;
+  }
+  // It has been answered: who asks next asks anew.
+  void close(const std::shared_ptr<Question>& question) {
+    const std::lock_guard lock(mutex);
+    const auto it = by_host.find(question->host);
+    if (it != by_host.end() && it->second == question) by_host.erase(it);
+  }
+  static Status begin(const std::string& host, const ThreadStart& on_thread_start,
+                      std::shared_ptr<Question>* begun) {
+    const auto question = std::make_shared<Question>();
+    question->host = host;
+    question->answered = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!question->answered.valid()) return Status::system("eventfd", errno);
+    std::thread thread;
+    WEFT_TRY(start_thread("weft-resolve", [question] { ask(*question); }, on_thread_start, &thread));
+    thread.detach();
+    *begun = question;
+    return {};
+  }
+
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Question>> by_host;  // guarded by mutex
+};
+
+Resolver::Resolver() : questions_(std::make_shared<Questions>()) {}
+
+Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadline,
+                         const ThreadStart& on_thread_start, std::string* numeric) const {
   if (first_address(host, true, numeric).ok()) {
     *numeric = host;  // as it was given: it may name an interface as well
     return {};
@@ -42,19 +81,12 @@ Status resolve(const std::string& host, Clock& clock, Deadline deadline, const T
   Status late = Status::error(Code::kTimeout, cat("host ", host, ": no name server answered in time"),
                               Evidence::kDeadline);
   if (deadline.expired(clock)) return late;
-  const auto question = std::make_shared<Question>();
-  question->host = host;
-  question->answered = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!question->answered.valid()) return Status::system("eventfd", errno);
-  std::thread thread;
-  WEFT_TRY(start_thread("weft-resolve", [question] { ask(*question); }, on_thread_start, &thread));
+  std::shared_ptr<Question> question;
+  WEFT_TRY(questions_->find(host, on_thread_start, &question));
   bool answered = false;
   const Status waited = await_event(question->answered.get(), POLLIN, clock, deadline, &answered);
-  if (!answered) {
-    thread.detach();
-    return waited.ok() ? late : waited;
-  }
-  thread.join();
+  if (!answered) return waited.ok() ? late : waited;
+  questions_->close(question);
   *numeric = question->numeric;
   return question->status;
 }

@@ -193,7 +193,7 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
   Status status;
   if (there.kind == Address::Kind::kTcp) {
     const std::string host = there.host;
-    status = resolve(host, clock_, deadline, options_.on_thread_start, &there.host);
+    status = options_.resolver.resolve(host, clock_, deadline, options_.on_thread_start, &there.host);
   }
   if (status.ok()) status = connect_to(there, &fd, &error_number);
   if (status.ok()) {

@@ -11,6 +11,7 @@
 #include "core/exchange.h"
 #include "rendezvous/address.h"
 #include "rendezvous/connection.h"
+#include "rendezvous/resolve.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
 
@@ -25,6 +26,7 @@ struct StoreOptions {
   uint64_t sequence = 0;  // of the communicators that this job forms in this store; equal on all ranks
   bool external = false;  // the store is a program of its own; else rank 0 serves it
   ThreadStart on_thread_start;
+  Resolver resolver;
 };
 
 // Threads: one thread at a time.

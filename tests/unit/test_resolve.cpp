@@ -3,8 +3,10 @@
 #include "rendezvous/resolve.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -12,8 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
 #include "base/fd.h"
 #include "rendezvous/store_exchange.h"
@@ -25,6 +29,11 @@ namespace {
 
 SystemClock system_clock;
 Log silent;
+
+// Questions about names under this one are answered once the test says so.
+constexpr std::string_view kSlow = ".slow.weft.example";
+std::atomic<int> slow_questions{0};
+std::atomic<bool> slow_answers{false};
 
 constexpr int kSkip = 77;
 constexpr const char* kResolver = "/etc/resolv.conf";
@@ -67,6 +76,43 @@ int join_a_name_in_silence() {
 
 }  // namespace
 
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+  using Real = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  const bool numeric = hints != nullptr && (hints->ai_flags & AI_NUMERICHOST) != 0;
+  if (numeric || host == nullptr || !std::string_view(host).ends_with(kSlow)) {
+    return real(host, service, hints, found);
+  }
+  slow_questions++;
+  while (!slow_answers) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return real("127.0.0.1", service, hints, found);
+}
+
+TEST_CASE("a name server that does not answer holds one thread for each name, however often one asks") {
+  const auto ask = [](const Resolver& resolver, const std::string& host, int64_t ms) {
+    std::string numeric;
+    const Status status =
+        resolver.resolve(host, system_clock, Deadline::after(system_clock, ms, 0), {}, &numeric);
+    return status.ok() ? numeric : std::string(code_name(status.code()));
+  };
+  const Resolver resolver;
+  const Resolver copy = resolver;
+  for (int i = 0; i < 3; i++) {
+    CHECK(ask(resolver, "one.slow.weft.example", 20) == "deadline passed");
+    CHECK(ask(copy, "one.slow.weft.example", 20) == "deadline passed");
+  }
+  CHECK(slow_questions == 1);
+  CHECK(ask(resolver, "two.slow.weft.example", 20) == "deadline passed");
+  CHECK(slow_questions == 2);
+  slow_answers = true;
+  CHECK(ask(copy, "one.slow.weft.example", 10'000) == "127.0.0.1");
+  CHECK(slow_questions == 2);
+  CHECK(ask(resolver, "one.slow.weft.example", 10'000) == "127.0.0.1");  // anew
+  CHECK(slow_questions == 3);
+  CHECK(ask(resolver, "two.slow.weft.example", 10'000) == "127.0.0.1");
+  CHECK(slow_questions == 3);
+}
+
 TEST_CASE("a name server that does not answer costs a rank no more than its deadline") {
   const uint64_t begun = system_clock.now_ns();
   const pid_t child = ::fork();
@@ -88,6 +134,10 @@ TEST_CASE("a name server that does not answer costs a rank no more than its dead
 
 TEST_CASE("an address is its own answer, and a name that nobody knows is an error") {
   std::string numeric;
+  const auto resolve = [](const std::string& host, Clock& clock, Deadline deadline,
+                          const ThreadStart& on_start, std::string* out) {
+    return Resolver().resolve(host, clock, deadline, on_start, out);
+  };
   for (const std::string address : {"10.87.0.1", "::1", "fe80::1%1"}) {
     // Also after the deadline: nothing is asked.
     CHECK(resolve(address, system_clock, Deadline::at(0), {}, &numeric).ok());
