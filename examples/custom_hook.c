@@ -61,12 +61,14 @@ static int fail(const char* call, const weft_error* error) {
 static int step(weft_comm* comm, weft_hook* hook) {
   weft_error error = WEFT_ERROR_INIT;
   const int64_t shape[] = {4};
+  float weight[4] = {0};
   weft_param param = {0};
   param.struct_size = sizeof param;
   param.name = "weight";
   param.dtype = WEFT_DTYPE_F32;
   param.ndim = 1;
   param.shape = shape;
+  param.parameter = weight; /* create copies rank 0's to all ranks */
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
   options.params = &param;
   options.param_count = 1;

@@ -149,6 +149,7 @@ static void glue_attach(glue* g, model* m) {
     params[i].ndim = m->params[i].ndim;
     params[i].shape = m->params[i].shape;
     params[i].gradient = m->params[i].gradient; /* where results go, also of what this rank left out */
+    params[i].parameter = m->params[i].value;   /* create copies rank 0's to all ranks */
     params[i].uses = m->params[i].uses;
   }
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;

@@ -60,12 +60,14 @@ static weft_status attach(weft_context** context, weft_comm** comm, const char* 
                                       .name = "w0",
                                       .dtype = WEFT_DTYPE_F32,
                                       .ndim = 1,
-                                      .shape = &sizes[0]}, /* W */
+                                      .shape = &sizes[0],
+                                      .parameter = w0}, /* W */
                                      {.struct_size = sizeof(weft_param),
                                       .name = "w1",
                                       .dtype = WEFT_DTYPE_F32,
                                       .ndim = 1,
-                                      .shape = &sizes[1]}}; /* W */
+                                      .shape = &sizes[1],
+                                      .parameter = w1}}; /* W */
   weft_comm_options comm_options = WEFT_COMM_OPTIONS_INIT;
   weft_reducer_options options = {
       .struct_size = sizeof options, .params = params, .param_count = LAYERS}; /* W */
@@ -92,6 +94,8 @@ int main(int argc, char* argv[]) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (int i = 0; i < INPUTS * HIDDEN; i++) w0[i] = 0.3f * sinf((float)i);
+  for (int i = 0; i < HIDDEN; i++) w1[i] = 0.1f * cosf((float)i);
   if (argc > 1 && attach(&context, &comm, hook, backend, &error) != WEFT_OK) {
     fprintf(stderr, "rank %d: %s\n", rank, error.text);
     MPI_Abort(MPI_COMM_WORLD, 1);
@@ -99,8 +103,6 @@ int main(int argc, char* argv[]) {
 
   float inputs[SAMPLES * INPUTS];
   for (int i = 0; i < SAMPLES * INPUTS; i++) inputs[i] = sinf((float)(i * (rank + 1)) * 0.7f);
-  for (int i = 0; i < INPUTS * HIDDEN; i++) w0[i] = 0.3f * sinf((float)i);
-  for (int i = 0; i < HIDDEN; i++) w1[i] = 0.1f * cosf((float)i);
 
   double first = 0, loss = 0;
   for (int step = 0; step < STEPS; step++) {

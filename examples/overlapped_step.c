@@ -58,6 +58,7 @@ static weft_status train(weft_comm* comm, model* m, int overlapped, weft_error* 
     params[layer].dtype = WEFT_DTYPE_F32;
     params[layer].ndim = 1;
     params[layer].shape = shape;
+    params[layer].parameter = m->weight[layer]; /* create copies rank 0's to all ranks */
   }
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
   options.params = params;

@@ -103,6 +103,7 @@ class Cast final : public Hook {
   std::optional<ErrorMemory> error_memory(const weft_bucket& bucket) override {
     return inner_->error_memory(bucket);
   }
+  bool can_replan() const override { return inner_->can_replan(); }
   Status replan(uint64_t buckets) override { return inner_->replan(buckets); }
   Status join(const weft_bucket& bucket) override {
     if (bucket.entries != nullptr) return inner_->join(bucket);

@@ -66,6 +66,8 @@ class Hook {
   virtual bool equal_results() const { return true; }
   // The error memory of a bucket, after its last stage; nothing without error feedback.
   virtual std::optional<ErrorMemory> error_memory(const weft_bucket& /*bucket*/) { return {}; }
+  // replan() makes it follow another plan: what it keeps does not depend on which bucket a parameter is in.
+  virtual bool can_replan() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
   virtual Status rebind(int /*rank*/, int /*size*/) { return {}; }

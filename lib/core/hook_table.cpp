@@ -52,6 +52,7 @@ class HookTable final : public Hook {
   Status stage(const weft_bucket& bucket, weft_stage* stage) override {
     return call("stage", table_.stage, &bucket, stage);
   }
+  bool can_replan() const override { return table_.replan != nullptr; }
   Status replan(uint64_t bucket_count) override { return call("replan", table_.replan, bucket_count); }
   Status join(const weft_bucket& bucket) override { return call("join", table_.join, &bucket); }
   Status rebind(int rank, int size) override { return call("rebind", table_.rebind, rank, size); }

@@ -56,7 +56,10 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
 bool Reducer::leave_out(uint64_t param, uint32_t stamp) {
   ReducerState& s = *state_;
   const bool device_view = !s.copy && s.buckets->place(param).on_device;
-  if (s.copy) s.gradients[param] = destination(param);
+  if (s.copy) {
+    s.gradients[param] = destination(param);
+    s.given->set(param, nullptr);
+  }
   if (device_view) s.gradients[param] = s.views_on_devices->of(param);
   if (s.presence->accumulated(param)) {
     if (device_view) s.devices->take(param, stamp);

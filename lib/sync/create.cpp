@@ -11,6 +11,7 @@
 #include "sync/proposal.h"
 #include "sync/reducer.h"
 #include "sync/straight.h"
+#include "sync/values.h"
 
 namespace weft {
 namespace {
@@ -163,6 +164,7 @@ void make_notes(ReducerState* s) {
     uses.resize(params, 1);
     s->uses = std::make_shared<Uses>(std::move(uses), s->learns);
   }
+  if (s->copy && !s->given) s->given = std::make_shared<GivenLayouts>(params);
   if (!s->presence) s->presence = std::make_shared<Presence>(params, s->mapped);
   if (!s->ready_ns) s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(params);
 }
@@ -284,6 +286,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   }
   agreement.opens = false;
   Status furnished = furnish(state.get(), opened, agreement);
+  if (furnished.ok()) furnished = start_together(agreement, state.get(), options.plan != nullptr);
   if (!furnished.ok()) {
     close_lanes(*state);
     return furnished;

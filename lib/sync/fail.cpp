@@ -125,6 +125,7 @@ Status Reducer::close_failed(const Status& failed) {
   s.readiness->close();
   next_window();
   if (s.sparse) s.sparse->forget_fixed();
+  if (start_.noting) s.order->begin();  // it may lack gradients
   failed_attempts_++;
   note_opening(true, false);
   const std::lock_guard lock(mutex_);

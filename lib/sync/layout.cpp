@@ -2,22 +2,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace weft {
 
 Layout::Layout(const Param& param)
     : dtype_(param.dtype), element_bytes_(dtype_size(param.dtype)), count_(param.count), run_(param.count) {
   if (param.dense) return;
-  // The place is row-major. Merge dimensions that are contiguous in the gradient too.
-  for (size_t d = 0; d < param.shape.size(); d++) {
-    const auto extent = static_cast<uint64_t>(param.shape[d]);
-    const auto stride = static_cast<uint64_t>(param.strides[d]);
-    if (extent == 1) continue;
-    if (!dims_.empty() && dims_.back().stride == stride * extent) {
-      dims_.back() = {dims_.back().extent * extent, stride};
-    } else {
-      dims_.push_back({extent, stride});
-    }
+  // The place is row-major.
+  for (size_t d = 0; d < param.shape.size(); d++)
+    add_dim(static_cast<uint64_t>(param.shape[d]), static_cast<uint64_t>(param.strides[d]));
+  take_run();
+}
+
+Layout::Layout(const Param& param, const std::vector<int64_t>& strides)
+    : dtype_(param.dtype), element_bytes_(dtype_size(param.dtype)), count_(param.count), run_(param.count) {
+  // The place has the parameter's order of dimensions if that is dense, else it is row-major.
+  std::vector<size_t> order(param.shape.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (param.dense) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return param.strides[a] > param.strides[b]; });
+  }
+  for (const size_t d : order)
+    add_dim(static_cast<uint64_t>(param.shape[d]), static_cast<uint64_t>(strides[d]));
+  take_run();
+}
+
+// The next inner dimension. Merges those that are contiguous in the gradient too.
+void Layout::add_dim(uint64_t extent, uint64_t stride) {
+  if (extent == 1) return;
+  if (!dims_.empty() && dims_.back().stride == stride * extent) {
+    dims_.back() = {dims_.back().extent * extent, stride};
+  } else {
+    dims_.push_back({extent, stride});
+  }
+}
+
+void Layout::take_run() {
+  if (count_ <= 1) {
+    dims_.clear();
+    return;
   }
   run_ = 1;
   if (dims_.back().stride == 1) {

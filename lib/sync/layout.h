@@ -17,6 +17,9 @@ namespace weft {
 class Layout {
  public:
   explicit Layout(const Param& param);
+  // A gradient of the parameter that has other strides: as many as the parameter's, in elements, which
+  // check_strides has taken.
+  Layout(const Param& param, const std::vector<int64_t>& strides);
 
   // gradient -> place of this type: scale * it, or it added to what is there (scale is 1 then). Reads all of
   // the gradient. streaming: see CopyArgs.
@@ -49,6 +52,8 @@ class Layout {
     uint64_t extent;
     uint64_t stride;  // of the gradient, in elements
   };
+  void add_dim(uint64_t extent, uint64_t stride);
+  void take_run();
   void move_run(const DeviceOps& ops, const CopyArgs& args) const;
 
   Dtype dtype_;

@@ -287,6 +287,14 @@ void number_device(Param* param, std::vector<int32_t>* devices) {
 
 }  // namespace
 
+Status check_strides(uint64_t index, const Param& param, std::vector<int64_t>* strides) {
+  Param gradient = param;
+  gradient.strides = *strides;
+  WEFT_TRY(check_strides(index, &gradient));
+  *strides = std::move(gradient.strides);
+  return {};
+}
+
 std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;

@@ -87,6 +87,10 @@ inline constexpr int32_t kMaxParamDims = 16;
 // kUnsupported naming the parameter. Linear in the number of parameters.
 Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_size, Manifest* manifest);
 
+// Strides of a gradient of this parameter, as many as its shape has dimensions: normalises them, and refuses
+// those that may address an element twice. kArg naming the parameter, whose number is index.
+Status check_strides(uint64_t index, const Param& param, std::vector<int64_t>* strides);
+
 // What is different between two ranks' lists, naming the first parameter that differs and both sides; empty
 // if nothing is.
 std::string manifest_difference(int rank, const Manifest& mine, int other_rank, const Manifest& theirs);

@@ -7,7 +7,8 @@
 
 namespace weft {
 
-Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream) {
+Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* stream) {
+  void* gradient = given.data;
   ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
   // Contributions that are retained are wanted after a failure as well.
@@ -36,23 +37,23 @@ Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream)
   }
   if (s.uses && s.uses->learning()) [[unlikely]] {
     const std::lock_guard lock(s.uses->mutex());
-    if (s.uses->learning()) return take_use(param, gradient, step);
+    if (s.uses->learning()) return take_use(param, {gradient, given.layout}, step);
   }
   // First, so that of two calls one is refused before it touches a bucket that may be travelling.
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) [[unlikely]]
     return note(ready_refused(param, step));
   if (use == Use::kEarlier) return {};
-  return take(param, gradient, step);
+  return take(param, {gradient, given.layout}, step);
 }
 
 // The gradient is complete, and claimed.
-Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries) {
+Status Reducer::take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
     return note(ready_refused(param, StepWord()));
-  const Status thrown = guarded_run([&] { bring(param, gradient, step, entries); });
+  const Status thrown = guarded_run([&] { bring(param, given, step, entries); });
   if (!thrown.ok()) [[unlikely]]
     s.comm->fail(thrown);  // it counts as there, so that nobody waits for it
   // After either of them the step may be over and what it used be gone.
@@ -66,8 +67,9 @@ Status Reducer::take(uint64_t param, void* gradient, StepWord step, const weft_s
 }
 
 // The part that may throw: out of memory, or a trace.
-void Reducer::bring(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries) {
+void Reducer::bring(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries) {
   ReducerState& s = *state_;
+  void* const gradient = given.data;
   const Buckets::Place& place = s.buckets->place(param);
   if (place.sparse) [[unlikely]] {
     take_entries(param, entries);
@@ -76,19 +78,23 @@ void Reducer::bring(uint64_t param, void* gradient, StepWord step, const weft_sp
   } else if (s.copy || (gradient != nullptr && gradient != place.memory)) {
     const auto* const from = static_cast<const std::byte*>(gradient);
     const DeviceOps& ops = s.comm->context().host();
+    const Layout& layout = given.layout != nullptr ? *given.layout : *place.layout;
     const bool add = s.presence->accumulated(param), streaming = s.buckets->streaming();
-    if (s.kept && s.kept->has(param) && !step.local() && !add) {
+    if (s.kept && s.kept->has(param) && !step.local() && !add && given.layout == nullptr) {
       s.kept->copy_rest(ops, place, param, from, step.stamp(), streaming);
     } else if (start_.straight && !step.local() && s.schedule.buckets[place.bucket].straight) {
       const Buckets::Place to = straight_place(s, param);
       const double scale = s.schedule.buckets[place.bucket].narrow ? 1.0 / start_.divisor : 1;
-      place.layout->flatten(ops, from, to.memory, to.dtype, false, scale, streaming);
+      layout.flatten(ops, from, to.memory, to.dtype, false, scale, streaming);
     } else {
       const bool weighs = s.weighting && !step.local() && !add;
       const double scale = weighs ? s.weighting->take(param, place.bucket, step.stamp()) : 1;
-      place.layout->flatten(ops, from, place.memory, place.dtype, add, scale, streaming);
+      layout.flatten(ops, from, place.memory, place.dtype, add, scale, streaming);
     }
-    if (s.copy) s.gradients[param] = static_cast<std::byte*>(gradient);
+    if (s.copy) {
+      s.gradients[param] = static_cast<std::byte*>(gradient);
+      s.given->set(param, given.layout);
+    }
   }
   if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);

@@ -55,7 +55,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) return note(ready_refused(param, step));
   if (use == Use::kEarlier) return {};
-  return take(param, nullptr, step, &entries);
+  return take(param, {}, step, &entries);
 }
 
 // Of a claimed parameter. Without memory the step fails: the other ranks count on it.

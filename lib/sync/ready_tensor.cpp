@@ -1,8 +1,10 @@
 // Dense gradients that say what they are: a tensor against the manifest, before it becomes ready. Nothing is
-// allocated unless it is refused. Threads: any thread.
+// allocated unless its strides are not the parameter's or it is refused. Threads: any thread.
 #include <algorithm>
 
 #include "base/text.h"
+#include "core/context.h"
+#include "sync/host_stream.h"
 #include "sync/reducer.h"
 
 namespace weft {
@@ -16,6 +18,11 @@ size_t dims_of(const Param& param) {
 int32_t dtype_of(const Param& param) {
   if (!param.pairs) return static_cast<int32_t>(param.dtype);
   return param.dtype == Dtype::kF32 ? WEFT_DTYPE_C64 : WEFT_DTYPE_C128;
+}
+
+bool same_shape(const weft_tensor& tensor, const Param& param) {
+  return static_cast<size_t>(tensor.ndim) == dims_of(param) &&
+         std::equal(tensor.shape, tensor.shape + tensor.ndim, param.shape.begin());
 }
 
 // Whether both place the elements alike; the stride of an extent of 1 says nothing. packed: the parameter's
@@ -74,12 +81,38 @@ Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const 
   const bool viewed = !state_->copy && (gradient.data == nullptr || gradient.data == view);
   const bool readable = gradient.ndim >= 0 && gradient.ndim <= kMaxParamDims &&
                         (gradient.ndim == 0 || gradient.shape != nullptr);
-  const bool same = readable && gradient.dtype == dtype_of(wanted) &&
-                    gradient.device_kind == wanted.device_kind && gradient.device == device_of(param) &&
-                    same_layout(gradient, wanted, viewed && !wanted.dense);
-  if (!same) [[unlikely]]
-    return note(another_tensor(param, gradient, viewed));
-  return ready(param, gradient.data, stream);
+  const bool alike = readable && gradient.dtype == dtype_of(wanted) &&
+                     gradient.device_kind == wanted.device_kind && gradient.device == device_of(param);
+  if (alike && same_layout(gradient, wanted, viewed && !wanted.dense)) [[likely]]
+    return ready(param, gradient.data, stream);
+  const bool strict = (state_->flags & WEFT_REDUCER_STRICT_STRIDES) != 0;
+  const bool copied = !strict && !viewed && alike && gradient.data != nullptr &&
+                      same_shape(gradient, wanted) && !place.on_device && on_host(stream);
+  if (!copied) return note(another_tensor(param, gradient, viewed));
+  return ready_restrided(param, gradient);
+}
+
+// All but its strides are the parameter's: it is copied element by element, and so is its result.
+Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
+  const Param& wanted = state_->manifest.params[param];
+  std::vector<int64_t> shape(gradient.shape, gradient.shape + gradient.ndim);
+  std::vector<int64_t> strides = row_major(shape);
+  if (gradient.strides != nullptr) strides.assign(gradient.strides, gradient.strides + gradient.ndim);
+  if (wanted.pairs) {
+    for (int64_t& stride : strides) stride = stride > INT64_MAX / 2 ? INT64_MAX : stride * 2;
+    strides.push_back(1);
+  }
+  WEFT_TRY(note(check_strides(param, wanted, &strides)));
+  const Layout layout(wanted, strides);
+  WEFT_TRY(ready(param, Given{gradient.data, &layout}, nullptr));
+  if (copied_gradients_.fetch_add(1, std::memory_order_relaxed) == 0) {
+    state_->comm->context().log().warn(
+        cat("rank ", state_->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
+            "') is ", tensor_text(gradient), ", the parameter ", wanted.text(),
+            ". It is copied element by element, which is slow; others are counted in "
+            "weft_reducer_stats.copied_gradients. WEFT_REDUCER_STRICT_STRIDES makes this an error"));
+  }
+  return {};
 }
 
 // Which is not the parameter's gradient: both sides.

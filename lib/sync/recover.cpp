@@ -186,6 +186,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   const std::shared_ptr<ReducerState> old = state_;
   synchronised_ = 0;
   failed_attempts_ = 0;
+  may_retry_ = old->retain;
   results_ = false;
   replace(&next, [&](Step& step) { step.commit(stats_.steps); });
   old->comm->notes().ignore(old->lane->key().id);

@@ -349,6 +349,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
     // Also when the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
     failed_attempts_ = 0;
+    may_retry_ = false;
     if (s.comm->size() == 1) step_->commit(stats_.steps);
     next_window();
     reduced_ = results_ = true;

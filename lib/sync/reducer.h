@@ -60,7 +60,15 @@ class Reducer {
   // Steps without data until all ranks have joined.
   Status join(const weft_join_options& options, weft_join_result* result);
   // Any thread, lock-free. Never drives the engine, also not in caller mode.
-  Status ready(uint64_t param, void* gradient, const weft_stream* stream);
+  // A gradient in the program's memory.
+  struct Given {
+    void* data = nullptr;
+    const Layout* layout = nullptr;  // null: as the parameter
+  };
+  Status ready(uint64_t param, const Given& given, const weft_stream* stream);
+  Status ready(uint64_t param, void* gradient, const weft_stream* stream) {
+    return ready(param, Given{gradient}, stream);
+  }
   Status ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream);
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
@@ -151,9 +159,10 @@ class Reducer {
   Status check_stream_wait(uint64_t param, uint32_t stamp) const;
   int32_t device_of(uint64_t param) const;
   Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
+  Status ready_restrided(uint64_t param, const weft_tensor& gradient);
   // entries: of a sparse gradient, or null if they were put already.
-  Status take(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries = nullptr);
-  void bring(uint64_t param, void* gradient, StepWord step, const weft_sparse* entries);
+  Status take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries = nullptr);
+  void bring(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries);
   void take_entries(uint64_t param, const weft_sparse* entries);
   Status check_result(uint64_t param) const;
   uint64_t reduced_bytes(uint32_t bucket) const;
@@ -164,8 +173,8 @@ class Reducer {
   Status leave_out_unused();
   std::string uses_text(uint64_t param, StepWord step, uint32_t more = 0) const;
   bool used(uint64_t param, uint32_t stamp) const;
-  Status take_use(uint64_t param, void* gradient, StepWord step);
-  void remember(uint64_t param, void* gradient);
+  Status take_use(uint64_t param, const Given& gradient, StepWord step);
+  void remember(uint64_t param, const Given& gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
   Status finish_local();
@@ -243,6 +252,7 @@ class Reducer {
   std::optional<std::string> fail_next_;  // a local step failed with this text, and the next step will
   uint32_t stamp_ = 0;
   bool replanned_ = false;                 // at least once, or tried to by itself; equal on all ranks
+  bool may_retry_ = false;                 // some rank may retry the next step; equal on all ranks
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
@@ -258,6 +268,8 @@ class Reducer {
   uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
   uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
+
+  std::atomic<uint64_t> copied_gradients_{0};  // that were not laid out as their parameters
 
   mutable std::mutex mutex_;
   weft_reducer_stats stats_{};           // guarded by mutex_

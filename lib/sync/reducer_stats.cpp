@@ -122,6 +122,7 @@ void Reducer::query(weft_reducer_stats* stats) const {
   stats->other_bytes = other_bytes_ + device_bytes() + (state_->sparse ? state_->sparse->memory_bytes() : 0) +
                        state_->lane_bytes();
   stats->hook_bytes = state_->hook_bytes;
+  stats->copied_gradients = copied_gradients_.load(std::memory_order_relaxed);
   stats->mean_step_ns = history_.mean(&StepTimes::step_ns);
   stats->mean_compute_ns = history_.mean(&StepTimes::compute_ns);
   stats->mean_communication_ns = history_.mean(&StepTimes::communication_ns);

@@ -295,10 +295,11 @@ void Reducer::keep_plan(const Status& why) {
   plan_kept_ = why.text();
 }
 
-// WEFT_REDUCER_REPLAN: once a synchronised step has shown the order of readiness. All ranks have made as many
-// steps, and take part in every re-plan, so they agree on when.
+// Once a synchronised step has shown the order of readiness. All ranks have made as many steps, and take part
+// in every re-plan, so they agree on when. Not where another rank may retry the step, which begins without
+// one.
 Status Reducer::replan_by_itself() {
-  if (!state_->replans || replanned_ || stats_.steps == 0) return {};
+  if (!state_->replans || replanned_ || stats_.steps == 0 || may_retry_) return {};
   WEFT_TRY(open_replan());
   PlanRequest request;
   request.by_model = state_->models;

@@ -27,7 +27,10 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
     {WEFT_REDUCER_REPLAN, "replan"},
-    {WEFT_REDUCER_MODEL, "model"}};
+    {WEFT_REDUCER_MODEL, "model"},
+    {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
+    {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"},
+    {WEFT_REDUCER_KEEP_PLAN, "keep_plan"}};
 
 struct NamedTime {
   const char* name;
@@ -239,6 +242,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"kept", s.kept ? s.kept->memory_bytes() : 0},
           {"weighting", s.weighting ? s.weighting->memory_bytes() : 0},
           {"uses", s.uses ? s.uses->memory_bytes() : 0},
+          {"given_layouts", s.given ? s.given->memory_bytes() : 0},
           {"ready_order", s.order->memory_bytes()},
           {"gradients", s.gradients.capacity() * sizeof(std::byte*)},
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},

@@ -15,6 +15,7 @@
 #include "sync/buckets.h"
 #include "sync/captures.h"
 #include "sync/device_buckets.h"
+#include "sync/given_layouts.h"
 #include "sync/kept.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
@@ -54,7 +55,7 @@ struct ReducerState {
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kTravelling;
-  bool replans = false;  // WEFT_REDUCER_REPLAN
+  bool replans = false;  // by itself, after the first synchronised step; equal on all ranks
   bool models = false;   // WEFT_REDUCER_MODEL
   bool needs = false;    // WEFT_REDUCER_FIRST_NEEDED
   bool lends = false;    // WEFT_REDUCER_REDUCED_VIEWS
@@ -97,7 +98,13 @@ struct ReducerState {
   // Copy mode and gradients on devices: where the results go, null for nowhere. Element i is written by
   // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
   std::vector<std::byte*> gradients;
+  std::shared_ptr<GivenLayouts> given;  // how these lie; stays, like the buckets; null unless in copy mode
 
+  // How the parameter's gradient, which has arrived, lies in the program's memory.
+  const Layout& layout(uint32_t param) const {
+    const Layout* const other = given ? given->of(param) : nullptr;
+    return other != nullptr ? *other : *buckets->place(param).layout;
+  }
   // In which a bucket travels whose copies do what a hook that narrows would.
   Dtype narrowed(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
   // The type of a bucket between its copies: in the one it contributes, in the other its result is.
@@ -141,6 +148,7 @@ struct ReducerState {
     next->own_whole = own_whole;
     next->sparse = sparse;
     next->gradients = gradients;
+    next->given = given;
     next->reach = reach;
     next->views_on_devices = views_on_devices;
     next->residents = residents;  // whose memory may serve again

@@ -129,10 +129,10 @@ bool Step::copy_piece(uint32_t bucket) {
     const uint64_t first = mine.first + copy_element_;
     uint64_t count = 0;
     if (s_.copy) {
-      count = std::min(place.layout->piece(first, left), mine.count - copy_element_);
+      const Layout& layout = s_.layout(param);
+      count = std::min(layout.piece(first, left), mine.count - copy_element_);
       if (!nowhere && count > 0 && s_.gradients[param] != nullptr) {
-        place.layout->unflatten(ops, from, has, s_.gradients[param], first, count, scale,
-                                s_.buckets->streaming());
+        layout.unflatten(ops, from, has, s_.gradients[param], first, count, scale, s_.buckets->streaming());
       }
     } else {
       count = std::min(left, mine.count - copy_element_);

@@ -27,7 +27,7 @@ bool Reducer::used(uint64_t param, uint32_t stamp) const {
 }
 
 // While uses are learned each may be the last, and nothing travels.
-Status Reducer::take_use(uint64_t param, void* gradient, StepWord step) {
+Status Reducer::take_use(uint64_t param, const Given& gradient, StepWord step) {
   ReducerState& s = *state_;
   s.uses->set_copied(param);
   if (!s.readiness->claimed(param, step.stamp())) remember(param, gradient);
@@ -38,14 +38,16 @@ Status Reducer::take_use(uint64_t param, void* gradient, StepWord step) {
 
 // A use that may be the last one: where its gradient is, or, in view mode, a copy of one that is elsewhere.
 // Uses::mutex is held.
-void Reducer::remember(uint64_t param, void* gradient) {
+void Reducer::remember(uint64_t param, const Given& gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   if (s.copy || place.on_device) {
-    s.gradients[param] = static_cast<std::byte*>(gradient);
-  } else if (gradient != nullptr && gradient != place.memory) {
-    place.layout->flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient), place.memory,
-                          place.dtype, false, 1, s.buckets->streaming());
+    s.gradients[param] = static_cast<std::byte*>(gradient.data);
+    if (s.copy) s.given->set(param, gradient.layout);
+  } else if (gradient.data != nullptr && gradient.data != place.memory) {
+    const Layout& layout = gradient.layout != nullptr ? *gradient.layout : *place.layout;
+    layout.flatten(s.comm->context().host(), static_cast<const std::byte*>(gradient.data), place.memory,
+                   place.dtype, false, 1, s.buckets->streaming());
   }
 }
 
@@ -66,7 +68,7 @@ Status Reducer::take_learned(StepWord step) {
     if (s.readiness->uses(i, step.stamp()) > 0) {
       if (!s.readiness->claim(i, step.stamp())) return note(ready_refused(i, step));
       const bool kept = s.copy || s.buckets->place(i).on_device;
-      WEFT_TRY(take(i, kept ? s.gradients[i] : nullptr, step));
+      WEFT_TRY(take(i, {kept ? s.gradients[i] : nullptr, s.copy ? s.given->of(i) : nullptr}, step));
     } else if (!step.local()) {
       const uint64_t param = i;
       WEFT_TRY(absent(&param, 1));

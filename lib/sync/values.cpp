@@ -1,14 +1,18 @@
 // The values of the parameters, as far as a reducer deals with them between steps: broadcast from one rank,
 // and compared. Called by the program's thread, on all ranks; everything travels on the reducer's own lane.
 #include <algorithm>
+#include <bit>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/agreement.h"
 #include "sync/chunks.h"
 #include "sync/digests.h"
 #include "sync/prelude.h"
 #include "sync/reducer.h"
+#include "sync/values.h"
 
 namespace weft {
 namespace {
@@ -91,6 +95,48 @@ CollectiveArgs gather(const T* mine, std::vector<T>* all) {
   return args;
 }
 
+// A bit for each parameter.
+using ParamBits = std::vector<uint64_t>;
+
+// The first parameter that has a value on one rank and none on the other.
+std::string value_difference(const Manifest& manifest, int rank, ByteView mine, int other_rank,
+                             ByteView theirs) {
+  ByteReader a(mine), b(theirs);
+  for (size_t word = 0; word < Presence::words(manifest.params.size()); word++) {
+    const auto here = a.get<uint64_t>(), there = b.get<uint64_t>();
+    if (!a.ok() || !b.ok()) break;
+    if (here == there) continue;
+    const size_t bit = static_cast<size_t>(std::countr_zero(here ^ there));
+    const bool has = (here >> bit & 1) != 0;
+    const size_t i = std::min(word * 64 + bit, manifest.params.size() - 1);
+    return cat(
+        "parameter ", i, " ('", manifest.params[i].name, "') has a value on rank ", has ? rank : other_rank,
+        " and none on rank ", has ? other_rank : rank,
+        ", so rank 0's values cannot be copied to all: set weft_param.parameter on every rank, or create "
+        "the reducer with WEFT_REDUCER_KEEP_VALUES");
+  }
+  return "a rank's list of values is not readable";
+}
+
+// Parameters with a value here. Values on devices are left out: a reducer does not move them.
+std::vector<uint32_t> params_with_values(const ReducerState& s) {
+  std::vector<uint32_t> params;
+  bool on_device = false;
+  for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
+    const Param& param = s.manifest.params[i];
+    if (s.manifest.parameter(i) == nullptr || param.count == 0 || param.ignored()) continue;
+    on_device |= param.on_device();
+    if (!param.on_device()) params.push_back(i);
+  }
+  if (on_device) {
+    s.comm->context().log().warn(
+        "rank 0's values of parameters on devices are not copied to the other ranks when a reducer is "
+        "created: "
+        "broadcast them (weft_broadcast), and create it with WEFT_REDUCER_KEEP_VALUES");
+  }
+  return params;
+}
+
 // The messages of one broadcast: some at a time, packed and unpacked while others travel.
 class Messages {
  public:
@@ -171,6 +217,32 @@ class Messages {
 };
 
 }  // namespace
+
+Status start_together(const Agreement& agreement, ReducerState* state, bool given_plan) {
+  ReducerState& s = *state;
+  constexpr uint64_t kKeepsPlan =
+      WEFT_REDUCER_KEEP_PLAN | WEFT_REDUCER_REPLAN | WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED;
+  if ((s.flags & kKeepsPlan) == 0 && !given_plan) {
+    const auto mine = static_cast<std::byte>(s.copy && s.hook->can_replan() ? 1 : 0);
+    std::vector<Bytes> all;
+    WEFT_TRY(s.comm->agree({&mine, 1}, &all, agreement.deadline));
+    s.replans = std::all_of(all.begin(), all.end(), [](const Bytes& theirs) {
+      return theirs.size() == 1 && theirs.front() == std::byte{1};
+    });
+  }
+  if ((s.flags & WEFT_REDUCER_KEEP_VALUES) != 0) return {};
+  const std::vector<uint32_t> params = params_with_values(s);
+  ParamBits values(Presence::words(s.manifest.params.size()));
+  for (const uint32_t param : params) values[param / 64] |= uint64_t{1} << (param % 64);
+  ValuesVote how;
+  how.in_flight = kInFlight;
+  Messages messages(s, make_chunks(s.manifest, params, kChunkBytes), how);
+  const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
+    return value_difference(s.manifest, rank, mine, other_rank, theirs);
+  };
+  WEFT_TRY(agree_on(agreement, messages.prepare(), std::as_bytes(std::span(values)), difference));
+  return messages.run(s.comm->op_deadline(0)).with_prefix("the values of rank 0: ");
+}
 
 Status Reducer::check_between_steps(const char* what) {
   WEFT_TRY(settle_finish());

@@ -59,6 +59,9 @@ class Reducer(Handle):
     reduced_views  with sharded, in view mode, over shm: results can be read where their owners have them, see
                    `reduced_view`
     copy_strays    view mode: ready takes gradients that are elsewhere, and copies them into their views
+    keep_values    do not copy rank 0's values (Param.value) to all ranks here
+    keep_plan      copy mode: do not re-plan after the first synchronised step
+    strict_strides a gradient with other strides than its parameter's is an error; else it is copied by its own
 
     Threads: one at a time; ready: any, different parameters concurrently.
     """
@@ -75,7 +78,8 @@ class Reducer(Handle):
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                  reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
                  deterministic: bool = False, copy_strays: bool = False, replan: bool = False,
-                 model: bool = False, first_needed: bool = False, reduced_views: bool = False) -> None:
+                 model: bool = False, first_needed: bool = False, reduced_views: bool = False,
+                 keep_values: bool = False, keep_plan: bool = False, strict_strides: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = choice(GradientMode, mode, "mode")
@@ -103,7 +107,8 @@ class Reducer(Handle):
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
                              (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN),
                              (model, ReducerFlag.MODEL), (first_needed, ReducerFlag.FIRST_NEEDED),
-                             (reduced_views, ReducerFlag.REDUCED_VIEWS)):
+                             (reduced_views, ReducerFlag.REDUCED_VIEWS), (keep_values, ReducerFlag.KEEP_VALUES),
+                             (keep_plan, ReducerFlag.KEEP_PLAN), (strict_strides, ReducerFlag.STRICT_STRIDES)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = choice(Divide, divide_by, "divide_by")
@@ -170,7 +175,8 @@ class Reducer(Handle):
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
         """A gradient is complete. In copy mode its array is lent until its bucket is done, at the latest by finish.
 
-        An array of another type, shape or strides than the parameter's is refused (weft_reducer_ready_tensor). gradient
+        An array of another type or shape than the parameter's is refused (weft_reducer_ready_tensor). One with other
+        strides is copied, and so is its result: stats().copied_gradients counts those, strict_strides refuses them. gradient
         may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where Param.gradient
         says it, it may be None. Threads: any.
         """

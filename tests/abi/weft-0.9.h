@@ -768,7 +768,7 @@ typedef struct weft_hook_table {
   weft_status (*plan)(void* user_data, const weft_bucket* bucket, weft_hook_plan* plan, char* message);
   weft_status (*stage)(void* user_data, const weft_bucket* bucket, weft_stage* stage, char* message);
   /* The plan changed: state kept by parameter stays valid, state kept by bucket does not. plan follows for
-   * each bucket. */
+   * each bucket. Without this function buckets are re-planned only where the program asks for it. */
   weft_status (*replan)(void* user_data, uint64_t bucket_count, char* message);
   /* This rank has no data in this step: buffer is zero and stays unread; stages run all the same. */
   weft_status (*join)(void* user_data, const weft_bucket* bucket, char* message);
@@ -849,8 +849,8 @@ typedef struct weft_param {
   /* Where its gradient is in copy mode, from create to destroy: for ready with NULL, and where the result of
    * an absent parameter goes. Default: none. This rank's own, like the next. */
   void* gradient;
-  /* Its value, laid out by the strides: for hooks, and for the calls that broadcast, compare or gather
-   * values. Default none */
+  /* Its value, laid out by the strides: rank 0's goes to all ranks when the reducer is created, and hooks and
+   * the calls that broadcast, compare or gather values use it. On all ranks or on none. Default none */
   void* parameter;
   /* How often it becomes ready in a step (shared weights, checkpointing); the last time counts, and hands the
    * gradient over. Equal on all ranks; default 1. See WEFT_REDUCER_STATIC. */
@@ -960,10 +960,10 @@ typedef struct weft_reducer_options {
 /* View mode: ready takes a gradient that is not in its view, laid out by the parameter's strides, and copies
  * it there, where the result will be; after local steps it is added to what they have left there. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-/* Re-plan by itself after the first synchronised step: the second one's begin is weft_reducer_replan first,
- * by the order of readiness. In view mode that moves the views: ask for them again after each begin in which
- * weft_reducer_stats.plan_generation has changed. If a rank has no memory for the new buckets, all keep the
- * old ones: no error, but a line in the log, and in weft_reducer_report. */
+/* Re-plan by itself after the first synchronised step, as copy mode does anyway (WEFT_REDUCER_KEEP_PLAN): the
+ * second one's begin is weft_reducer_replan first, by the order of readiness. In view mode that moves the
+ * views: ask for them again after a begin that has changed weft_reducer_stats.plan_generation. If a rank has
+ * no memory for new buckets, all keep the old ones, and the log and weft_reducer_report say so. */
 #define WEFT_REDUCER_REPLAN UINT64_C(8192)
 /* With WEFT_REDUCER_REPLAN: by WEFT_PLANNER_MODEL. */
 #define WEFT_REDUCER_MODEL UINT64_C(16384)
@@ -980,12 +980,12 @@ typedef struct weft_reducer_options {
  * graphs alone, and takes the memory of the buckets once more on the device. */
 #define WEFT_REDUCER_GRAPH UINT64_C(131072)
 
-/* Do not copy rank 0's values (weft_param.parameter, and those of STATE_ONLY and BUFFER) to all ranks when
- * the reducer is created. */
+/* Do not copy rank 0's values (weft_param.parameter, also of STATE_ONLY and BUFFER) to all ranks when the
+ * reducer is created. Values on devices never are. */
 #define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
 /* A gradient that is not laid out as its parameter is an error of weft_reducer_ready_tensor, and no copy. */
 #define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
-/* Copy mode: do not re-plan after the first synchronised step. */
+/* Do not re-plan. Else copy mode does, but for SHARDED, GRAPH, a given plan, and hooks without `replan`. */
 #define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
 
 /* For roots: the highest rank that has data. */
@@ -1021,9 +1021,9 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
 
 /* Create gradient sync for a list of parameters. Collective: agrees on the list, the plan, the hook and what
  * is said to be equal; a difference is WEFT_ERR_MISMATCH on every rank and names the first parameter that
- * differs and both sides. What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH, which
- * quotes it, on the others. Blocks at most the communicator's init timeout. A communicator over shm has at
- * most 63 reducers at a time (WEFT_ERR_UNSUPPORTED after that; one is gone when all ranks have destroyed it):
+ * differs and both sides. What is wrong on one rank alone is its error there and WEFT_ERR_MISMATCH on the
+ * others. Blocks at most for the init timeout, then for the operation timeout while rank 0's values are sent
+ * to all (WEFT_REDUCER_KEEP_VALUES). A communicator over shm has at most 63 reducers (WEFT_ERR_UNSUPPORTED):
  * split one for more. error may be NULL. Ownership: the caller destroys *reducer; it keeps the communicator's
  * core alive. Threads: one thread at a time per communicator. Since 0.9 */
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
@@ -1117,10 +1117,10 @@ typedef struct weft_tensor {
 } weft_tensor;
 #define WEFT_TENSOR_INIT {sizeof(weft_tensor), NULL, 0, 0, NULL, NULL, 0, 0}
 
-/* weft_reducer_ready for a gradient that says what it is, which is checked: dtype, shape, device and strides
- * must be the parameter's. The stride of an extent of 1 says nothing. In its view (data NULL or the view) a
- * gradient whose parameter's strides leave gaps is row-major. Returns WEFT_ERR_ARG, which names the parameter
- * and both sides, and the step goes on; otherwise as weft_reducer_ready of gradient->data. Since 0.9 */
+/* weft_reducer_ready for a gradient that describes itself. dtype, shape and device must be the parameter's. A
+ * gradient in host memory with other strides is copied by these, and so is its result (but see
+ * WEFT_REDUCER_STRICT_STRIDES); not one in its view, which is row-major if the parameter's strides have gaps.
+ * Returns WEFT_ERR_ARG, which names both sides; otherwise as weft_reducer_ready of data. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param,
                                                const weft_tensor* gradient, const weft_stream* stream);
 

@@ -386,3 +386,59 @@ TEST_CASE(
     CHECK(findings.wrong == 0);
   }
 }
+
+TEST_CASE("the first gradient with other strides is one line of the log, and all of them are counted") {
+  std::atomic<int> lines{0};
+  weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
+  context_options.log_level = WEFT_LOG_WARN;
+  context_options.user_data = &lines;
+  context_options.log = [](void* user_data, int32_t /*level*/, const char* line) {
+    if (std::strstr(line, "'weight'") != nullptr &&
+        std::strstr(line, "WEFT_REDUCER_STRICT_STRIDES") != nullptr)
+      ++*static_cast<std::atomic<int>*>(user_data);
+  };
+  weft_context* context = nullptr;
+  REQUIRE(weft_context_create(&context_options, &context, nullptr) == WEFT_OK);
+  weft_test::Gathering alone(1);
+  weft_test::Member member{&alone, 0};
+  weft_comm_options comm_options = WEFT_COMM_OPTIONS_INIT;
+  comm_options.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+  comm_options.size = 1;
+  comm_options.all_gather = weft_test::gather;
+  comm_options.all_gather_user_data = &member;
+  comm_options.backend = "loopback";
+  weft_comm* comm = nullptr;
+  REQUIRE(weft_comm_create(context, &comm_options, &comm, nullptr) == WEFT_OK);
+  const int64_t shape[] = {2, 3}, turned[] = {1, 2};
+  weft_param param = WEFT_PARAM_INIT;
+  param.name = "weight";
+  param.dtype = WEFT_DTYPE_F32;
+  param.ndim = 2;
+  param.shape = shape;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  options.params = &param;
+  options.param_count = 1;
+  weft_reducer* reducer = nullptr;
+  REQUIRE(weft_reducer_create(comm, &options, &reducer, nullptr) == WEFT_OK);
+  float gradient[6] = {1, 2, 3, 4, 5, 6};
+  weft_tensor tensor = WEFT_TENSOR_INIT;
+  tensor.data = gradient;
+  tensor.dtype = WEFT_DTYPE_F32;
+  tensor.ndim = 2;
+  tensor.shape = shape;
+  tensor.strides = turned;
+  for (int step = 0; step < 3; step++) {
+    CHECK(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    CHECK(weft_reducer_ready_tensor(reducer, 0, &tensor, nullptr) == WEFT_OK);
+    CHECK(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+  }
+  weft_reducer_stats stats{};
+  stats.struct_size = sizeof stats;
+  CHECK(weft_reducer_query(reducer, &stats) == WEFT_OK);
+  CHECK(stats.copied_gradients == 3);
+  CHECK(gradient[5] == 6);
+  weft_reducer_destroy(&reducer);
+  weft_comm_destroy(&comm);
+  weft_context_destroy(&context);
+  CHECK(lines == 1);
+}

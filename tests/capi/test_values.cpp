@@ -32,7 +32,7 @@ struct Model {
     set(&params[3], "batches", WEFT_DTYPE_I64, 0, nullptr, WEFT_PARAM_BUFFER, &batches);
     options.params = params;
     options.param_count = 4;
-    options.flags = WEFT_REDUCER_BUFFERS | WEFT_REDUCER_UNEVEN;
+    options.flags = WEFT_REDUCER_BUFFERS | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_KEEP_VALUES;
     options.buffers_root = WEFT_ROOT_LAST_ACTIVE;
     options.check_interval = 1;
   }

@@ -65,7 +65,7 @@ def coalesced_broadcast(comm):
         dist._broadcast_coalesced(dist.group.WORLD, theirs, 256, root)
         params = [weft.Param(str(number), tensor.shape, STATE_TYPES[tensor.dtype], tensor.stride(),
                              value=tensor.data_ptr(), flags="state_only") for number, tensor in enumerate(ours)]
-        with weft.Reducer(comm, params + [weft.Param("with a gradient", (1,))]) as reducer:
+        with weft.Reducer(comm, params + [weft.Param("with a gradient", (1,))], keep_values=True) as reducer:
             reducer.broadcast(root, what="state", chunk_bytes=256, in_flight=3)
         problems += [f"root {root}: tensor {number}, {one.dtype}" for number, (one, two) in enumerate(zip(ours, theirs))
                      if not torch.equal(one, two)]

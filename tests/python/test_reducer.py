@@ -163,6 +163,30 @@ def test_report_beside_ddp():
         expect_equal(report["reducer"]["devices"], [])
 
 
+def test_defaults():
+    """a new reducer has rank 0's values, re-plans after its first step, and copies gradients of other strides"""
+    def body(comm):
+        for kept in (False, True):
+            weight, other = np.full((3, 2), comm.rank, np.float32), np.full(4, comm.rank, np.float64)
+            params = [weft.Param.like("weight", weight, value=weight), weft.Param.like("other", other, value=other)]
+            with weft.Reducer(comm, params, keep_values=kept, keep_plan=kept, strict_strides=kept, bucket_limits=[0]) as reducer:
+                whose = comm.rank if kept else 0
+                expect_equal((weight.tolist(), other.tolist()), ([[whose] * 2] * 3, [whose] * 4))
+                for step in range(2):
+                    grads = [np.full((2, 3), comm.rank + step, np.float32).T, np.full(4, comm.rank, np.float64)]
+                    with reducer.step():
+                        if kept:
+                            expect_raises(weft.WeftError, "with strides [1, 3], and must be", reducer.ready, 0, grads[0])
+                            grads[0] = np.ascontiguousarray(grads[0])
+                        for index in (0, 1):
+                            reducer.ready(index, grads[index])
+                    expect_equal(grads[0].tolist(), [[1 + step] * 2] * 3)
+                stats = reducer.stats()
+                expect_equal((stats.copied_gradients, stats.plan_generation), (0, 0) if kept else (2, 1))
+
+    ranks(body)
+
+
 def test_state():
     """values are broadcast from a rank, buffers as steps begin, and a difference is named"""
     def body(comm):
@@ -171,7 +195,8 @@ def test_state():
         params = [weft.Param.like("weight", weight, value=weight), weft.Param.like("mean", mean, value=mean, flags="buffer"),
                   weft.Param("count", (), "u8", value=count.ctypes.data, flags="state_only"),
                   weft.Param(f"{comm.rank}'s own", (comm.rank,), flags="ignored")]
-        with weft.Reducer(comm, params, buffers=True, buffers_root="last_active", uneven=True, check_interval=2) as reducer:
+        with weft.Reducer(comm, params, buffers=True, buffers_root="last_active", uneven=True, check_interval=2,
+                          keep_values=True) as reducer:
             error = expect_raises(weft.WeftError, "'weight') is the first that differs", reducer.check)
             expect_equal(error.ranks, (1, 2))
             expect_raises(weft.WeftError, "step 0 cannot begin", reducer.begin)

@@ -211,6 +211,7 @@ struct RigOptions {
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
+  bool replans = false;  // by default: most tests look at the buckets of the first plan
 };
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
@@ -224,7 +225,8 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.timeout_ms = rig.timeout_ms;
   options.on_bucket = rig.on_bucket;
   options.on_bucket_user_data = rig.on_bucket_user_data;
-  options.flags = rig.flags;
+  const bool keeps = !rig.replans && (rig.flags & WEFT_REDUCER_REPLAN) == 0;
+  options.flags = rig.flags | (keeps ? WEFT_REDUCER_KEEP_PLAN : 0);
   options.divide_by = rig.divide_by;
   options.reduce_dtype = rig.reduce_dtype;
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);

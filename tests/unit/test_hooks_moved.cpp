@@ -81,6 +81,7 @@ class Trainee {
     options.bucket_limits = plan == nullptr ? &limit : nullptr;
     options.bucket_limit_count = plan == nullptr ? 1 : 0;
     options.plan = plan;
+    options.flags = WEFT_REDUCER_KEEP_PLAN;  // the test says when buckets change
     self_.expect(Reducer::create(self_.comm, Status(), options, hook_, &reducer_), "create");
   }
   // Results go to [step - first] of `results`.

@@ -124,7 +124,8 @@ TEST_CASE("a tensor is ready where it is what the parameter says, and otherwise 
                      {"entries", {4}, Dtype::kF32, {1}, 1}});
   check(run_threads(1, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
-    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
+    const RigOptions rig{.flags = WEFT_REDUCER_STRICT_STRIDES};
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
     if (!reducer) return;
     Gradients gradients(model);
     gradients.fill(1, 0);
@@ -221,6 +222,7 @@ TEST_CASE("a tensor of complex numbers is a parameter's of complex numbers") {
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
   options.params = &param;
   options.param_count = 1;
+  options.flags = WEFT_REDUCER_STRICT_STRIDES;
   check(run_threads(1, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");

@@ -56,7 +56,7 @@ Status make_with_values(Rank& self, const std::vector<weft_param>& params, uint6
   options.param_count = params.size();
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
-  options.flags = flags;
+  options.flags = flags | WEFT_REDUCER_KEEP_VALUES;
   return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
 }
 

@@ -71,7 +71,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   options.param_count = params.size();
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
-  options.flags = flags;
+  options.flags = flags | WEFT_REDUCER_KEEP_VALUES;  // the ranks' values are to differ at first
   return Reducer::create(comm, Status(), options, allreduce_hook(), reducer);
 }
 
