@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/arguments.h"
 #include "capi/group.h"
 #include "core/capability.h"
 
@@ -24,7 +25,7 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   call->size = static_cast<uint64_t>(comm.size());
   call->rank = static_cast<uint64_t>(comm.rank());
   if (dtype < 1 || dtype > kDtypeLast || !valid(static_cast<Dtype>(dtype)))
-    return Status::error(Code::kArg, cat("unknown dtype ", dtype));
+    return check_constants("dtype", dtype, WEFT_NAMED(WEFT_DTYPE_U8), WEFT_NAMED(WEFT_DTYPE_F8_E5M2));
   CollectiveArgs& args = call->args;
   args.coll = coll;
   args.dtype = static_cast<Dtype>(dtype);
@@ -34,18 +35,18 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
     return Status::error(Code::kArg, cat("count ", count, " is too large"));
   }
   if (peer < 0 || peer >= comm.size()) {
-    return Status::error(Code::kArg,
-                         cat(has_root(coll) ? "root " : "peer ", peer, " is not a rank of ", call->size));
+    return check_range(has_root(coll) ? "root" : "peer", peer, 0, comm.size() - 1);
   }
   weft_coll_options read;
   WEFT_TRY(read_struct(call->options, "weft_coll_options", &read));
-  if (read.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", read.flags));
+  if (read.flags != 0) return check_flags("weft_coll_options.flags", read.flags, {});
   if (read.timeout_ms < WEFT_TIMEOUT_INFINITE)
-    return Status::error(Code::kArg, cat("timeout_ms is ", read.timeout_ms));
+    return check_timeout("weft_coll_options.timeout_ms", read.timeout_ms);
   WEFT_TRY(check_stream(comm.context(), read.stream, &call->stream));
   call->timeout_ms = read.timeout_ms;
   if (is_reduction(coll)) {
-    if (op < 1 || op > kReduceOpCount) return Status::error(Code::kArg, cat("unknown op ", op));
+    if (op < 1 || op > kReduceOpCount)
+      return check_constants("op", op, WEFT_NAMED(WEFT_OP_SUM), WEFT_NAMED(WEFT_OP_PREMUL_SUM));
     args.op = static_cast<ReduceOp>(op);
   }
   WEFT_TRY(check_capability({coll, args.dtype, args.op, call->stream.kind}));

@@ -1,6 +1,7 @@
 // weft_comm_*.
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/config.h"
 #include "capi/group.h"
 #include "capi/handles.h"
@@ -17,8 +18,10 @@ Status usable(const weft_comm* comm) {
 }
 
 Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
-  if (given.flags & ~(WEFT_COMM_STORE_EXTERNAL | WEFT_COMM_DEVICE))
-    return Status::error(Code::kArg, cat("unknown flags ", given.flags));
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_COMM_STORE_EXTERNAL), WEFT_NAMED(WEFT_COMM_DEVICE)};
+  constexpr NamedValue kBootstraps[] = {WEFT_NAMED(WEFT_BOOTSTRAP_ENV), WEFT_NAMED(WEFT_BOOTSTRAP_STORE),
+                                        WEFT_NAMED(WEFT_BOOTSTRAP_CALLBACK)};
+  WEFT_TRY(check_flags("weft_comm_options.flags", given.flags, kFlags));
   if (given.reserved != 0) return Status::error(Code::kArg, "weft_comm_options.reserved must be 0");
   if (given.reserved2 != 0) return Status::error(Code::kArg, "weft_comm_options.reserved2 must be 0");
   const bool on_device = (given.flags & WEFT_COMM_DEVICE) != 0;
@@ -28,17 +31,15 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
                              on_device ? "; it must be 0 or more"
                                        : ", but weft_comm_options.flags does not have WEFT_COMM_DEVICE"));
   }
-  if (given.bootstrap < WEFT_BOOTSTRAP_ENV || given.bootstrap > WEFT_BOOTSTRAP_CALLBACK) {
-    return Status::error(Code::kArg, cat("unknown bootstrap ", given.bootstrap));
-  }
-  for (const int64_t timeout : {given.init_timeout_ms, given.op_timeout_ms}) {
-    if (timeout < WEFT_TIMEOUT_INFINITE)
-      return Status::error(Code::kArg, cat("a timeout is ", timeout, " ms"));
-  }
+  WEFT_TRY(check_choice("weft_comm_options.bootstrap", given.bootstrap, kBootstraps));
+  WEFT_TRY(check_timeout("weft_comm_options.init_timeout_ms", given.init_timeout_ms));
+  WEFT_TRY(check_timeout("weft_comm_options.op_timeout_ms", given.op_timeout_ms));
   const int64_t heartbeat = given.heartbeat_timeout_ms;
   if (heartbeat != 0 && heartbeat != WEFT_TIMEOUT_INFINITE && heartbeat < Heartbeat::kLeastMs) {
-    return Status::error(Code::kArg,
-                         cat("heartbeat_timeout_ms is ", heartbeat, "; the least is ", Heartbeat::kLeastMs));
+    return Status::error(
+        Code::kArg,
+        cat("weft_comm_options.heartbeat_timeout_ms is ", heartbeat, ": allowed are ", Heartbeat::kLeastMs,
+            " milliseconds and more, 0 for the default, and WEFT_TIMEOUT_INFINITE (-1)"));
   }
   if (given.secret_bytes != 0 && given.secret == nullptr) return null_argument("weft_comm_options.secret");
   if (given.secret != nullptr &&
@@ -65,10 +66,8 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
   if (on_device) options.device = given.device;
   if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};
-  if (given.size < 1 || given.size > kMaxRanks) return Status::error(Code::kArg, cat("size is ", given.size));
-  if (given.rank < 0 || given.rank >= given.size) {
-    return Status::error(Code::kArg, cat("rank ", given.rank, " is not below size ", given.size));
-  }
+  WEFT_TRY(check_range("weft_comm_options.size", given.size, 1, kMaxRanks));
+  WEFT_TRY(check_range("weft_comm_options.rank", given.rank, 0, given.size - 1));
   if (given.bootstrap == WEFT_BOOTSTRAP_CALLBACK && given.all_gather == nullptr)
     return null_argument("all_gather");
   if (given.bootstrap == WEFT_BOOTSTRAP_STORE && given.store == nullptr) return null_argument("store");
@@ -195,11 +194,9 @@ weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options* options
     WEFT_TRY(no_group(*comm));
     weft_shrink_options given;
     WEFT_TRY(read_struct(options, "weft_shrink_options", &given));
-    if (given.flags & ~WEFT_SHRINK_LAST_OF_TWO)
-      return Status::error(Code::kArg, cat("unknown flags ", given.flags));
-    if (given.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-      return Status::error(Code::kArg, cat("timeout_ms is ", given.timeout_ms));
-    }
+    constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_SHRINK_LAST_OF_TWO)};
+    WEFT_TRY(check_flags("weft_shrink_options.flags", given.flags, kFlags));
+    WEFT_TRY(check_timeout("weft_shrink_options.timeout_ms", given.timeout_ms));
     auto handle = std::make_unique<weft_comm>();
     handle->registry = comm->registry;
     const ShrinkOptions read{given.timeout_ms, (given.flags & WEFT_SHRINK_LAST_OF_TWO) != 0};

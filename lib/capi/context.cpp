@@ -1,6 +1,7 @@
 // weft_context_*, weft_backend_*, weft_capability.
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/config.h"
 #include "capi/handles.h"
 #include "core/capability.h"
@@ -24,12 +25,11 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   weft_context_options read;
   WEFT_TRY(read_struct(given, "weft_context_options", &read));
   WEFT_TRY(check_version(read.version));
-  if (read.progress < 0 || read.progress > WEFT_PROGRESS_CALLER) {
-    return Status::error(Code::kArg, cat("unknown progress mode ", read.progress));
-  }
-  if (read.log_level < WEFT_LOG_OFF || read.log_level > WEFT_LOG_DEBUG) {
-    return Status::error(Code::kArg, cat("unknown log level ", read.log_level));
-  }
+  constexpr NamedValue kModes[] = {
+      {0, "the default"}, WEFT_NAMED(WEFT_PROGRESS_THREAD), WEFT_NAMED(WEFT_PROGRESS_CALLER)};
+  WEFT_TRY(check_choice("weft_context_options.progress", read.progress, kModes));
+  WEFT_TRY(check_constants("weft_context_options.log_level", read.log_level, WEFT_NAMED(WEFT_LOG_OFF),
+                           WEFT_NAMED(WEFT_LOG_DEBUG)));
   if ((read.host_alloc == nullptr) != (read.host_free == nullptr) ||
       (read.device_alloc == nullptr) != (read.device_free == nullptr)) {
     return Status::error(Code::kArg, "set both functions of an allocator, or none");
@@ -37,10 +37,8 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   if (read.device_alloc != nullptr) {
     return Status::error(Code::kUnsupported, "device memory is not part of this version of Weft");
   }
-  if (read.flags & ~WEFT_CONTEXT_HOST_WAITS) {
-    return Status::error(Code::kArg, cat("weft_context_options.flags is ", read.flags,
-                                         "; only WEFT_CONTEXT_HOST_WAITS (1) is allowed"));
-  }
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_CONTEXT_HOST_WAITS)};
+  WEFT_TRY(check_flags("weft_context_options.flags", read.flags, kFlags));
   options->host_waits = (read.flags & WEFT_CONTEXT_HOST_WAITS) != 0;
   options->mode = read.progress == WEFT_PROGRESS_CALLER ? Engine::Mode::kCaller : Engine::Mode::kThread;
   options->host = &host_ops();

@@ -1,4 +1,5 @@
 // Streams and memory of devices in calls: checked in front, as everything is. Any thread.
+#include "base/arguments.h"
 #include "capi/handles.h"
 
 namespace weft::capi {
@@ -9,8 +10,8 @@ Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out
   weft_stream read;
   WEFT_TRY(read_struct(stream, "weft_stream", &read));
   if (read.kind == WEFT_DEVICE_HOST) return {};
-  if (read.kind != WEFT_DEVICE_CUDA)
-    return Status::error(Code::kArg, cat("unknown kind of stream ", read.kind));
+  constexpr NamedValue kKinds[] = {WEFT_NAMED(WEFT_DEVICE_HOST), WEFT_NAMED(WEFT_DEVICE_CUDA)};
+  WEFT_TRY(check_choice("weft_stream.kind", read.kind, kKinds));
   std::string detail;
   WEFT_TRY(context.probe_accelerator(&detail).with_prefix("CUDA streams: "));
   Accelerator& accelerator = *context.accelerator();

@@ -1,6 +1,7 @@
 // weft_request_*.
 #include <utility>
 
+#include "base/arguments.h"
 #include "capi/group.h"
 #include "capi/handles.h"
 
@@ -61,7 +62,7 @@ weft_status weft_request_wait(weft_request* request, int64_t timeout_ms) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(request));
     WEFT_TRY(check_call(*request->context));
-    if (timeout_ms < WEFT_TIMEOUT_POLL) return Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms));
+    if (timeout_ms < WEFT_TIMEOUT_POLL) return check_timeout("timeout_ms", timeout_ms, true);
     Engine& engine = request->context->engine();
     const Deadline deadline = Deadline::after(engine.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS);
     const bool done = engine.wait([&] { return request->done(); }, deadline);

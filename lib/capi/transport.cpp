@@ -1,6 +1,7 @@
 // weft_context_add_transport.
 #include <weft/weft_transport.h>
 
+#include "base/arguments.h"
 #include "capi/handles.h"
 
 using namespace weft;
@@ -14,7 +15,7 @@ weft_status weft_context_add_transport(weft_context* context, const weft_transpo
     WEFT_TRY(check_call(*context->rep));
     weft_transport table;
     WEFT_TRY(read_struct(transport, "weft_transport", &table));
-    if (table.flags != 0) return Status::error(Code::kArg, cat("unknown flags ", table.flags));
+    WEFT_TRY(check_flags("weft_transport.flags", table.flags, {}));
     const std::pair<bool, const char*> needed[] = {
         {table.name != nullptr, "name"},         {table.open != nullptr, "open"},
         {table.connect != nullptr, "connect"},   {table.send != nullptr, "send"},

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/callbacks.h"
 #include "core/hook_guard.h"
@@ -105,9 +106,8 @@ Status make_hook_table(const weft_hook_table& table, void* user_data, std::share
   if (strnlen(table.name, kMaxHookName + 1) > kMaxHookName) {
     return Status::error(Code::kArg, cat("the hook's name is longer than ", kMaxHookName, " bytes"));
   }
-  if ((table.flags & ~WEFT_HOOK_SPARSE) != 0) {
-    return Status::error(Code::kArg, cat("hook '", table.name, "' has unknown flags ", table.flags));
-  }
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_HOOK_SPARSE)};
+  WEFT_TRY(check_flags(cat("hook '", table.name, "': weft_hook_table.flags"), table.flags, kFlags));
   for (const auto& [set, function] :
        {std::pair{table.plan != nullptr, "plan"}, {table.stage != nullptr, "stage"}}) {
     if (!set) return Status::error(Code::kArg, cat("hook '", table.name, "' has no ", function, " function"));

@@ -1,6 +1,7 @@
 // Parameters without a gradient in a step, ranks without data in a step, and ranks that have run out of data.
 #include <algorithm>
 
+#include "base/arguments.h"
 #include "base/splitmix.h"
 #include "base/text.h"
 #include "core/context.h"
@@ -150,12 +151,9 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   if (!state_->uneven) {
     return note(Status::error(Code::kState, "join: create the reducer with WEFT_REDUCER_UNEVEN"));
   }
-  if ((options.finish_flags & ~WEFT_FINISH_COMMIT) != 0) {
-    return note(Status::error(Code::kArg, cat("unknown finish_flags ", options.finish_flags)));
-  }
-  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-    return note(Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms)));
-  }
+  constexpr NamedValue kFinishFlags[] = {WEFT_NAMED(WEFT_FINISH_COMMIT)};
+  WEFT_TRY(note(check_flags("weft_join_options.finish_flags", options.finish_flags, kFinishFlags)));
+  WEFT_TRY(note(check_timeout("weft_join_options.timeout_ms", options.timeout_ms)));
   WEFT_TRY(settle_finish());
   const bool commit = options.finish_flags != 0 || state_->retain;
   destinations_ = nullptr;

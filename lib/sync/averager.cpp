@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
@@ -21,9 +22,7 @@ Status check(const weft_averager_options& options, const Manifest& manifest,
     return Status::error(
         Code::kArg, cat("parameter ", i, " ('", param.name, "'): its value (weft_param.parameter) is NULL"));
   }
-  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
-  }
+  WEFT_TRY(check_timeout("weft_averager_options.timeout_ms", options.timeout_ms));
   if (levels.empty()) return Status::error(Code::kArg, "an averager needs at least one level");
   for (size_t i = 0; i < levels.size(); i++) {
     if (levels[i].period == 0) return Status::error(Code::kArg, cat("the period of level ", i, " is 0"));

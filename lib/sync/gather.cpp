@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/arguments.h"
 #include "base/round_up.h"
 #include "base/splitmix.h"
 #include "base/text.h"
@@ -284,10 +285,8 @@ Status Reducer::gather_params(const weft_gather_options& options, const Status& 
   }
   WEFT_TRY(note(check_between_steps("gather_params")));
   Status wish = given;
-  if (wish.ok() && options.flags != 0) wish = Status::error(Code::kArg, cat("unknown flags ", options.flags));
-  if (wish.ok() && options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-    wish = Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
-  }
+  if (wish.ok()) wish = check_flags("weft_gather_options.flags", options.flags, {});
+  if (wish.ok()) wish = check_timeout("weft_gather_options.timeout_ms", options.timeout_ms);
   {
     const std::lock_guard lock(owed_mutex_);
     if (gathering_.load()) return note(wish);  // wait_param on another thread has started it

@@ -1,5 +1,6 @@
 #include "sync/hook_plan.h"
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/sparse.h"
@@ -48,10 +49,10 @@ class Checker {
 
   Status convert(const weft_hook_collective& c, Slot* slot) const {
     CollectiveArgs& args = slot->args;
-    if (c.flags &
-        ~(WEFT_HOOK_COLLECTIVE_OPTIONAL | WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_WORLD)) {
-      return bad(cat("unknown flags ", c.flags));
-    }
+    constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_HOOK_COLLECTIVE_DYNAMIC),
+                                     WEFT_NAMED(WEFT_HOOK_COLLECTIVE_OPTIONAL),
+                                     WEFT_NAMED(WEFT_HOOK_COLLECTIVE_WORLD)};
+    WEFT_TRY(check_flags("weft_hook_collective.flags", c.flags, kFlags));
     slot->own = own_ && (c.flags & WEFT_HOOK_COLLECTIVE_WORLD) == 0;
     slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
     slot->dynamic = (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) != 0;
@@ -60,6 +61,9 @@ class Checker {
     for (const uint64_t reserved : c.reserved) {
       if (reserved != 0) return bad("a reserved field is set");
     }
+    constexpr NamedValue kCollectives[] = {
+        WEFT_NAMED(WEFT_COLL_ALL_REDUCE), WEFT_NAMED(WEFT_COLL_BROADCAST), WEFT_NAMED(WEFT_COLL_ALL_GATHER),
+        WEFT_NAMED(WEFT_COLL_REDUCE_SCATTER), WEFT_NAMED(WEFT_COLL_ALL_TO_ALL)};
     switch (c.coll) {
       case WEFT_COLL_ALL_REDUCE:
       case WEFT_COLL_REDUCE_SCATTER:
@@ -69,14 +73,15 @@ class Checker {
         args.coll = static_cast<Coll>(c.coll);
         break;
       default:
-        return bad(cat("a hook cannot declare collective ", c.coll));
+        return check_choice("weft_hook_collective.coll", c.coll, kCollectives);
     }
-    if (c.dtype < 1 || c.dtype > kDtypeCount) return bad(cat("unknown dtype ", c.dtype));
+    WEFT_TRY(check_constants("weft_hook_collective.dtype", c.dtype, WEFT_NAMED(WEFT_DTYPE_U8),
+                             WEFT_NAMED(WEFT_DTYPE_F64)));
     args.dtype = static_cast<Dtype>(c.dtype);
     WEFT_TRY(convert_op(c, slot));
     if (args.coll == Coll::kBroadcast) {
       if (c.root < 0 || c.root >= bucket_.size)
-        return bad(cat("root ", c.root, " of ", bucket_.size, " ranks"));
+        return check_range("weft_hook_collective.root", c.root, 0, bucket_.size - 1);
       args.peer = c.root;
     }
     args.count = c.count;
@@ -85,7 +90,8 @@ class Checker {
 
   Status convert_op(const weft_hook_collective& c, Slot* slot) const {
     if (!is_reduction(slot->args.coll)) return {};
-    if (c.op < 1 || c.op > kReduceOpCount) return bad(cat("unknown op ", c.op));
+    WEFT_TRY(check_constants("weft_hook_collective.op", c.op, WEFT_NAMED(WEFT_OP_SUM),
+                             WEFT_NAMED(WEFT_OP_PREMUL_SUM)));
     const auto op = static_cast<ReduceOp>(c.op);
     if (op == ReduceOp::kPremulSum) {
       return bad("premul_sum has no factor here: scale in a stage", Code::kUnsupported);

@@ -6,12 +6,15 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "sync/layout.h"
 
 namespace weft {
 namespace {
 
+constexpr NamedValue kNamedFlags[] = {WEFT_NAMED(WEFT_PARAM_SPARSE), WEFT_NAMED(WEFT_PARAM_STATE_ONLY),
+                                      WEFT_NAMED(WEFT_PARAM_BUFFER), WEFT_NAMED(WEFT_PARAM_IGNORED)};
 constexpr uint64_t kParamFlags =
     WEFT_PARAM_SPARSE | WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED;
 constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 47;
@@ -182,9 +185,11 @@ Status check_gradients(const Manifest& manifest) {
   return {};
 }
 
-Status check_flags(uint64_t index, const weft_param& in, const Param& param) {
-  const uint64_t unknown = in.flags & ~kParamFlags;
-  if (unknown != 0) return wrong(index, param.name, cat("unknown flags ", unknown));
+Status check_param_flags(uint64_t index, const weft_param& in, const Param& param) {
+  if ((in.flags & ~kParamFlags) != 0) {
+    return check_flags(cat("parameter ", index, " ('", param.name, "'): weft_param.flags"), in.flags,
+                       kNamedFlags);
+  }
   if ((in.flags & (in.flags - 1)) != 0) {
     return wrong(index, param.name,
                  "it is one of WEFT_PARAM_SPARSE, STATE_ONLY, BUFFER and IGNORED, not several");
@@ -233,7 +238,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   }
   out->name.assign(in.name, length);
   out->flags = in.flags;
-  WEFT_TRY(check_flags(index, in, *out));
+  WEFT_TRY(check_param_flags(index, in, *out));
   if (in.sparse_ndim != 0 && (in.flags & WEFT_PARAM_SPARSE) == 0) {
     return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
   }
@@ -248,7 +253,11 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   // An unknown dtype must not become a known one by being narrowed.
   out->pairs = in.dtype == WEFT_DTYPE_C64 || in.dtype == WEFT_DTYPE_C128;
   const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount);
-  if (!known) return wrong(index, out->name, cat("unknown dtype ", in.dtype));
+  if (!known) {
+    return wrong(index, out->name,
+                 cat("unknown dtype ", in.dtype, ": allowed are WEFT_DTYPE_U8 (", WEFT_DTYPE_U8,
+                     ") to WEFT_DTYPE_C128 (", WEFT_DTYPE_C128, ")"));
+  }
   out->dtype = !out->pairs                  ? static_cast<Dtype>(in.dtype)
                : in.dtype == WEFT_DTYPE_C64 ? Dtype::kF32
                                             : Dtype::kF64;

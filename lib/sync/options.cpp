@@ -1,5 +1,6 @@
 #include "sync/options.h"
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "sync/captures.h"
 #include "sync/plan.h"
@@ -7,13 +8,18 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kFlags =
-    WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED |
-    WEFT_REDUCER_STATIC | WEFT_REDUCER_NORMS | WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE |
-    WEFT_REDUCER_BUFFERS | WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ACCUMULATE_F32 |
-    WEFT_REDUCER_DETERMINISTIC | WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_COPY_STRAYS |
-    WEFT_REDUCER_FIRST_NEEDED | WEFT_REDUCER_REDUCED_VIEWS | WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES |
-    WEFT_REDUCER_STRICT_STRIDES | WEFT_REDUCER_KEEP_PLAN;
+constexpr NamedValue kFlags[] = {
+    WEFT_NAMED(WEFT_REDUCER_RETAIN),        WEFT_NAMED(WEFT_REDUCER_ABSENT),
+    WEFT_NAMED(WEFT_REDUCER_UNEVEN),        WEFT_NAMED(WEFT_REDUCER_STOP_WHEN_EXHAUSTED),
+    WEFT_NAMED(WEFT_REDUCER_STATIC),        WEFT_NAMED(WEFT_REDUCER_BUFFERS),
+    WEFT_NAMED(WEFT_REDUCER_SHARDED),       WEFT_NAMED(WEFT_REDUCER_OWN_WHOLE),
+    WEFT_NAMED(WEFT_REDUCER_NORMS),         WEFT_NAMED(WEFT_REDUCER_ACCUMULATE_F32),
+    WEFT_NAMED(WEFT_REDUCER_SPARSE_FIXED),  WEFT_NAMED(WEFT_REDUCER_DETERMINISTIC),
+    WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),   WEFT_NAMED(WEFT_REDUCER_REPLAN),
+    WEFT_NAMED(WEFT_REDUCER_MODEL),         WEFT_NAMED(WEFT_REDUCER_FIRST_NEEDED),
+    WEFT_NAMED(WEFT_REDUCER_REDUCED_VIEWS), WEFT_NAMED(WEFT_REDUCER_GRAPH),
+    WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),   WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES),
+    WEFT_NAMED(WEFT_REDUCER_KEEP_PLAN)};
 
 constexpr const char* kReducedViews =
     "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read in the views of "
@@ -43,8 +49,8 @@ constexpr Rule kRules[] = {
      "WEFT_REDUCER_SHARDED it needs WEFT_REDUCER_OWN_WHOLE"},
 };
 
-Status check_flags(uint64_t flags) {
-  if (flags & ~kFlags) return Status::error(Code::kArg, cat("unknown flags ", flags));
+Status check_rules(uint64_t flags) {
+  WEFT_TRY(check_flags("weft_reducer_options.flags", flags, kFlags));
   for (const Rule& rule : kRules) {
     if ((flags & rule.flags) != rule.flags) continue;
     if ((flags & rule.needs) != rule.needs || (flags & rule.excludes) != 0) {
@@ -57,9 +63,9 @@ Status check_flags(uint64_t flags) {
 // Of the mode, and of flags that are for one of them.
 Status check_mode(const weft_reducer_options& options) {
   const bool view = options.mode == WEFT_GRADIENT_VIEW;
-  if (options.mode != 0 && options.mode != WEFT_GRADIENT_COPY && !view) {
-    return Status::error(Code::kArg, cat("unknown gradient mode ", options.mode));
-  }
+  constexpr NamedValue kModes[] = {
+      {0, "the default"}, WEFT_NAMED(WEFT_GRADIENT_COPY), WEFT_NAMED(WEFT_GRADIENT_VIEW)};
+  WEFT_TRY(check_choice("weft_reducer_options.mode", options.mode, kModes));
   if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0 && !view) {
     return Status::error(Code::kArg, kReducedViews);
   }
@@ -74,9 +80,9 @@ Status check_mode(const weft_reducer_options& options) {
 }
 
 Status check_divisor(const weft_reducer_options& options) {
-  if (options.divide_by < WEFT_DIVIDE_WORLD || options.divide_by > WEFT_DIVIDE_WEIGHTS) {
-    return Status::error(Code::kArg, cat("unknown divide_by ", options.divide_by));
-  }
+  constexpr NamedValue kDivisors[] = {WEFT_NAMED(WEFT_DIVIDE_WORLD), WEFT_NAMED(WEFT_DIVIDE_ACTIVE),
+                                      WEFT_NAMED(WEFT_DIVIDE_WEIGHTS)};
+  WEFT_TRY(check_choice("weft_reducer_options.divide_by", options.divide_by, kDivisors));
   if (options.divide_by != WEFT_DIVIDE_WORLD && (options.flags & WEFT_REDUCER_UNEVEN) == 0) {
     return Status::error(Code::kArg, "divide_by active ranks or weights needs WEFT_REDUCER_UNEVEN");
   }
@@ -87,7 +93,8 @@ Status check_root(const weft_reducer_options& options, int size) {
   const bool exists = options.buffers_root == WEFT_ROOT_LAST_ACTIVE ||
                       (options.buffers_root >= 0 && options.buffers_root < size);
   if (!exists) {
-    return Status::error(Code::kArg, cat("buffers_root ", options.buffers_root, " of ", size, " ranks"));
+    return Status::error(Code::kArg, cat("weft_reducer_options.buffers_root is ", options.buffers_root,
+                                         ": allowed are 0 to ", size - 1, " and WEFT_ROOT_LAST_ACTIVE (-1)"));
   }
   if (options.buffers_root != 0 && (options.flags & WEFT_REDUCER_BUFFERS) == 0) {
     return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
@@ -104,21 +111,19 @@ Status check_limits(const uint64_t* limits, uint64_t count) {
 }
 
 Status check_options(const weft_reducer_options& options, int size) {
-  WEFT_TRY(check_flags(options.flags));
+  WEFT_TRY(check_rules(options.flags));
   WEFT_TRY(Captures::check(options.flags, options.check_interval));
   WEFT_TRY(check_mode(options));
   WEFT_TRY(check_divisor(options));
   WEFT_TRY(check_root(options, size));
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
   if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
-  if (options.reduce_dtype != 0 && options.reduce_dtype != WEFT_DTYPE_F16 &&
-      options.reduce_dtype != WEFT_DTYPE_BF16 && options.reduce_dtype != WEFT_DTYPE_F32) {
-    return Status::error(Code::kArg, cat("reduce_dtype is ", options.reduce_dtype, ", not f16, bf16 or f32"));
-  }
-  if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-    return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
-  }
-  return {};
+  constexpr NamedValue kDtypes[] = {{0, "the gradients' own"},
+                                    WEFT_NAMED(WEFT_DTYPE_F16),
+                                    WEFT_NAMED(WEFT_DTYPE_BF16),
+                                    WEFT_NAMED(WEFT_DTYPE_F32)};
+  WEFT_TRY(check_choice("weft_reducer_options.reduce_dtype", options.reduce_dtype, kDtypes));
+  return check_timeout("weft_reducer_options.timeout_ms", options.timeout_ms);
 }
 
 }  // namespace weft

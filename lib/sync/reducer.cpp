@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/grace.h"
@@ -30,10 +31,10 @@ Status Reducer::grad_view(uint64_t param, void** view) {
 }
 
 Status Reducer::check_begin(const weft_begin_options& options) const {
-  if (options.flags &
-      ~(WEFT_BEGIN_LOCAL | WEFT_BEGIN_NO_DATA | WEFT_BEGIN_FIXED | WEFT_BEGIN_RECORD | WEFT_BEGIN_CAPTURE)) {
-    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
-  }
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_BEGIN_LOCAL), WEFT_NAMED(WEFT_BEGIN_NO_DATA),
+                                   WEFT_NAMED(WEFT_BEGIN_FIXED), WEFT_NAMED(WEFT_BEGIN_RECORD),
+                                   WEFT_NAMED(WEFT_BEGIN_CAPTURE)};
+  if (options.flags != 0) WEFT_TRY(check_flags("weft_begin_options.flags", options.flags, kFlags));
   if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
   if ((options.flags & WEFT_BEGIN_NO_DATA) != 0) {
     if (!state_->uneven) {
@@ -144,10 +145,12 @@ void Reducer::open_step(const StepStart& start, bool full) {
 
 Status Reducer::check_finish(const weft_finish_options& options) const {
   constexpr uint64_t kOfNorms = WEFT_FINISH_SKIP | WEFT_FINISH_SKIP_NONFINITE;
-  if (options.flags & ~(WEFT_FINISH_COMMIT | WEFT_FINISH_REST_ABSENT | kOfNorms))
-    return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_FINISH_COMMIT), WEFT_NAMED(WEFT_FINISH_REST_ABSENT),
+                                   WEFT_NAMED(WEFT_FINISH_SKIP), WEFT_NAMED(WEFT_FINISH_SKIP_NONFINITE)};
+  if (options.flags != 0) WEFT_TRY(check_flags("weft_finish_options.flags", options.flags, kFlags));
   if (!std::isfinite(options.clip_norm) || options.clip_norm < 0) {
-    return Status::error(Code::kArg, cat("clip_norm is ", options.clip_norm));
+    return Status::error(Code::kArg, cat("weft_finish_options.clip_norm is ", options.clip_norm,
+                                         ": allowed are finite numbers above 0, and 0 for no clipping"));
   }
   const bool ruling = (options.flags & kOfNorms) != 0 || options.clip_norm != 0;
   if (ruling && !state_->norms) {

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
@@ -47,9 +48,9 @@ struct PlanRequest {
 };
 
 Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
-  if (options.planner < WEFT_PLANNER_LIMITS || options.planner > WEFT_PLANNER_FIRST_NEEDED) {
-    return Status::error(Code::kArg, cat("planner is ", options.planner, "; it is one of WEFT_PLANNER_*"));
-  }
+  constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_LIMITS), WEFT_NAMED(WEFT_PLANNER_MODEL),
+                                      WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED)};
+  WEFT_TRY(check_choice("weft_replan_options.planner", options.planner, kPlanners));
   request->by_model = options.planner != WEFT_PLANNER_LIMITS;
   request->by_need = options.planner == WEFT_PLANNER_FIRST_NEEDED;
   if (request->by_model && options.plan != nullptr) {
@@ -243,7 +244,6 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   const PlanVote mine = vote_on(request, given, s.order->noted());
   std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
-  WEFT_TRY(given);
   int root = -1, asks = -1;
   const Status judged = judge_votes(votes, &root, &asks);
   const bool by_itself = anyone(votes, PlanVote::kItself);

@@ -1,6 +1,7 @@
 // Parameters that become ready several times in a step, as weft_param.uses says or as the first step shows.
 #include "sync/uses.h"
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/reducer.h"
@@ -89,9 +90,7 @@ Status Reducer::leave_out_unused() {
 }
 
 Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
-  if (timeout_ms < WEFT_TIMEOUT_POLL) {
-    return note(Status::error(Code::kArg, cat("timeout_ms is ", timeout_ms)));
-  }
+  WEFT_TRY(note(check_timeout("timeout_ms", timeout_ms, true)));
   WEFT_TRY(note(known(*parts().state, param)));
   start_owed_gather();
   // First: parts that are put in place later know of this step, too.

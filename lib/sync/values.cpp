@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
@@ -19,6 +20,8 @@ namespace {
 
 constexpr uint32_t kInFlight = 2;
 constexpr uint64_t kAllFlags = WEFT_BROADCAST_PARAMS | WEFT_BROADCAST_STATE | WEFT_BROADCAST_BUFFERS;
+constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_BROADCAST_PARAMS), WEFT_NAMED(WEFT_BROADCAST_STATE),
+                                 WEFT_NAMED(WEFT_BROADCAST_BUFFERS)};
 
 // What a rank brings to a broadcast or a comparison before anything of the values moves; travels as it is.
 struct ValuesVote {
@@ -258,7 +261,8 @@ Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
   const int size = state_->comm->size();
   if (wanted != WEFT_ROOT_LAST_ACTIVE) {
     if (wanted < 0 || wanted >= size) {
-      return Status::error(Code::kArg, cat("root ", wanted, " of ", size, " ranks"));
+      return Status::error(Code::kArg, cat("weft_broadcast_options.root is ", wanted, ": allowed are 0 to ",
+                                           size - 1, " and WEFT_ROOT_LAST_ACTIVE (-1)"));
     }
     *root = wanted;
     return {};
@@ -280,14 +284,13 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   std::unique_ptr<Messages> messages;
   const Status wish = [&]() -> Status {
     WEFT_TRY(given);
-    if (options.flags & ~kAllFlags) return Status::error(Code::kArg, cat("unknown flags ", options.flags));
+    WEFT_TRY(check_flags("weft_broadcast_options.flags", options.flags, kFlags));
     if (mine.chunk_bytes < kLeastChunkBytes) {
       return Status::error(Code::kArg,
-                           cat("chunk_bytes is ", mine.chunk_bytes, ", less than ", kLeastChunkBytes));
+                           cat("weft_broadcast_options.chunk_bytes is ", mine.chunk_bytes, ": allowed are ",
+                               kLeastChunkBytes, " and more, and 0 for the default"));
     }
-    if (options.timeout_ms < WEFT_TIMEOUT_INFINITE) {
-      return Status::error(Code::kArg, cat("timeout_ms is ", options.timeout_ms));
-    }
+    WEFT_TRY(check_timeout("weft_broadcast_options.timeout_ms", options.timeout_ms));
     WEFT_TRY(broadcast_root(options.root, &mine.root));
     uint64_t flags = 0;
     if (mine.flags & WEFT_BROADCAST_STATE) flags |= WEFT_PARAM_STATE_ONLY;

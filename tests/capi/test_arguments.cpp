@@ -228,7 +228,8 @@ TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   weft_error error = WEFT_ERROR_INIT;
   CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
   CHECK(error.code == WEFT_OK);
-  CHECK(std::string(error.text) == "unknown kind of stream 9");
+  CHECK(std::string(error.text) ==
+        "weft_stream.kind is 9: allowed are WEFT_DEVICE_HOST (0), WEFT_DEVICE_CUDA (1)");
   CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);
   CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
   CHECK(std::string(error.text).find("src and dst overlap") != std::string::npos);
@@ -478,4 +479,235 @@ TEST_CASE(
   CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_OK);
   CHECK(weft_reducer_wait_param(reducer, 0, 0) == WEFT_OK);
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
+}
+
+namespace {
+
+// A solo rank with two reducers, and the errors of its calls when one field of their options is wrong.
+struct Refusals {
+  Refusals() {
+    param.name = "p";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    param.parameter = value;
+    options.params = &param;
+    options.param_count = 1;
+    REQUIRE(weft_reducer_create(solo.comm, &options, &plain, nullptr) == WEFT_OK);
+    options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_UNEVEN;
+    REQUIRE(weft_reducer_create(solo.comm, &options, &sharded, nullptr) == WEFT_OK);
+    options.flags = 0;
+  }
+  ~Refusals() {
+    weft_reducer_destroy(&plain);
+    weft_reducer_destroy(&sharded);
+  }
+
+  std::string context(weft_context_options wrong) {
+    weft_context* made = nullptr;
+    return said(weft_context_create(&wrong, &made, &error));
+  }
+  std::string comm(void (*change)(weft_comm_options&)) {
+    weft_comm_options wrong = WEFT_COMM_OPTIONS_INIT;
+    wrong.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+    wrong.size = 1;
+    wrong.all_gather = weft_test::gather;
+    wrong.all_gather_user_data = &solo.member;
+    change(wrong);
+    weft_comm* made = nullptr;
+    return said(weft_comm_create(solo.context, &wrong, &made, &error));
+  }
+  std::string shrink(uint64_t flags, int64_t timeout_ms) {
+    weft_shrink_options wrong = WEFT_SHRINK_OPTIONS_INIT;
+    wrong.flags = flags;
+    wrong.timeout_ms = timeout_ms;
+    weft_comm* made = nullptr;
+    return said(weft_comm_shrink(solo.comm, &wrong, &made, &error));
+  }
+  std::string collective(int32_t dtype, int32_t op, uint64_t flags = 0, int64_t timeout_ms = 0,
+                         int32_t stream = WEFT_DEVICE_HOST) {
+    weft_coll_options wrong = WEFT_COLL_OPTIONS_INIT;
+    const weft_stream on = {sizeof(weft_stream), stream, 0, nullptr};
+    wrong.flags = flags;
+    wrong.timeout_ms = timeout_ms;
+    wrong.stream = &on;
+    const weft_status status = weft_all_reduce(solo.comm, value, value, 4, dtype, op, &wrong, nullptr);
+    weft_comm_error(solo.comm, &error);
+    return said(status);
+  }
+  std::string root(int32_t wrong) {
+    const weft_status status = weft_broadcast(solo.comm, value, 4, WEFT_DTYPE_F32, wrong, nullptr, nullptr);
+    weft_comm_error(solo.comm, &error);
+    return said(status);
+  }
+  std::string create(void (*change)(weft_reducer_options&, weft_param&)) {
+    weft_reducer_options wrong = options;
+    weft_param other = param;
+    wrong.params = &other;
+    change(wrong, other);
+    weft_reducer* made = nullptr;
+    return said(weft_reducer_create(solo.comm, &wrong, &made, &error));
+  }
+  std::string of(weft_reducer* reducer, weft_status status) {
+    weft_reducer_error(reducer, &error);
+    return said(status);
+  }
+  std::string said(weft_status status) const {
+    CHECK(status == WEFT_ERR_ARG);
+    return error.text;
+  }
+
+  Solo solo;
+  float value[4] = {};
+  int64_t shape = 4;
+  weft_param param = WEFT_PARAM_INIT;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+  weft_reducer *plain = nullptr, *sharded = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+};
+
+std::string with_begin(Refusals& r, uint64_t flags) {
+  weft_begin_options wrong = WEFT_BEGIN_OPTIONS_INIT;
+  wrong.flags = flags;
+  return r.of(r.plain, weft_reducer_begin(r.plain, &wrong));
+}
+std::string with_finish(Refusals& r, uint64_t flags, double clip_norm) {
+  weft_finish_options wrong = WEFT_FINISH_OPTIONS_INIT;
+  wrong.flags = flags;
+  wrong.clip_norm = clip_norm;
+  CHECK(weft_reducer_begin(r.plain, nullptr) == WEFT_OK);
+  std::string text = r.of(r.plain, weft_reducer_finish(r.plain, &wrong));
+  CHECK(weft_reducer_ready(r.plain, 0, r.value, nullptr) == WEFT_OK);
+  CHECK(weft_reducer_finish(r.plain, nullptr) == WEFT_OK);
+  return text;
+}
+std::string with_gather(Refusals& r, uint64_t flags, int64_t timeout_ms) {
+  weft_gather_options wrong = WEFT_GATHER_OPTIONS_INIT;
+  wrong.flags = flags;
+  wrong.timeout_ms = timeout_ms;
+  std::string text = r.of(r.sharded, weft_reducer_gather_params(r.sharded, &wrong));
+  (void)weft_reducer_gather_params(r.sharded, nullptr);  // which fails as well, on all ranks alike
+  return text;
+}
+std::string with_join(Refusals& r, uint64_t flags, int64_t timeout_ms) {
+  weft_join_options wrong = WEFT_JOIN_OPTIONS_INIT;
+  wrong.finish_flags = flags;
+  wrong.timeout_ms = timeout_ms;
+  return r.of(r.sharded, weft_reducer_join(r.sharded, &wrong, nullptr));
+}
+std::string with_broadcast(Refusals& r, uint64_t flags, int64_t timeout_ms, int32_t root) {
+  weft_broadcast_options wrong = WEFT_BROADCAST_OPTIONS_INIT;
+  wrong.flags = flags;
+  wrong.timeout_ms = timeout_ms;
+  wrong.root = root;
+  return r.said(weft_reducer_broadcast(r.plain, &wrong, &r.error));
+}
+std::string with_replan(Refusals& r, int32_t planner) {
+  weft_replan_options wrong = WEFT_REPLAN_OPTIONS_INIT;
+  wrong.planner = planner;
+  return r.said(weft_reducer_replan(r.plain, &wrong, &r.error));
+}
+weft_context_options context_with(int32_t progress, int32_t log_level, uint64_t flags = 0) {
+  weft_context_options wrong = WEFT_CONTEXT_OPTIONS_INIT;
+  wrong.progress = progress;
+  wrong.log_level = log_level;
+  wrong.flags = flags;
+  return wrong;
+}
+
+constexpr uint64_t kNoFlag = uint64_t{1} << 40;
+constexpr const char* kMs = "milliseconds above 0, 0 for the default, and WEFT_TIMEOUT_INFINITE (-1)";
+
+}  // namespace
+
+TEST_CASE("an argument that is not allowed is named, with its value and what is allowed") {
+  struct Case {
+    const char* field;
+    const char* value;
+    const char* allowed;
+    std::string (*call)(Refusals&);
+  };
+  using R = Refusals;
+  const Case cases[] = {
+      {"weft_context_options.progress", "is 7", "WEFT_PROGRESS_THREAD (1), WEFT_PROGRESS_CALLER (2)",
+       [](R& r) { return r.context(context_with(7, 0)); }},
+      {"weft_context_options.log_level", "is -3", "WEFT_LOG_OFF (0) to WEFT_LOG_DEBUG (4)",
+       [](R& r) { return r.context(context_with(0, -3)); }},
+      {"weft_context_options.flags", "0x10000000000", "WEFT_CONTEXT_HOST_WAITS (0x1)",
+       [](R& r) { return r.context(context_with(0, 0, kNoFlag)); }},
+      {"weft_comm_options.flags", "0x10000000000", "WEFT_COMM_STORE_EXTERNAL (0x1), WEFT_COMM_DEVICE (0x2)",
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.flags = kNoFlag; }); }},
+      {"weft_comm_options.bootstrap", "is 9", "WEFT_BOOTSTRAP_STORE (1), WEFT_BOOTSTRAP_CALLBACK (2)",
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.bootstrap = 9; }); }},
+      {"weft_comm_options.init_timeout_ms", "is -5", kMs,
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.init_timeout_ms = -5; }); }},
+      {"weft_comm_options.op_timeout_ms", "is -2", kMs,
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.op_timeout_ms = -2; }); }},
+      {"weft_comm_options.heartbeat_timeout_ms", "is 99", "100 milliseconds and more",
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.heartbeat_timeout_ms = 99; }); }},
+      {"weft_comm_options.size", "is 0", "1 to 65536",
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.size = 0; }); }},
+      {"weft_comm_options.rank", "is 1", "0 to 0",
+       [](R& r) { return r.comm([](weft_comm_options& o) { o.rank = 1; }); }},
+      {"weft_shrink_options.flags", "0x8", "WEFT_SHRINK_LAST_OF_TWO (0x1)",
+       [](R& r) { return r.shrink(8, 0); }},
+      {"weft_shrink_options.timeout_ms", "is -2", kMs, [](R& r) { return r.shrink(0, -2); }},
+      {"dtype", "is 99", "WEFT_DTYPE_U8 (1) to WEFT_DTYPE_F8_E5M2 (16)",
+       [](R& r) { return r.collective(99, WEFT_OP_SUM); }},
+      {"op", "is 77", "WEFT_OP_SUM (1) to WEFT_OP_PREMUL_SUM (9)",
+       [](R& r) { return r.collective(WEFT_DTYPE_F32, 77); }},
+      {"weft_coll_options.flags", "0x3", "it must be 0",
+       [](R& r) { return r.collective(WEFT_DTYPE_F32, WEFT_OP_SUM, 3); }},
+      {"weft_coll_options.timeout_ms", "is -7", kMs,
+       [](R& r) { return r.collective(WEFT_DTYPE_F32, WEFT_OP_SUM, 0, -7); }},
+      {"weft_stream.kind", "is 5", "WEFT_DEVICE_HOST (0), WEFT_DEVICE_CUDA (1)",
+       [](R& r) { return r.collective(WEFT_DTYPE_F32, WEFT_OP_SUM, 0, 0, 5); }},
+      {"root", "is 3", "0 to 0", [](R& r) { return r.root(3); }},
+      {"weft_reducer_options.flags", "0x10000000000", "WEFT_REDUCER_UNEVEN (0x4)",
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.flags = kNoFlag; }); }},
+      {"weft_reducer_options.mode", "is 77", "WEFT_GRADIENT_COPY (1), WEFT_GRADIENT_VIEW (2)",
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.mode = 77; }); }},
+      {"weft_reducer_options.divide_by", "is 99", "WEFT_DIVIDE_WORLD (0), WEFT_DIVIDE_ACTIVE (1)",
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.divide_by = 99; }); }},
+      {"weft_reducer_options.buffers_root", "is 8", "0 to 0 and WEFT_ROOT_LAST_ACTIVE (-1)",
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.buffers_root = 8; }); }},
+      {"weft_reducer_options.reduce_dtype", "is 1", "WEFT_DTYPE_BF16 (10), WEFT_DTYPE_F32 (11)",
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.reduce_dtype = 1; }); }},
+      {"weft_reducer_options.timeout_ms", "is -2", kMs,
+       [](R& r) { return r.create([](weft_reducer_options& o, weft_param&) { o.timeout_ms = -2; }); }},
+      {"weft_param.flags", "0x20", "WEFT_PARAM_SPARSE (0x1), WEFT_PARAM_STATE_ONLY (0x2)",
+       [](R& r) { return r.create([](weft_reducer_options&, weft_param& p) { p.flags = 32; }); }},
+      {"dtype", "66", "WEFT_DTYPE_U8 (1) to WEFT_DTYPE_C128 (14)",
+       [](R& r) { return r.create([](weft_reducer_options&, weft_param& p) { p.dtype = 66; }); }},
+      {"weft_begin_options.flags", "0x10000000000", "WEFT_BEGIN_LOCAL (0x1)",
+       [](R& r) { return with_begin(r, kNoFlag | WEFT_BEGIN_LOCAL); }},
+      {"weft_finish_options.flags", "0x10000000000", "WEFT_FINISH_COMMIT (0x1)",
+       [](R& r) { return with_finish(r, kNoFlag, 0); }},
+      {"weft_finish_options.clip_norm", "is -1", "finite numbers above 0",
+       [](R& r) { return with_finish(r, 0, -1); }},
+      {"weft_gather_options.flags", "0x1", "it must be 0", [](R& r) { return with_gather(r, 1, 0); }},
+      {"weft_gather_options.timeout_ms", "is -2", kMs, [](R& r) { return with_gather(r, 0, -2); }},
+      {"weft_join_options.finish_flags", "0x2", "WEFT_FINISH_COMMIT (0x1)",
+       [](R& r) { return with_join(r, 3, 0); }},
+      {"weft_join_options.timeout_ms", "is -2", kMs, [](R& r) { return with_join(r, 0, -2); }},
+      {"weft_broadcast_options.flags", "0x10", "WEFT_BROADCAST_BUFFERS (0x4)",
+       [](R& r) { return with_broadcast(r, 16, 0, 0); }},
+      {"weft_broadcast_options.timeout_ms", "is -2", kMs, [](R& r) { return with_broadcast(r, 0, -2, 0); }},
+      {"weft_broadcast_options.root", "is 4", "0 to 0 and WEFT_ROOT_LAST_ACTIVE (-1)",
+       [](R& r) { return with_broadcast(r, 0, 0, 4); }},
+      {"weft_replan_options.planner", "is 12", "WEFT_PLANNER_LIMITS (0), WEFT_PLANNER_MODEL (1)",
+       [](R& r) { return with_replan(r, 12); }},
+      {"timeout_ms", "is -3", "WEFT_TIMEOUT_INFINITE (-1), and WEFT_TIMEOUT_POLL (-2)",
+       [](R& r) { return r.of(r.plain, weft_reducer_wait_param(r.plain, 0, -3)); }},
+  };
+  Refusals refusals;
+  for (const Case& each : cases) {
+    const std::string text = each.call(refusals);
+    INFO(text);
+    for (const char* const part : {each.field, each.value, each.allowed}) {
+      INFO(part);
+      CHECK(text.find(part) != std::string::npos);
+    }
+    CHECK(text.find(": ") != std::string::npos);
+  }
 }

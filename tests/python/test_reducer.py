@@ -214,7 +214,7 @@ def test_state():
             count[...] = comm.rank
             reducer.broadcast("last_active")
             expect_equal(int(count), 1)
-            expect_raises(weft.WeftError, "root 9 of 3 ranks" if comm.rank == 0 else "rank 0 cannot broadcast",
+            expect_raises(weft.WeftError, "root is 9: allowed are 0 to 2" if comm.rank == 0 else "rank 0 cannot broadcast",
                           reducer.broadcast, 9 if comm.rank == 0 else 0)
             expect_raises(ValueError, "'last'", reducer.broadcast, "last")
         expect_raises(ValueError, "the value of weight", weft.Param("weight", (2, 3), value=weight).address)

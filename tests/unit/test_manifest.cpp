@@ -100,7 +100,7 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
   CHECK(has(
       refused({.name = "x", .device_kind = WEFT_DEVICE_CUDA, .flags = WEFT_PARAM_SPARSE}, Code::kUnsupported),
       "'x'): it is sparse"));
-  CHECK(has(refused({.name = "x", .flags = 32}), "unknown flags 32"));
+  CHECK(has(refused({.name = "x", .flags = 32}), "unknown flags 0x20"));
   CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED}), "not several"));
   CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_STATE_ONLY}), "`parameter` is NULL, but it is state"));
   CHECK(has(refused({.name = std::string(5000, 'n')}), "longer"));
