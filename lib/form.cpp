@@ -327,6 +327,9 @@ Status from_environment(Meeting* meeting, std::string* job) {
   }
   *job = environment.job;
   if (meeting->options.backend.empty()) meeting->options.backend = environment.backend;
+  if (!meeting->own_heartbeat) {
+    WEFT_TRY(parse_heartbeat(environment.heartbeat, &meeting->options.heartbeat_timeout_ms));
+  }
   WEFT_TRY(FailPoints::parse(environment.failpoints, &meeting->options.failpoints));
   if (meeting->options.algorithms.empty()) meeting->options.algorithms = environment.algorithms;
   if (meeting->options.flight_path.empty()) meeting->options.flight_path = environment.flight;

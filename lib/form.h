@@ -26,6 +26,8 @@ struct Meeting {
   weft_all_gather_fn all_gather = nullptr;
   void* all_gather_user_data = nullptr;
   CommOptions options;
+  // options.heartbeat_timeout_ms is the program's: WEFT_HEARTBEAT_MS does not count.
+  bool own_heartbeat = false;
 };
 
 Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,

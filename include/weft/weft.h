@@ -365,10 +365,10 @@ typedef struct weft_comm_options {
                                    allocated */
   uint64_t flags;               /* WEFT_COMM_* */
   int64_t heartbeat_timeout_ms; /* a rank of which nothing is heard for so long has failed
-                                   (WEFT_EVIDENCE_HEARTBEAT), however long operations may take; default 5 s,
-                                   at least 100. WEFT_TIMEOUT_INFINITE: silence is no evidence, for debuggers
-                                   and the like. The smallest of all ranks' counts for all. A rank that
-                                   computes is heard, in either progress mode */
+                                   (WEFT_EVIDENCE_HEARTBEAT), however long operations may take; at least 100;
+                                   default WEFT_HEARTBEAT_MS, else 5 s. WEFT_TIMEOUT_INFINITE: silence is no
+                                   evidence, for debuggers and the like. The smallest of all ranks' counts for
+                                   all. A rank that computes is heard, in either progress mode */
   int32_t device;     /* index of this rank's CUDA device, with WEFT_COMM_DEVICE; default: the calling
                          thread's current device */
   uint32_t reserved2; /* 0 */

@@ -402,6 +402,7 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->shm_thresholds = variables.text_or_empty("WEFT_SHM_THRESHOLDS");
   environment->shm_nodes = variables.text_or_empty("WEFT_SHM_NODES");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
+  environment->heartbeat = variables.text_or_empty("WEFT_HEARTBEAT_MS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
   environment->cuda_runtime = variables.text_or_empty("WEFT_CUDA_RUNTIME");
   environment->nccl_library = variables.text_or_empty("WEFT_NCCL_LIBRARY");
@@ -467,6 +468,22 @@ Status parse_hosts(const std::string& text, int rank, int size, int* label) {
 Status parse_nodes(const std::string& text, int rank, int size, int* node) {
   if (text != "one") return parse_places("WEFT_SHM_NODES", "node", text, rank, size, node);
   *node = 0;
+  return {};
+}
+
+Status parse_heartbeat(const std::string& text, int64_t* ms) {
+  if (text.empty()) return {};
+  int64_t number = text == "off" ? -1 : 0;
+  if (number == 0) {
+    const char* const end = text.data() + text.size();
+    const auto [parsed, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || parsed != end || number < kLeastHeartbeatMs) {
+      return Status::error(Code::kArg, cat("WEFT_HEARTBEAT_MS is \"", text.substr(0, kShown),
+                                           "\", but must be a whole number of milliseconds from ",
+                                           kLeastHeartbeatMs, " on, or \"off\""));
+    }
+  }
+  *ms = number;
   return {};
 }
 

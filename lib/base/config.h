@@ -25,6 +25,7 @@
 //                           ranks are on one; set on all ranks or none
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number a rank: ranks share memory with ranks of
 //                           their number alone; equal on all ranks
+//   WEFT_HEARTBEAT_MS       default of weft_comm_options.heartbeat_timeout_ms: milliseconds, or "off"
 //   WEFT_FLIGHT             a folder where a communicator that fails writes its flight record, unless the
 //                           program names one
 //   WEFT_CUDA_RUNTIME       the file of the CUDA runtime, in place of those that are installed
@@ -77,6 +78,7 @@ struct Environment {
   std::string shm_thresholds;  // empty: measured
   std::string shm_nodes;       // empty: where the ranks' cores are
   std::string hosts;           // empty: the real ones
+  std::string heartbeat;       // of WEFT_HEARTBEAT_MS; empty: the library's default
   std::string flight;          // empty: no flight records are written
   std::string cuda_runtime;    // empty: the one that is there
   std::string nccl_library;    // empty: libnccl.so.2, wherever the loader finds it
@@ -94,6 +96,8 @@ struct ProcessFacts {
 using Getter = std::function<const char*(const char* name)>;
 
 inline constexpr int kMaxRanks = 65536;
+// The shortest silence of a rank that may count as its failure.
+inline constexpr int64_t kLeastHeartbeatMs = 100;
 inline constexpr size_t kMinSecretBytes = 16;
 inline constexpr size_t kMaxSecretBytes = 256;
 
@@ -105,7 +109,7 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
 
 // The part that a program which says itself who its ranks are and where they meet still takes from the
 // environment: WEFT_JOB, WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_SHM_NODES, WEFT_HOSTS,
-// WEFT_FLIGHT, WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
+// WEFT_HEARTBEAT_MS, WEFT_FLIGHT, WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // The number of `rank` in WEFT_HOSTS; -1 if it is empty. kArg unless there is a number (below kMaxRanks) for
@@ -113,6 +117,10 @@ void read_settings(const Getter& get, Environment* environment);
 Status parse_hosts(const std::string& text, int rank, int size, int* label);
 // The same of WEFT_SHM_NODES; 0 for every rank if it is "one".
 Status parse_nodes(const std::string& text, int rank, int size, int* node);
+
+// Reads WEFT_HEARTBEAT_MS: whole milliseconds from kLeastHeartbeatMs on, or "off", which gives -1
+// (WEFT_TIMEOUT_INFINITE). *ms is untouched if text is empty. kArg says what is allowed.
+Status parse_heartbeat(const std::string& text, int64_t* ms);
 
 // Read environment->secret_file, if named, into environment->secret. kAuth when other users may read or
 // change it or its size is wrong, kSystem when it cannot be read.

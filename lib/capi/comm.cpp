@@ -63,6 +63,7 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   if (given.init_timeout_ms != 0) options.init_timeout_ms = given.init_timeout_ms;
   if (given.op_timeout_ms != 0) options.op_timeout_ms = given.op_timeout_ms;
   if (heartbeat != 0) options.heartbeat_timeout_ms = heartbeat;
+  meeting->own_heartbeat = heartbeat != 0;
   if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
   if (on_device) options.device = given.device;
   if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};

@@ -65,6 +65,9 @@ class FlightSource {
  public:
   virtual ~FlightSource() = default;
   virtual FlightStep flight_step() const = 0;  // under the drive lock
+  // Ends the error that a rank has left amid its steps: "; ..." and what programs do about it. Any
+  // thread.
+  virtual const char* departure_hint() const { return ""; }
 };
 
 // What is known of one lane, and of all of a communicator. Values.

@@ -16,6 +16,9 @@ namespace {
 // How long a failed operation waits for ranks that are writing into its buffers. A write is a fraction of a
 // millisecond of work.
 constexpr int64_t kFenceMs = 1000;
+// How long an operation makes no progress before the log says for whom it waits.
+constexpr uint64_t kLongWaitNs = 5'000'000'000;
+constexpr uint64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
@@ -232,7 +235,13 @@ void Lane::watch() {
     }
   }
   if (fruitless_ % 256 != 0) return;
-  if (fruitless_ == 256) flight_.waiting(oldest_, comm_.context().clock().now_ns());
+  const uint64_t now_ns = comm_.context().clock().now_ns();
+  if (fruitless_ == 256) {
+    waiting_since_ns_ = now_ns;
+    flight_.waiting(oldest_, now_ns);
+  } else if (now_ns - waiting_since_ns_ >= kLongWaitNs && warned_slot_ != oldest_) {
+    warn_of_long_wait(now_ns);
+  }
   const Request* const late = expired();
   if (late == nullptr) return;
   const std::vector<int> missing = oldest().impl->absent();
@@ -243,6 +252,29 @@ void Lane::watch() {
                            Evidence::kDeadline)
                  .with_ranks(missing)
                  .with_slot(late->slot));
+}
+
+void Lane::warn_of_long_wait(uint64_t now_ns) {
+  warned_slot_ = oldest_;
+  if (!comm_.context().log().enabled(LogLevel::kWarn)) return;
+  const Request& request = *oldest().request;
+  const std::vector<int> ranks = oldest().impl->absent();
+  std::string text = cat(text_of(request, oldest_), " has made no progress for ",
+                         (now_ns - waiting_since_ns_) / kSecondNs, " s");
+  if (!ranks.empty()) text += cat(", waiting for rank ", list_text(ranks));
+  const uint64_t deadline_ns = request.deadline.ns();
+  if (deadline_ns == UINT64_MAX) {
+    text += "; it has no deadline";
+  } else if (deadline_ns > now_ns) {
+    text += cat("; it fails in ", (deadline_ns - now_ns) / kSecondNs, " s");
+  }
+  comm_.context().log().warn(text);
+}
+
+// What makes a rank's departure amid a reducer's steps harmless; empty for other lanes.
+std::string Lane::departure_hint() const {
+  const auto source = flight_source_.lock();
+  return source ? source->departure_hint() : std::string();
 }
 
 Request* Lane::expired() {

@@ -76,8 +76,11 @@ class Lane final : public Task {
   bool polled();  // poll what runs; whether that was of use
   void finish();  // the oldest
   Poll fail_all(const Status& failure);
+  // An operation that has made no progress for kLongWaitNs: one line of the log, once an operation.
+  void warn_of_long_wait(uint64_t now_ns);
   bool fenced();  // nobody writes into running operations' buffers any more, or not as far as can be known
-  void watch();   // a fruitless poll: deadlines, departed peers
+  std::string departure_hint() const;
+  void watch();        // a fruitless poll: deadlines, departed peers
   Request* expired();  // one whose deadline has passed: a running one or one that waits behind them
   std::string text_of(const Request& request, uint64_t slot) const;
 
@@ -99,7 +102,9 @@ class Lane final : public Task {
   std::vector<int> waited_for_;  // when it was abandoned
   std::weak_ptr<const FlightSource> flight_source_;
   uint32_t fruitless_ = 0;
-  int departed_ = -1;  // a rank that had left and was missing at the last fruitless poll
+  uint64_t waiting_since_ns_ = 0;      // first clock read since the oldest operation last advanced
+  uint64_t warned_slot_ = UINT64_MAX;  // the last operation that warn_of_long_wait has logged
+  int departed_ = -1;                  // a rank that had left and was missing at the last fruitless poll
   bool abandoned_ = false;
   Deadline fence_ = Deadline::never();  // once abandoned
 };

@@ -10,12 +10,13 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/config.h"
 
 namespace weft {
 
 class Heartbeat {
  public:
-  static constexpr int64_t kLeastMs = 100;
+  static constexpr int64_t kLeastMs = kLeastHeartbeatMs;
   static constexpr int64_t kMostMs = int64_t{1} << 40;  // more is never
   static constexpr uint64_t kBeats = 5;                 // signs of life in a budget
 

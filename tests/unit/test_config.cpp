@@ -319,6 +319,27 @@ TEST_CASE("settings are read whatever a launcher says about ranks") {
   CHECK(environment.size == 1);
 }
 
+TEST_CASE("the heartbeat variable takes milliseconds from 100 on, or off, and says so") {
+  Environment environment;
+  CHECK(read({{"WEFT_HEARTBEAT_MS", "2500"}}, &environment).ok());
+  CHECK(environment.heartbeat == "2500");
+  int64_t ms = 5000;
+  CHECK(parse_heartbeat("", &ms).ok());
+  CHECK(ms == 5000);
+  CHECK(parse_heartbeat("100", &ms).ok());
+  CHECK(ms == 100);
+  CHECK(parse_heartbeat("off", &ms).ok());
+  CHECK(ms == -1);
+  for (const char* const wrong : {"99", "0", "-1", "5s", "1e3", "never", " 500", "99999999999999999999"}) {
+    ms = 7;
+    const Status status = parse_heartbeat(wrong, &ms);
+    CHECK(status.code() == Code::kArg);
+    CHECK(ms == 7);
+    CHECK(contains(status.text(), std::string("WEFT_HEARTBEAT_MS is \"") + wrong + '"'));
+    CHECK(contains(status.text(), "milliseconds from 100 on, or \"off\""));
+  }
+}
+
 TEST_CASE("weft's variables come before a launcher's, and half of them is an error that names both") {
   Variables variables = kMpirun;
   variables["WEFT_RANK"] = "0";

@@ -1,6 +1,7 @@
 // core/lane: when a request of a failed communicator completes, over a backend that does what a test says.
 #include "core/lane.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -107,8 +108,7 @@ class Silence final : public Control {
 // Rank 0 of 3, with one operation under way, whose communicator then fails.
 struct Failing {
   using Writer = std::function<Status(const FlightRecord&, const std::string&)>;
-  explicit Failing(Writer write_flight = {}) {
-    ContextOptions options;
+  explicit Failing(Writer write_flight = {}, ContextOptions options = {}) {
     options.write_flight = std::move(write_flight);
     options.mode = Engine::Mode::kCaller;
     options.host = &host_ops();
@@ -348,7 +348,8 @@ namespace {
 
 // Some operations on a lane of their own, beside the one that never ends.
 struct Overlap : Failing {
-  explicit Overlap(bool overlapping) : lane(open(*comm, overlapping)) {
+  explicit Overlap(bool overlapping, ContextOptions options = {})
+      : Failing({}, std::move(options)), lane(open(*comm, overlapping)) {
     for (Request& request : requests) {
       request.args.coll = Coll::kBarrier;
       lane->submit(&request);
@@ -443,4 +444,55 @@ TEST_CASE("an overlapping lane whose communicator fails completes what runs and 
     CHECK(o.done(i));
     CHECK(o.requests[i].result.code() == Code::kTimeout);
   }
+}
+
+namespace {
+
+// Time as a test says.
+class SetClock final : public Clock {
+ public:
+  uint64_t now_ns() override { return ns; }
+  void relax(uint32_t) override {}
+  void sleep(const std::atomic<uint32_t>&, uint32_t, uint64_t) override {}
+  void wake_all(const std::atomic<uint32_t>&) override {}
+  std::atomic<uint64_t> ns{1'000'000'000};
+};
+
+}  // namespace
+
+TEST_CASE("an operation without progress for five seconds is logged once, with the ranks it waits for") {
+  const auto clock = std::make_shared<SetClock>();
+  std::vector<std::string> lines;
+  ContextOptions options;
+  options.clock = clock;
+  options.log_level = LogLevel::kWarn;
+  options.log_sink = [&](LogLevel, const char* line) {
+    if (std::string(line).find("no progress") != std::string::npos) lines.emplace_back(line);
+  };
+  Overlap o(false, options);
+  const auto polls_at = [&](uint64_t seconds) {
+    clock->ns = seconds * 1'000'000'000;
+    for (int i = 0; i < 1000; i++) o.drive();
+  };
+  o.context->engine().locked([&] { o.requests[0].deadline = Deadline::at(301'000'000'000); });
+  polls_at(1);
+  polls_at(5);
+  CHECK(lines.empty());
+  polls_at(6);
+  const auto of_lane = [&](const std::string& wanted) {
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.find(wanted) != std::string::npos; });
+  };
+  CHECK(lines.size() == 2);  // of the user's lane, too
+  CHECK(of_lane("operation 0 (barrier) on rank 0 has made no progress for 5 s, waiting for rank 1") == 2);
+  CHECK(of_lane("; it fails in 295 s") == 1);
+  CHECK(of_lane("; it has no deadline") == 1);
+  polls_at(100);
+  CHECK(lines.size() == 2);
+  o.end(0);
+  polls_at(101);
+  CHECK(lines.size() == 2);
+  polls_at(106);
+  CHECK(lines.size() == 3);
+  CHECK(of_lane("operation 1 (barrier)") == 1);
 }
