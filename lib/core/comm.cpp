@@ -8,6 +8,7 @@
 #include "core/arena.h"
 #include "core/parting.h"
 #include "core/program.h"
+#include "core/result.h"
 
 namespace weft {
 namespace {
@@ -15,6 +16,9 @@ namespace {
 // The kinds of control messages between members.
 constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
+// 4 and 5 are Lineage's, 6 is that of Notes.
+constexpr uint8_t kErrorMessage = 7;      // an agreed error; its result follows
+constexpr uint8_t kContinuesMessage = 8;  // the sender goes on in spite of its last one
 constexpr uint32_t kMaxText = 4096;
 
 }  // namespace
@@ -51,7 +55,8 @@ Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions opt
       control_(std::move(control)),
       collectives_(std::move(collectives)),
       departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
-      gone_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))) {}
+      gone_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
+      heard_(static_cast<size_t>(size)) {}
 
 Comm::~Comm() {
   (void)guarded([this] { return close(); }).ok();
@@ -381,12 +386,78 @@ void Comm::on_broken(const Status& why) noexcept {
   fail(why);
 }
 
+void Comm::agreed_error(const Status& error) {
+  if (size_ == 1 || failed()) return;
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(announce_mutex_);
+    number = ++announced_;
+    ByteWriter message;
+    message.put(kErrorMessage).put_raw(encode_result(error));
+    for (int r = 0; r < size_; r++) {
+      if (r != rank_) control_->send(r, message.bytes());
+    }
+    error_stands_.store(true, std::memory_order_relaxed);
+  }
+  Engine& engine = context_->engine();
+  const auto over = [&] {
+    control_->poll();
+    return failed() || others_found(number);
+  };
+  engine.wait(over, Deadline::after(context_->clock(), kAgreedErrorMs, 0));
+}
+
+// Whether every other rank that has not left has announced as many.
+bool Comm::others_found(uint64_t errors) {
+  const std::lock_guard lock(heard_mutex_);
+  for (int r = 0; r < size_; r++) {
+    if (r != rank_ && heard_[static_cast<size_t>(r)].count < errors && !departed(r)) return false;
+  }
+  return true;
+}
+
+void Comm::withdraw_error() {
+  const std::lock_guard lock(announce_mutex_);
+  if (!error_stands_.exchange(false, std::memory_order_relaxed)) return;
+  ByteWriter message;
+  message.put(kContinuesMessage);
+  for (int r = 0; r < size_; r++) {
+    if (r != rank_) control_->send(r, message.bytes());
+  }
+}
+
+void Comm::hear_error(int rank, ByteView message) {
+  Status error;
+  if (!decode_result(message, size_, &error) || error.ok()) return;
+  {
+    const std::lock_guard lock(heard_mutex_);
+    AgreedErrors& heard = heard_[static_cast<size_t>(rank)];
+    heard.count++;
+    heard.last = std::move(error);
+  }
+  context_->engine().notify();
+}
+
 void Comm::on_peer_lost(int rank, const Status& why) noexcept {
+  Status agreed;
+  {
+    const std::lock_guard lock(heard_mutex_);
+    agreed = heard_[static_cast<size_t>(rank)].last;
+  }
   const Evidence evidence = why.info().evidence;
   if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {
     gone_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   }
-  fail(why);  // first: a lane that sees the rank departed would say that it left
+  if (!agreed.ok()) {
+    const Status thrown = guarded_run([&] {
+      ErrorInfo info = agreed.info();
+      info.evidence = Evidence::kReport;
+      info.text += cat(" (rank ", rank, " has ended because of this error)");
+      agreed = Status(std::move(info));
+    });
+    (void)thrown.ok();  // without memory the error stays as it was received
+  }
+  fail(agreed.ok() ? why : agreed);  // first: a lane that sees the rank departed would say that it left
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
 }
@@ -406,6 +477,11 @@ void Comm::on_message(int rank, ByteView message) noexcept {
     if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
     if (kind == Notes::kMessage) notes_.on_message(rank, reader);
     if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
+    if (kind == kErrorMessage) hear_error(rank, message.subspan(1));
+    if (kind == kContinuesMessage) {
+      const std::lock_guard lock(heard_mutex_);
+      heard_[static_cast<size_t>(rank)].last = Status();
+    }
   });
   if (!thrown.ok()) fail(thrown);  // nobody says it again
 }

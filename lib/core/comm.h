@@ -111,6 +111,16 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
 
   // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
   void fail(const Status& status, bool tell = true) noexcept;
+  // Every rank has found this error in an agreement and is about to return it. Tells the others and
+  // waits until they have told it, have left, or kAgreedErrorMs have passed. Where a rank then ends
+  // without another operation, the others fail with this error. Any thread without the drive lock,
+  // in the same order on all ranks.
+  void agreed_error(const Status& error);
+  // By a lane that starts an operation, under the drive lock: this rank goes on after such an error.
+  void continue_after_error() {
+    if (error_stands_.load(std::memory_order_relaxed)) [[unlikely]]
+      withdraw_error();
+  }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status failure() const;
   // The failure's flight record is being written: who completes operations waits for it, briefly.
@@ -169,6 +179,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   void tell(const Status& status);
+  void withdraw_error();
+  bool others_found(uint64_t errors);
+  void hear_error(int rank, ByteView message);
   Status cancelled() const;
   void adopt(int rank, ByteView message);
 
@@ -204,6 +217,19 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
   uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
   ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty where there are many
+
+  // Errors that all ranks have found. announce_mutex_ keeps what this rank sends in order; no listener
+  // takes it.
+  static constexpr int64_t kAgreedErrorMs = 2000;
+  struct AgreedErrors {
+    uint64_t count = 0;  // that a rank has announced
+    Status last;         // kOk once it has started another operation
+  };
+  std::mutex announce_mutex_;
+  uint64_t announced_ = 0;                 // guarded by announce_mutex_
+  std::atomic<bool> error_stands_{false};  // written under announce_mutex_
+  std::mutex heard_mutex_;
+  std::vector<AgreedErrors> heard_;  // by rank; guarded by heard_mutex_
 
   std::atomic<uint32_t> subgroup_ids_{0};
   Postbox postbox_;

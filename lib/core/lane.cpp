@@ -126,6 +126,7 @@ bool Lane::next() {
 }
 
 void Lane::start(Request* request) {
+  comm_.continue_after_error();
   Run& one = run(slot_);
   one.request = request;
   one.over = false;
@@ -227,7 +228,7 @@ void Lane::watch() {
       if (std::exchange(departed_, rank) != rank) break;
       comm_.fail(Status::error(Code::kPeerFailed,
                                cat("rank ", rank, " left the communicator; ", text_of(request, oldest_),
-                                   " waits for it"),
+                                   " waits for it", departure_hint()),
                                Evidence::kConnection)
                      .with_ranks({rank})
                      .with_slot(oldest_));

@@ -48,17 +48,19 @@ uint64_t digest64(ByteView content) {
 
 Status agree_on(const Agreement& agreement, const Status& local, ByteView content,
                 const Difference& difference) {
-  const Comm& comm = agreement.comm;
+  Comm& comm = agreement.comm;
   Vote mine{local.code(), local.text(), digest(content)};
   std::vector<Bytes> all;
   WEFT_TRY(gather(agreement, encode(mine), &all));
   std::vector<Vote> votes;
   votes.reserve(all.size());
   for (const Bytes& bytes : all) votes.push_back(read(bytes));
-  if (!local.ok()) return local;
   for (int r = 0; r < comm.size(); r++) {
     const Vote& vote = votes[static_cast<size_t>(r)];
-    if (vote.code != Code::kOk) return refusal(r, agreement.doing, vote);
+    if (vote.code == Code::kOk) continue;
+    const Status refused = refusal(r, agreement.doing, vote);
+    comm.agreed_error(refused);
+    return local.ok() ? refused : local;
   }
   int differs = 0;
   for (int r = comm.size() - 1; r > 0; r--) {
@@ -68,10 +70,13 @@ Status agree_on(const Agreement& agreement, const Status& local, ByteView conten
   const bool shows = comm.rank() == 0 || comm.rank() == differs;
   WEFT_TRY(gather(agreement, shows ? content : ByteView{}, &all));
   const std::string text = difference(differs, all[static_cast<size_t>(differs)], 0, all[0]);
-  return Status::error(Code::kMismatch,
-                       text.empty() ? cat("ranks ", differs, " and 0 want different reducers") : text,
-                       Evidence::kDescriptor)
-      .with_ranks({differs});
+  const Status mismatch =
+      Status::error(Code::kMismatch,
+                    text.empty() ? cat("ranks ", differs, " and 0 want different reducers") : text,
+                    Evidence::kDescriptor)
+          .with_ranks({differs});
+  comm.agreed_error(mismatch);
+  return mismatch;
 }
 
 }  // namespace weft

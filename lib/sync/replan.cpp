@@ -248,6 +248,8 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   const Status judged = judge_votes(votes, &root, &asks);
   const bool by_itself = anyone(votes, PlanVote::kItself);
   if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
+  if (!judged.ok()) s.comm->agreed_error(judged);
+  WEFT_TRY(given);
   WEFT_TRY(judged);
 
   std::vector<uint64_t> limits = s.limits;

@@ -326,6 +326,14 @@ std::string Step::where() const {
   return "results are being copied back";
 }
 
+const char* Step::departure_hint() const {
+  return s_.uneven
+             ? "; a rank without data calls weft_reducer_join, which returns when no rank has any, before it "
+               "leaves"
+             : "; if ranks may have different numbers of steps, create the reducer with WEFT_REDUCER_UNEVEN "
+               "and call weft_reducer_join on each rank that has no more data";
+}
+
 FlightStep Step::flight_step() const {
   FlightStep now;
   now.buckets = bucket_count();

@@ -163,6 +163,7 @@ class Step final : public Task, public FlightSource {
   Poll poll() override;
   void fail(const Status& why) noexcept override { s_.comm->fail(why); }
   FlightStep flight_step() const override;
+  const char* departure_hint() const override;
 
  private:
   // A bucket's progress in the current step.

@@ -304,8 +304,10 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   const Deadline deadline = s.comm->op_deadline(wish.ok() ? options.timeout_ms : 0);
   std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  const Status judged = judge(votes, s.manifest);
+  if (!judged.ok()) s.comm->agreed_error(judged);
   WEFT_TRY(note(wish));
-  WEFT_TRY(note(judge(votes, s.manifest)));
+  WEFT_TRY(note(judged));
   return note(messages->run(deadline).with_prefix("broadcast: "));
 }
 
@@ -323,8 +325,10 @@ Status Reducer::check() {
   const Deadline deadline = s.comm->op_deadline(0);
   std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
   WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  const Status judged = judge(votes, s.manifest);
+  if (!judged.ok()) s.comm->agreed_error(judged);
   WEFT_TRY(note(wish));
-  WEFT_TRY(note(judge(votes, s.manifest)));
+  WEFT_TRY(note(judged));
   const bool equal = std::all_of(votes.begin(), votes.end(),
                                  [&](const ValuesVote& vote) { return vote.digest == votes.front().digest; });
   return equal ? Status() : note(name_difference(params, digests, {}, deadline));
@@ -345,8 +349,11 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
     WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
     for (const int r : stale) rows[static_cast<size_t>(r)] = rows[fresh];
     if (search.descend(rows)) continue;
-    return Status::error(Code::kMismatch, "the values of the parameters differ, but no parameter's does",
-                         Evidence::kDescriptor);
+    const Status unnamed =
+        Status::error(Code::kMismatch, "the values of the parameters differ, but no parameter's does",
+                      Evidence::kDescriptor);
+    s.comm->agreed_error(unnamed);
+    return unnamed;
   }
   const uint32_t param = params[search.at()];
   const std::vector<int> wrong = minority(search.digests());
@@ -354,12 +361,14 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
   for (int r = 0; r < s.comm->size(); r++) {
     if (!is_stale(r) && std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
   }
-  return Status::error(Code::kMismatch,
-                       cat("parameter ", param, " ('", s.manifest.params[param].name,
-                           "') is the first that differs: ranks [", list_text(wrong),
-                           "] do not hold the value of ranks [", list_text(right), "]"),
-                       Evidence::kDescriptor)
-      .with_ranks(wrong);
+  const Status mismatch = Status::error(Code::kMismatch,
+                                        cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                            "') is the first that differs: ranks [", list_text(wrong),
+                                            "] do not hold the value of ranks [", list_text(right), "]"),
+                                        Evidence::kDescriptor)
+                              .with_ranks(wrong);
+  s.comm->agreed_error(mismatch);
+  return mismatch;
 }
 
 }  // namespace weft
