@@ -287,7 +287,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   const int size = exchange.size();
   *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives),
                        std::move(descent));
-  if (!*comm) return Status::error(Code::kInternal, "the backend has no lane for the user's collectives");
+  if (!*comm) return Status::error(Code::kInternal, "the backend has no room for the program's collectives");
   context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
   return {};
 }

@@ -3,7 +3,8 @@
 
 The rules are those of docs/design.md: a layer sees the ones below it and never its neighbours, and what STYLE
 promises (no printing, no exit, one reader of the environment, one user of spdlog, few places that catch, one
-place that looks at the time, few that wait) is kept in the files that may.
+place that looks at the time, few that wait) is kept in the files that may. Texts that a program's user meets
+name no lanes, slots or hashes.
 """
 import re
 import sys
@@ -55,7 +56,13 @@ FORBIDDEN_INCLUDES = [
     ("UCX", r"<uc[pst]/", ["backends/ucx/"]),
     ("MPI", r"<mpi\.h>", ["backends/mpi/"]),
 ]
+# Parts of the inside, in texts of files that may show them: traces, flight records, what UCX prints.
+INSIDE = re.compile(r"\b(?:lanes?|slots?|hash(?:es)?|digests?)\b", re.I)
+SHOWS_INSIDE = ("lib/trace/", "backends/ucx/library.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<][^">]+[">])', re.M)
+
+
+TOKEN = r'R"\((?:.|\n)*?\)"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''
 
 
 def strip(text):
@@ -65,8 +72,15 @@ def strip(text):
         if token.startswith(('"', "'")):
             return token[0] + token[0]
         return "\n" * token.count("\n")
-    pattern = r'R"\((?:.|\n)*?\)"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\''
-    return re.sub(pattern, blank, text)
+    return re.sub(TOKEN, blank, text)
+
+
+def texts(text):
+    """(line, string) of each string but the names of included files."""
+    text = INCLUDE.sub(lambda match: "\n" * match.group(0).count("\n"), text)
+    for match in re.finditer(TOKEN, text):
+        if match.group(0).startswith('"'):
+            yield text.count("\n", 0, match.start()) + 1, match.group(0)
 
 
 def allowed_prefixes(path):
@@ -101,6 +115,9 @@ def check_file(root, path):
         for what, pattern, files in FORBIDDEN_INCLUDES:
             if re.match(pattern, target) and not path.startswith(tuple(files)):
                 problems.append(f"{path}:{line}: only {' and '.join(files) or 'nobody'} may include {what}")
+    if not path.startswith(SHOWS_INSIDE):
+        problems += [f"{path}:{line}: a text shows the inside: {string}" for line, string in texts(text)
+                     if INSIDE.search(string)]
     code = strip(text)
     for what, pattern, files in FORBIDDEN:
         if path.startswith(tuple(files)):

@@ -31,9 +31,9 @@ class ShmCollectives final : public Collectives {
       return {};
     }
     if (key.id >= kLanes) {
-      return Status::error(Code::kUnsupported,
-                           cat("the shm backend has ", kLanes,
-                               " lanes a communicator; split one for more reducers at a time"));
+      return Status::error(
+          Code::kUnsupported,
+          cat("shm has room for ", kLanes - 1, " reducers at a time on one communicator: split it for more"));
     }
     *lane = std::make_unique<GroupLane>(group_, key.id);
     return {};
