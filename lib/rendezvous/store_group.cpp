@@ -8,11 +8,15 @@
 namespace weft::store {
 
 Status Group::join(const Join& join, GroupMember* member) {
-  if (failed()) return failure_;
+  if (failed()) {
+    answered_++;
+    return failure_;
+  }
   Status status;
   if (join.size != size_) {
+    if (!complete()) return other_size(join);
     status = Status::error(Code::kMismatch, cat("rank ", join.rank, " says that there are ", join.size,
-                                                " ranks, but those who came before say ", size_));
+                                                " ranks, but ", size_, " have come, who say ", size_));
   } else if (join.rank < 0 || join.rank >= size_) {
     status = Status::error(Code::kArg,
                            cat("rank ", join.rank, " is not one of ", size_, " ranks, 0 to ", size_ - 1));
@@ -29,6 +33,21 @@ Status Group::join(const Join& join, GroupMember* member) {
   present_++;
   member->on_joined();
   return {};
+}
+
+// Fails all members at once: no communicator can come of ranks that were given different sizes.
+Status Group::other_size(const Join& join) {
+  const auto there = [](const Seat& each) { return each.member != nullptr; };
+  const auto first = std::find_if(members_.begin(), members_.end(), there) - members_.begin();
+  failure_ = Status::error(
+                 Code::kMismatch,
+                 cat("rank ", join.rank, " says that there are ", join.size, " ranks, rank ", first, " says ",
+                     size_, ": give all ranks the same size (WEFT_SIZE, or weft_comm_options.size)"))
+                 .with_ranks({join.rank});
+  expected_ = std::min(size_, join.size);
+  answered_ = present_ + 1;
+  fail_members(failure_);
+  return failure_;
 }
 
 Status Group::give(int rank, Give give) {
@@ -89,6 +108,10 @@ void Group::lost(int rank, const Status& why) {
   if (!failed()) failure_ = why;
   if (seat(rank).member != nullptr) present_--;
   seat(rank).member = nullptr;
+  fail_members(why);
+}
+
+void Group::fail_members(const Status& why) {
   for (Seat& each : members_) {
     GroupMember* member = std::exchange(each.member, nullptr);
     if (member == nullptr) continue;

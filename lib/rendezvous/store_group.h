@@ -33,9 +33,9 @@ class Group {
  public:
   explicit Group(int size) : size_(size), members_(static_cast<size_t>(size)) {}
 
-  // Errors are the joiner's alone: kMismatch for another size or a rank twice, kArg for one out of range; the
-  // others see these only as a note when they ask who is missing. To a group that has failed nobody
-  // comes any more: its failure is the answer.
+  // kMismatch for another size, which fails a group that is not complete. Other errors are the
+  // joiner's alone: kMismatch for a rank twice, kArg for one out of range; members see these as a
+  // note when they ask who is missing. A group that has failed answers with its failure.
   Status join(const Join& join, GroupMember* member);
   // Errors are the giver's mistake: a round that is not its next one.
   Status give(int rank, Give give);
@@ -48,6 +48,8 @@ class Group {
   bool failed() const { return !failure_.ok(); }
   // Nobody is here any more.
   bool empty() const { return present_ == 0; }
+  // Ranks were given different sizes, and some of them have not come yet to learn it.
+  bool awaits_latecomers() const { return answered_ < expected_; }
   // Everybody has come.
   bool complete() const { return present_ + left_ == size_; }
 
@@ -58,6 +60,8 @@ class Group {
     bool left = false;
   };
   Seat& seat(int rank) { return members_[static_cast<size_t>(rank)]; }
+  Status other_size(const Join& join);
+  void fail_members(const Status& why);
   void note(const std::string& text);
   void fail_if_left();
 
@@ -70,6 +74,8 @@ class Group {
   int given_ = 0;             // how many have given theirs
   std::string notes_;         // about refused joiners
   Status failure_;            // sticky
+  int expected_ = 0;          // ranks that are to learn that sizes differ: as many as the smaller size says
+  int answered_ = 0;          // how many have
 };
 
 }  // namespace weft::store

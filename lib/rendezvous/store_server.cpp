@@ -102,7 +102,8 @@ void StoreServer::Loop::run() {
   }
 }
 
-// When stopping: no member is left that could still finish, and everybody has been told.
+// When stopping: no member is left that could still finish, and everybody has been told, also ranks
+// that have yet to come to a group whose sizes differ.
 bool StoreServer::Loop::finished() {
   if (!stop_seen_) return false;
   if (!told_) {
@@ -117,7 +118,9 @@ bool StoreServer::Loop::finished() {
     }
     sweep();
   }
-  return sessions_.empty() || Deadline::at(stop_at_ns_).expired(clock_);
+  const auto awaits = [](const auto& entry) { return entry.second->awaits_latecomers(); };
+  const bool idle = sessions_.empty() && std::none_of(groups_.begin(), groups_.end(), awaits);
+  return idle || Deadline::at(stop_at_ns_).expired(clock_);
 }
 
 void StoreServer::Loop::wait_for_events() {
@@ -242,7 +245,8 @@ void StoreServer::Loop::join(Session& session, ByteView frame) {
   }
   const GroupKey key(join.job, join.sequence);
   const auto found = groups_.find(key);
-  if (stopping() && (found == groups_.end() || !found->second->complete())) {
+  const bool known = found != groups_.end() && (found->second->complete() || found->second->failed());
+  if (stopping() && !known) {
     return session.say_goodbye(store::encode_plain(Type::kClosing), soon());
   }
   if (found == groups_.end()) groups_[key] = std::make_unique<Group>(join.size);

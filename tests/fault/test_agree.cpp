@@ -144,6 +144,31 @@ TEST_CASE("a rank that goes on after a mismatch and is killed later has died, an
   CHECK(!has(word, "'other'"));
 }
 
+TEST_CASE("a wrong size on one rank ends all ranks at once, by its number") {
+  for (const int wrong : {0, 1}) {
+    INFO("rank " << wrong);
+    const std::string store = weft_test::store_name();
+    Terms terms;
+    terms.init_timeout_ms = 60'000;
+    const uint64_t begin = weft_test::now_ms();
+    Processes ranks(3, [&](int rank, Reporter& reporter) {
+      Joined joined("shm", rank, rank == wrong ? 4 : 3, store, terms);
+      reporter.end(joined.status, joined.error);
+    });
+    for (int r = 0; r < 3; r++) {
+      INFO("rank " << r);
+      Word word;
+      REQUIRE(ranks.last_word(r, kBoundMs, &word));
+      INFO(word.text);
+      CHECK(word.status == WEFT_ERR_MISMATCH);
+      CHECK(has(word, "says that there are"));
+      CHECK(has(word, "4"));
+      CHECK(has(word, "WEFT_SIZE"));
+    }
+    CHECK(weft_test::now_ms() - begin < static_cast<uint64_t>(kBoundMs));
+  }
+}
+
 TEST_CASE("a rank that leaves amid the others' steps leaves a hint at uneven inputs") {
   for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_UNEVEN}) {
     INFO("flags " << flags);

@@ -275,11 +275,6 @@ TEST_CASE("wrong joiners are told their mistake, and the job forms without them"
   Status status = join_error(store.member(0, 2));
   CHECK(status.code() == Code::kMismatch);
   CHECK(contains(status.text(), "rank 0 has joined already"));
-  status = join_error(store.member(1, 3));
-  CHECK(status.code() == Code::kMismatch);
-  CHECK(contains(status.text(), "3 ranks"));
-  CHECK(contains(status.text(), "say 2"));
-
   StoreOptions wrong_secret = store.member(1, 2);
   wrong_secret.key = AuthKey::from_secret(view("another secret!!"));
   CHECK(join_error(wrong_secret).code() == Code::kAuth);
@@ -296,11 +291,35 @@ TEST_CASE("wrong joiners are told their mistake, and the job forms without them"
 TEST_CASE("what was refused is told to those who wait in vain") {
   const Store store;
   const Meeting exchange = joined(store.member(0, 2));
-  CHECK(join_error(store.member(1, 3)).code() == Code::kMismatch);
+  CHECK(join_error(store.member(0, 2)).code() == Code::kMismatch);
   std::vector<Bytes> all;
   const Status status = exchange->all_gather({}, &all, in_ms(300));
   CHECK(status.code() == Code::kTimeout);
-  CHECK(contains(status.text(), "rank 1 says that there are 3 ranks"));
+  CHECK(contains(status.text(), "rank 0 has joined already"));
+}
+
+TEST_CASE("a rank of another size fails all ranks that are forming, at once, and none that have formed") {
+  const Store store;
+  std::vector<Meeting> members;
+  members.push_back(joined(store.member(0, 3)));
+  members.push_back(joined(store.member(1, 3)));
+  const Status refused = join_error(store.member(2, 4));
+  const std::string text = "rank 2 says that there are 4 ranks, rank 0 says 3";
+  CHECK(refused.code() == Code::kMismatch);
+  CHECK(contains(refused.text(), text));
+  CHECK(contains(refused.text(), "WEFT_SIZE"));
+  for (const Meeting& member : members) {
+    std::vector<Bytes> all;
+    const Status status = member->all_gather({}, &all, in_ms(kPlenty));
+    CHECK(status.code() == Code::kMismatch);
+    CHECK(contains(status.text(), text));
+    CHECK(status.info().ranks == std::vector<int>{2});
+  }
+
+  members.clear();
+  for (int rank = 0; rank < 2; rank++) members.push_back(joined(store.member(rank, 2)));
+  CHECK(contains(join_error(store.member(1, 3)).text(), "2 have come, who say 2"));
+  check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(*members[static_cast<size_t>(rank)], 0); }));
 }
 
 TEST_CASE("members that speak nonsense or ranks out of range are refused by the store") {
