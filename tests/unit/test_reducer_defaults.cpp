@@ -160,7 +160,7 @@ TEST_CASE("a value that one rank lacks is an error by name on all ranks, unless 
 
 TEST_CASE("buckets follow the order of readiness from the second step on, where nothing speaks against it") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
-  const auto flags = [](uint64_t flags) { return RigOptions{.limits = {300}, .flags = flags}; };
+  const auto flags = [](uint64_t given) { return RigOptions{.limits = {300}, .flags = given}; };
   const std::vector<PlanCase> cases = {
       {.name = "copy mode", .rig = flags(0)},
       {.name = "uneven", .rig = flags(WEFT_REDUCER_UNEVEN)},
