@@ -391,7 +391,7 @@ TEST_CASE("the first gradient with other strides is one line of the log, and all
   std::atomic<int> lines{0};
   weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
   context_options.log_level = WEFT_LOG_WARN;
-  context_options.user_data = &lines;
+  context_options.log_user_data = &lines;
   context_options.log = [](void* user_data, int32_t /*level*/, const char* line) {
     if (std::strstr(line, "'weight'") != nullptr &&
         std::strstr(line, "WEFT_REDUCER_STRICT_STRIDES") != nullptr)
