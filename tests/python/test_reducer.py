@@ -427,7 +427,8 @@ def test_recovery():
 
     def body(comm):
         grad = np.full(4, comm.rank + 1.0, np.float32)
-        reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True)
+        # A re-plan would make the survivors wait for rank 2 in begin.
+        reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True, keep_plan=True)
         with reducer.step():
             reducer.ready(0, grad)
         if comm.rank == 2:
