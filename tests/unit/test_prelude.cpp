@@ -268,7 +268,7 @@ TEST_CASE("preludes that cannot be, or that ranks want differently, are refused 
       self.expect(status.code() == code && has(status.text(), why), status.text() + ", not " + why);
     };
     refused({.root = 2}, Code::kArg, "buffers_root is 2: allowed are 0 to 1");
-    refused({.root = -2}, Code::kArg, "buffers_root -2");
+    refused({.root = -2}, Code::kArg, "buffers_root is -2: allowed are 0 to 1");
     refused({.flags = 0, .root = 1}, Code::kArg, "WEFT_REDUCER_BUFFERS");
     refused({.root = self.rank}, Code::kMismatch, "buffers_root is 1 on rank 1 and 0 on rank 0");
     refused({.interval = 3u + static_cast<uint32_t>(self.rank)}, Code::kMismatch,
