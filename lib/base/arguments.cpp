@@ -24,23 +24,22 @@ std::string named(NamedValue value) {
 }  // namespace
 
 Status check_flags(std::string_view field, uint64_t flags, std::span<const NamedValue> allowed) {
-  std::string list;
   uint64_t unknown = flags;
-  for (const NamedValue& flag : allowed) {
-    unknown &= ~flag.value;
+  for (const NamedValue& flag : allowed) unknown &= ~flag.value;
+  if (unknown == 0) return {};  // allocates nothing: every step passes here
+  std::string list;
+  for (const NamedValue& flag : allowed)
     list += cat(list.empty() ? "" : ", ", flag.name, " (", hex(flag.value), ")");
-  }
-  if (unknown == 0) return {};
   return Status::error(Code::kArg, cat(field, " has unknown flags ", hex(unknown), ": ",
                                        list.empty() ? "it must be 0" : cat("allowed are ", list)));
 }
 
 Status check_choice(std::string_view field, int64_t value, std::span<const NamedValue> allowed) {
-  std::string list;
   for (const NamedValue& each : allowed) {
     if (static_cast<int64_t>(each.value) == value) return {};
-    list += cat(list.empty() ? "" : ", ", named(each));
   }
+  std::string list;
+  for (const NamedValue& each : allowed) list += cat(list.empty() ? "" : ", ", named(each));
   return Status::error(Code::kArg, cat(field, " is ", value, ": allowed are ", list));
 }
 

@@ -230,13 +230,13 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     s.comm->fail(s.comm->interrupted(step_text()));
     ended = context.engine().settle(over, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
   }
-  const std::string unsealed =
+  constexpr std::string_view kUnsealed =
       "what reads gradients, or copies results into them, has not returned, and may still do so";
   bool sealed = true;
   if (!ended) {
     sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
     const std::string stuck =
-        sealed ? cat("the progress thread or hook '", s.hook->name(), "' is stuck") : unsealed;
+        sealed ? cat("the progress thread or hook '", s.hook->name(), "' is stuck") : std::string(kUnsealed);
     s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), ": ", stuck),
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
@@ -251,8 +251,8 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   }
   Status closed = close_step(entered_ns);
   // The communicator may have failed before, for another reason.
-  if (!sealed && !closed.ok() && closed.text().find(unsealed) == std::string::npos)
-    return note(closed.with_prefix(cat(unsealed, ": ")));
+  if (!sealed && !closed.ok() && closed.text().find(kUnsealed) == std::string::npos)
+    return note(closed.with_prefix(cat(kUnsealed, ": ")));
   WEFT_TRY(closed);
   return commit_it ? commit(deadline) : Status();
 }

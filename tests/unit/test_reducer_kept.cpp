@@ -153,29 +153,29 @@ TEST_CASE("of gradients that are absent in some steps nothing old is reduced") {
 TEST_CASE(
     "a rank reads what it alone reads of a gradient where it lies, and finish does not wait for that for "
     "ever") {
-  const Model model({{"a", {100'000}}});
+  const Model model({{"last", {3}}, {"a", {100'000}}});  // the last bucket waits for finish
   for (const bool held : {false, true}) {
     std::atomic<int> arrived{0};
     seen = fold_entered = false;
     fold_held = held;
     run_watched([&](int rank, const std::shared_ptr<Comm>& comm) {
       std::unique_ptr<Reducer> reducer;
-      WEFT_EXPECT_OK(
-          make_reducer(comm, model, allreduce_hook(), &reducer,
-                       {.limits = {uint64_t{1} << 20}, .timeout_ms = held && rank == 0 ? 300 : 60'000}));
+      WEFT_EXPECT_OK(make_reducer(comm, model, allreduce_hook(), &reducer,
+                                  {.limits = {0}, .timeout_ms = held && rank == 0 ? 300 : 60'000}));
       Gradients gradients(model);
       gradients.fill(1, rank);
       if (rank == 0) {
-        watched_begin = gradients[0];
-        watched_end = gradients[0] + model.span(0);
+        watched_begin = gradients[1];
+        watched_end = gradients[1] + model.span(1);
       }
       arrived++;
       while (arrived < 2) std::this_thread::yield();
       WEFT_EXPECT_OK(reducer->begin(nullptr));
-      WEFT_EXPECT_OK(reducer->ready(0, gradients[0], nullptr));
+      WEFT_EXPECT_OK(reducer->ready(1, gradients[1], nullptr));
       // On the progress thread, not on this one.
       for (int i = 0; held && rank == 0 && i < 20'000 && !fold_entered; i++)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      WEFT_EXPECT_OK(reducer->ready(0, gradients[0], nullptr));
       const Status finished = reducer->finish({});
       const bool entered = fold_entered;
       if (rank == 0) fold_held = false;
