@@ -8,6 +8,17 @@
 #include "core/capability.h"
 
 namespace weft::capi {
+namespace {
+
+// What collectives take: all but complex numbers, which gradients alone may be.
+constexpr NamedValue kCollectiveDtypes[] = {
+    WEFT_NAMED(WEFT_DTYPE_U8),      WEFT_NAMED(WEFT_DTYPE_I8),     WEFT_NAMED(WEFT_DTYPE_U16),
+    WEFT_NAMED(WEFT_DTYPE_I16),     WEFT_NAMED(WEFT_DTYPE_U32),    WEFT_NAMED(WEFT_DTYPE_I32),
+    WEFT_NAMED(WEFT_DTYPE_U64),     WEFT_NAMED(WEFT_DTYPE_I64),    WEFT_NAMED(WEFT_DTYPE_F16),
+    WEFT_NAMED(WEFT_DTYPE_BF16),    WEFT_NAMED(WEFT_DTYPE_F32),    WEFT_NAMED(WEFT_DTYPE_F64),
+    WEFT_NAMED(WEFT_DTYPE_F8_E4M3), WEFT_NAMED(WEFT_DTYPE_F8_E5M2)};
+
+}  // namespace
 
 void note_refusal(weft_comm* comm, const Status& status) noexcept {
   static_cast<void>(guarded([&]() -> Status {
@@ -25,7 +36,7 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   call->size = static_cast<uint64_t>(comm.size());
   call->rank = static_cast<uint64_t>(comm.rank());
   if (dtype < 1 || dtype > kDtypeLast || !valid(static_cast<Dtype>(dtype)))
-    return check_constants("dtype", dtype, WEFT_NAMED(WEFT_DTYPE_U8), WEFT_NAMED(WEFT_DTYPE_F8_E5M2));
+    return check_choice("dtype", dtype, kCollectiveDtypes);
   CollectiveArgs& args = call->args;
   args.coll = coll;
   args.dtype = static_cast<Dtype>(dtype);

@@ -311,7 +311,7 @@ TEST_CASE("buffers that are not where the stream says are refused") {
     wrong.device = 2;
     refused(here.get(), 100, &wrong, "weft_stream.device is 2; there are 2 CUDA devices");
     wrong = {sizeof wrong, 7, 0, nullptr};
-    refused(here.get(), 100, &wrong, "unknown kind of stream 7");
+    refused(here.get(), 100, &wrong, "weft_stream.kind is 7: allowed are");
     // Nothing of this has harmed the communicator.
     notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right again");
   });
