@@ -226,7 +226,9 @@ Status start_together(const Agreement& agreement, ReducerState* state, bool give
   constexpr uint64_t kKeepsPlan =
       WEFT_REDUCER_KEEP_PLAN | WEFT_REDUCER_REPLAN | WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED;
   if ((s.flags & kKeepsPlan) == 0 && !given_plan) {
-    const auto mine = static_cast<std::byte>(s.copy && s.hook->can_replan() ? 1 : 0);
+    // A re-plan frees pinned memory, which waits for the device: a stream may be waiting for the program.
+    const bool may = s.copy && s.hook->can_replan() && !s.manifest.has_devices();
+    const auto mine = static_cast<std::byte>(may ? 1 : 0);
     std::vector<Bytes> all;
     WEFT_TRY(s.comm->agree({&mine, 1}, &all, agreement.deadline));
     s.replans = std::all_of(all.begin(), all.end(), [](const Bytes& theirs) {
