@@ -173,7 +173,8 @@ Status Reducer::finish(const weft_finish_options& options) {
   WEFT_TRY(note(check_finish(options)));
   if (fail_next_ && !step.local()) {
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
-    return fail_step(std::string(*fail_next_));
+    const std::string text = *fail_next_;  // which fail_step resets
+    return fail_step(text);
   }
   const bool shows_uses = step.local() || !start_.zeros;  // a step without data does not
   // After a failure what is missing stays so: the step ends all the same.

@@ -49,6 +49,7 @@ void Step::prepare(const StepStart& start) {
   begun_ = start;
   told_.store(false, std::memory_order_relaxed);
   end_.store(End::kAwaited, std::memory_order_relaxed);
+  held_since_ns_ = 0;
   stopped_.store(Stopped::kNot, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
   for (std::atomic<uint64_t>& ready_ns : *s_.ready_ns) ready_ns.store(0, std::memory_order_relaxed);

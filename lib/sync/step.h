@@ -223,6 +223,7 @@ class Step final : public Task, public FlightSource {
   void look_at(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool held_up();
+  static constexpr uint64_t kHoldNs = 250'000'000;  // the longest wait for finish
   bool all_need_rest() const;
   bool needs(const Slot& slot, int rank) const;
   size_t find_end() const;
@@ -301,6 +302,7 @@ class Step final : public Task, public FlightSource {
 
   const size_t
       end_slot_;  // position of the collective that waits for let_end; that of none: the schedule's size
+  uint64_t held_since_ns_ = 0;  // since when that collective could go; 0: not yet
   bool active_ = false;
   std::mutex copy_mutex_;  // held while gradients are read by collectives, or written, a piece at a time
   std::atomic<bool> sealed_{false};  // no further piece

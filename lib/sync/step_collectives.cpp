@@ -115,6 +115,14 @@ void Step::let_end_for(uint32_t bucket) {
 bool Step::held_up() {
   const End end = end_.load(std::memory_order_acquire);
   if (end == End::kFree || (end == End::kAwaited && submitted_ < end_slot_)) return false;
+  if (end == End::kAwaited) {
+    // The program may wait in another call for a rank that waits for this step: two reducers may finish in
+    // another order on each rank. So the wait for finish is bounded.
+    const uint64_t now_ns = s_.comm->context().clock().now_ns();
+    if (held_since_ns_ == 0) held_since_ns_ = now_ns;
+    End awaited = End::kAwaited;
+    if (now_ns - held_since_ns_ >= kHoldNs && end_.compare_exchange_strong(awaited, End::kFree)) return false;
+  }
   if (end == End::kStopped && stopped_.load(std::memory_order_relaxed) == Stopped::kNot)
     stopped_.store(all_need_rest() ? Stopped::kInTime : Stopped::kTooLate, std::memory_order_release);
   return true;
