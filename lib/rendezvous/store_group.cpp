@@ -13,13 +13,13 @@ Status Group::join(const Join& join, GroupMember* member) {
     return failure_;
   }
   Status status;
-  if (join.size != size_) {
+  if (join.size < 1 || join.size > kMaxRanks || join.rank < 0 || join.rank >= join.size) {
+    status = Status::error(Code::kArg, cat("rank ", join.rank, " is not one of ", join.size, " ranks, 0 to ",
+                                           int64_t{join.size} - 1));
+  } else if (join.size != size_) {
     if (!complete()) return other_size(join);
     status = Status::error(Code::kMismatch, cat("rank ", join.rank, " says that there are ", join.size,
                                                 " ranks, but ", size_, " have come, who say ", size_));
-  } else if (join.rank < 0 || join.rank >= size_) {
-    status = Status::error(Code::kArg,
-                           cat("rank ", join.rank, " is not one of ", size_, " ranks, 0 to ", size_ - 1));
   } else if (seat(join.rank).member != nullptr || seat(join.rank).left) {
     status = Status::error(Code::kMismatch, cat("rank ", join.rank,
                                                 " has joined already: two processes have the "
