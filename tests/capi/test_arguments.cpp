@@ -652,7 +652,7 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
       {"weft_shrink_options.flags", "0x8", "WEFT_SHRINK_LAST_OF_TWO (0x1)",
        [](R& r) { return r.shrink(8, 0); }},
       {"weft_shrink_options.timeout_ms", "is -2", kMs, [](R& r) { return r.shrink(0, -2); }},
-      {"dtype", "is 99", "WEFT_DTYPE_U8 (1) to WEFT_DTYPE_F8_E5M2 (16)",
+      {"dtype", "is 99", "WEFT_DTYPE_U8 (1), WEFT_DTYPE_I8 (2)",
        [](R& r) { return r.collective(99, WEFT_OP_SUM); }},
       {"op", "is 77", "WEFT_OP_SUM (1) to WEFT_OP_PREMUL_SUM (9)",
        [](R& r) { return r.collective(WEFT_DTYPE_F32, 77); }},
