@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/config.h"
 #include "base/text.h"
 
 namespace weft::store {

@@ -237,8 +237,10 @@ TEST_CASE("two reducers and the program's own calls share NCCL, in whatever orde
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(3000, r.rank);
     const weft_coll_options options = on(stream);
-    // Created alike everywhere, used in an order of each rank's own.
-    Twins one(r, own_tensors(r.rank), {.limit = 300}), two(r, own_tensors(r.rank), {.limit = kWhole});
+    // Created alike everywhere, used in an order of each rank's own. A begin that re-plans waits for all
+    // ranks.
+    Twins one(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = 300});
+    Twins two(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = kWhole});
     notes.expect(one.created() + two.created());
     for (uint64_t seed = 1; seed < 4 && one.created().empty(); seed++) {
       buffer.write(stream, [&](size_t i) { return static_cast<float>(i % 7); });
