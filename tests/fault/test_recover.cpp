@@ -63,7 +63,8 @@ class Trainer {
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
     options.mode = variant.mode;
-    options.flags = variant.reducer_flags;
+    options.flags = variant.reducer_flags | WEFT_REDUCER_KEEP_VALUES |
+                    (variant.replans() ? 0 : WEFT_REDUCER_KEEP_PLAN);  // places are counted by operations
     options.reduce_dtype = variant.reduce_dtype;
     expect(weft_reducer_create(comm_, &options, &reducer_, &error_) == WEFT_OK, "create");
     if (!failures_.empty()) return;
