@@ -232,6 +232,7 @@ StepTimes GradientSync::finish() {
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
   StepTimes times;
   times.exposed_ms = static_cast<double>(stats.exposed_ns) * 1e-6;
+  weft_reducer_bucket_count(reducer_, &bucket_count_);  // the second step has planned anew
   times.overlapped = bucket(0).launch_ns < bucket(bucket_count_ - 1).ready_ns;
   return times;
 }
