@@ -418,9 +418,9 @@ bool Comm::others_found(uint64_t errors) {
 
 void Comm::withdraw_error() {
   const std::lock_guard lock(announce_mutex_);
-  if (!error_stands_.exchange(false, std::memory_order_relaxed)) return;
   ByteWriter message;
-  message.put(kContinuesMessage);
+  message.put(kContinuesMessage);  // may throw: the error still stands then
+  if (!error_stands_.exchange(false, std::memory_order_relaxed)) return;
   for (int r = 0; r < size_; r++) {
     if (r != rank_) control_->send(r, message.bytes());
   }
