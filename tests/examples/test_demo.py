@@ -89,7 +89,7 @@ def test_two_ranks():
     expect_equal(fields[:3] + fields[4:6], ("2", "shm", "1", "identical", "matches"), result.stdout)
     expect(float(fields[3]) > 0.5, "it learned something", fields)
     buckets = re.search(r"(\d+) buckets a step", result.stdout)
-    expect(buckets and int(buckets.group(1)) >= 4, "the model fills four buckets", result.stdout)
+    expect(buckets and int(buckets.group(1)) >= 3, "the model fills several buckets", result.stdout)
     overlapped = re.search(r"ready in (\d+) of (\d+) steps", result.stdout)
     expect(int(overlapped.group(1)) > 0, "communication starts before backward ends", result.stdout)
 

@@ -153,6 +153,10 @@ Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& contex
   Measurements measurements("off,pull=1M");
   args.measurements = &measurements;
   args.accelerator = context->options().accelerator;
+  args.device = options.device;
+  if (args.accelerator != nullptr && args.device < 0) {
+    WEFT_TRY(args.accelerator->current_device(&args.device));
+  }
   std::unique_ptr<Collectives> collectives;
   WEFT_TRY(make(args, &collectives));
   *comm = Comm::create(context, rank, group.size(), options, group.connect(rank), std::move(collectives));
