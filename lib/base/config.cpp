@@ -33,8 +33,8 @@ struct LauncherVariables {
   const char* job_here = nullptr;
   // The launcher starts the ranks of a host from one process, whose number can stand for the name of the job.
   bool one_parent = false;
-  // The rank variable alone says nothing: it is also set where no ranks were launched.
-  bool rank_needs_size = false;
+  // The rank variable alone, if it is 0, says nothing: it is also set where no ranks were launched.
+  bool zero_needs_size = false;
   // If it is 1, no launcher has set the variables.
   const char* own_size = nullptr;
 };
@@ -116,7 +116,7 @@ constexpr LauncherVariables kLaunchers[] = {
      .local_size = nullptr,
      .hosts = "SLURM_STEP_NUM_NODES",
      .job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-     .rank_needs_size = true},
+     .zero_needs_size = true},
 };
 
 constexpr size_t kShown = 64;  // bytes of a value, which may be anything
@@ -212,7 +212,8 @@ Status find_launcher(const Variables& variables, const LauncherVariables** found
       *found = &candidate;
       return {};
     }
-    if (rank ? candidate.rank_needs_size : !size || says_one(variables, candidate.size)) continue;
+    const bool zero = variables.text_or_empty(candidate.rank) == "0";
+    if (rank ? zero && candidate.zero_needs_size : !size || says_one(variables, candidate.size)) continue;
     if (half == nullptr) half = &candidate;
   }
   return half == nullptr ? Status() : half_launched(variables, *half, nullptr);

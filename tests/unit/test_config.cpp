@@ -156,6 +156,9 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(environment.launcher == Launcher::kNone);
   CHECK(environment.size == 1);
 
+  // A container may forward some of the variables only: another rank than 0 is a task of srun.
+  CHECK(contains(error_of({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}}), "SLURM_PROCID=3"));
+
   variables["SLURM_STEP_ID"] = "0";
   variables["SLURM_STEP_NUM_TASKS"] = "4";
   variables["SLURM_STEP_NUM_NODES"] = "1";
