@@ -985,7 +985,8 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
 /* A gradient that is not laid out as its parameter is an error of weft_reducer_ready_tensor, and no copy. */
 #define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
-/* Do not re-plan. Else copy mode does, but for SHARDED, GRAPH, a given plan, and hooks without `replan`. */
+/* Do not re-plan. Else copy mode does, but for SHARDED, GRAPH, a given plan, gradients on devices, and hooks
+ * without `replan`. */
 #define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
 
 /* For roots: the highest rank that has data. */
@@ -1171,9 +1172,10 @@ WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finis
 /* Fail the open step on all ranks: this one cannot go on with it (a bad batch, an exception in its backward).
  * It is over here on return; the finish of every other rank returns WEFT_ERR_STEP_FAILED, with failed_ranks
  * and "rank N: " and text (UTF-8, cut at 512 bytes; NULL: none), and the next step works. A LOCAL step fails
- * the synchronised one after it. Where another rank may complete the step without this one, the communicator
- * fails instead, with the same code. Returns WEFT_OK; WEFT_ERR_STATE without an open step; the communicator's
- * failure. Blocks as finish does. Threads: one thread at a time per reducer. Since 0.9 */
+ * the synchronised one after it. Where another rank may complete the step without this one (250 ms after the
+ * last gradient, say), the communicator fails instead, with the same code. Returns WEFT_OK; WEFT_ERR_STATE
+ * without an open step; the communicator's failure. Blocks as finish does. Threads: one thread at a time per
+ * reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_fail(weft_reducer* reducer, const char* text);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer

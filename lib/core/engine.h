@@ -67,6 +67,9 @@ class Engine {
   // Poll every task once, unless somebody else is doing so: then *driven is false and the result kParked.
   Poll drive(bool* driven);
 
+  // A thread of the program has been waiting in one of the calls below for more than a moment.
+  bool waited_on() const { return waiters_.load(std::memory_order_relaxed) > 0; }
+
   // Drive until done(), the deadline, or an interrupt of the program (Interrupt::requested() then tells it
   // from the deadline); returns done(). done() is called without the drive lock.
   template <class Done>

@@ -258,9 +258,11 @@ class Step final : public Task, public FlightSource {
   void release() { release(kWholeStep); }
   void release(uint32_t bucket);
   void release_locked(uint32_t bucket);
-  // Nothing to do but to ask a device again, or a deadline that a stream waits for.
+  // kWaiting while only the clock or a device can continue the step: a device that must be asked again, a
+  // deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {
-    return device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
+    const bool held = held_since_ns_ != 0 && end_.load(std::memory_order_acquire) == End::kAwaited;
+    return held || device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
   }
   // Of a sparse bucket (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;

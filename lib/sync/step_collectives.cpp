@@ -116,12 +116,14 @@ bool Step::held_up() {
   const End end = end_.load(std::memory_order_acquire);
   if (end == End::kFree || (end == End::kAwaited && submitted_ < end_slot_)) return false;
   if (end == End::kAwaited) {
-    // The program may wait in another call for a rank that waits for this step: two reducers may finish in
-    // another order on each rank. So the wait for finish is bounded.
+    // A program that waits in another call may wait for a rank that waits for this step: ranks may finish
+    // two reducers in different orders. Where it waits cannot be seen if it waits outside of Weft, so the
+    // wait for finish is bounded as well.
     const uint64_t now_ns = s_.comm->context().clock().now_ns();
     if (held_since_ns_ == 0) held_since_ns_ = now_ns;
+    const bool over = engine_.waited_on() || now_ns - held_since_ns_ >= kHoldNs;
     End awaited = End::kAwaited;
-    if (now_ns - held_since_ns_ >= kHoldNs && end_.compare_exchange_strong(awaited, End::kFree)) return false;
+    if (over && end_.compare_exchange_strong(awaited, End::kFree)) return false;
   }
   if (end == End::kStopped && stopped_.load(std::memory_order_relaxed) == Stopped::kNot)
     stopped_.store(all_need_rest() ? Stopped::kInTime : Stopped::kTooLate, std::memory_order_release);

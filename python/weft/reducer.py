@@ -161,7 +161,8 @@ class Reducer(Handle):
         fixed          the same parameters are absent on all ranks: nothing is exchanged about that
         weight         of this rank, where sums are divided by the weights
         record         note the order in which gradients become ready, for `replan`; the first step does
-        gradients      in copy mode, where results of absent parameters go, by parameter; lent until finish
+        gradients      in copy mode, where results of absent parameters go, by parameter, with the parameters' strides;
+                       lent until finish
         """
         options = _abi.BeginOptions(flags=(BeginFlag.LOCAL if local else 0) | (BeginFlag.NO_DATA if no_data else 0) |
                                     (BeginFlag.FIXED if fixed else 0) | (BeginFlag.RECORD if record else 0), micro_batches=micro_batches, weight=weight)
@@ -302,7 +303,7 @@ class Reducer(Handle):
         self._check(lib.reducer_gather_params(self._handle, _abi.GatherOptions(timeout_ms=milliseconds(timeout))))
 
     def result(self, param: Union[int, str], gradient: Any) -> None:
-        """Copy the last step's result of a parameter to an array; for those that were absent here."""
+        """Copy the last step's result of a parameter to an array of its strides; for those that were absent here."""
         index = self.index(param)
         code = lib.reducer_result(self._handle, index, self._address(index, gradient))
         self._lent.pop(index, None)
@@ -325,7 +326,8 @@ class Reducer(Handle):
 
         The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED
         with its type and text: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
-        works, so a bad batch can be skipped. A block that calls `fail` itself must leave it by an exception.
+        works, so a bad batch can be skipped; but a block that raises more than 250 ms after its last gradient may
+        fail the communicator, because others may have completed the step. A block that calls `fail` itself must leave it by an exception.
         KeyboardInterrupt and SystemExit do not wait for the other ranks: they abort the communicator.
 
             with reducer.step(skip_nonfinite=True):
@@ -349,7 +351,7 @@ class Reducer(Handle):
     def fail(self, text: str) -> None:
         """Fail the open step on all ranks, because this one cannot complete it; text says why, see `step`.
 
-        The step is over here when it returns. The next step works on all ranks.
+        The step is over here when it returns. The next step works on all ranks, except as `step` says.
         """
         code = lib.reducer_fail(self._handle, text.encode("utf-8", "replace").replace(b"\0", b"?"))
         if code == Status.OK:

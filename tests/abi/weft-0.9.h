@@ -33,7 +33,7 @@
  * on_complete, release and abort are allowed; others return WEFT_ERR_STATE. Inside a log, thread-start or
  * allocator callback every call on an object does: these run under the library's locks.
  * 11. The library keeps no global state, installs no signal handlers, prints nothing and never exits. In a
- * forked child every call on an inherited object returns WEFT_ERR_FORKED.
+ * forked child calls on inherited objects return WEFT_ERR_FORKED, and shm's arenas and views are not there.
  */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
@@ -467,7 +467,7 @@ WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 /* Memory that peers reach directly: the fastest place for buffers. Aligned to 4096 bytes, zeroed, populated.
  * Local call. weft_comm_free takes any thread's; the memory must not be in use by an operation. Returns
  * WEFT_ERR_ARG for size 0, WEFT_ERR_NOMEM when the limit or the machine's memory is reached. Ownership: until
- * weft_comm_free or weft_comm_destroy. Threads: any thread. Since 0.9 */
+ * weft_comm_free or weft_comm_destroy, and over shm not for forked children. Threads: any. Since 0.9 */
 WEFT_API weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory);
 WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 
@@ -985,7 +985,8 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
 /* A gradient that is not laid out as its parameter is an error of weft_reducer_ready_tensor, and no copy. */
 #define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
-/* Do not re-plan. Else copy mode does, but for SHARDED, GRAPH, a given plan, and hooks without `replan`. */
+/* Do not re-plan. Else copy mode does, but for SHARDED, GRAPH, a given plan, gradients on devices, and hooks
+ * without `replan`. */
 #define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
 
 /* For roots: the highest rank that has data. */
@@ -1171,9 +1172,10 @@ WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finis
 /* Fail the open step on all ranks: this one cannot go on with it (a bad batch, an exception in its backward).
  * It is over here on return; the finish of every other rank returns WEFT_ERR_STEP_FAILED, with failed_ranks
  * and "rank N: " and text (UTF-8, cut at 512 bytes; NULL: none), and the next step works. A LOCAL step fails
- * the synchronised one after it. Where another rank may complete the step without this one, the communicator
- * fails instead, with the same code. Returns WEFT_OK; WEFT_ERR_STATE without an open step; the communicator's
- * failure. Blocks as finish does. Threads: one thread at a time per reducer. Since 0.9 */
+ * the synchronised one after it. Where another rank may complete the step without this one (250 ms after the
+ * last gradient, say), the communicator fails instead, with the same code. Returns WEFT_OK; WEFT_ERR_STATE
+ * without an open step; the communicator's failure. Blocks as finish does. Threads: one thread at a time per
+ * reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_fail(weft_reducer* reducer, const char* text);
 
 /* Wait until the result of a parameter is in its gradient, in a synchronised step or after it: its optimizer

@@ -336,6 +336,65 @@ TEST_CASE("a step cannot be failed outside of one, or without a reducer") {
         }) == "");
 }
 
+TEST_CASE("the last bucket does not wait for a late finish on another rank") {
+  const Way way = {.name = "late finish"};
+  for (const char* backend : kBackends) {
+    for (const bool fails : {false, true}) {
+      std::atomic<bool> finished = false;
+      CHECK(train(backend, 2, WEFT_PROGRESS_THREAD, way, [&](Trainer& trainer, Rank& rank) {
+              trainer.expect(weft_reducer_begin(trainer.reducer(), nullptr) == WEFT_OK, "begin");
+              trainer.ready_all(0, kParams);
+              if (rank.rank == 1) {
+                trainer.expect(weft_reducer_finish(trainer.reducer(), nullptr) == WEFT_OK, "finish");
+                finished = true;
+                return;
+              }
+              // Rank 0 waits for rank 1 by the program's own means between its last gradient and finish.
+              const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+              while (!finished && std::chrono::steady_clock::now() < end)
+                std::this_thread::sleep_for(std::chrono::milliseconds(2));
+              trainer.expect(finished, "rank 1's finish waits for rank 0's");
+              if (fails) {
+                trainer.expect(weft_reducer_fail(trainer.reducer(), "late") == WEFT_ERR_STEP_FAILED, "fail");
+              } else {
+                trainer.expect(weft_reducer_finish(trainer.reducer(), nullptr) == WEFT_OK, "finish");
+              }
+            }) == "");
+    }
+  }
+}
+
+TEST_CASE("ranks that finish two reducers in different orders do not delay each other") {
+  const Way way = {.name = "two reducers", .flags = WEFT_REDUCER_KEEP_PLAN};
+  for (const char* backend : kBackends) {
+    for (const int32_t progress : kModes) {
+      weft_test::Findings findings;
+      std::string problems[2][2];
+      const std::string error = weft_test::run(backend, 2, progress, [&](Rank& rank) {
+        Trainer trainers[2] = {{rank, way, &findings, &problems[rank.rank][0]},
+                               {rank, way, &findings, &problems[rank.rank][1]}};
+        auto fastest = std::chrono::steady_clock::duration::max();
+        for (int step = 0; step < 6; step++) {
+          const auto begin = std::chrono::steady_clock::now();
+          for (Trainer& trainer : trainers) {
+            trainer.expect(weft_reducer_begin(trainer.reducer(), nullptr) == WEFT_OK, "begin");
+            trainer.ready_all(0, kParams);
+          }
+          for (const int i : {rank.rank, 1 - rank.rank})
+            trainers[i].expect(weft_reducer_finish(trainers[i].reducer(), nullptr) == WEFT_OK, "finish");
+          fastest = std::min(fastest, std::chrono::steady_clock::now() - begin);
+        }
+        trainers[0].expect(fastest < std::chrono::milliseconds(125), "each step waits");
+      });
+      INFO(backend << ", progress " << progress);
+      CHECK(error == "");
+      for (const auto& of_rank : problems) {
+        for (const std::string& problem : of_rank) CHECK(problem == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("a long text is cut between characters") {
   const Way way = {.name = "text"};
   std::string text = "x";
