@@ -206,8 +206,7 @@ weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finish_options
 }
 
 weft_status weft_reducer_fail(weft_reducer* reducer, const char* text) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     const Status status = reducer->rep->fail(text != nullptr ? text : "");
     after_progress(*reducer->context);
     return status;
@@ -271,8 +270,7 @@ weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param, wef
 }
 
 weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     weft_gather_options read{};
     const Status given = read_struct(options, "weft_gather_options", &read);
     return reducer->rep->gather_params(read, given);
@@ -292,8 +290,7 @@ weft_status weft_reducer_sparse_result(weft_reducer* reducer, uint64_t param, we
 
 weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                               weft_join_result* result) {
-  return plain([&]() -> Status {
-    WEFT_TRY(usable(reducer));
+  return in_step(reducer, [&]() -> Status {
     weft_join_options read;
     WEFT_TRY(read_struct(options, "weft_join_options", &read));
     weft_join_result out{};
@@ -315,7 +312,7 @@ weft_status weft_reducer_replan(weft_reducer* reducer, const weft_replan_options
       given = read_struct(read.plan, "weft_plan", &plan);
       read.plan = &plan;
     }
-    return reducer->rep->replan(read, given);
+    return or_fail(reducer->rep->comm(), [&] { return reducer->rep->replan(read, given); });
   });
 }
 
@@ -325,14 +322,14 @@ weft_status weft_reducer_broadcast(weft_reducer* reducer, const weft_broadcast_o
     WEFT_TRY(usable(reducer));
     weft_broadcast_options read{};
     const Status given = read_struct(options, "weft_broadcast_options", &read);
-    return reducer->rep->broadcast(read, given);
+    return or_fail(reducer->rep->comm(), [&] { return reducer->rep->broadcast(read, given); });
   });
 }
 
 weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error) {
   return reported(error, [&]() -> Status {
     WEFT_TRY(usable(reducer));
-    return reducer->rep->check();
+    return or_fail(reducer->rep->comm(), [&] { return reducer->rep->check(); });
   });
 }
 
@@ -359,7 +356,7 @@ weft_status weft_reducer_rebind(weft_reducer* reducer, weft_comm* comm, weft_err
   return reported(error, [&]() -> Status {
     WEFT_TRY(usable(reducer));
     WEFT_NOT_NULL(comm);
-    return reducer->rep->rebind(comm->rep);
+    return or_fail(*comm->rep, [&] { return reducer->rep->rebind(comm->rep); });
   });
 }
 

@@ -192,6 +192,7 @@ void collectives(weft_context*, weft_comm* comm, int rank, Outcome& out) {
 struct Model {
   Model() {
     for (size_t i = 0; i < kParams; i++) {
+      values[i].assign(kCount, 2.0f);
       gradients[i].assign(kCount, 1.0f);
       params[i] = WEFT_PARAM_INIT;
       params[i].name = kNames[i];
@@ -210,7 +211,7 @@ struct Model {
   static constexpr size_t kCount = 1'500;
   static constexpr uint64_t kLimit = 12'000;
   static constexpr const char* kNames[kParams] = {"one", "two", "three", "four"};
-  std::vector<float> gradients[kParams];
+  std::vector<float> values[kParams], gradients[kParams];
   weft_param params[kParams];
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
 };
@@ -242,6 +243,35 @@ void steps(weft_context* context, weft_comm* comm, Outcome& out, const char* hoo
   }
   out.take(weft_reducer_destroy(&reducer));
   out.take(weft_hook_destroy(&model->options.hook));
+}
+
+// The calls of a reducer that every rank makes, beside its steps.
+void collective_calls(weft_comm* comm, int rank, Outcome& out) {
+  std::unique_ptr<Model> model;
+  {
+    const FailingNew::Exempt exempt;
+    model = std::make_unique<Model>();
+  }
+  model->options.flags = WEFT_REDUCER_UNEVEN;
+  for (size_t i = 0; i < Model::kParams; i++) model->params[i].parameter = model->values[i].data();
+  weft_reducer* reducer = nullptr;
+  out.take(weft_reducer_create(comm, &model->options, &reducer, nullptr));
+  const auto step = [&](const char* failure) {
+    if (out.ok()) out.take(weft_reducer_begin(reducer, nullptr));
+    for (size_t p = 0; out.ok() && p < Model::kParams; p++)
+      out.take(weft_reducer_ready(reducer, p, model->gradients[p].data(), nullptr));
+    if (!out.ok()) return;
+    out.take(failure != nullptr ? weft_reducer_fail(reducer, failure)
+                                : weft_reducer_finish(reducer, nullptr));
+  };
+  if (out.ok()) out.take(weft_reducer_check(reducer, nullptr));
+  step(nullptr);
+  if (out.ok()) out.take(weft_reducer_replan(reducer, nullptr, nullptr));
+  // Both ranks fail it, because the finish of a rank that does not is an error.
+  step("a text that is too long for a string without an allocation");
+  if (rank == 0) step(nullptr);
+  if (out.ok()) out.take(weft_reducer_join(reducer, nullptr, nullptr));
+  out.take(weft_reducer_destroy(&reducer));
 }
 
 // The program's allocator, of C++: it throws where it has nothing to give.
@@ -353,5 +383,13 @@ TEST_CASE("an allocation that fails in a reducer's life fails the step, and ever
         steps(context, comm, out, hook);
       });
     }
+  }
+}
+
+TEST_CASE("an allocation that fails in a call that every rank makes fails it on all ranks at once") {
+  for (const Case& c : {Case{"loopback", WEFT_PROGRESS_THREAD}, Case{"shm", WEFT_PROGRESS_CALLER}}) {
+    fail_each(c, Armed::kBody, 60, [&](weft_context*, weft_comm* comm, int rank, Outcome& out) {
+      collective_calls(comm, rank, out);
+    });
   }
 }
