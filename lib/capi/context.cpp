@@ -170,14 +170,18 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
     WEFT_TRY(usable(context));
     WEFT_NOT_NULL(backend);
     const BackendEntry* entry = context->registry->find(backend);
-    if (entry == nullptr) return Status::error(Code::kArg, cat("unknown backend ", backend));
+    if (entry == nullptr)
+      return Status::error(
+          Code::kArg, cat("there is no backend \"", backend, "\"; there are ", context->registry->names()));
     const auto c = static_cast<Coll>(coll);
     const auto d = static_cast<Dtype>(dtype);
     const auto o = static_cast<ReduceOp>(op);
     if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeLast || !valid(d) || op < 0 ||
         op > kReduceOpCount || device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
-      return Status::error(Code::kArg, cat("unknown collective ", coll, ", dtype ", dtype, ", op ", op,
-                                           " or device kind ", device_kind));
+      return Status::error(
+          Code::kArg, cat("coll ", coll, " must be 1 to ", kCollCount, ", dtype ", dtype, " 1 to ",
+                          kDtypeLast, ", op ", op, " 0 to ", kReduceOpCount, " and device_kind ", device_kind,
+                          " ", WEFT_DEVICE_HOST, " to ", WEFT_DEVICE_CUDA));
     }
     if (is_reduction(c) != (op != 0))
       return Status::error(Code::kArg, cat(name(c), is_reduction(c) ? " needs" : " has no", " op"));

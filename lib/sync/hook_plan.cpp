@@ -149,7 +149,8 @@ class Checker {
     } else if (space == WEFT_SPACE_SCRATCH) {
       room = plan_.scratch_bytes;
     } else {
-      return bad(cat("unknown space ", space, " of the ", what));
+      return bad(cat("the space of the ", what, " is ", space, ", must be WEFT_SPACE_BUCKET (",
+                     WEFT_SPACE_BUCKET, ") or WEFT_SPACE_SCRATCH (", WEFT_SPACE_SCRATCH, ")"));
     }
     if (offset % dtype_size(dtype) != 0) {
       return bad(cat("offset ", offset, " of the ", what, " is no multiple of an element"));

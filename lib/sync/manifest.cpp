@@ -102,7 +102,9 @@ Status check_sparse(uint64_t index, const Param& param) {
 
 Status check_device(uint64_t index, const Param& param) {
   if (param.device_kind != WEFT_DEVICE_HOST && param.device_kind != WEFT_DEVICE_CUDA)
-    return wrong(index, param.name, cat("unknown kind of device ", param.device_kind));
+    return wrong(
+        index, param.name,
+        cat("device_kind is ", param.device_kind, ", must be WEFT_DEVICE_HOST (0) or WEFT_DEVICE_CUDA (1)"));
   if (!param.on_device()) return {};
   if (param.device < 0) return wrong(index, param.name, cat("there is no device ", param.device));
   if (!param.reduced() || param.sparse()) {

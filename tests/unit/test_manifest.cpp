@@ -96,7 +96,7 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
   CHECK(has(refused({.name = "x", .strides = {0, 1}}), "more than once"));
   CHECK(has(refused({.name = "x", .strides = {-3, 1}}), "negative"));
   CHECK(has(refused({.name = "x", .strides = {std::numeric_limits<int64_t>::max(), 1}}), "too far"));
-  CHECK(has(refused({.name = "x", .device_kind = 7}), "unknown kind of device 7"));
+  CHECK(has(refused({.name = "x", .device_kind = 7}), "device_kind is 7, must be WEFT_DEVICE_HOST (0)"));
   CHECK(has(
       refused({.name = "x", .device_kind = WEFT_DEVICE_CUDA, .flags = WEFT_PARAM_SPARSE}, Code::kUnsupported),
       "'x'): it is sparse"));
