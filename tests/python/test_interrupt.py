@@ -10,7 +10,8 @@ import time
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 
-ALLOWED = 0.2 + 1.0  # seconds from the signal to the exception: the limit, and slack for a busy machine
+LIMIT = 0.2  # seconds from the signal to the exception
+ALLOWED = LIMIT + 1.0  # of any one call on a busy machine
 PATIENCE = 30.0
 
 
@@ -278,6 +279,7 @@ def test_every_blocking_call():
         rank0.end()
     expect_equal(wrong, {}, "calls that do not raise KeyboardInterrupt")
     expect(max(late.values()) < ALLOWED, "seconds until KeyboardInterrupt", late)
+    expect(sorted(late.values())[len(late) // 4] < LIMIT, "seconds until KeyboardInterrupt of the fastest quarter", late)
 
 
 def sigterm(handled):

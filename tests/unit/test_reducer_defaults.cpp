@@ -65,6 +65,7 @@ struct PlanCase {
   bool follows = true;  // the hook has a replan function
   bool given = false;   // a plan of the program's
   uint64_t generation = 1;
+  uint64_t from_step = 1;  // the first step with that generation
 };
 
 // A hook of the program's that is the default one; with or without a function for re-plans.
@@ -167,6 +168,7 @@ TEST_CASE("buckets follow the order of readiness from the second step on, where 
       {.name = "absent", .rig = flags(WEFT_REDUCER_ABSENT)},
       {.name = "hook with replan", .rig = flags(0), .follows = true},
       {.name = "hook without", .rig = flags(0), .follows = false, .generation = 0},
+      {.name = "static", .rig = flags(WEFT_REDUCER_STATIC), .from_step = 2},
       {.name = "keep", .rig = flags(WEFT_REDUCER_KEEP_PLAN), .generation = 0},
       {.name = "sharded", .rig = flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE), .generation = 0},
       {.name = "view", .rig = {.mode = WEFT_GRADIENT_VIEW, .limits = {300}}, .generation = 0},
@@ -200,7 +202,7 @@ TEST_CASE("buckets follow the order of readiness from the second step on, where 
       for (uint64_t step = 0; step < 3; step++) {
         gradients.fill(step, self.rank);
         self.expect(reducer->begin(nullptr), "begin");
-        self.expect(stats_of(*reducer).plan_generation == (step > 0 ? each.generation : 0),
+        self.expect(stats_of(*reducer).plan_generation == (step >= each.from_step ? each.generation : 0),
                     each.name + ": generation in step " + std::to_string(step));
         std::vector<std::byte*> places = pointers(gradients);
         for (const size_t i : {size_t{2}, size_t{0}, size_t{3}, size_t{1}}) {
