@@ -15,12 +15,6 @@ bool known_command(const CLI::App& app, const std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return true;
   const auto is_word = [&](const CLI::App* command) { return command->get_name() == words[0]; };
   if (!app.get_subcommands(is_word).empty()) return true;
-#ifndef WEFT_TOOL_BENCH
-  if (words[0] == "bench") {
-    std::fprintf(stderr, "weft: bench is not in this build; configure with -Dbench=true\n");
-    return false;
-  }
-#endif
   std::fprintf(stderr, "weft: there is no command \"%s\"; weft --help lists them\n", words[0].c_str());
   return false;
 }
@@ -43,9 +37,7 @@ int main(int argc, char** argv) {
 
   int exit_code = 0;
   add_run(app, tail, &exit_code);
-#ifdef WEFT_TOOL_BENCH
   add_bench(app, words, &exit_code);
-#endif
   add_info(app, words, &exit_code);
   add_trace(app, &exit_code);
   add_store(app, &exit_code);
