@@ -25,7 +25,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity test-mutants bench gpu bench-peers lint install clean help
+.PHONY: setup build demo test test-parity test-mutants release bench gpu bench-peers lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -75,9 +75,15 @@ bench-peers: build ## Weft beside Open MPI, MPICH, Intel MPI, oneCCL and PyTorch
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)
 
-install: build ## install library, header, pkg-config file and tool under PREFIX
-	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
-	@meson install -C $(BUILD)
+RELEASE = $(BUILD)-release
+release: | .setup/build ## compile what `make install` installs: optimised, without assertions and tests
+	@[ -e $(RELEASE)/build.ninja ] || meson setup $(RELEASE) --buildtype release -Doptimization=2 -Dtests=false \
+	  -Dexamples=false $(MESON_OPTIONS)
+	@meson configure $(RELEASE) --prefix $(abspath $(PREFIX))
+	@ninja -C $(RELEASE) -j $(JOBS)
+
+install: release ## install library, headers, pkg-config file and tool, stripped, under PREFIX
+	@meson install -C $(RELEASE) --strip
 
 clean: ## remove the build folder
-	@rm -rf $(BUILD)
+	@rm -rf $(BUILD) $(RELEASE)

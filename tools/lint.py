@@ -7,10 +7,10 @@ docs     tools/check_docs.py
 prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
-         What a source of the build folder includes before all else is left to the build, and those of a backend that
-         it does not build are left out
+         Headers that a source includes first are left to `includes`; those of a backend that is not built are left out
+includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler
 types    mypy over the Python package
-tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder
+tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers
 """
 import argparse
 import concurrent.futures
@@ -79,8 +79,23 @@ def check_sizes(_):
     return problems
 
 
+PRECOMPILED = re.compile(r" -(fpch-preprocess|Winvalid-pch|fpch-instantiate-templates)\b| -include(-pch)? \S+")
+
+
 def compile_database(build):
-    return json.loads((build / "compile_commands.json").read_text())
+    """The build folder's commands, without precompiled headers."""
+    entries = json.loads((build / "compile_commands.json").read_text())
+    return [{**entry, "command": PRECOMPILED.sub("", entry["command"])} for entry in entries]
+
+
+def code_entries(build):
+    """The commands of lib's, backends' and hooks' sources by path."""
+    entries = {}
+    for entry in compile_database(build):
+        path = (Path(entry["directory"]) / entry["file"]).resolve()
+        if path.is_relative_to(ROOT) and str(path.relative_to(ROOT)).startswith(CODE):
+            entries[str(path)] = entry
+    return entries
 
 
 def include_flags(build):
@@ -147,6 +162,19 @@ def check_headers(arguments):
     return in_parallel(arguments.jobs, compile_alone, jobs)
 
 
+def check_includes(arguments):
+    def compile_without_code(item):
+        path, entry = item
+        words = shlex.split(entry["command"])
+        at = words.index("-o")
+        words = [word for word in words[:at] + words[at + 2:] if word != "ccache"]
+        text = output_of([*words, "-fsyntax-only"], cwd=entry["directory"])
+        return text and f"{path}:\n{text}"
+
+    entries = {path: entry for path, entry in code_entries(arguments.build).items() if not path.endswith(".cu")}
+    return in_parallel(arguments.jobs, compile_without_code, entries.items())
+
+
 def check_types(arguments):
     # NumPy's types are those of this interpreter's.
     command = [str(TOOLS / "mypy"), "--config-file", "python/pyproject.toml", "--python-executable", sys.executable,
@@ -155,17 +183,16 @@ def check_types(arguments):
 
 
 def check_tidy(arguments):
-    files = {}
-    for entry in compile_database(arguments.build):
-        path = (Path(entry["directory"]) / entry["file"]).resolve()
-        if path.is_relative_to(ROOT) and str(path.relative_to(ROOT)).startswith(CODE):
-            files[str(path)] = entry
+    files = code_entries(arguments.build)
     if arguments.files:
         files = {path: entry for path, entry in files.items() if arguments.files in path}
+    database = arguments.build / "lint"
+    database.mkdir(exist_ok=True)
+    (database / "compile_commands.json").write_text(json.dumps(list(files.values())))
 
     def tidy(path):
         # The database may be gcc's; clang does not know all of its warnings.
-        text = output_of([str(TOOLS / "clang-tidy"), "--quiet", "-p", str(arguments.build),
+        text = output_of([str(TOOLS / "clang-tidy"), "--quiet", "-p", str(database),
                           "--extra-arg=-Wno-unknown-warning-option", path])
         return re.sub(r"^\d+ warnings? (?:treated as errors? )?generated\.\n|^Suppressed .*\n", "", text, flags=re.M)
 
@@ -176,7 +203,7 @@ def check_tidy(arguments):
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
-          "headers": check_headers, "types": check_types, "tidy": check_tidy}
+          "headers": check_headers, "includes": check_includes, "types": check_types, "tidy": check_tidy}
 
 
 def main():

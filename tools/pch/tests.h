@@ -1,5 +1,8 @@
-// What sanitized builds precompile for tests, which for the most part are Catch2's header.
-#pragma once
+// Precompiled for tests: mostly Catch2's header.
+#ifndef WEFT_PCH_TESTS_H
+#define WEFT_PCH_TESTS_H
 
 #include "standard.h"
 #include "support/catch.h"
+
+#endif
