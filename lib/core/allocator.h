@@ -1,4 +1,4 @@
-// Where Weft's large blocks of host memory come from: the C library, or the program's functions.
+// The source of Weft's large blocks of host memory: the C library, or functions of the program.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct HostAllocator {
   void (*release)(void* user_data, void* block, uint64_t size, int32_t device) = nullptr;
   void* user_data = nullptr;
 
-  // size is a multiple of alignment. Null when there is no memory.
+  // Allocates a block. size is a multiple of alignment. Returns null when memory is exhausted.
   std::byte* get(uint64_t size, uint64_t alignment) const {
     if (allocate == nullptr) return static_cast<std::byte*>(std::aligned_alloc(alignment, size));
     const CallbackMark mark(CallbackMark::Calls::kNone);

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// 0 if it would overflow.
+// Returns 0 on overflow.
 uint64_t rounded(uint64_t size) {
   return size > UINT64_MAX - Arena::kAlignment ? 0 : round_up(size, Arena::kAlignment);
 }
@@ -43,7 +43,7 @@ uint64_t ExtentAllocator::free(uint64_t offset) {
   const std::lock_guard lock(mutex_);
   const auto used = used_.find(offset);
   if (used == used_.end()) return 0;
-  auto extent = used_.extract(used);  // its memory too: to free needs none
+  auto extent = used_.extract(used);  // keeps the map node, so that freeing needs no memory
   const uint64_t size = extent.mapped();
   if (keep_freed_) return size;
   auto it = free_.insert(std::move(extent)).position;
@@ -111,7 +111,7 @@ void Arena::unpin(std::byte* memory) {
 
 Status Arena::change_pages(const std::function<Status()>& change) {
   const std::unique_lock pages(pages_mutex_);
-  // Nobody changes the list meanwhile: pin and unpin hold pages_mutex_ shared.
+  // The list cannot change meanwhile: pin and unpin hold pages_mutex_ shared.
   for (auto& [memory, pin] : pins_) {
     if (pin.registered) pin.accelerator->unpin(memory);
   }

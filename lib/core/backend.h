@@ -1,5 +1,5 @@
-// What a backend gives the library: one constant description, listed in lib/registry.cpp. A backend moves
-// messages (make_transport) or executes collectives itself (make_collectives).
+// The description of a backend: one constant, listed in lib/registry.cpp. A backend moves messages
+// (make_transport) or executes collectives itself (make_collectives).
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,13 @@
 
 namespace weft {
 
-// Files of libraries that the program names; empty: as the environment says.
+// Library files that the program specifies; empty: as the environment specifies.
 struct Libraries {
   std::string nccl;
 };
 
-// Borrowed for the call that makes the backend's object, except clock, log and host, which outlive it.
+// Arguments that create a backend's object. Borrowed for the call, except clock, log and host, which outlive
+// the object.
 struct BackendArgs {
   Exchange& exchange;
   Clock& clock;
@@ -38,25 +39,28 @@ struct BackendArgs {
   Deadline deadline = Deadline::never();
   FdChannel* fds = nullptr;  // null where ranks are not connected by sockets (loopback)
   HostAllocator allocator;   // for memory that is not shared
-  FailPointsPtr failpoints;  // of tests; null: none
-  // Of the communicator that this one is shrunk from: goes on with what was allocated, at the same addresses,
-  // and out of reach of ranks that were left out. Null otherwise; of another kind: stays as it is.
+  FailPointsPtr failpoints;  // fault injection in tests; null: none
+  // The arena of the communicator that this one was shrunk from, or null. If the backend implements this kind
+  // of arena, it continues to use the allocations at the same addresses, out of reach of ranks that were left
+  // out. An arena of another kind stays as it is.
   std::shared_ptr<Arena> arena;
-  std::vector<int> names;      // ranks of the communicator, by rank of exchange; empty: the same
+  std::vector<int> names;      // communicator rank of each rank of exchange; empty: equal
   const void* self = nullptr;  // Backend::self
   Libraries libraries;
-  // For backends on devices: the accelerator, which works, and what carries host memory, over which it lies.
+  // For device backends: a working accelerator, and the collectives of host memory that this backend is built
+  // on.
   std::shared_ptr<Accelerator> accelerator;
   std::unique_ptr<Collectives>* host_collectives = nullptr;
-  int device = -1;                       // index of this rank's device, for backends on devices
-  bool progress_thread = true;           // the engine has one, beside the program's own that drive it
-  bool crowded = false;                  // this host has more ranks than cores for them
-  Measurements* measurements = nullptr;  // null: nothing is measured, nothing is kept
-  // The number of this rank's NUMA node that it was told, as all ranks were; -1: what its cores say.
+  int device = -1;                       // for device backends: index of this rank's device
+  bool progress_thread = true;           // the engine has a progress thread, besides the program's threads
+                                         // that poll
+  bool crowded = false;                  // this host has more ranks than cores available to them
+  Measurements* measurements = nullptr;  // null: nothing is measured or cached
+  // This rank's NUMA node as specified for all ranks; -1: derived from the cores it runs on.
   int node = -1;
 };
 
-// A test may make this rank fail here.
+// Fail point: a test may inject a failure of this rank here.
 inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
   return args.failpoints == nullptr ? Status() : args.failpoints->reach(place, number, 0, args.clock);
 }
@@ -64,26 +68,29 @@ inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
 struct Backend {
   const char* name;
   const char* summary;  // one line for `weft info`
-  int preference;  // the highest that all ranks can use is chosen when the user names none; below 0: never
-                   // chosen
-  // Ok, or kUnavailable with "because ..."; *detail says what it will use. Cheap, no communication.
+  // if the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
+  // automatically
+  int preference;
+  // Returns ok, or kUnavailable with "because ..."; *detail describes what the backend will use. Cheap, and
+  // without communication.
   Status (*find)(const Libraries& libraries, std::string* detail);
   Status probe(std::string* detail, const Libraries& libraries = {}) const { return find(libraries, detail); }
-  // Exactly one of these two is set, unless it is composed of others (below). Collective over args.exchange;
-  // every rank fails or none, except for deaths.
+  // Exactly one of these two is set, unless the backend is composed of others (below). Collective over
+  // args.exchange: it fails on every rank or on none, except when ranks die.
   Status (*make_transport)(const BackendArgs& args, std::unique_ptr<Transport>* transport);
   Status (*make_collectives)(const BackendArgs& args, std::unique_ptr<Collectives>* collectives);
-  // Whether it is for these ranks, when the user names no backend: collective, after probe succeeded
-  // everywhere, the same answer on all ranks. May be null: always.
+  // Determines whether this backend suits these ranks, when the user names no backend. Collective, called
+  // after probe has succeeded on all ranks; gives the same answer on all ranks. Null: always true.
   Status (*reachable)(const BackendArgs& args, bool* all);
-  // Of a backend that is made by the registry: what executes collectives inside a host, and what moves
-  // messages between hosts. It has no probe of its own.
+  // For a composed backend, which the registry creates: `local` executes collectives inside a host, `across`
+  // moves messages between hosts. A composed backend has no probe of its own.
   const Backend* local = nullptr;
   const Backend* across = nullptr;
-  const Backend* under = nullptr;  // where local is one on devices: what that lies over, inside a host
-  const void* self = nullptr;      // for its functions, in BackendArgs
-  // Executes collectives of device memory, over another backend that has those of host memory, tells ranks
-  // apart that do not come, and compares what they execute.
+  const Backend* under = nullptr;  // where local is a device backend: the host backend that it is built on,
+                                   // inside a host
+  const void* self = nullptr;      // passed to the backend's functions in BackendArgs
+  // Executes collectives of device memory, and is built on another backend for host memory. The backend
+  // detects absent ranks and compares the operations of the ranks.
   bool on_device = false;
 };
 
@@ -97,11 +104,11 @@ inline Status make_transport(const Backend& backend, BackendArgs args,
   return backend.make_transport(args, transport);
 }
 
-// What a module (libweft-<name>.so) exports, under this name. abi is compared first.
+// The symbol that a module (libweft-<name>.so) exports. abi is compared first.
 struct BackendModule {
   uint32_t abi;
   const Backend* backend;
-  const Backend* variant = nullptr;  // the same with other promises, under a name of its own; null: none
+  const Backend* variant = nullptr;  // the same backend with other guarantees, under its own name; null: none
 };
 inline constexpr uint32_t kBackendModuleAbi = 13;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";

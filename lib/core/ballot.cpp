@@ -5,13 +5,13 @@
 namespace weft {
 namespace {
 
-// A number is a round and, below it, the rank that proposes: no two ranks use the same.
+// A proposal number is a round and, in its low bits, the proposing rank: no two ranks use the same number.
 constexpr int kRankBits = 20;
-// After a refusal, so that of two ranks that propose one gets through.
+// Wait after a refusal, so that one of two competing proposers succeeds.
 constexpr uint64_t kBackoffNs = 1'000'000;
-// When one rank has lost another and the next one has not: how long to wait for the same news.
+// Wait for the others to lose a rank too, when one rank has lost another and the next rank has not.
 constexpr uint64_t kNewsNs = 500'000'000;
-// For how long an accused rank lets others go first: longer than they wait for news.
+// Time for which an accused rank lets others propose first: longer than they wait for news.
 constexpr uint64_t kGiveWayNs = 2 * kNewsNs;
 
 bool contains(const std::vector<int>& ranks, int rank) {
@@ -46,9 +46,9 @@ bool Ballot::apart(int a, int b) const {
   return joined_.at(a).contains(b) || joined_.at(b).contains(a);
 }
 
-// Those who joined and can reach each other. Of two who cannot, the one that more accuse is left out; then
-// the one that more cannot reach, so that one with bad links does not keep the many from going on; then the
-// higher.
+// Returns the members that joined and can reach each other. If two cannot reach each other, one of them is
+// left out: the one with more accusers. If these are equal, the one that more members cannot reach is left
+// out, so that one rank with bad links does not stop the majority; then the higher rank.
 std::vector<int> Ballot::connected() const {
   struct Standing {
     size_t accusers, apart;
@@ -120,7 +120,7 @@ void Ballot::receive(int from, const Message& message) {
   highest_ = std::max(highest_, message.number);
   if (message.kind == Kind::kDecided) return decide(message.ranks);
   if (decided_) {
-    // Who still asks has not heard. The answers to a proposal ask nothing.
+    // A rank that still asks has not received the decision. Answers to a proposal do not ask for anything.
     const bool asks =
         message.kind == Kind::kJoin || message.kind == Kind::kPrepare || message.kind == Kind::kAccept;
     if (asks && from != self_) send(from, {Kind::kDecided, 0, 0, decision_});
@@ -164,11 +164,11 @@ void Ballot::send_join() {
 
 void Ballot::lose(int rank) {
   if (!is_member(rank) || rank == self_ || !lost_.insert(rank).second) return;
-  // What was said before may be out of date: who is lost matters to who may go on.
+  // The last join message may be out of date: the ranks that this rank has lost affect the decision.
   if (joined_.contains(self_) && !decided_) send_join();
 }
 
-// Whether somebody who goes on has lost somebody whom this rank has not.
+// Returns true if a surviving member has lost a member that this rank has not lost.
 bool Ballot::views_differ() const {
   const auto news = [&](int rank) { return !lost_.contains(rank); };
   return std::any_of(joined_.begin(), joined_.end(), [&](const auto& joined) {
@@ -176,8 +176,8 @@ bool Ballot::views_differ() const {
   });
 }
 
-// Whether somebody names this rank as failed, and somebody has not lost whom this rank has: who has given
-// this rank up may be there still, and goes on with the others.
+// Returns true if a member accuses this rank and some member has not lost a rank that this rank has lost. The
+// accuser may still be alive, and then continues with the others.
 bool Ballot::gives_way() const {
   const auto speaks = [&](int rank) { return rank != self_ && !lost_.contains(rank); };
   const bool accused = std::any_of(accused_.begin(), accused_.end(), [&](const auto& by) {
@@ -194,14 +194,15 @@ void Ballot::advance(uint64_t now_ns) {
   const auto alive = [&](int rank) { return !lost_.contains(rank); };
   if (!awaited().empty() || now_ns < not_before_ns_) return;
   candidates_ = connected();
-  // The lowest of those who will go on; the lowest of all only if that one does not.
+  // Proposes only if it is the lowest of the candidates, or the lowest of all while that one does not
+  // propose.
   const bool first = !candidates_.empty() && candidates_.front() == self_;
   if (!first && *std::find_if(members_.begin(), members_.end(), alive) != self_) return;
   const uint64_t wait_ns = !first || gives_way() ? kGiveWayNs : views_differ() ? kNewsNs : 0;
   differ_since_ns_ = wait_ns == 0 ? UINT64_MAX : std::min(differ_since_ns_, now_ns);
   if (wait_ns != 0 && now_ns - differ_since_ns_ < wait_ns) return;
   if (candidates_.size() < quorum()) {
-    not_before_ns_ = now_ns + kBackoffNs;  // others may join, or lose those who are in the way
+    not_before_ns_ = now_ns + kBackoffNs;  // others may join, or may lose the ranks that prevent a majority
     return;
   }
   not_before_ns_ = now_ns + ++attempts_ * kBackoffNs;
@@ -227,7 +228,7 @@ void Ballot::on_promise(int from, const Message& message) {
     proposed_ = message.ranks;
   }
   if (answers_.size() < quorum()) return;
-  // What a majority may have accepted already is proposed again.
+  // A value that a majority may have accepted already is proposed again.
   if (best_number_ == 0) proposed_ = candidates_;
   phase_ = Phase::kAccepting;
   answers_.clear();
@@ -251,7 +252,7 @@ void Ballot::decide(const std::vector<int>& ranks) {
   if (decided_ || ranks.empty()) return;
   decided_ = true;
   decision_ = ranks;
-  // Everybody hears it from everybody: who decided first may be gone by now.
+  // Every rank sends the decision to every other: the first rank to decide may be dead by now.
   send_all({Kind::kDecided, 0, 0, decision_});
 }
 

@@ -1,13 +1,14 @@
-// How the members of a failed communicator agree on who goes on: one decision, by Paxos. Two ranks never
-// decide differently, whoever dies or is late meanwhile; a majority of the members is needed for any
-// decision.
+// Membership consensus: how the members of a failed communicator agree on the survivors. It makes one
+// decision by Paxos. No two ranks decide differently, even if ranks die or are late meanwhile. Every decision
+// needs a majority of the members.
 //
-// One rank's part, without threads, clock or connections: what it wants to send is taken with take_out. The
-// lowest of those who may go on proposes, once every member that is not known to be lost has joined. It
-// proposes those who joined and can reach each other, if they are a majority. Who is accused by others lets
-// those go first whom it alone has lost. Messages may be lost with their sender, and overtake each other.
+// A Ballot is one rank's part, without threads, clock or connections: the owner sends the messages from
+// take_out(). The lowest rank among the possible survivors proposes, once every member that is not known to
+// be lost has joined. It proposes the members that joined and can reach each other, if they are a majority. A
+// rank that others accuse waits, so that the ranks that it alone has lost propose first. Messages may be lost
+// with their sender, and may arrive out of order.
 //
-// Threads: the caller's lock (lineage.h).
+// Threads: the owner's lock guards it (lineage.h).
 #pragma once
 
 #include <cstdint>
@@ -22,28 +23,28 @@ namespace weft {
 
 class Ballot {
  public:
-  // members: ascending, self among them.
+  // members: in ascending order, with self.
   Ballot(int self, std::vector<int> members) : self_(self), members_(std::move(members)) {}
 
-  // The program of this rank wants to go on. last_of_two: of two members one may go on alone. accused: whom
-  // the failure names; where two cannot reach each other and either could go on, the one that fewer accuse
-  // does.
+  // This rank's program wants to continue. last_of_two: of two members, one may continue alone. accused: the
+  // ranks that the failure names. If two ranks cannot reach each other and either could continue, the one
+  // with fewer accusers does.
   void join(bool last_of_two, const std::set<int>& accused = {});
-  // A member is gone: it will send nothing any more, or nothing that reaches this rank.
+  // A member is lost: it sends nothing any more, or nothing that reaches this rank.
   void lose(int rank);
-  // Propose, if it is this rank's turn. Called again and again while waiting.
+  // Proposes, if it is this rank's turn. Called repeatedly while waiting.
   void advance(uint64_t now_ns);
-  // From another member; anything that makes no sense is ignored.
+  // Handles a message from another member. Invalid messages are ignored.
   void on_message(int from, ByteReader& message);
 
   bool decided() const { return decided_; }
   const std::vector<int>& decision() const { return decision_; }
-  // Fewer members are left than a decision needs.
+  // Returns true if fewer members are left than a decision needs.
   bool minority() const;
   // Members that are not lost and have not joined.
   std::vector<int> awaited() const;
   const std::vector<int>& members() const { return members_; }
-  // What is to be sent, and to whom.
+  // Takes the outgoing messages, each with its destination.
   std::vector<std::pair<int, Bytes>> take_out() { return std::exchange(out_, {}); }
 
  private:
@@ -79,26 +80,26 @@ class Ballot {
   const int self_;
   const std::vector<int> members_;
   std::set<int> lost_;
-  std::map<int, std::set<int>> joined_;   // and whom each of them has lost
-  std::map<int, std::set<int>> accused_;  // whom each of them accuses
+  std::map<int, std::set<int>> joined_;   // members that have joined, with the ranks that each has lost
+  std::map<int, std::set<int>> accused_;  // the ranks that each member accuses
   bool last_of_two_ = false;
   bool decided_ = false;
   std::vector<int> decision_;
   std::vector<std::pair<int, Bytes>> out_;
 
-  // What this rank has promised and accepted.
+  // Acceptor state: what this rank has promised and accepted.
   uint64_t promised_ = 0;
   uint64_t accepted_number_ = 0;
   std::vector<int> accepted_;
 
-  // Its own proposal.
+  // Proposer state: this rank's own proposal.
   Phase phase_ = Phase::kIdle;
   uint64_t number_ = 0;
-  uint64_t highest_ = 0;  // number seen
+  uint64_t highest_ = 0;  // highest proposal number seen
   uint64_t not_before_ns_ = 0;
   uint32_t attempts_ = 0;
-  std::set<int> answers_;        // to the current phase
-  std::vector<int> candidates_;  // when the proposal began
+  std::set<int> answers_;        // ranks that have answered the current phase
+  std::vector<int> candidates_;  // at the time the proposal began
   uint64_t differ_since_ns_ = UINT64_MAX;
   uint64_t best_number_ = 0;
   std::vector<int> proposed_;

@@ -22,7 +22,8 @@ Callbacks::~Callbacks() {
   }
   queue_->changed.notify_all();
   if (!thread_.joinable()) return;
-  // Code that did not return in time, or that just now drops the last handle, cannot be waited for.
+  // A callback that did not return in time, or that is dropping the last handle just now, cannot be waited
+  // for.
   running ? thread_.detach() : thread_.join();
 }
 
@@ -47,7 +48,7 @@ void Callbacks::post(const Callback& callback) noexcept {
       const auto start = [&] {
         return start_thread("weft-callback", [queue = queue_] { queue->loop(); }, on_start_, &thread_);
       };
-      if (!guarded(start).ok()) return;  // without a thread they wait for run_posted() or drain()
+      if (!guarded(start).ok()) return;  // without a thread they run in run_posted() or drain()
     }
   }
   queue_->changed.notify_all();

@@ -1,6 +1,6 @@
 // Runs the program's callbacks, one at a time, never under a lock of the library and never on the progress or
-// control thread: in `thread` mode on a thread that starts with the first callback, in `caller` mode inside
-// Weft calls.
+// control thread. In `thread` mode they run on a thread that starts with the first callback, in `caller` mode
+// inside Weft calls.
 #pragma once
 
 #include <weft/weft.h>
@@ -21,10 +21,10 @@
 
 namespace weft {
 
-// What is called, with a few words of its own that are plain memory: none is allocated for it.
+// A callable whose captures are a few words of trivially copyable data, stored inline: it allocates nothing.
 class Callback {
  public:
-  template <class Call>  // NOLINTNEXTLINE(google-explicit-constructor): a lambda is handed over as it is
+  template <class Call>  // NOLINTNEXTLINE(google-explicit-constructor): a lambda converts implicitly
   Callback(const Call& call) : run_([](const void* memory) { (*static_cast<const Call*>(memory))(); }) {
     static_assert(sizeof(Call) <= kBytes && alignof(Call) <= alignof(void*));
     static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>);
@@ -44,32 +44,32 @@ class Callbacks {
   Callbacks(Engine::Mode mode, ThreadStart on_start) : mode_(mode), on_start_(std::move(on_start)) {}
   ~Callbacks();
 
-  // Make room for one that will be posted, so that to post needs no memory: a callback is never lost.
+  // Reserves room for a callback that will be posted, so that post needs no memory: no callback is lost.
   void promise();
-  // One that was promised.
+  // Posts a callback that was promised.
   void post(const Callback& callback) noexcept;
-  // caller mode: run what was posted, on this thread.
+  // In caller mode: runs the posted callbacks on this thread.
   void run_posted();
-  // Wait until everything posted so far has run; at once when called from a callback. kTimeout, kInterrupted:
-  // the program's code did not return in time; it is left to itself.
+  // Waits until everything posted so far has run; returns at once when called from a callback. kTimeout,
+  // kInterrupted: the program's code did not return in time, and continues to run on its thread.
   Status drain(Clock& clock, int64_t timeout_ms = WEFT_DEFAULT_DESTROY_TIMEOUT_MS);
-  // Run one callback now, on this thread, marked as a callback.
+  // Runs one callback now on this thread, marked as a callback.
   static void run(const Callback& callback);
-  // Whether this thread is inside a callback of any context.
+  // Returns true if this thread is inside a callback of any context.
   static bool inside() { return CallbackMark::inside(); }
-  // For user code that is called in place (a hook's stage).
+  // For user code that is called directly (a hook's stage).
   using Mark = CallbackMark;
 
  private:
-  // Outlives this where the program's code does.
+  // Outlives this object if the program's code does.
   struct Queue {
     void run_posted();
     void loop();
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<Callback> posted;  // guarded by mutex; empty when none waits
-    size_t next = 0;               // guarded by mutex: those before it have been run
-    size_t promised = 0;           // guarded by mutex; posted has room for them
+    size_t next = 0;               // guarded by mutex: callbacks before it have been run
+    size_t promised = 0;           // guarded by mutex; posted has capacity for them
     bool running = false;          // guarded by mutex
     bool stopping = false;         // guarded by mutex
   };

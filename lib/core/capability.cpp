@@ -5,7 +5,7 @@
 namespace weft {
 namespace {
 
-// Operations that a collective does not have, and what to say of it.
+// Operations that a collective does not support, with the text of the error.
 struct Row {
   Coll coll;
   bool (*has)(ReduceOp op);
@@ -20,7 +20,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 Status check_capability(const Capability& wanted) {
-  // What a sparse sum is made of lies in host memory.
+  // The inputs of a sparse all-reduce are in host memory.
   if (wanted.device_kind != 0 && wanted.coll == Coll::kSparseAllReduce) {
     return Status::error(Code::kUnsupported, cat(name(wanted.coll), " of device memory is not supported"));
   }

@@ -1,5 +1,5 @@
-// What collectives exist for which element types, operations and memory: one table, by which calls are
-// refused and which weft_capability shows. Threads: any thread; constant.
+// The supported combinations of collective, element type, operation and memory kind: one table, used to
+// refuse calls and by weft_capability. Threads: any thread; constant.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace weft {
 struct Capability {
   Coll coll = Coll::kBarrier;
   Dtype dtype = Dtype::kU8;
-  ReduceOp op = ReduceOp::kNone;  // of collectives that reduce
+  ReduceOp op = ReduceOp::kNone;  // for collectives that reduce
   int32_t device_kind = 0;        // WEFT_DEVICE_*
 };
 
-// Ok, or kUnsupported naming what does not exist. Every backend executes what exists, itself or as several
-// collectives.
+// Returns ok, or kUnsupported naming what is not supported. Every backend executes what is supported, itself
+// or as several collectives.
 Status check_capability(const Capability& wanted);
 
 }  // namespace weft

@@ -1,7 +1,7 @@
-// Collective lanes that this rank has closed, kept to be opened again once every rank has closed them, so
-// that a backend with few lanes makes any number of reducers. The ranks tell each other which ones those are
-// when they agree to open lanes (Comm::agree_to_open); what they said in the last one decides, and so all of
-// them take the same. Used by Comm, under its lanes_mutex_.
+// Collective lanes that this rank has closed and keeps for reuse once every rank has closed them. So a
+// backend with few lanes can create any number of reducers. The ranks exchange their closed lanes when they
+// agree to open lanes (Comm::agree_to_open). The last such exchange decides which lane is reused, so all
+// ranks take the same one. Used by Comm, under its lanes_mutex_.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,27 @@ namespace weft {
 class ClosedLanes {
  public:
   struct Kept {
-    std::shared_ptr<CollectiveLane> impl;  // rests, and goes on where it was; null: could not be opened here
+    std::shared_ptr<CollectiveLane> impl;  // at rest; continues at its next slot; null: could not be opened
+                                           // on this rank
     uint64_t next_slot = 0;
   };
   using Told = std::set<std::pair<uint32_t, uint64_t>>;  // lanes, with their next slots
 
   void keep(uint32_t id, Kept lane) { kept_.insert_or_assign(id, std::move(lane)); }
-  // What this rank says of them.
+  // Writes this rank's closed lanes.
   void write(ByteWriter* message) const;
-  // What a rank has said; nothing if the message is cut off. The bytes are of other processes.
+  // Reads a rank's closed lanes; returns an empty set for a truncated message. The bytes come from other
+  // processes and are not trusted.
   static Told read(ByteReader* message);
-  // What all ranks have said, this one among them. None: nothing is known.
+  // Compares the closed lanes of all ranks, this one included. Empty: nothing is known.
   void compare(const std::vector<Told>& told);
-  // The lowest that every rank had closed by then, after the same number of operations; false if there is
-  // none.
+  // Takes the lowest lane that every rank had closed at that time after the same number of operations.
+  // Returns false if there is none.
   bool take(uint32_t* id, Kept* lane);
 
  private:
   std::map<uint32_t, Kept> kept_;
-  std::vector<uint32_t> everywhere_;  // of these, descending
+  std::vector<uint32_t> everywhere_;  // lanes of kept_ that all ranks have closed; descending
 };
 
 }  // namespace weft

@@ -18,7 +18,7 @@ bool equal_but_for_tag(Descriptor a, const Descriptor& b) {
   return a == b;
 }
 
-// What every rank must do so that the two do not differ.
+// Advice on what all ranks must do so that the two calls agree.
 const char* remedy(const Descriptor& a, const Descriptor& b) {
   const auto kind = static_cast<Coll>(a.coll);
   const bool same_slot = a.tag / kTagSlot == b.tag / kTagSlot && a.tag >= kTagSlot;
@@ -41,7 +41,7 @@ const char* remedy(const Descriptor& a, const Descriptor& b) {
 Descriptor Descriptor::of(const CollectiveArgs& args) {
   if (args.whole != nullptr) return args.whole->descriptor;
   Descriptor d;
-  // A send and its receive are one message and agree on everything else.
+  // A send and its receive are one message, and all other fields of their descriptors are equal.
   d.coll = static_cast<uint8_t>(args.coll == Coll::kRecv ? Coll::kSend : args.coll);
   d.dtype = static_cast<uint8_t>(args.dtype);
   d.op = static_cast<uint8_t>(args.op);

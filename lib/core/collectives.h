@@ -1,6 +1,5 @@
 // The interface that executes collectives. shm and nccl implement it natively; lib/coll implements it over
-// any Transport (core/transport.h). A reducer and the C layer see this interface alone, through a Lane
-// (core/lane.h).
+// any Transport (core/transport.h). Reducers and the C layer use it through a Lane (core/lane.h).
 #pragma once
 
 #include <algorithm>
@@ -25,28 +24,30 @@ class WaitNotes;
 struct CollectiveArgs;
 struct DeviceCall;
 
-// The tag of a reducer's collective, from the lowest bit: how many local steps (of accumulation) came before
-// the step, where more than the bits can hold are as many as they can; the step's number plus one, modulo the
-// number of steps that can be told apart, or 0 outside a step; and a name of the slot of its plan.
+// The tag of a reducer's collective, from the lowest bit:
+// - the number of local (accumulation) steps before the step, saturated at kTagLocalSteps;
+// - the step number modulo kTagSteps, plus 1; or 0 outside a step;
+// - a hash that names the slot of the reducer's plan.
 inline constexpr uint64_t kTagLocalSteps = 0xfff;
-inline constexpr uint64_t kTagStep = kTagLocalSteps + 1;          // the lowest bit of the step
-inline constexpr uint64_t kTagSteps = 0xffffff;                   // so many are told apart
-inline constexpr uint64_t kTagSlot = kTagStep * (kTagSteps + 1);  // the lowest bit of the name
+inline constexpr uint64_t kTagStep = kTagLocalSteps + 1;          // lowest bit of the step
+inline constexpr uint64_t kTagSteps = 0xffffff;                   // number of steps that can be told apart
+inline constexpr uint64_t kTagSlot = kTagStep * (kTagSteps + 1);  // lowest bit of the hash
 inline uint64_t slot_tag(uint64_t hash) {
-  return std::max(hash / kTagSlot * kTagSlot, kTagSlot);  // 0 is the user's
+  return std::max(hash / kTagSlot * kTagSlot, kTagSlot);  // 0 is the tag of the user's calls
 }
 inline uint64_t step_tag(uint64_t step) {
   return (step % kTagSteps + 1) * kTagStep;
 }
 
-// What must be equal on all ranks for one slot. Trivially copyable: it lies in shared memory and travels in
-// headers, so every field may hold anything when another process wrote it; text() copes.
+// The arguments that must be equal on all ranks for one slot. Trivially copyable: it is stored in shared
+// memory and sent in message headers. Another process may have written any value into any field, so text()
+// accepts all values.
 struct Descriptor {
   uint8_t coll = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;
-  uint8_t device = 0;  // WEFT_DEVICE_* of the buffers: ranks move data in other pieces for each
-  int32_t root = 0;    // where there is a root; else CollectiveArgs::micro_batches
+  uint8_t device = 0;  // WEFT_DEVICE_* of the buffers: ranks split data differently for each kind
+  int32_t root = 0;    // if the collective has a root; otherwise CollectiveArgs::micro_batches
   uint64_t count = 0;
   double scale = 1.0;  // prescale * postscale
   uint64_t tag = 0;
@@ -58,14 +59,14 @@ struct Descriptor {
 };
 static_assert(sizeof(Descriptor) == 32);
 
-// The call that an operation among some of its ranks is a part of (lib/coll/hierarchical): it is what ranks
-// compare, and what errors show.
+// The call that an operation among some of its ranks belongs to (lib/coll/hierarchical). Ranks compare this
+// call, and errors show it.
 struct WholeCall {
   Descriptor descriptor;
   uint64_t slot = 0;
 };
 
-// Where the blocks of the ranks lie in a buffer, in elements, one entry a rank.
+// The positions of the ranks' blocks in a buffer, in elements, one entry per rank.
 struct BlockList {
   const uint64_t* counts = nullptr;
   const uint64_t* offsets = nullptr;
@@ -73,15 +74,16 @@ struct BlockList {
   uint64_t offset(int rank) const { return offsets[rank]; }
 };
 
-// Of a collective of blocks of different sizes: where those that this rank gives and takes are. A list that a
-// collective does not need (where there is one block alone) has the counts of the other.
+// The block lists of a collective with blocks of different sizes: `from` for this rank's input, `to` for its
+// output. A list that a collective does not need, because there is a single block, has the counts of the
+// other.
 struct Blocks {
   BlockList from;
   BlockList to;
 };
 
-// Parts of a rank's input that are not in src: in order, all of them among Collectives::kept. Read with the
-// mutex held, and no more once `gone` is set.
+// Parts of a rank's input that are not in src, in order, all of them within the range from Collectives::kept.
+// Read with the mutex held, and not read any more once `gone` is set.
 struct Away {
   struct Part {
     uint64_t first;  // elements [first, first + count) of src
@@ -94,8 +96,8 @@ struct Away {
   const std::atomic<bool>* gone = nullptr;
 };
 
-// One collective, with arguments that were checked by the C layer. `count` is the count of the call in
-// weft.h: per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
+// One collective, with arguments that the C layer has checked. `count` is the count of the call in weft.h:
+// per rank for all_gather, reduce_scatter, gather, scatter and all_to_all.
 struct CollectiveArgs {
   Coll coll = Coll::kBarrier;
   Dtype dtype = Dtype::kU8;
@@ -104,104 +106,106 @@ struct CollectiveArgs {
   uint64_t count = 0;
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
-  double prescale = 1.0;             // every input is multiplied by it before it is added (premul_sum)
+  double prescale = 1.0;             // every input is multiplied by it before the reduction (premul_sum)
   double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
   uint64_t tag = 0;                  // 0 for calls of the user; see slot_tag
-  uint32_t micro_batches = 0;        // that the step of a reducer divides by, for errors; 0: not known
-  const WholeCall* whole = nullptr;  // outlives the operation; null: it is no part of another
-  // Reductions: each element's inputs are folded at once, in the order of the ranks, so
-  // that its bits do not depend on how the operation is executed.
+  uint32_t micro_batches = 0;        // for errors: micro-batches that the reducer's step divides by; 0:
+                                     // unknown
+  const WholeCall* whole = nullptr;  // outlives the operation; null: the operation is not part of another
+  // Reductions: folds each element's inputs at once, in rank order, so that the result's bits do not depend
+  // on how the operation is executed.
   bool ordered = false;
-  // Where src and dst lie if they are no host memory; outlives the operation. Backends see null:
-  // lib/coll/staged works on host memory of its own in their place.
+  // The device of src and dst if they are not host memory; outlives the operation. Backends without device
+  // support get null: lib/coll/staged substitutes its own host memory.
   const DeviceCall* device = nullptr;
-  // Outlive the operation. Of collectives of blocks of different sizes, whose count is the blocks' sum (0 for
-  // all_to_all_v) and whose tag stands for their counts.
+  // For a collective with blocks of different sizes, whose count is the sum over the blocks (0 for
+  // all_to_all_v) and whose tag is a hash of the counts. Outlives the operation.
   const Blocks* blocks = nullptr;
-  const Away* away = nullptr;  // of an all-reduce in place; outlives the operation
-  // Executes it as several collectives (core/program.h); null: the backend does.
+  const Away* away = nullptr;  // for an in-place all-reduce; outlives the operation
+  // Executes the call as a composite operation of several collectives (core/program.h); null: the backend
+  // executes it.
   Program* program = nullptr;
 };
 
-// The slot that errors of an operation name: the user's.
+// Returns the slot number that errors of an operation show: that of the user's call.
 inline uint64_t told_slot(const CollectiveArgs& args, uint64_t slot) {
   return args.whole != nullptr ? args.whole->slot : slot;
 }
 
-// WEFT_ERR_MISMATCH: "operation 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
+// Returns WEFT_ERR_MISMATCH: "operation 12: rank 3 calls all_reduce sum f32 x 4096, rank 0 calls ...".
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs);
 
-// What a polled thing has to say.
+// The result of a poll.
 enum class Poll {
-  kParked,    // nothing to do until this process does something (engine.notify())
+  kParked,    // nothing to do until this process submits work or calls engine.notify()
   kWaiting,   // other ranks must act: poll again
   kAdvanced,  // something was done: poll again at once
   kFinished,
 };
 
-// An ordered sequence of collectives between the ranks of a comm, or of messages from one rank to another.
-// Operations of one lane run one after the other; lanes are independent of each other.
+// Identifies an ordered sequence of collectives between the ranks of a communicator, or of messages from one
+// rank to another. Operations of one lane run in order; lanes are independent of each other.
 struct LaneKey {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
   Kind kind = Kind::kCollective;
-  // Collective lanes: 0 is the user's, others are numbered as they are opened, equally on all ranks. Send and
-  // receive lanes: 0 is the user's, 1 a backend's that lies over this one.
+  // Collective lanes: 0 is the user's; others are numbered in the order in which they are opened, equally on
+  // all ranks. Send and receive lanes: 0 is the user's, 1 belongs to a backend built on this one.
   uint32_t id = 0;
   int peer = -1;  // send and receive lanes
-  // Of lanes that overlap: how many there are of this key, and which of them this is. One that numbers the
-  // operations below it by itself takes twin, twin + twins and so on.
+  // For pipelined lanes: the number of lanes with this key, and the index of this one. A lane that numbers
+  // the operations below it itself uses the slots twin, twin + twins and so on.
   uint32_t twins = 1;
   uint32_t twin = 0;
 };
 
-// Threads: called with the engine's drive lock held (one thread at a time), except the destructor's caller,
-// who makes sure that nobody else calls.
+// Threads: called with the progress lock held (one thread at a time), except the destructor, whose caller
+// ensures that no other thread calls.
 class CollectiveLane {
  public:
   virtual ~CollectiveLane() = default;
-  // Before operations with buffers on this device are started: whatever they need that takes long to get. Any
-  // thread, without the drive lock; may block.
+  // Allocates what operations with buffers on this device need and takes long to get. Called before they are
+  // started, on any thread, without the progress lock; may block.
   virtual Status prepare(const DeviceCall& call);
-  // Start the next operation; the one before it has finished or was abandoned. Never blocks. Takes no more
-  // than a bounded time, in a group of one that of a copy: small operations may do all their work here. slot
+  // Starts the next operation; the previous one has finished or was abandoned. Never blocks. The time is
+  // bounded, in a group of one rank by that of a copy; a small operation may do all its work here. slot
   // counts from 0.
   virtual void start(const CollectiveArgs& args, uint64_t slot) = 0;
-  // Advance by a bounded amount of work (about a megabyte). kFinished: result() says how it went, and neither
-  // this process nor any other touches the operation's private buffers any more.
+  // Advances by a bounded amount of work (about a megabyte). After kFinished, result() returns the outcome,
+  // and no process touches the operation's private buffers any more.
   virtual Poll poll() = 0;
   virtual Status result() const = 0;
-  // Give the running operation up (the comm has failed). On return nothing here touches its buffers any more.
-  // The lane is not used again.
+  // Abandons the running operation (the communicator has failed). On return this process no longer touches
+  // its buffers. The lane is not used again.
   virtual void abandon() = 0;
-  // After abandon: ranks that are writing into this process's memory at this moment. No rank begins to any
-  // more.
+  // After abandon: returns the ranks that are writing into this process's memory right now. No rank starts a
+  // new write.
   virtual std::vector<int> writers() const { return {}; }
-  // Ranks that the running operation waits for, as far as can be told. For error texts.
+  // Returns the ranks that the running operation waits for, as far as known. For error texts.
   virtual std::vector<int> missing() const = 0;
-  // Whether it waits for this rank, without taking memory: for statistics.
+  // Returns true if the running operation waits for this rank. Allocates no memory; for statistics.
   virtual bool waits_for(int rank) const {
     const std::vector<int> ranks = missing();
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   }
-  // For the error of a deadline: those of all ranks that have not come to it, where missing() may name one
-  // that waits for them as well.
+  // Returns the ranks that have not arrived at the running operation, for the error of a deadline. missing()
+  // may instead return a rank that itself waits for them.
   virtual std::vector<int> absent() const { return missing(); }
-  // Until the next call, operations tell other ranks of these waits and hear of theirs, with the messages
-  // that travel anyway; null: they do not. No operation runs. Lanes without messages to each rank have none
-  // to tell.
+  // Sets the wait statistics that operations exchange with other ranks, in messages that are sent anyway,
+  // until the next call; null: none. No operation may be running. Lanes that do not send messages to each
+  // rank exchange none.
   virtual void share_waits(WaitNotes* /*notes*/) {}
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
-  // What this rank has moved for the last operation, once it is complete: the data of its messages, or what
-  // it has put into memory that ranks share and taken out of that of others. None where it is not counted.
+  // Bytes that this rank has moved for the last operation, once it is complete: the data of its messages, or
+  // the data that it has written into shared memory and read from that of other ranks. Empty if not counted.
   virtual std::optional<uint64_t> moved_bytes() const { return {}; }
-  // What it has taken for its operations so far and keeps: of this lane alone. Any thread.
+  // Memory that this lane alone has allocated for its operations so far and keeps. Any thread.
   virtual uint64_t memory_bytes() const { return 0; }
-  // It is closed, and kept to be used again: gives back what it has taken. No operation runs.
+  // Releases the lane's memory: the lane is closed and kept for reuse. No operation is running.
   virtual void rest() {}
 };
 
-// Of operations that are made of others.
+// Adds the moved bytes of the parts of an operation.
 inline std::optional<uint64_t> plus(std::optional<uint64_t> a, std::optional<uint64_t> b) {
   return a && b ? std::optional(*a + *b) : std::nullopt;
 }
@@ -213,60 +217,63 @@ struct CollectiveCounters {
   uint64_t bytes_received = 0;
 };
 
-// Wherever ranks are named here (missing, writers, errors) they are those of the communicator; LaneKey and
-// CollectiveArgs have those of BackendArgs::exchange. The two differ for a part of one alone
-// (BackendArgs::names).
+// Ranks in results (missing, writers, errors) are ranks of the communicator. Ranks in LaneKey and
+// CollectiveArgs are those of BackendArgs::exchange. The two differ only if the object serves a part of a
+// communicator (BackendArgs::names).
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  // Local: communicates nothing. All ranks open lanes with the same ids, each id once (twice where they
-  // overlap). Errors: kUnsupported when there are too many.
+  // Opens a lane locally, without communication. All ranks open lanes with the same ids, each id once (twice
+  // for pipelined lanes). kUnsupported: too many lanes.
   virtual Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) = 0;
-  // Of the transport below, if there is one (core/transport.h). With the drive lock held.
+  // Makes progress in the transport below, if there is one (core/transport.h). Needs the progress lock.
   virtual bool progress() { return false; }
-  // Whether operations of one collective lane may run beside each other, whose slots tell them apart: on two
-  // lanes opened with one key.
+  // Returns true if two operations of one collective lane may run concurrently, on two lanes opened with the
+  // same key; their slots tell them apart.
   virtual bool overlaps() const { return false; }
-  // Whether there is a limit to its collective lanes, so that closed ones are worth keeping.
+  // Returns true if the number of collective lanes is limited, so that closed lanes are worth keeping.
   virtual bool few_lanes() const { return false; }
-  // Whether its lanes execute the collective themselves. Others are made of what they do (core/program.h).
+  // Returns true if its lanes execute the collective themselves. Other collectives are composed of those
+  // (core/program.h).
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
-  // The same for buffers on a device.
+  // As executes, for buffers on a device.
   virtual bool executes_on_device(Coll coll) const { return executes(coll); }
-  // Whether there is anything that it executes from device to device.
+  // Returns true if it executes any collective from device to device.
   virtual bool on_device() const { return false; }
-  // Whether it executes this one from device to device where its buffers lie on this device; it goes through
-  // host memory otherwise. Any thread.
+  // Returns true if it executes this call from device to device when the buffers are on this device.
+  // Otherwise the call goes through host memory. Any thread.
   virtual bool takes(int /*device*/, const CollectiveArgs& /*args*/) const { return false; }
-  // Elements of an all-reduce's input that this rank alone reads (CollectiveArgs::away). Any thread.
+  // Returns the elements of an all-reduce's input that only this rank reads (CollectiveArgs::away). Any
+  // thread.
   struct Kept {
     uint64_t first = 0;
     uint64_t count = 0;
   };
   virtual Kept kept(const CollectiveArgs& /*args*/) const { return {}; }
-  // Memory of such a device for these, until the last one lets go, which may wait for the device. What an
-  // operation that failed may still touch is never freed. Any thread; may block.
+  // Allocates device memory for these operations. Releasing the last reference frees it and may wait for the
+  // device. Memory that a failed operation may still touch is never freed. Any thread; may block.
   virtual Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory);
-  // For what it takes, put on streams that are captured into graphs (core/graph_lane.h). Local. Any thread.
+  // Opens a lane for operations that it executes on streams captured into graphs (core/graph_lane.h). Local,
+  // without communication. Any thread.
   virtual Status open_graph_lane(int device, std::shared_ptr<GraphLane>* lane);
   virtual bool settled() { return true; }
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
-  // Memory that peers reach directly. Never null. A communicator that is shrunk from this one takes it over.
+  // Memory that peers access directly. Never null. A communicator that is shrunk from this one takes it over.
   virtual std::shared_ptr<Arena> arena() = 0;
-  // Where the memory of the own arena lies, as a number that the other ranks find it by. False where they do
-  // not reach it. Any thread.
+  // Returns the position of a range of this rank's arena as a number from which other ranks find it. False if
+  // they cannot access it. Any thread.
   virtual bool place_of(const std::byte* /*memory*/, uint64_t /*bytes*/, uint64_t* /*place*/) {
     return false;
   }
-  // A rank's memory, from such a number, which is checked: to be read for as long as this object lives. With
-  // the drive lock held.
+  // Returns a rank's memory at a position from place_of, after checking it. Readable while this object lives.
+  // Needs the progress lock.
   virtual Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at);
   virtual CollectiveCounters counters() const = 0;       // any thread
-  virtual int local_size() const = 0;                    // ranks sharing this host's memory
+  virtual int local_size() const = 0;                    // ranks that share this host's memory
   virtual std::string transports() const { return {}; }  // any thread; see Transport
-  virtual const char* name() const = 0;                  // "shm"; of the backend that moves the data
+  virtual const char* name() const = 0;                  // "shm": the name of the backend that moves the data
 };
 
 }  // namespace weft

@@ -13,12 +13,12 @@
 namespace weft {
 namespace {
 
-// The kinds of control messages between members.
+// Types of control messages between members.
 constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
-// 4 and 5 are Lineage's, 6 is that of Notes.
+// 3 is Parting::kMessage, 4 and 5 are the messages of core/lineage.h, 6 is Notes::kMessage.
 constexpr uint8_t kErrorMessage = 7;      // an agreed error; its result follows
-constexpr uint8_t kContinuesMessage = 8;  // the sender goes on in spite of its last one
+constexpr uint8_t kContinuesMessage = 8;  // the sender continues in spite of its last agreed error
 constexpr uint32_t kMaxText = 4096;
 
 }  // namespace
@@ -27,7 +27,7 @@ std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, i
                                    std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives,
                                    Descent descent) {
   if (!descent.lineage) {
-    // The first of its own.
+    // This communicator is the first generation.
     descent.lineage = std::make_shared<Lineage>(std::move(control), rank, size, context->engine());
     for (int r = 0; r < size; r++) descent.members.push_back(r);
     control = descent.lineage->control_of_first();
@@ -73,7 +73,7 @@ Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes)
     return opened.ok() && overlapping ? collectives_->open_lane(twin, &second) : opened;
   };
   WEFT_TRY(context_->engine().locked(open));
-  // Of the user's collectives some are programs.
+  // Some of the user's collectives are composite operations.
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
     impl = std::make_unique<ProgramLane>(std::move(impl));
   }
@@ -82,12 +82,12 @@ Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes)
   return {};
 }
 
-// With lanes_mutex_ held: close() sets its mark before it takes the lanes.
+// Called with lanes_mutex_ held: close() sets closed_ before it takes the lanes.
 void Comm::add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane) {
   auto made = std::make_shared<Lane>(*this, key, std::move(executes.impl), first, std::move(executes.second));
   lanes_.reserve(lanes_.size() + 1);
   context_->engine().add(made);
-  lanes_.push_back(made);  // in both or in neither, whatever is thrown
+  lanes_.push_back(made);  // the engine and lanes_ both have the lane, or neither has, whatever throws
   *lane = std::move(made);
 }
 
@@ -100,7 +100,7 @@ Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   Executes executes{kept.impl, nullptr};
   if (!executes.impl) {
     const Status made = make_lane(key, overlapping && collectives_->overlaps(), &executes);
-    // Others may have opened it. Once they have closed it again all may try once more.
+    // Other ranks may have opened the lane. Once they have closed it again, all ranks can try it once more.
     if (!made.ok() && collectives_->few_lanes()) closed_lanes_.keep(key.id, kept);
     WEFT_TRY(made);
   }
@@ -219,7 +219,7 @@ void Comm::compare_closed_lanes(const std::vector<ClosedLanes::Told>& told) {
   closed_lanes_.compare(told);
 }
 
-// A message: this communicator's closed lanes, those of the one beside it with its id, and what is agreed on.
+// Message layout: this communicator's closed lanes, those of `beside`, and the bytes to agree on.
 Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
   if (beside == this) beside = nullptr;
   ByteWriter message;
@@ -241,11 +241,14 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
       if (beside != nullptr && same) there.push_back(std::move(told));
     }
     const ByteView rest = reader.get_bytes(UINT32_MAX);
-    theirs = reader.done() ? Bytes(rest.begin(), rest.end()) : Bytes();  // empty: not readable
+    theirs = reader.done() ? Bytes(rest.begin(), rest.end()) : Bytes();  // empty: the message could not be
+                                                                         // read
   }
   compare_closed_lanes(here);
   if (beside == nullptr) return {};
-  if (there.size() != static_cast<size_t>(beside->size_)) there.clear();  // they open no lane together
+  if (there.size() != static_cast<size_t>(beside->size_))
+    there.clear();  // the two communicators open no
+                    // lane together
   beside->compare_closed_lanes(there);
   return {};
 }
@@ -261,8 +264,8 @@ void Comm::fail(const Status& status, bool tell_others) noexcept {
     if (recorded) dump_.announce(context_->clock());
     failed_.store(true, std::memory_order_release);
   }
-  // Neither may keep what follows from happening, above all where memory has run out. Others whom this rank
-  // could not tell learn it when it leaves (close).
+  // An exception in logging or sending must not prevent the steps below, above all when memory has run out.
+  // Ranks that this rank could not reach receive the failure when it leaves (close).
   const auto log = [&] {
     context_->log().error(cat("rank ", rank_, ": communicator failed: ", status.text()));
   };
@@ -295,10 +298,11 @@ Status Comm::close(bool with_context) {
   if (closed_) return {};
   closed_with_context_ = with_context;
   closed_ = true;
-  // Nothing keeps it from ending.
+  // Fail points cannot stop the communicator from closing.
   (void)guarded([&] { return reach(FailPlace::kLeaving); }).ok();
   const Status parted = parting_ ? guarded([&] { return parting_->part(); }) : Status();
-  // Who leaves because of a failure says so first: its farewell may come before the report of who found it.
+  // A rank that leaves because of a failure sends that failure first: its goodbye may arrive before the
+  // report of the rank that found the failure.
   if (failed()) (void)guarded_run([&] { tell(failure()); }).ok();
   fail(cancelled(), false);
   dump_.close(context_->clock());
@@ -310,7 +314,7 @@ Status Comm::close(bool with_context) {
   }
   for (const auto& lane : lanes) {
     lane->close();
-    // Completes what is outstanding.
+    // Completes outstanding operations.
     const auto waits = [&] {
       return context_->engine().locked([&] { return Engine::poll(*lane); }) != Poll::kParked;
     };
@@ -362,7 +366,7 @@ void Comm::tell(const Status& status) {
   }
 }
 
-// Another rank's failure becomes this one's.
+// Adopts another rank's failure as this rank's.
 void Comm::adopt(int rank, ByteView message) {
   ByteReader reader(message);
   ErrorInfo info;
@@ -407,7 +411,7 @@ void Comm::agreed_error(const Status& error) {
   engine.wait(over, Deadline::after(context_->clock(), kAgreedErrorMs, 0));
 }
 
-// Whether every other rank that has not left has announced as many.
+// Returns true if every other rank that has not left has announced at least as many errors.
 bool Comm::others_found(uint64_t errors) {
   const std::lock_guard lock(heard_mutex_);
   for (int r = 0; r < size_; r++) {
@@ -419,7 +423,7 @@ bool Comm::others_found(uint64_t errors) {
 void Comm::withdraw_error() {
   const std::lock_guard lock(announce_mutex_);
   ByteWriter message;
-  message.put(kContinuesMessage);  // may throw: the error still stands then
+  message.put(kContinuesMessage);  // may throw: the error then remains announced
   if (!error_stands_.exchange(false, std::memory_order_relaxed)) return;
   for (int r = 0; r < size_; r++) {
     if (r != rank_) control_->send(r, message.bytes());
@@ -455,9 +459,10 @@ void Comm::on_peer_lost(int rank, const Status& why) noexcept {
       info.text += cat(" (rank ", rank, " has ended because of this error)");
       agreed = Status(std::move(info));
     });
-    (void)thrown.ok();  // without memory the error stays as it was received
+    (void)thrown.ok();  // without memory the error keeps the text that was received
   }
-  fail(agreed.ok() ? why : agreed);  // first: a lane that sees the rank departed would say that it left
+  fail(agreed.ok() ? why : agreed);  // first: otherwise a lane that sees the rank as departed would report
+                                     // that it left
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
 }
@@ -483,7 +488,7 @@ void Comm::on_message(int rank, ByteView message) noexcept {
       heard_[static_cast<size_t>(rank)].last = Status();
     }
   });
-  if (!thrown.ok()) fail(thrown);  // nobody says it again
+  if (!thrown.ok()) fail(thrown);  // the message is not sent again
 }
 
 std::unique_ptr<Exchange> Comm::subgroup(uint32_t id, std::vector<int> members) {

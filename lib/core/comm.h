@@ -1,4 +1,5 @@
-// A communicator: a set of ranks with lanes of operations, a control channel, and one failure that is final.
+// A communicator: a set of ranks with lanes of operations, a control channel, and a first failure that is
+// final.
 #pragma once
 
 #include <atomic>
@@ -26,22 +27,23 @@ namespace weft {
 class Parting;
 
 struct CommOptions {
-  std::string backend;       // as asked for; empty: the best
-  FailPointsPtr failpoints;  // of tests
-  std::string algorithms;    // of collectives over a transport, as WEFT_ALGORITHMS; empty: chosen by size
+  std::string backend;       // as requested; empty: the best available
+  FailPointsPtr failpoints;  // fault injection in tests
+  std::string algorithms;    // of collectives over a transport, in the syntax of WEFT_ALGORITHMS; empty:
+                             // chosen by size
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;
-  int64_t heartbeat_timeout_ms = 5'000;  // -1: silence is no evidence
+  int64_t heartbeat_timeout_ms = 5'000;  // -1: missing heartbeats are not treated as a failure
   uint64_t arena_limit_bytes = uint64_t{64} << 30;
-  bool authenticated = false;  // members proved that they hold the job's secret
+  bool authenticated = false;  // members proved that they know the job's secret
   bool spans_hosts = false;    // ranks may be on several hosts
-  std::string host;            // the address of this host that others reach, if known
-  int host_label = -1;         // of this rank, where hosts are simulated (LabelledHosts)
+  std::string host;            // address of this host that other hosts can reach, if known
+  int host_label = -1;         // host of this rank, where hosts are simulated (LabelledHosts)
   int node_label = -1;         // BackendArgs::node
   int device = -1;             // index of this rank's CUDA device; -1: the calling thread's current one
-  std::string job;             // the name of the job, if it has one
-  std::string flight_path;     // where a failure's flight record goes; empty: nowhere
-  uint64_t id = 0;             // equal on all ranks, and of no other communicator; made by form
+  std::string job;             // name of the job, if it has one
+  std::string flight_path;     // folder of a failure's flight record; empty: none is written
+  uint64_t id = 0;             // equal on all ranks and unique among communicators; set by lib/form
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
@@ -61,9 +63,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Collectives& collectives() { return *collectives_; }
   Control& control() { return *control_; }
   const CommOptions& options() const { return options_; }
-  // Which of the communicators that were shrunk from each other this is.
+  // Identifies this communicator among the generations that were shrunk from each other.
   const Descent& descent() const { return descent_; }
-  // A test may make this rank fail here.
+  // Fail point: a test may inject a failure of this rank here.
   Status reach(FailPlace place, uint64_t number = 0, uint64_t stage = 0) {
     return options_.failpoints == nullptr
                ? Status()
@@ -73,25 +75,25 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
     return Deadline::after(context_->clock(), timeout_ms, options_.op_timeout_ms);
   }
 
-  // The lane of a user's call: the first collective lane, or the one of a pair of ranks.
+  // Returns the lane of a user's call: the first collective lane, or the lane of a pair of ranks.
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
-  // A further order of collectives (a reducer's). All ranks open them in the same order. Where a backend has
-  // few, one that all ranks had closed when they last agreed to open lanes is used again; its slots go on.
-  // Whether it succeeds is this rank's own affair: the ranks agree on that before they use it, and who has
-  // one that not all have closes it. The next one is the same for all in any case.
-  // overlapping: operations need not wait for the one before where the backend can do that, so none may read
-  // what the one before writes.
+  // Opens a further ordered sequence of collectives (for a reducer). All ranks open lanes in the same order.
+  // If a backend has few lanes, this reuses a lane that all ranks had closed when they last called
+  // agree_to_open; its slot numbers continue. Success is local to this rank. Before the ranks use the lane,
+  // they agree on whether all of them opened it; if one did not, the ranks that did close it. Either way the
+  // next lane is the same on all ranks. overlapping: if the backend supports it, an operation need not wait
+  // for the previous one; then it must not read what the previous one writes.
   Status open_lane(std::shared_ptr<Lane>* lane, bool overlapping = false);
-  // Nothing is outstanding on it, or the comm has failed.
+  // Closes a lane. Either no operation is outstanding on it, or the communicator has failed.
   void close_lane(const std::shared_ptr<Lane>& lane);
 
-  // Submit and wait; drives progress meanwhile. timeout_ms: as in op_deadline.
+  // Submits an operation and waits for it; drives progress meanwhile. timeout_ms: as in op_deadline.
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
   Status run(const CollectiveArgs& args, Deadline deadline);
   Status run(const std::shared_ptr<Lane>& lane, const CollectiveArgs& args, Deadline deadline);
-  // Drive until done(), which the deadlines of operations of this communicator bring about. If the program
-  // interrupts the call, the communicator fails; done() is true on return all the same. what(): the text of
-  // what is waited for.
+  // Drives progress until done() is true, which the deadlines of this communicator's operations guarantee. If
+  // the program interrupts the call, the communicator fails; done() is still true on return. what():
+  // describes what the call waits for.
   template <class Done, class What>
   void complete(Done&& done, What&& what) {
     Engine& engine = context_->engine();
@@ -99,65 +101,68 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
     fail(interrupted(what()));
     engine.settle(done, Deadline::never());
   }
-  // The failure of a communicator whose program interrupted this rank's wait for `what`.
+  // Returns the failure of a communicator whose program interrupted this rank's wait for `what`.
   Status interrupted(const std::string& what) const;
-  // All-gather of small byte strings, for agreements (manifests, split). lane: null for the user's, in whose
-  // order it then is; where the program may call others at the same time, one of its own.
+  // All-gathers small byte strings, for agreements (manifests, split). lane: null for the user's lane, whose
+  // order it then follows. If the program may call collectives at the same time, pass a separate lane.
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
                const std::shared_ptr<Lane>& lane = nullptr);
-  // The same over the user's lane, before lanes are opened: the ranks tell each other also which ones they
-  // have closed. beside: where a lane is opened as well, a communicator of some of these ranks, or null.
+  // As agree() over the user's lane, before lanes are opened: the ranks also exchange which lanes they have
+  // closed. beside: a communicator of some of these ranks that opens a lane as well, or null.
   Status agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
-  // The first failure wins, is told to the others if `tell`, and completes everything outstanding.
+  // Fails the communicator. The first failure is kept, is sent to the other ranks if `tell`, and completes
+  // all outstanding operations.
   void fail(const Status& status, bool tell = true) noexcept;
-  // Every rank has found this error in an agreement and is about to return it. Tells the others and
-  // waits until they have told it, have left, or kAgreedErrorMs have passed. Where a rank then ends
-  // without another operation, the others fail with this error. Any thread without the drive lock,
-  // in the same order on all ranks.
+  // Announces an error that every rank has found in an agreement and is about to return. Sends it to the
+  // other ranks, then waits until each of them has announced the error or has left, or until kAgreedErrorMs
+  // have passed. If a rank then ends without another operation, the others fail with this error. May be
+  // called on any thread without the progress lock, in the same order on all ranks.
   void agreed_error(const Status& error);
-  // By a lane that starts an operation, under the drive lock: this rank goes on after such an error.
+  // Called by a lane that starts an operation, under the progress lock: withdraws this rank's announced
+  // error.
   void continue_after_error() {
     if (error_stands_.load(std::memory_order_relaxed)) [[unlikely]]
       withdraw_error();
   }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status failure() const;
-  // The failure's flight record is being written: who completes operations waits for it, briefly.
+  // Returns true while the failure's flight record is being written. Lanes delay the completion of operations
+  // for it, briefly.
   bool dumping() { return dump_.pending(context_->clock()); }
-  // To the owners of a lane on the other ranks.
+  // Messages to the owners of a lane on the other ranks.
   Notes& notes() { return notes_; }
-  // What the lanes did last. Takes the drive lock.
+  // Returns the recent operations of all lanes. Takes the progress lock.
   FlightRecord flight();
-  // Leave: outstanding operations complete with kCancelled, later ones as well. Idempotent; of several calls
-  // at once all return when it is done. Not from a callback. kTimeout: the program's callbacks did not return
-  // within the destroy timeout.
-  // with_context: because the context is destroyed, for the text of the failure.
+  // Leaves the communicator: outstanding and later operations complete with kCancelled. Idempotent;
+  // concurrent calls all return when it is done. Must not be called from a callback. kTimeout: the program's
+  // callbacks did not return within the destroy timeout. with_context: the context is being destroyed; only
+  // changes the text of the failure.
   Status close(bool with_context = false);
 
   bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
-  // The rank's process has ended or has left: it does nothing any more.
+  // Returns true if the rank's process has ended or has left: it does nothing any more.
   bool gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
-  // It takes part in nothing any more, but may be alive.
+  // Returns true if the rank takes part in no further operation. Its process may still be alive.
   bool departed(int rank) const {
     return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
 
-  // Of the operation that completed last, on any lane.
+  // Algorithm of the operation that completed last, on any lane.
   const char* last_algorithm() const { return last_algorithm_.load(std::memory_order_relaxed); }
-  // How many have completed, on all lanes there ever were.
+  // Number of completed operations on all lanes, including closed ones.
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
-  // By a lane, under the drive lock.
+  // Called by a lane, under the progress lock.
   void count_operation(const char* algorithm) {
     last_algorithm_.store(algorithm, std::memory_order_relaxed);
     operations_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Nothing is outstanding, and nothing that was is touched by anybody any more.
+  // Returns true if no operation is outstanding and no rank touches the buffers of earlier ones.
   bool quiet();
 
-  // Exchange among some of the ranks over the control channel, to form a part. members: ranks of this comm,
-  // ascending by new rank. Every member makes it with the same id.
+  // Creates an exchange among some of the ranks over the control channel, to create a subgroup communicator.
+  // members: ranks of this communicator, by rank in the new one. Every member calls this with the same id.
   std::unique_ptr<Exchange> subgroup(uint32_t id, std::vector<int> members);
   uint32_t next_subgroup_id() { return subgroup_ids_.fetch_add(1); }
 
@@ -168,7 +173,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_broken(const Status& why) noexcept override;
 
  private:
-  // What executes a lane's operations; second: as Lane's.
+  // The executors of a lane's operations; second: as Lane's.
   struct Executes {
     std::shared_ptr<CollectiveLane> impl, second;
   };
@@ -185,8 +190,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status cancelled() const;
   void adopt(int rank, ByteView message);
 
-  // Reading the clock costs a tenth of the shortest operations: a blocking call's deadline counts from its
-  // third look, some microseconds after the call at most.
+  // Reading the clock costs a tenth of the shortest operations. A blocking call therefore starts its deadline
+  // at its third poll, a few microseconds late at most.
   static constexpr int kLooksWithoutClock = 2;
 
   const std::shared_ptr<Context> context_;
@@ -200,7 +205,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};
-  std::mutex close_mutex_;                        // held by who closes
+  std::mutex close_mutex_;                        // held by the thread that closes
   std::atomic<bool> closed_{false};               // written under close_mutex_
   std::atomic<bool> closed_with_context_{false};  // written before closed_
   std::atomic<const char*> last_algorithm_{""};
@@ -216,14 +221,14 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::shared_ptr<Lane> user_lane_;                                            // set once in create
   std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
   uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
-  ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty where there are many
+  ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty if the backend has many lanes
 
-  // Errors that all ranks have found. announce_mutex_ keeps what this rank sends in order; no listener
-  // takes it.
+  // Errors that all ranks have found. announce_mutex_ orders the messages that this rank sends.
+  // ControlListener callbacks never take it.
   static constexpr int64_t kAgreedErrorMs = 2000;
   struct AgreedErrors {
-    uint64_t count = 0;  // that a rank has announced
-    Status last;         // kOk once it has started another operation
+    uint64_t count = 0;  // number of errors that the rank has announced
+    Status last;         // the rank's last error; kOk once the rank has started another operation
   };
   std::mutex announce_mutex_;
   uint64_t announced_ = 0;                 // guarded by announce_mutex_

@@ -34,7 +34,7 @@ Status Contest::repeat(const Run& run, uint64_t until_ns, bool* over) {
       *over = elapsed_ns >= until_ns;
     }
     both_ns_[at] = both_ns;
-    // The next one is larger, and takes longer in proportion.
+    // The next size is larger, and takes longer in proportion.
     if (at + 1 < sizes_.size() && both_ns * sizes_[at + 1] / sizes_[at] > most_ns_) sizes_.resize(at + 1);
   }
   repeats_++;
@@ -63,7 +63,7 @@ size_t Contest::boundary(size_t preferred, double equal) const {
   return chosen;
 }
 
-// Neither what luck nor what an interrupt made of it.
+// Returns a low quantile, which lucky runs and interrupts affect least.
 double Contest::typical(std::vector<uint64_t> times) const {
   const auto low = times.begin() + static_cast<ptrdiff_t>(times.size() / part_);
   std::nth_element(times.begin(), low, times.end());

@@ -1,5 +1,6 @@
-// Two ways to execute the same operation, one for smaller and one for larger ones, and the size at which they
-// change places: found by running both, for shm and for lib/coll. On the thread that makes the communicator.
+// Autotuning by crossover search: finds the size at which the algorithm for larger operations becomes faster
+// than the one for smaller operations, by running both. Used by shm and lib/coll, on the thread that creates
+// the communicator.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +14,28 @@ namespace weft {
 
 class Contest {
  public:
-  // Executes one operation, the small or the large way. slowest_ns: what it took on the slowest rank.
-  // elapsed_ns: since the first one began. Both the same on all ranks.
+  // Runs one operation with the small or the large algorithm. slowest_ns: its duration on the slowest rank.
+  // elapsed_ns: time since the first run began. Both are equal on all ranks.
   using Run = std::function<Status(bool small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns)>;
 
-  // sizes: ascending, in bytes. most_ns: sizes of which a run both ways is expected to take longer are left
-  // out, and those that take a quarter of it run in every third repeat alone.
-  // Of the times of a size and a way the one counts that 1 / part of them are below.
+  // sizes: in ascending order, in bytes.
+  // most_ns: limit for one run with each algorithm. Sizes that are expected to take longer are left out;
+  // sizes that take more than a quarter of it run in every third repeat only.
+  // part: of the times of a size and an algorithm, the 1 / part quantile counts.
   explicit Contest(std::span<const uint64_t> sizes, uint64_t most_ns = UINT64_MAX, size_t part = 4);
 
-  // One repeat of the sizes, both ways one right after the other and each of them first by turns. Nothing
-  // begins once *over is set, which is when until_ns have elapsed.
+  // Runs every size once with each algorithm, back to back; the order of the two alternates between repeats.
+  // Sets *over when until_ns have elapsed; then no further run begins.
   Status repeat(const Run& run, uint64_t until_ns, bool* over);
-  int repeats() const { return repeats_; }  // that are complete
+  int repeats() const { return repeats_; }  // complete repeats
 
-  // Leave out what has not run so often both ways, and all that is larger.
+  // Drops the first size that has fewer than least_runs runs with either algorithm, and all larger sizes.
   void leave_out(size_t least_runs);
-  // Those that were not left out.
+  // The remaining sizes.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
-  // How many of them belong to the small way. Times have noise: what is chosen loses least, as a factor of
-  // time over all sizes. Of those that lose at most `equal` more, as its logarithm, the nearest to
-  // `preferred`.
+  // Returns how many of the sizes use the small algorithm. The choice tolerates timing noise: a boundary's
+  // loss is the sum over all sizes of the logarithm of the slowdown. Of the boundaries within `equal` of the
+  // smallest loss, returns the one nearest to `preferred`.
   size_t boundary(size_t preferred, double equal = 0.05) const;
 
  private:
@@ -43,8 +45,9 @@ class Contest {
   std::vector<uint64_t> sizes_;
   const uint64_t most_ns_;
   const size_t part_;
-  std::vector<std::vector<uint64_t>> small_ns_, large_ns_;  // of each size, every repeat's
-  std::vector<uint64_t> both_ns_;                           // of each size, lately
+  std::vector<std::vector<uint64_t>> small_ns_, large_ns_;  // per size, one entry per repeat
+  std::vector<uint64_t> both_ns_;                           // per size, the sum of both algorithms in the
+                                                            // last repeat
   int repeats_ = 0;
 };
 

@@ -43,8 +43,8 @@ Status Context::close() {
     if (!comm) continue;
     if (Status closed = comm->close(true); status.ok()) status = std::move(closed);
   }
-  // Steps that were left to streams have failed, and end once no device copies for them any more: nobody
-  // would drive them afterwards.
+  // Reducer steps that were left to streams have failed. They end once no device copies for them any more,
+  // and after the engine stops no thread would poll them.
   engine_.wait([&] { return !gate_.holding(); },
                Deadline::after(*clock_, WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0));
   engine_.stop();

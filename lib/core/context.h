@@ -1,5 +1,5 @@
-// One instance of the library: clock, log, engine, callbacks. Owned jointly by its handle and everything made
-// from it, so any order of destruction is legal.
+// An instance of the library: clock, log, engine, callbacks. Its handle and everything created from it share
+// ownership, so any order of destruction is legal.
 #pragma once
 
 #include <algorithm>
@@ -36,15 +36,15 @@ struct ContextOptions {
   LogLevel log_level = LogLevel::kOff;
   ThreadStart thread_start;
   std::string module_path;
-  std::string flight_path;  // of communicators; empty: as the environment says
-  // Writes a flight record into a folder. Any thread. Absent: nothing is written.
+  std::string flight_path;  // of communicators; empty: as the environment specifies
+  // Writes a flight record into a folder. Any thread. Empty: no record is written.
   std::function<Status(const FlightRecord&, const std::string& folder)> write_flight;
-  Interrupt::Source interrupt;      // its clock is the context's
+  Interrupt::Source interrupt;      // uses the context's clock
   const DeviceOps* host = nullptr;  // required
   HostAllocator host_allocator;
-  std::shared_ptr<Accelerator> accelerator;  // null: none, because of the status
+  std::shared_ptr<Accelerator> accelerator;  // null: none; the reason is in accelerator_status
   Status accelerator_status;
-  std::shared_ptr<Clock> clock;  // default: the machine's
+  std::shared_ptr<Clock> clock;  // default: the system clock
   bool host_waits = false;       // WEFT_CONTEXT_HOST_WAITS: StreamGate never holds a stream
 };
 
@@ -55,7 +55,8 @@ class Context : public std::enable_shared_from_this<Context> {
   explicit Context(ContextOptions options);
   ~Context();
 
-  // The handle is destroyed: close every comm, end the threads. Idempotent. kTimeout as Comm::close.
+  // Closes every communicator and ends the threads, when the handle is destroyed. Idempotent. kTimeout: as
+  // Comm::close.
   Status close();
 
   Clock& clock() { return *clock_; }
@@ -64,26 +65,27 @@ class Context : public std::enable_shared_from_this<Context> {
   Log& log() { return log_; }
   Engine& engine() { return engine_; }
   Callbacks& callbacks() { return callbacks_; }
-  // Null where there is no module for it; it may not work on this machine all the same.
+  // Null if there is no accelerator module. If not null, it may still not work on this machine.
   Accelerator* accelerator() const { return options_.accelerator.get(); }
-  // It works, and what it is; or kUnavailable and why not. Loads its library the first time.
+  // Loads the accelerator's library on the first call. Returns ok with a description in *detail, or
+  // kUnavailable with the reason.
   Status probe_accelerator(std::string* detail);
   StreamGate& gate() { return gate_; }
   StageWorker& stages() { return stages_; }
   const DeviceOps& host() const { return *options_.host; }
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
-  // What the program's calls on its objects ask while they block.
+  // Interrupt source that blocking calls on the context's objects poll.
   const Interrupt::Source& interrupt() const { return interrupt_; }
 
-  // Numbers the communicators that this context forms through a store.
+  // Numbers the communicators that this context creates through a store.
   uint64_t next_meeting() { return meetings_.fetch_add(1); }
   void add_comm(const std::shared_ptr<Comm>& comm);
 
-  // Null when no trace runs. The sink lives as long as the context.
+  // Null when no trace is running. The sink lives as long as the context.
   TraceSink* trace() const { return trace_.load(std::memory_order_acquire); }
   void set_trace(TraceSink* sink) { trace_.store(sink, std::memory_order_release); }
-  // Something that must live as long as the context (a trace recorder).
+  // Keeps an object alive as long as the context (a trace recorder).
   void keep(std::shared_ptr<void> object);
 
  private:
@@ -104,16 +106,17 @@ class Context : public std::enable_shared_from_this<Context> {
   StageWorker stages_;
 };
 
-// How long a call waits for a hook's turn: other ranks may wait for this one by the same deadline, and there
-// has to be time to tell them why it does not come.
+// Returns the deadline for waiting for a hook's turn: half of the time to `deadline`, 10 s at most. Other
+// ranks may wait for this rank by the same deadline, so there must be time left to send them the reason for a
+// failure.
 inline Deadline turn_deadline(Clock& clock, Deadline deadline) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   const uint64_t now = clock.now_ns();
   return Deadline::at(now + std::min(kLongestNs, (std::max(deadline.ns(), now) - now) / 2));
 }
 
-// Call a hook, for the program: never beside a stage. kState: one has not returned in time; what it throws is
-// an error (guard_hook).
+// Calls a hook for the program, never concurrently with a stage. kState: a stage has not returned in time.
+// Exceptions become errors (guard_hook).
 template <class Work>
 Status with_turn(Context& context, Hook& hook, Deadline deadline, Work&& work) {
   const auto guarded = [&]() -> Status { return guard_hook(hook, "a call", work); };

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// ---- what comes ----------------------------------------------------------------------------------------
+// ---- received messages ---------------------------------------------------------------------------------
 
 void Postbox::on_message(int rank, ByteReader& message) {
   const auto id = message.get<uint32_t>();
@@ -80,13 +80,13 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
   if (mine.size() > kMaxBytes - 64) return Status::error(Code::kInternal, "exchange of too many bytes");
   WEFT_TRY(failure_);
   const uint32_t round = round_++;
-  // Exchanges of a channel follow each other: what came too late for one that is over is for nobody.
+  // Exchanges on a channel follow each other: late messages for earlier ones are dropped.
   if (round == 0 && options_.id > 0) postbox_.forget({0, 0}, {options_.id - 1, Postbox::kFailed});
   send_all(round, mine);
   bool complete = false;
   const auto over = [&] {
     control_.poll();
-    // What is complete is a success, whatever has failed since.
+    // A complete round is a success, whatever has failed since.
     complete = all_came(round);
     return complete || !news().ok();
   };
@@ -118,7 +118,7 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
 Status ControlExchange::news() {
   control_.poll();
   if (!failure_.ok()) return failure_;
-  // Who has said why it cannot go on may have left since.
+  // A rank that has reported its failure may have left since.
   failure_ = told();
   if (failure_.ok()) fail(options_.broken());
   return failure_;
@@ -126,7 +126,7 @@ Status ControlExchange::news() {
 
 void ControlExchange::fail(const Status& why) {
   if (why.ok() || !failure_.ok()) return;
-  // What broke it counts more than what came of it here.
+  // The root cause takes precedence over its consequence on this rank.
   const Status broken = options_.broken();
   failure_ = broken.ok() ? why : broken;
   std::vector<int> ranks;
@@ -137,7 +137,7 @@ void ControlExchange::fail(const Status& why) {
   send_all(Postbox::kFailed, encode_result(failure_.with_ranks(ranks)));
 }
 
-// Why another member cannot go on.
+// Returns the failure that another member has reported.
 Status ControlExchange::told() {
   const std::lock_guard lock(postbox_.mutex_);
   const auto received = postbox_.inbox_.find({options_.id, Postbox::kFailed});

@@ -1,4 +1,4 @@
-// All-gathers among some of the ranks over their control channel: to form a part of a communicator (split)
+// All-gathers among some of the ranks over their control channel: to create a subgroup communicator (split)
 // or the communicator of the survivors (shrink).
 #pragma once
 
@@ -16,24 +16,27 @@
 
 namespace weft {
 
-// What has come for such exchanges and was not fetched. Threads: any thread.
+// Holds messages of such exchanges until they are fetched. Threads: any thread.
 class Postbox {
  public:
-  // A message of `rank`, after its kind; what makes no sense, or too much, is dropped.
+  // Handles a message from `rank`, after its type byte. Drops invalid messages, and messages beyond
+  // kMostBytes.
   void on_message(int rank, ByteReader& message);
   size_t held_bytes();
 
-  // Of one rank, each message counted with what it takes to keep it. A rank is at most a round ahead.
+  // Limit of the bytes held per rank, including the overhead of each message. A rank is at most one round
+  // ahead.
   static constexpr size_t kMostBytes = 4 * Exchange::kMaxBytes;
 
  private:
   friend class ControlExchange;
   using Key = std::pair<uint32_t, uint32_t>;       // exchange, round
   using Received = std::map<int, Bytes>;           // by rank
-  static constexpr uint32_t kFailed = UINT32_MAX;  // the round of who cannot go on: why
+  static constexpr uint32_t kFailed = UINT32_MAX;  // round number of the message with which a rank reports
+                                                   // its failure
   static constexpr size_t kEntryBytes = 128;
 
-  // With mutex_ held. What came for it no longer counts.
+  // Both need mutex_. The bytes that they remove no longer count.
   Received take(const Key& key);
   void forget(const Key& first, const Key& last);
 
@@ -50,8 +53,9 @@ class ControlExchange final : public Exchange {
     int self = 0;                    // this rank in the channel's numbering
     std::vector<int> members;        // in that numbering, by rank in the exchange
     std::vector<int> names;          // Exchange::name, by rank in the exchange; empty: members
-    std::function<Status()> broken;  // why it cannot succeed any more; ranks in it are names
-    std::shared_ptr<void> owner;     // keeps control, postbox and engine
+    std::function<Status()> broken;  // returns the reason why it cannot succeed any more, if any; its ranks
+                                     // are names
+    std::shared_ptr<void> owner;     // keeps control, postbox and engine alive
   };
   ControlExchange(Control& control, Postbox& postbox, Engine& engine, Options options)
       : control_(control), postbox_(postbox), engine_(engine), options_(std::move(options)) {}
@@ -75,7 +79,7 @@ class ControlExchange final : public Exchange {
   Engine& engine_;
   const Options options_;
   uint32_t round_ = 0;
-  Status failure_;  // the first; sticky
+  Status failure_;  // the first failure; sticky
 };
 
 }  // namespace weft

@@ -44,7 +44,7 @@ void Engine::remove(const Task* task) {
 void Engine::notify() {
   if (waiters_.load() > 0) {
     held_back_.store(true);
-    if (waiters_.load() > 0) return;  // the last of them sees the mark
+    if (waiters_.load() > 0) return;  // the last of them sees held_back_
   }
   wake_.fetch_add(1);
   if (sleeping_.load()) clock_.wake_all(wake_);
@@ -54,7 +54,7 @@ Poll Engine::drive(bool* driven) {
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
   *driven = lock.owns_lock();
   if (!lock.owns_lock()) return Poll::kParked;
-  if (missed_.load()) missed_.store(false);  // what the thread missed is polled now
+  if (missed_.load()) missed_.store(false);  // this round polls what the progress thread missed
   bool waiting = false;
   bool advanced = false;
   for (size_t i = 0; i < tasks_.size();) {
@@ -69,18 +69,20 @@ Poll Engine::drive(bool* driven) {
   }
   lock.unlock();
   if (advanced) return Poll::kAdvanced;
-  // What the thread was woken for meanwhile may have come behind this round's back.
+  // A notification that woke the progress thread during this round may concern a task that was already
+  // polled.
   return waiting || missed_.load() ? Poll::kWaiting : Poll::kParked;
 }
 
 bool Engine::yields_to_waiters(Poll last) {
   if (waiters_.load() == 0) return false;
   if (last == Poll::kParked) return true;
-  held_back_.store(true);  // the last waiter may have looked before this work came
+  held_back_.store(true);  // the last waiter may have polled before this work arrived
   return waiters_.load() > 0;
 }
 
-// The mark is set before the second try: who holds the lock then sees it when they let go.
+// Sets missed_ before the second attempt, so a thread that holds the lock then sees missed_ when it releases
+// it.
 Poll Engine::drive_or_miss() {
   bool driven = false;
   Poll poll = drive(&driven);
@@ -103,7 +105,7 @@ void Engine::run() {
         clock_.relax(round++);
         break;
       default:
-        // Nothing to do, or a waiter drives and will hand over.
+        // There is nothing to do, or a waiter polls and will hand over.
         round = 0;
         sleeping_.store(true);
         if (wake_.load() == seen && !stopping_.load()) clock_.sleep(wake_, seen, UINT64_MAX);

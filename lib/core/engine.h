@@ -1,10 +1,10 @@
-// The progress engine: polls everything that is under way in a context. In `thread` mode a thread of its own
-// does so while nobody else does; whoever waits helps, by polling itself. In `caller` mode only waiters and
-// tests poll.
+// The progress engine of a context: polls all tasks that are under way. In `thread` mode the engine's
+// progress thread polls while no other thread does; threads that wait for an operation also poll. In `caller`
+// mode only waiting threads and tests poll.
 //
-// The drive lock: held by whoever polls. Everything that tasks touch is guarded by it, so lanes, backends and
-// the reducer's progress need no locks of their own. It is never held while waiting, and never while user
-// code runs, hooks' stages in `caller` mode excepted.
+// The progress lock (drive_mutex_): the thread that polls holds it. It guards everything that tasks touch, so
+// lanes, backends and reducers need no locks for their progress. No thread holds it while it waits. User code
+// never runs under it, except hook stages in `caller` mode.
 #pragma once
 
 #include <atomic>
@@ -22,15 +22,15 @@
 
 namespace weft {
 
-// Something that advances when polled: a lane, a reducer's step.
+// A unit of work that advances when polled: a lane, a reducer's step.
 class Task {
  public:
   virtual ~Task() = default;
-  // With the drive lock held. Returns after a bounded amount of work. kParked also when it advanced and has
-  // nothing left; kFinished: the engine drops it.
+  // Advances by a bounded amount of work. Called with the progress lock held. Returns kParked also if it
+  // advanced and has nothing left to do. On kFinished the engine drops the task.
   virtual Poll poll() = 0;
-  // poll() has thrown, because there is no memory most likely: what the task is a part of fails. It is polled
-  // again. With the drive lock held.
+  // Called with the progress lock held after poll() threw, most likely because memory ran out. Fails the
+  // operation or step that the task belongs to. The engine continues to poll the task.
   virtual void fail(const Status& why) noexcept = 0;
 };
 
@@ -45,17 +45,18 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   Status start(const ThreadStart& on_start);
-  // End the thread. Tasks stay registered and can still be driven by waiters.
+  // Ends the progress thread. Tasks stay registered, and waiting threads can still poll them.
   void stop();
 
   void add(std::shared_ptr<Task> task);
-  // On return the task is not being polled and never will be. Not from poll().
+  // Removes a task. On return the task is not being polled and will not be polled again. Must not be called
+  // from poll().
   void remove(const Task* task);
 
-  // Something happened that a parked task may be waiting for. Cheap when the thread is awake.
+  // Reports an event that a parked task may be waiting for. Cheap when the progress thread is awake.
   void notify();
 
-  // Poll one task, with the drive lock held. What it throws is its failure, and no one else's.
+  // Polls one task, with the progress lock held. An exception fails this task only.
   static Poll poll(Task& task) noexcept {
     Poll polled = Poll::kAdvanced;
     const Status thrown = guarded_run([&] { polled = task.poll(); });
@@ -64,42 +65,43 @@ class Engine {
     return polled;
   }
 
-  // Poll every task once, unless somebody else is doing so: then *driven is false and the result kParked.
+  // Polls every task once. If another thread is polling, sets *driven to false and returns kParked.
   Poll drive(bool* driven);
 
-  // A thread of the program has been waiting in one of the calls below for more than a moment.
+  // True while a thread of the program has been waiting in one of the calls below for more than a moment.
   bool waited_on() const { return waiters_.load(std::memory_order_relaxed) > 0; }
 
-  // Drive until done(), the deadline, or an interrupt of the program (Interrupt::requested() then tells it
-  // from the deadline); returns done(). done() is called without the drive lock.
+  // Polls until done() is true, the deadline passes, or the program interrupts the call; returns done().
+  // Interrupt::requested() tells an interrupt from a passed deadline. Calls done() without the progress lock.
   template <class Done>
   bool wait(Done&& done, Deadline deadline) {
     Idle idle;
     return poll_until<true>(done, deadline, idle);
   }
 
-  // The same, and do helper's work meanwhile (StageWorker::Helper): help() when it is wanted(last poll).
+  // As above, and calls helper.help() between polls when helper.wanted(last poll) is true
+  // (StageWorker::Helper).
   template <class Done, class Helper>
   bool wait(Done&& done, Deadline deadline, Helper& helper) {
     return poll_until<true>(done, deadline, helper);
   }
 
-  // wait() that no interrupt ends: for what must be over before its memory is left, within a time that the
-  // library itself bounds.
+  // As wait(), but no interrupt ends it. For operations that must end before their memory is released, and
+  // whose duration the library bounds.
   template <class Done>
   bool settle(Done&& done, Deadline deadline) {
     Idle idle;
     return poll_until<false>(done, deadline, idle);
   }
 
-  // Run `work` with the drive lock held: for changes to what tasks share.
+  // Runs `work` with the progress lock held: for changes to state that tasks share.
   template <class Work>
   auto locked(Work&& work) {
     const Hold hold(*this, std::unique_lock(drive_mutex_));
     return work();
   }
 
-  // The same, unless somebody else holds it: then false. Otherwise what `work` returns.
+  // As locked(), but returns false if another thread holds the lock. Otherwise returns the result of `work`.
   template <class Work>
   bool try_locked(Work&& work) {
     const Hold hold(*this, std::unique_lock(drive_mutex_, std::try_to_lock));
@@ -125,19 +127,22 @@ class Engine {
     for (uint32_t round = 0; !done(); round++) {
       bool driven = false;
       last = drive(&driven);
-      if (!driven) last = Poll::kWaiting;  // who drives may have more to do, and may stop because we wait
+      if (!driven)
+        last = Poll::kWaiting;  // the thread that polls may have more to do, and may stop because
+                                // this one waits
       if (done()) break;
       if (driven && helper.wanted(last)) {
-        leave_wait(std::exchange(helping, false), last);  // the thread polls meanwhile
+        leave_wait(std::exchange(helping, false), last);  // the progress thread polls meanwhile
         if (helper.help()) {
-          last = Poll::kWaiting;  // what came of it is to be polled
+          last = Poll::kWaiting;  // the results of help() need a poll
           round = 0;
           continue;
         }
       }
-      // Rounds that advance count as well: those of a large operation may all do.
+      // Rounds that advance count as well: in a large operation every round may advance.
       if (kInterruptible && (++looks % 64 == 0 || round > 4096) && Interrupt::due()) {
-        leave_wait(std::exchange(helping, false), Poll::kWaiting);  // the program's code may take its time
+        leave_wait(std::exchange(helping, false), Poll::kWaiting);  // interrupt handlers of the program may
+                                                                    // take long
         last = Poll::kWaiting;
         if (Interrupt::poll()) {
           in_time = done();
@@ -148,13 +153,14 @@ class Engine {
         round = 0;
         continue;
       }
-      // Short operations end before the thread need be kept away.
+      // Short operations end before the progress thread has to be kept asleep.
       if (round >= kShortRounds && !helping) {
         helping = true;
         waiters_.fetch_add(1);
-        last = Poll::kWaiting;  // from now on the thread leaves to us what came since that poll
+        // from now on the progress thread leaves work that arrived since the last poll to this thread
+        last = Poll::kWaiting;
       }
-      // The clock is read now and then while spinning, and at every round once rounds take longer.
+      // Reads the clock every 64 rounds while spinning, and every round after 4096 rounds, which take longer.
       if ((round % 64 == 63 || round > 4096 || deadline.ns() == 0) && deadline.expired(clock_)) {
         in_time = done();
         break;
@@ -164,8 +170,8 @@ class Engine {
     return in_time;
   }
 
-  // The drive lock, taken for something else than a round over the tasks: the thread, if it found it taken
-  // meanwhile and sleeps, is woken at the end.
+  // Holds the progress lock for anything other than a round over the tasks. If the progress thread found the
+  // lock taken meanwhile and went to sleep, the destructor wakes it.
   class Hold {
    public:
     Hold(Engine& engine, std::unique_lock<std::mutex> lock) : engine_(engine), lock_(std::move(lock)) {}
@@ -184,19 +190,20 @@ class Engine {
   };
 
   void run();
-  // Poll in the thread, unless somebody else holds the drive lock: they then wake it, or hand over.
+  // Polls on the progress thread, unless another thread holds the progress lock. That thread then wakes the
+  // progress thread or hands over.
   Poll drive_or_miss();
-  // Whether a waiter drives in place of the thread; what the thread's last poll left over is then its to hand
-  // back when it goes.
+  // Returns true if a waiting thread polls instead of the progress thread. Work left over by the progress
+  // thread's last poll is then handed back by the last waiter.
   bool yields_to_waiters(Poll last);
-  // A waiter stops driving: if anything is left to do, the thread takes over.
+  // Ends a waiter's polling. If work is left, the progress thread takes over.
   void leave_wait(bool helping, Poll last) {
     if (helping) waiters_.fetch_sub(1);
     if (mode_ == Mode::kCaller) return;
     if (last != Poll::kParked || (helping && held_back_.exchange(false))) notify();
   }
 
-  // The end of a wait, also where done() or the helper's work throws.
+  // Calls leave_wait() at the end of a wait, also if done() or the helper throws.
   struct Leaving {
     Engine& engine;
     const bool& helping;
@@ -210,11 +217,12 @@ class Engine {
   const Mode mode_;
   std::mutex drive_mutex_;
   std::vector<std::shared_ptr<Task>> tasks_;  // guarded by drive_mutex_
-  std::atomic<uint32_t> wake_{0};             // what the thread sleeps on
+  std::atomic<uint32_t> wake_{0};             // the futex word that the progress thread sleeps on
   std::atomic<bool> sleeping_{false};
-  std::atomic<int> waiters_{0};         // threads that drive while they wait: the engine's own then sleeps
+  std::atomic<int> waiters_{0};         // threads that poll while they wait; the progress thread then sleeps
   std::atomic<bool> held_back_{false};  // a notification was left to the waiters
-  std::atomic<bool> missed_{false};  // since a round over the tasks began the thread has found the lock taken
+  // set when the progress thread found the lock taken since the last round over the tasks began
+  std::atomic<bool> missed_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-// How long a failed operation waits for ranks that are writing into its buffers. A write is a fraction of a
-// millisecond of work.
+// Time that a failed operation waits for ranks that are writing into its buffers. A write takes a fraction of
+// a millisecond.
 constexpr int64_t kFenceMs = 1000;
-// How long an operation makes no progress before the log says for whom it waits.
+// Time without progress after which the log names the ranks that an operation waits for.
 constexpr uint64_t kLongWaitNs = 5'000'000'000;
 constexpr uint64_t kSecondNs = 1'000'000'000;
 
@@ -51,7 +51,7 @@ void Lane::submit(Request* request) {
 
 bool Lane::start_at_once(Request* request) {
   if (!idle() || comm_.failed()) return false;
-  // The lane has the request, whatever is thrown.
+  // The lane owns the request from here on, even if starting it throws.
   const Status thrown = guarded_run([&] {
     start(request);
     poll();
@@ -61,7 +61,7 @@ bool Lane::start_at_once(Request* request) {
   return true;
 }
 
-// Its operations complete with the next polls.
+// Operations of the lane complete with the next polls.
 void Lane::fail(const Status& why) noexcept {
   comm_.fail(why);
 }
@@ -105,7 +105,7 @@ bool Lane::polled() {
     one.over = poll == Poll::kFinished;
     advanced = advanced || one.over || poll == Poll::kAdvanced;
     if (!one.over || slot == oldest_ || one.impl->result().ok()) continue;
-    // The one before may wait for what will never come.
+    // An earlier operation may wait for data that will never arrive.
     flight_.finished(slot, one.impl->algorithm(), false);
     comm_.fail(one.impl->result());
   }
@@ -157,7 +157,7 @@ void Lane::finish() {
     event.bytes = request->args.count * dtype_size(request->args.dtype);
     trace->record(event);
   }
-  oldest_++;  // from here on nothing is thrown: who has left the lane is completed
+  oldest_++;  // nothing throws from here on, so every request that has left the lane is completed
   flight_.finished(request->slot, impl.algorithm(), status.ok());
   if (status.ok()) {
     request->moved_bytes = impl.moved_bytes();
@@ -198,8 +198,8 @@ Poll Lane::fail_all(const Status& failure) {
   return Poll::kParked;
 }
 
-// Dead ranks write nothing. One that is stopped in the middle of a write cannot be waited for: what it may
-// still write into is kept from other uses.
+// Dead ranks write nothing. The lane cannot wait for a rank that is stopped in the middle of a write: arena
+// memory that it may still write into is kept from reuse.
 bool Lane::fenced() {
   std::vector<int> writers;
   for (uint64_t slot = oldest_; slot != slot_; slot++) {
@@ -223,8 +223,8 @@ void Lane::watch() {
   if (comm_.any_departed()) {
     for (const int rank : oldest().impl->missing()) {
       if (!comm_.departed(rank)) continue;
-      // What it did before its farewell may have come between the poll and this look: only a rank that is
-      // missing still after another poll will never come.
+      // Messages that the rank sent before its goodbye may have arrived between the poll and this check. The
+      // rank has really left only if it is still missing after another poll.
       if (std::exchange(departed_, rank) != rank) break;
       comm_.fail(Status::error(Code::kPeerFailed,
                                cat("rank ", rank, " left the communicator; ", text_of(request, oldest_),
@@ -272,7 +272,8 @@ void Lane::warn_of_long_wait(uint64_t now_ns) {
   comm_.context().log().warn(text);
 }
 
-// What makes a rank's departure amid a reducer's steps harmless; empty for other lanes.
+// Returns the source's advice on how to make a rank's departure during a reducer's steps harmless; empty for
+// other lanes.
 std::string Lane::departure_hint() const {
   const auto source = flight_source_.lock();
   return source ? source->departure_hint() : std::string();
