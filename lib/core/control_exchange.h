@@ -32,11 +32,10 @@ class Postbox {
   friend class ControlExchange;
   using Key = std::pair<uint32_t, uint32_t>;       // exchange, round
   using Received = std::map<int, Bytes>;           // by rank
-  static constexpr uint32_t kFailed = UINT32_MAX;  // round number of the message with which a rank reports
-                                                   // its failure
+  static constexpr uint32_t kFailed = UINT32_MAX;  // round of the message that reports a failure
   static constexpr size_t kEntryBytes = 128;
 
-  // Both need mutex_. The bytes that they remove no longer count.
+  // take() is called with mutex_ held; forget() acquires it. Bytes that they remove no longer count.
   Received take(const Key& key);
   void forget(const Key& first, const Key& last);
 

@@ -1,6 +1,6 @@
-// What kernels on a device are given, with results equal to those of DeviceOps (core/device.h): counterparts
-// of its arguments, or the very same ones. Compiled by nvcc too, and passed by value: plain structs. For
-// kernels addresses are the device's.
+// Arguments of the kernels on a device, whose results equal those of DeviceOps (core/device.h). They mirror
+// its arguments or are the same structs. nvcc compiles this file too, and kernels take the structs by value,
+// so they are plain structs. Addresses in kernel arguments are device addresses.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// One stretch of a multi-tensor copy; a block of threads does one.
+// One range of a multi-tensor copy; one thread block copies it.
 struct CopyPiece {
   const std::byte* src;
   std::byte* dst;
@@ -16,10 +16,10 @@ struct CopyPiece {
 };
 inline constexpr uint64_t kCopyPieceElements = 16384;
 
-// For each piece dst[i] = round(scale * src[i]), as DeviceOps::copy: a bucket's flatten, its unflatten and a
-// cast are this with other pieces, in one launch whatever the number of tensors.
+// For each piece, dst[i] = round(scale * src[i]), as DeviceOps::copy. Flattening a bucket, unflattening it
+// and casting differ only in the pieces. One launch handles any number of tensors.
 struct CopyPiecesArgs {
-  const CopyPiece* pieces;  // in pinned or device memory, until the kernel has run
+  const CopyPiece* pieces;  // in pinned or device memory, valid until the kernel has run
   uint32_t piece_count;
   uint8_t src_dtype;  // Dtype
   uint8_t dst_dtype;
@@ -40,30 +40,32 @@ struct FoldKernelArgs {
   double postscale;
 };
 
-// How hooks write f32 values in a byte or a bit each: value = scale * code, one scale for every block.
+// Codes in which hooks write f32 values as a byte or a bit each: value = scale * code, with one scale per
+// block.
 enum class BlockCode : uint8_t {
   kInt8,  // -127 to 127
-  kE4m3,  // fp8 with 4 and 3 bits, no infinities, up to 448
-  kE5m2,  // fp8 with 5 and 2 bits, up to 57344
-  kSign,  // one bit, set for negative ones; the scale is the mean of magnitudes
+  kE4m3,  // fp8 with 4 exponent and 3 mantissa bits, no infinities, up to 448
+  kE5m2,  // fp8 with 5 exponent and 2 mantissa bits, up to 57344
+  kSign,  // one bit, set for negative values; the scale is the mean magnitude
 };
 
-// The scale of a block that has an infinity or a NaN is NaN, and so is all that is decoded of it; a block of
-// nothing but numbers below 1e-30 has scale 0. Equal on every instruction set.
+// A block that has an infinity or a NaN gets the scale NaN, so all its decoded values are NaN. A block in
+// which every magnitude is below 1e-30 gets scale 0. Equal on every instruction set.
 struct QuantizeArgs {
   BlockCode code = BlockCode::kInt8;
-  uint32_t block = 256;  // values of a scale, a multiple of 16
-  // With residual: become what is lost, value - scale * code, and 0 in blocks whose scale is NaN.
+  uint32_t block = 256;  // values per scale, a multiple of 16
+  // With residual: replaced by the quantization error, value - scale * code, and by 0 in blocks whose scale
+  // is NaN.
   float* values = nullptr;
-  float* scales = nullptr;     // one for each block, the last of which may be shorter
-  std::byte* codes = nullptr;  // a byte for each value; kSign: a bit, the lowest first
+  float* scales = nullptr;     // one per block; the last block may be shorter
+  std::byte* codes = nullptr;  // one byte per value; kSign: one bit, the lowest first
   uint64_t count = 0;
   bool residual = false;
-  bool stochastic = false;  // round up with the probability of what is left over; kSign: no difference
-  uint32_t seed = 0;        // of that
+  bool stochastic = false;  // round up with the probability of the remainder; no effect for kSign
+  uint32_t seed = 0;        // seed of the stochastic rounding
 };
 
-// values[i] = scale * code, or values[i] + that.
+// values[i] = scale * code, or values[i] + scale * code if `add`.
 struct DequantizeArgs {
   BlockCode code = BlockCode::kInt8;
   uint32_t block = 256;
@@ -74,8 +76,8 @@ struct DequantizeArgs {
   bool add = false;
 };
 
-// Products of a matrix (rows x columns, row-major) and two thin factors: left is rows x rank, right columns x
-// rank, both stored one column after the other. Equal on every instruction set.
+// Products of a matrix (rows x columns, row-major) and two thin factors. left is rows x rank, right is
+// columns x rank; both are stored column by column. Equal on every instruction set.
 enum class LowRank : uint8_t {
   kLeft,      // matrix += addend, if there is one; left = matrix * right
   kRight,     // right = transposed matrix * left
@@ -90,54 +92,55 @@ struct LowRankArgs {
   float* matrix = nullptr;
   float* left = nullptr;
   float* right = nullptr;
-  // So many products of this shape in one call: matrix i lies at matrix + offsets[i] (null: at matrix), and
-  // its factors and residual behind those of the one before.
+  // Number of products of this shape in one call. Matrix i is at matrix + offsets[i] (null: at matrix). Its
+  // factors and residual follow those of the previous product.
   uint64_t batch = 1;
   const uint64_t* offsets = nullptr;
-  float* residual = nullptr;      // kResidual's; null: in place of the matrix
-  const float* addend = nullptr;  // kLeft's, of a single product; the host's alone
-  bool streaming = false;  // kMatrix: what it makes is read much later, so it may leave the caches alone
+  float* residual = nullptr;      // for kResidual; null: overwrites the matrix
+  const float* addend = nullptr;  // for kLeft, of a single product; host only
+  bool streaming = false;         // kMatrix: the matrix is read much later, so writes may bypass the caches
 };
 
-// What DeviceOps::squares returns.
+// The result of DeviceOps::squares.
 struct Squares {
   double sum = 0;
   bool finite = true;
 };
 
-// Of stretches of so many elements, each the sum of 32 partial ones; their sums are added up in 256 partial
-// ones: an order in which threads can add, and equal everywhere.
+// The summation order of squares. Each range of kSquaresStretch elements is the sum of kSquaresPartial
+// partial sums; the ranges are added up in kSquaresTotals partial sums. Threads can add in this order, and
+// results are equal everywhere.
 inline constexpr uint64_t kSquaresStretch = 1024;
 inline constexpr uint32_t kSquaresPartial = 32;
 inline constexpr uint32_t kSquaresTotals = 256;
 struct SquaresPart {
   double sum;
-  uint32_t odd;  // values that are not finite
+  uint32_t odd;  // number of values that are not finite
 };
 struct SquaresKernelArgs {
   const std::byte* src;
   uint64_t count;
   uint8_t dtype;       // Dtype
-  SquaresPart* parts;  // in device memory, one a stretch
+  SquaresPart* parts;  // in device memory, one per range
   Squares* result;     // in pinned or device memory
 };
 
-// Columns of `rows` values become orthonormal, as by hooks/powersgd/orthogonal.h: one after the other in f64,
-// dot products as the sum of 256 partial ones.
+// Makes columns of `rows` values orthonormal, as hooks/powersgd/orthogonal.h: one column after the other in
+// f64, dot products as the sum of kDotPartial partial sums.
 inline constexpr uint32_t kDotPartial = 256;
 struct OrthonormalArgs {
-  float* columns = nullptr;  // those of a matrix, and behind them those of the next one
+  float* columns = nullptr;  // the columns of one matrix, followed by those of the next
   uint64_t rows = 0;
   uint64_t rank = 0;
-  uint64_t batch = 1;  // matrices
+  uint64_t batch = 1;  // number of matrices
   double epsilon = 0;
-  bool refill = false;  // what depends on others, or is zero, becomes something random; otherwise zero
+  bool refill = false;  // replace a zero or linearly dependent column by a random one; otherwise by zero
   uint64_t seed = 0;
 };
 
-// The `take` largest magnitudes of `count` values (a NaN is larger than all; of equals the first), in the
-// order of their places; what is left of `room` says kNoPlace. With residual: what was taken becomes 0, and
-// infinities and NaNs that were not as well.
+// Selects the `take` largest magnitudes of `count` values, in the order of their positions. A NaN is larger
+// than all other values; of equal magnitudes the first is selected. Unused entries up to `room` get kNoPlace.
+// With residual: selected values become 0, as do infinities and NaNs that were not selected.
 inline constexpr uint32_t kNoPlace = UINT32_MAX;
 struct Selected {
   uint32_t place;
@@ -146,11 +149,11 @@ struct Selected {
 struct SelectArgs {
   float* values = nullptr;
   uint64_t count = 0;  // less than kNoPlace
-  uint64_t take = 0;   // at most count and room
+  uint64_t take = 0;   // at most min(count, room)
   uint64_t room = 0;
   Selected* selected = nullptr;
   bool residual = false;
-  uint32_t* scratch = nullptr;  // select_scratch(count) of them
+  uint32_t* scratch = nullptr;  // select_scratch(count) entries
 };
 inline constexpr uint32_t kSelectBins = 65536;
 inline constexpr uint64_t kSelectStretch = 4096;
@@ -158,15 +161,16 @@ constexpr uint64_t select_scratch(uint64_t count) {
   return 2 * uint64_t{kSelectBins} + 8 + 2 * ((count + kSelectStretch - 1) / kSelectStretch);
 }
 
-// Threads of a block, for all kernels.
+// Threads per block, for all kernels.
 inline constexpr uint32_t kKernelThreads = 256;
 inline constexpr uint64_t kFoldElementsPerBlock = 4096;
-// Threads that do a block of QuantizeArgs or a stretch of squares.
+// Threads that process one block of QuantizeArgs or one range of squares.
 inline constexpr uint32_t kKernelLanes = 32;
 inline constexpr uint32_t kKernelGroups = kKernelThreads / kKernelLanes;
 
-// LowRankArgs: a dot product is the sum of 16 partial ones, a thread each, and a block does 16 rows of the
-// left factor; of the right one a thread does a column of the matrix, and of a product 16 values of one.
+// Work distribution of LowRankArgs. A dot product is the sum of kLowRankDots partial sums, one thread each. A
+// block computes kLowRankLeftRows rows of the left factor. For the right factor a thread processes one column
+// of the matrix, and for the product kLowRankProductRows values of one column.
 inline constexpr uint32_t kLowRankDots = 16;
 inline constexpr uint32_t kLowRankLeftRows = kKernelThreads / kLowRankDots;
 inline constexpr uint32_t kLowRankProductRows = 16;
@@ -178,7 +182,7 @@ inline uint64_t low_rank_blocks(const LowRankArgs& args) {
   return args.batch * ((args.rows + kLowRankProductRows - 1) / kLowRankProductRows) * across;
 }
 
-// A selection is launched once for each pass.
+// The passes of a selection; each is one launch.
 enum class SelectPass : uint8_t { kClear, kUpper, kFindUpper, kLower, kFindLower, kCount, kScan, kWrite };
 constexpr int kSelectPasses = 8;
 struct SelectLaunch {
@@ -186,7 +190,7 @@ struct SelectLaunch {
   SelectPass pass = SelectPass::kClear;
 };
 
-// Blocks of a pass; 0: there is nothing to do in it.
+// Returns the number of blocks of a pass; 0: the pass has nothing to do.
 inline uint64_t select_blocks(const SelectArgs& args, SelectPass pass) {
   const uint64_t stretches = (args.count + kSelectStretch - 1) / kSelectStretch;
   if (pass == SelectPass::kWrite) return stretches > 0 ? stretches : args.room > 0 ? 1 : 0;

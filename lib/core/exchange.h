@@ -1,5 +1,5 @@
-// All-gather of small byte strings while a comm is being formed: over the store, over the caller's callback,
-// or over the control channel of a parent comm.
+// All-gather of small byte strings while a communicator is being created: through the store, the caller's
+// callback, or the control channel of a parent communicator.
 #pragma once
 
 #include <vector>
@@ -17,24 +17,23 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // What the program that forms the comm calls a rank, in errors: its rank in the communicator that this one
-  // comes of, if there is one.
+  // Returns the name of a rank in errors: its rank in the parent communicator, if there is one.
   virtual int name(int rank) const { return rank; }
-  // Blocks until every rank has given its bytes (at most kMaxBytes), or fails: kTimeout naming the absent,
-  // kPeerFailed. all->size() == size(). Every rank calls it the same number of times.
+  // Blocks until every rank has contributed its bytes (at most kMaxBytes), or fails. kTimeout names the
+  // absent ranks; kPeerFailed. all->size() == size(). Every rank calls it the same number of times.
   virtual Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) = 0;
 
-  // The comm is formed: from here on this rank's going is no failure. An Exchange that is destroyed without
-  // it tells the other ranks, where it can, that this one has given up.
+  // Ends the group setup successfully: from here on this rank's departure is not a failure. If an Exchange is
+  // destroyed without finish(), it reports to the other ranks, where it can, that this rank has given up.
   virtual void finish() {}
-  // This rank cannot go on: tell the others why, before this object is destroyed. They fail with it where
-  // they cannot complete what they wait for. The first call counts.
+  // Reports to the other ranks why this rank cannot continue. Called before this object is destroyed. The
+  // other ranks fail with this error where they cannot complete their wait. Only the first call counts.
   virtual void fail(const Status& /*why*/) {}
-  // For loops that wait for something else while the comm is formed: a descriptor that becomes readable when
-  // another rank may have failed (-1: there is none), and whether to go on waiting; never blocks.
-  // kInterrupted: the program ends the call.
+  // For loops that wait for something else during group setup. watch_fd returns a descriptor that becomes
+  // readable when another rank may have failed (-1: none). check returns ok while the wait may continue; it
+  // never blocks. kInterrupted: the program ends the call.
   virtual int watch_fd() const { return -1; }
-  // Virtual for modules: the program's call is known to libweft.so alone, whose exchange it is.
+  // Virtual for modules: only libweft.so, which owns the exchange, can see the program's interrupt.
   virtual Status check() {
     WEFT_TRY(Interrupt::check());
     return news();
@@ -43,12 +42,12 @@ class Exchange {
   static constexpr size_t kMaxBytes = 1u << 20;
 
  private:
-  // What has come of other ranks' failures; never blocks.
+  // Returns failures that other ranks have reported; never blocks.
   virtual Status news() { return {}; }
 };
 
-// Every rank learns every rank's result: all fail if one does. The first failing rank's text is the one that
-// is told.
+// Exchanges results: every rank gets every rank's result, and all fail if one does. All return the error text
+// of the first failing rank.
 Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline);
 
 }  // namespace weft

@@ -19,7 +19,8 @@ bool parse_number(std::string_view text, uint64_t* number) {
   return error == std::errc() && at == end && *number != UINT64_MAX;
 }
 
-// What stands before `sign` in *text, which keeps what stands behind; *text is empty where there is no sign.
+// Returns the text before `sign` and leaves the text behind it in *text. Without the sign, *text becomes
+// empty.
 std::string_view take_until(char sign, std::string_view* text) {
   const size_t at = text->find(sign);
   const std::string_view before = text->substr(0, at);

@@ -1,6 +1,6 @@
-// Places in the life of a communicator where a test makes this rank stop, die, be late or fail: what failures
-// do to the others is tested there, exactly, instead of by luck. Nothing is set unless WEFT_FAILPOINTS says
-// so (lib/base/config.h).
+// Fault injection: places in the life of a communicator where a test makes this rank stop, die, be late or
+// fail. Tests so reproduce the effect of failures on other ranks exactly. No fail point is active unless
+// WEFT_FAILPOINTS is set (lib/base/config.h).
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,31 @@
 namespace weft {
 
 enum class FailPlace : uint8_t {
-  kForming,    // connected with all ranks, before a backend is chosen; also of a split. number: how often it
-               // was shrunk
+  // connected with all ranks, before a backend is chosen; also in a split. number: the generation
+  kForming,
   kOperation,  // before an operation of any lane starts; number: its slot
-  kStage,      // before a hook's stage, also one that copies do in its place; number: the bucket, stage: the
-               // stage
-  kLeaving,    // before the farewell; cannot fail
-  kMemory,  // before memory is taken: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
-  kSystem,  // before the system calls that make a backend's shared memory (0) or open its network (1)
-  kWriting,  // shm, before each write into peers' memory, past the fence, or staging; number: the operation's
-             // slot, stage: the round; cannot fail
-  kHanding,  // shm, past the fence, before a NUMA node's ranks are handed their results; as kWriting
-  kMeasuring,  // before each operation that is tried over messages; number: how many were
+  kStage,      // before a hook's stage, or the copies that replace it; number: the bucket, stage: the stage
+  kLeaving,    // before the goodbye; cannot fail
+  // before memory is allocated: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
+  kMemory,
+  kSystem,  // before the system calls that create a backend's shared memory (0) or open its network (1)
+  // shm, before each write into peers' memory, after the fence, or into staging; number: the operation's
+  // slot, stage: the round; cannot fail
+  kWriting,
+  kHanding,    // shm, after the fence, before the results are handed to the ranks of a NUMA node; as kWriting
+  kMeasuring,  // before each autotuning operation over messages; number: how many came before
 };
 
 // Immutable. Threads: any thread.
 class FailPoints {
  public:
-  // "PLACE[@NUMBER[.STAGE]]=ACTION, ..." with the places forming, operation, stage, leaving, memory,
-  // system, writing, handing and measuring, and the actions kill, stop (SIGSTOP), delay:MILLISECONDS and
-  // fail. Without a number every visit counts. Null for an empty text; kArg quotes what is wrong.
+  // Parses "PLACE[@NUMBER[.STAGE]]=ACTION, ...". Places: forming, operation, stage, leaving, memory, system,
+  // writing, handing and measuring. Actions: kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a
+  // number every visit matches. *points is null for an empty text; kArg quotes the invalid part.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
-  // This rank is there: do what is set, if anything. An error for `fail`: kNoMemory at memory, else kSystem.
+  // Called when this rank reaches a place: performs the actions that are set. `fail` returns kNoMemory at
+  // memory, else kSystem.
   Status reach(FailPlace place, uint64_t number, uint64_t stage, Clock& clock) const;
 
  private:
@@ -55,7 +57,7 @@ class FailPoints {
   std::vector<Point> points_;
 };
 
-// Null as long as nothing is set.
+// Null if no fail point is set.
 using FailPointsPtr = std::shared_ptr<const FailPoints>;
 
 }  // namespace weft

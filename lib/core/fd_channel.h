@@ -1,6 +1,6 @@
-// Handing file descriptors to ranks of the same host while a comm is being formed: how the shm backend shares
-// its memfds. Implemented by lib/rendezvous/mesh; a comm without unix sockets has none (BackendArgs::fds is
-// null).
+// Passes file descriptors to ranks of the same host while a communicator is being created: the shm backend
+// shares its memfds this way. Implemented by lib/rendezvous/mesh. A communicator without unix sockets has
+// none (BackendArgs::fds is null).
 #pragma once
 
 #include <vector>
@@ -15,17 +15,17 @@ namespace weft {
 class FdChannel {
  public:
   virtual ~FdChannel() = default;
-  // Whether `rank` is connected by a unix socket, which is so exactly if it runs as the same user on the same
-  // kernel and in the same network namespace. Equal on both sides. True for the own rank.
+  // Returns true if `rank` is connected by a unix socket: it runs as the same user, on the same kernel and in
+  // the same network namespace. Both sides get the same answer. True for this rank itself.
   virtual bool same_host(int rank) const = 0;
-  // Give `rank` a duplicate of fd. In order per rank; does not wait for the receiver. kArg for the own rank
-  // and for ranks that are not same_host; kPeerFailed when it is gone.
+  // Sends `rank` a duplicate of fd. In order per rank; does not wait for the receiver. kArg for this rank
+  // itself and for ranks on other hosts; kPeerFailed when the rank is gone.
   virtual Status send_fd(int rank, int fd) = 0;
-  // The next descriptor that `rank` sent, close-on-exec. kTimeout, kPeerFailed; kArg as above.
+  // Receives the next descriptor from `rank`, close-on-exec. kTimeout, kPeerFailed; kArg as above.
   virtual Status receive_fd(int rank, Fd* fd, Deadline deadline) = 0;
 };
 
-// Simulated hosts: ranks share one if their labels are equal, and they really do.
+// Simulated hosts: ranks are on the same host if their labels are equal and they really are.
 class LabelledHosts final : public FdChannel {
  public:
   // fds and labels (by rank) outlive it.

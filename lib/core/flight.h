@@ -1,6 +1,7 @@
-// The flight recorder: what every lane of a communicator did last. Always on: an operation costs it one cache
-// line that is written, and no look at the clock. Written to a file when the communicator fails
-// (core/flight_dump.h), or when the program asks; `weft trace explain` reads the files of all ranks.
+// The flight recorder: the recent operations of every lane of a communicator. Always on: recording an
+// operation writes one cache line and does not read the clock. The record is written to a file when the
+// communicator fails (core/flight_dump.h) or when the program requests it; `weft trace explain` reads the
+// files of all ranks.
 #pragma once
 
 #include <memory>
@@ -12,19 +13,24 @@
 namespace weft {
 
 struct FlightOperation {
-  enum class State : uint8_t { kRunning, kFinished, kFailed };  // kRunning: also when the failure found it so
+  enum class State : uint8_t {
+    kRunning,
+    kFinished,
+    kFailed
+  };  // kRunning: also if it was running at the
+      // failure
   Descriptor call;
   uint64_t slot = 0;
-  uint64_t waiting_since_ns = 0;  // the first look at the clock since it last advanced; 0: there was none
-  const char* algorithm = "";     // static; once finished
+  uint64_t waiting_since_ns = 0;  // first clock read since it last advanced; 0: none
+  const char* algorithm = "";     // static; set once finished
   State state = State::kRunning;
 };
 
-// The last operations of one lane. Threads: under the drive lock.
+// The most recent operations of one lane. Threads: under the progress lock.
 class FlightRing {
  public:
   static constexpr size_t kCapacity = 256;
-  static constexpr size_t kPairCapacity = 32;  // of a lane of a pair: there may be as many as ranks
+  static constexpr size_t kPairCapacity = 32;  // for the lane of a pair: there may be as many lanes as ranks
 
   // capacity: a power of two.
   explicit FlightRing(size_t capacity) : entries_(capacity) {}
@@ -43,7 +49,8 @@ class FlightRing {
     entry.algorithm = algorithm;
     entry.state = ok ? FlightOperation::State::kFinished : FlightOperation::State::kFailed;
   }
-  // The last ones before slot `next`, oldest first; `first` was the first that started here.
+  // Returns the recent operations before slot `next`, oldest first; `first` was the first slot that started
+  // here.
   std::vector<FlightOperation> operations(uint64_t next, uint64_t first = 0) const;
 
  private:
@@ -51,43 +58,43 @@ class FlightRing {
   std::vector<FlightOperation> entries_;
 };
 
-// Where a reducer's step is.
+// Progress of a reducer's step.
 struct FlightStep {
-  uint64_t step = kNoStep;  // kNoStep: none is under way
+  uint64_t step = kNoStep;  // kNoStep: no step is running
   uint32_t buckets = 0;
   uint32_t launched = 0;
   uint32_t done = 0;
-  std::string where;  // what it waits for
+  std::string where;  // what the step waits for
 };
 
-// A reducer, as its lane sees it.
+// A reducer, as seen by its lane.
 class FlightSource {
  public:
   virtual ~FlightSource() = default;
-  virtual FlightStep flight_step() const = 0;  // under the drive lock
-  // Ends the error that a rank has left amid its steps: "; ..." and what programs do about it. Any
-  // thread.
+  virtual FlightStep flight_step() const = 0;  // needs the progress lock
+  // Returns a suffix "; ..." for the error that a rank has left during its steps, with advice for the
+  // program. Any thread.
   virtual const char* departure_hint() const { return ""; }
 };
 
-// What is known of one lane, and of all of a communicator. Values.
+// The recorded state of one lane, and of a communicator. Value types.
 struct FlightLane {
   LaneKey key;
-  uint64_t next_slot = 0;  // how many operations have been started
-  uint64_t queued = 0;     // submitted and not started
+  uint64_t next_slot = 0;  // number of started operations
+  uint64_t queued = 0;     // submitted and not yet started
   std::vector<FlightOperation> operations;
-  std::vector<int> waits_for;  // ranks, if an operation is under way
-  bool has_step = false;       // it is a reducer's
+  std::vector<int> waits_for;  // ranks, if an operation is running
+  bool has_step = false;       // the lane is a reducer's
   FlightStep step;
 };
 
 struct FlightRecord {
-  uint64_t comm = 0;  // equal on all ranks, and of no other communicator
+  uint64_t comm = 0;  // equal on all ranks and unique among communicators
   std::string job;
   int rank = 0;
   int size = 1;
-  uint32_t generation = 0;  // how often it was shrunk
-  int first_rank = 0;       // this rank's number before the first shrink
+  uint32_t generation = 0;  // number of shrinks before it
+  int first_rank = 0;       // this rank's number in generation 0
   std::string backend;
   uint64_t now_ns = 0;
   uint64_t operations = 0;  // completed on all lanes

@@ -55,7 +55,7 @@ bool FlightDump::pending(Clock& clock) const {
 
 void FlightDump::close(Clock& clock) {
   if (!announced_.load(std::memory_order_acquire)) return;
-  // The writer itself may drop the last reference to the communicator.
+  // The writer thread itself may drop the last reference to the communicator.
   const bool own = writing_->writer.load() == std::this_thread::get_id();
   const Deadline deadline = Deadline::after(clock, kCloseMs, 0);
   const auto done = [&] { return writing_->done.load(std::memory_order_acquire); };

@@ -1,6 +1,6 @@
-// Writes the flight record of a communicator that has failed, once, on a thread of its own: neither the drive
-// lock nor the control channel nor the program's callbacks wait for a disk. Calls that fail wait for it
-// before they return, half a second at most, because a program may well end at its first error.
+// Writes the flight record of a failed communicator, once, on its own thread. So neither the progress lock
+// nor the control channel nor the program's callbacks wait for a disk. Failing calls wait for the write
+// before they return, at most half a second, because a program often exits at its first error.
 #pragma once
 
 #include <atomic>
@@ -22,21 +22,22 @@ class FlightDump {
   FlightDump() : writing_(std::make_shared<Writing>()) {}
   ~FlightDump();
 
-  // A dump will be started: from now on it is pending. Before the failure can be seen.
+  // Marks a dump as pending. Called before other threads can see the failure.
   void announce(Clock& clock);
-  // Once, after announce; takes no lock that the caller may hold. The thread keeps comm until it has the
-  // record.
+  // Starts the write. Called once, after announce; takes no lock that the caller may hold. The thread keeps
+  // comm alive until it has the record.
   void start(std::shared_ptr<Comm> comm) noexcept;
-  // Whether failed operations should wait: never longer than kPatienceMs.
+  // Returns true if failed operations should wait for the write; for at most kPatienceMs.
   bool pending(Clock& clock) const;
-  // Wait for the end, 2 s at most, and end the thread; a file system that takes longer is left to itself.
+  // Waits for the end of the write, at most 2 s, and ends the thread. If the file system takes longer, the
+  // thread is detached.
   void close(Clock& clock);
 
  private:
   static constexpr int64_t kPatienceMs = 500;
   static constexpr int64_t kCloseMs = 2000;
 
-  // Outlives this where a file system hangs.
+  // Outlives this object if the file system hangs.
   struct Writing {
     std::atomic<bool> done{false};
     std::atomic<std::thread::id> writer{};

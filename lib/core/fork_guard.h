@@ -1,6 +1,7 @@
-// Tells an object inherited by fork from one that was made in this process, in one load: the kernel wipes the
-// guard's page in children (MADV_WIPEONFORK). Where it refuses, the process's number is compared, which is a
-// system call; a child whose namespace gives it the same number is then not told apart.
+// Tells whether an object was inherited through fork or created in this process, with a single load: the
+// kernel wipes the guard's page in child processes (MADV_WIPEONFORK). If the kernel refuses, the guard
+// compares process ids, which is a system call. It then misses a child that has the same id in its own pid
+// namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +25,7 @@ class ForkGuard {
 
  private:
   const pid_t pid_ = ::getpid();
-  std::atomic<int>* page_ = nullptr;  // null where the kernel refuses
+  std::atomic<int>* page_ = nullptr;  // null if the kernel refuses
 };
 
 }  // namespace weft

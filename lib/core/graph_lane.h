@@ -1,7 +1,7 @@
-// All-reduces that are put on a stream while it is captured into a graph, and run whenever that is launched:
-// on a communicator of their own, because what is in graphs must not meet other operations of its
-// communicator. Implemented by backends that work on devices (backends/nccl); used by lib/sync/captures. Made
-// collectively: all ranks identify, connect with what rank 0 has said, and ask until they are connected.
+// All-reduces on a stream that is being captured into a graph; they run whenever the graph is launched. They
+// use their own communicator, because operations in graphs must not interleave with other operations. Device
+// backends implement this (backends/nccl); lib/sync/captures uses it. Creation is collective: all ranks call
+// identify, then connect with rank 0's id, then poll connected().
 #pragma once
 
 #include <cstddef>
@@ -15,30 +15,30 @@
 
 namespace weft {
 
-// Threads: one at a time, health and give_up excepted: any thread. None of them may be called with locks that
-// its caller takes to answer other calls.
+// Threads: one thread at a time, except health and give_up: any thread. A caller must not hold locks that it
+// also needs to answer other calls.
 class GraphLane {
  public:
-  // Graphs that hold operations of it may still exist: what these need stays until they are destroyed.
-  // Bounded.
+  // Destroys the lane. Graphs with its operations may still exist: resources that these need stay until they
+  // are destroyed. Takes a bounded time.
   virtual ~GraphLane() = default;
   virtual Status identify(Bytes* id) = 0;
   virtual Status connect(ByteView id) = 0;
   virtual Status connected(bool* done) = 0;
 
-  // Memory of the device, for buffers; freed once neither this object nor any graph is left.
+  // Device memory for buffers; freed once neither this object nor any graph is left.
   virtual Status allocate(uint64_t size, std::byte** memory) = 0;
-  // On which it works: joined to the capture by an event of one that is captured. Constant.
+  // The stream it works on. Work joins a capture through an event recorded in it. Constant.
   virtual DeviceStream stream() const = 0;
-  // An all-reduce in place that Collectives::takes, on that stream: where it has joined a capture, part of
-  // that on return. table: pinned memory of so many bytes, read with every launch; null where nothing is
-  // scaled.
+  // Enqueues an in-place all-reduce that Collectives::takes on stream(). If stream() has joined a capture,
+  // the operation is part of that capture on return. table: table_bytes() of pinned memory, read at every
+  // launch; null if nothing is scaled.
   virtual uint64_t table_bytes() const = 0;
   virtual Status put(const CollectiveArgs& args, std::byte* table, Deadline deadline) = 0;
 
-  // What has failed, also in launches. Never blocks.
+  // Returns failures, including those of launches. Never blocks.
   virtual Status health() = 0;
-  // End what is under way, without waiting; later launches do nothing.
+  // Ends running operations without waiting; later launches do nothing.
   virtual void give_up(const Status& why) = 0;
 };
 

@@ -1,6 +1,6 @@
-// How a bucket is communicated: stages of computing between declared collectives. Built-in hooks derive from
-// Hook, each in its folder under hooks/; a user's function table becomes one in lib/core/hook_table.cpp. The
-// structs are those of weft.h.
+// A communication hook: how a bucket is communicated, as compute stages between declared collectives.
+// Built-in hooks derive from Hook, each in its folder under hooks/. lib/core/hook_table.cpp wraps a user's
+// function table. The structs are those of weft.h.
 #pragma once
 
 #include <weft/weft.h>
@@ -23,50 +23,54 @@ namespace weft {
 class Comm;
 class Log;
 
-// What a hook's stages compute, and so who runs them (core/stage_worker.h).
+// The kind of work in a hook's stages; it decides which thread runs them (core/stage_worker.h).
 enum class StageKind : uint8_t {
-  kNothing,  // or next to it: whoever polls, under the drive lock
-  kFinite,   // the worker, or who waits for the step
-  kForeign,  // the program's code, which may never return: the worker alone
+  kNothing,  // little or no work: the thread that polls runs it, under the progress lock
+  kFinite,   // the stage worker, or a thread that waits for the step
+  kForeign,  // the program's code, which may never return: only the stage worker
 };
 
-// What a hook with error feedback holds back of a bucket after a step: its error memory.
+// The error memory of a bucket after a step, for hooks with error feedback.
 struct ErrorMemory {
-  double ratio = 0;      // its norm over that of this rank's gradients in the step
+  double ratio = 0;      // its norm relative to that of this rank's gradients in the step
   bool growing = false;  // it keeps growing: error feedback does not converge
 };
 
-// Threads: calls never overlap: each is made with the hook's turn taken (with_turn, Step), in `caller` mode
-// under the engine's drive lock; gate(), turn() and name() any thread.
+// Threads: calls never overlap. Each is made with the hook's turn taken (with_turn, Step), and in `caller`
+// mode under the progress lock. gate(), turn() and name(): any thread.
 class Hook {
  public:
   virtual ~Hook() = default;
-  // Name and parameters as one string, agreed across ranks.
+  // Name and parameters as one string, which must be equal on all ranks.
   virtual std::string name() const = 0;
-  // Declare the collectives and the scratch of a bucket. Called when a plan is made.
+  // Declares the collectives and the scratch memory of a bucket. Called when a plan is made.
   virtual Status plan(const weft_bucket& bucket, weft_hook_plan* plan) = 0;
-  // Compute before collective stage->index and after the one before it.
+  // Computes before collective stage->index and after the previous one.
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
-  // One averaged all-reduce of the bucket in place, and stages that do nothing: it may travel in parts.
+  // Returns true if the hook is one averaged in-place all-reduce of the bucket and its stages do nothing. The
+  // bucket may then be sent in parts.
   virtual bool plain() const { return false; }
-  // The type to which its first stage rounds the bucket, divided, before its only collective, a sum; its last
-  // stage rounds the sum back. Who copies gradients may do both on the way, and call neither. Any thread.
+  // Fused cast: returns the type to which the first stage rounds the bucket, after dividing it, before the
+  // only collective, a sum; the last stage converts the sum back. The code that copies gradients may do both
+  // and skip the stages. Any thread.
   virtual std::optional<Dtype> narrows() const { return {}; }
-  // Nothing but copies has to lie between gradients and its only collective.
+  // Returns true if copies alone replace all stages around the only collective.
   bool copies_suffice() const { return plain() || narrows().has_value(); }
-  // Whether plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
+  // Returns true if plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
   virtual bool takes_sparse() const { return false; }
-  // If not, whether they travel without the hook: noop keeps them.
+  // If takes_sparse() is false: returns whether sparse gradients are sent without the hook. noop does not
+  // send them.
   virtual bool sends_sparse() const { return true; }
   virtual StageKind stage_kind() const { return StageKind::kFinite; }
-  // Which step it is, in the descriptors of this bucket's collectives: a hook that draws from its own number
-  // of the step, as all ranks must alike, says that one. Called behind each stage.
+  // Returns the step number in the descriptors of this bucket's collectives. A hook that draws random numbers
+  // by its own step number, which must be equal on all ranks, returns that number. Called after each stage.
   virtual uint64_t step_of(const weft_bucket& bucket) const { return bucket.step; }
-  // Whether every rank has the same results after it.
+  // Returns true if every rank has the same results after the hook.
   virtual bool equal_results() const { return true; }
-  // The error memory of a bucket, after its last stage; nothing without error feedback.
+  // Returns the error memory of a bucket after its last stage; empty without error feedback.
   virtual std::optional<ErrorMemory> error_memory(const weft_bucket& /*bucket*/) { return {}; }
-  // replan() makes it follow another plan: what it keeps does not depend on which bucket a parameter is in.
+  // Returns true if replan() can switch to another plan: the hook's state does not depend on which bucket a
+  // parameter is in.
   virtual bool can_replan() const { return true; }
   virtual Status replan(uint64_t /*bucket_count*/) { return {}; }
   virtual Status join(const weft_bucket& /*bucket*/) { return {}; }
@@ -78,11 +82,11 @@ class Hook {
   virtual Status load(ByteView /*state*/) { return {}; }
   virtual uint64_t memory_bytes() const { return 0; }  // of its state
 
-  // Over whose ranks its collectives go, and its averages; null: the reducer's. Set before its first plan.
+  // The communicator of its collectives and averages; null: the reducer's. Set before its first plan.
   const std::shared_ptr<Comm>& comm() const { return comm_; }
   void set_comm(std::shared_ptr<Comm> comm) { comm_ = std::move(comm); }
 
-  // Where a stage that set `pending` is completed, with the generation of its token.
+  // Completes stages that set `pending`, by the generation of their token.
   virtual StageGate& gate() { return gate_; }
   virtual HookTurn& turn() { return turn_; }
 
@@ -92,20 +96,20 @@ class Hook {
   std::shared_ptr<Comm> comm_;
 };
 
-// What a built-in hook is made of.
+// Arguments that create a built-in hook.
 struct HookArgs {
   std::string_view options;     // weft_hook_params.options
-  std::shared_ptr<Hook> inner;  // of a hook around another one, else null
+  std::shared_ptr<Hook> inner;  // for a hook around another hook; otherwise null
   const DeviceOps& host;        // outlives the hook
   std::shared_ptr<Log> log;     // null: none
-  std::shared_ptr<Comm> comm;   // over which it works; null: the reducer's
+  std::shared_ptr<Comm> comm;   // the communicator it uses; null: the reducer's
 };
 
 // A built-in hook's entry in the table of lib/registry.cpp.
 struct HookFactory {
   const char* name;
   const char* summary;
-  bool wraps;  // it is around another hook
+  bool wraps;  // it wraps another hook
   Status (*make)(const HookArgs& args, std::shared_ptr<Hook>* hook);
 };
 

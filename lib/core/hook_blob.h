@@ -1,5 +1,5 @@
-// Saved state of a hook as bytes that tell what they are: "WEFTHOOK", a version, flags, the hook's full name,
-// its state, and a checksum of all that (docs/hooks.md). Called by lib/capi with the hook's turn.
+// Saved state of a hook as self-describing bytes: "WEFTHOOK", a version, flags, the hook's full name, its
+// state, and a checksum over all of these (docs/hooks.md). Called by lib/capi with the hook's turn taken.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 namespace weft {
 
 struct HookBlob {
-  bool own_comm = false;  // it worked over a communicator of its own
+  bool own_comm = false;  // the hook worked over its own communicator
   std::string name;       // Hook::name()
   ByteView state;         // what Hook::save wrote; points into the blob
 };
 
 Status save_hook(Hook& hook, Bytes* blob);
-// kArg for bytes that are cut, altered or of something else. The bytes may be anything.
+// Parses a blob. kArg for truncated, altered or foreign bytes; any bytes are safe.
 Status read_hook(ByteView blob, HookBlob* out);
-// Also kMismatch for another hook's.
+// Restores a hook. As read_hook; kMismatch if the blob belongs to another hook.
 Status load_hook(Hook& hook, ByteView blob);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// What a hook throws is its failure: it neither ends the process nor leaves an agreement that other ranks
-// wait in. Around every call of a hook's functions, by with_turn and StageJob.
+// Converts exceptions of a hook into errors, so that an exception neither ends the process nor leaves other
+// ranks waiting in an agreement. Used around every call of a hook's functions, by with_turn and StageJob.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// what: "a stage", for the text.
+// what: "a stage", for the error text.
 template <class Call>
 Status guard_hook(const Hook& hook, const char* what, Call&& call) noexcept {
   return guarded([&]() -> Status {

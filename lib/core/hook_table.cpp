@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxHookName = 255;
 
-// What a function of the table writes its reason into; never believed to be terminated.
+// Buffer into which a function of the table writes its error text; termination is not assumed.
 class Message {
  public:
   char* data() { return text_.data(); }
@@ -39,7 +39,7 @@ class HookTable final : public Hook {
       if (table_.free_user_data != nullptr) table_.free_user_data(user_data_);
       return Status();
     };
-    guard_hook(*this, "free_user_data", free).ok();  // nobody is left to hear of it
+    guard_hook(*this, "free_user_data", free).ok();  // no caller is left to report an error to
   }
   HookTable(const HookTable&) = delete;
   HookTable& operator=(const HookTable&) = delete;
@@ -78,7 +78,7 @@ class HookTable final : public Hook {
  private:
   static constexpr uint64_t kMaxState = uint64_t{1} << 40;
 
-  // Call one function of the table, if it is set.
+  // Calls one function of the table, if it is set.
   template <class Function, class... Args>
   Status call(const char* what, Function function, Args... args) {
     if (function == nullptr) return {};

@@ -1,4 +1,4 @@
-// A user's function table as a Hook. Made by weft_hook_create_custom.
+// Wraps a user's function table as a Hook. Used by weft_hook_create_custom.
 #pragma once
 
 #include <weft/weft.h>
@@ -10,13 +10,14 @@
 
 namespace weft {
 
-inline constexpr size_t kHookMessageBytes = 256;  // what weft.h promises the table's functions
+inline constexpr size_t kHookMessageBytes = 256;  // message buffer size that weft.h guarantees the table's
+                                                  // functions
 
-// The table, whose size lib/capi has read, is copied; user_data is freed with the hook, unless this fails.
-// kArg for a table that lacks what is required. Threads: any thread.
+// Creates the hook. Copies the table, whose size lib/capi has validated. user_data is freed with the hook,
+// unless this fails. kArg if the table lacks a required function. Threads: any thread.
 Status make_hook_table(const weft_hook_table& table, void* user_data, std::shared_ptr<Hook>* hook);
 
-// Complete a pending stage, as weft_hook_stage_complete does. Late completions do nothing. Any thread.
+// Completes a pending stage, as weft_hook_stage_complete. Late completions have no effect. Any thread.
 void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result);
 
 }  // namespace weft

@@ -1,6 +1,5 @@
-// Whose turn it is to call a hook: one call at a time, whoever makes it. A stage takes the turn if it is free
-// and comes back later if not; the program's calls (plans, rebind, save) wait for it, and come before stages.
-// Part of Hook.
+// Mutual exclusion of calls of a hook. A stage takes the turn if it is free, and is retried later if not. The
+// program's calls (plans, rebind, save) wait for the turn and take precedence over stages. Part of Hook.
 #pragma once
 
 #include <atomic>
@@ -10,15 +9,17 @@
 
 namespace weft {
 
-// Threads: any thread. Sequentially consistent: who gives the turn then looks for stages that found it taken,
-// whose worker queues first and then looks at the turn; one of the two sees the other.
+// Threads: any thread. Sequentially consistent. A caller that gives the turn back then looks for stages that
+// found it taken; the stage worker first queues the stage and then tries the turn. So one of the two always
+// sees the other.
 class HookTurn {
  public:
   bool try_take() { return wanted_.load() == 0 && !taken_.exchange(true); }
   void give() { taken_.store(false); }
 
-  // False if the deadline passes, or the program interrupts the call: a stage has not returned. A stage that
-  // came meanwhile may have left the turn to this one, so the worker is to be told (turn_over) then as well.
+  // Returns false if the deadline passes or the program interrupts the call: a stage has not returned. In
+  // both cases the caller must call StageWorker::turn_over, because a stage may have yielded the turn to this
+  // call meanwhile.
   bool take(Clock& clock, Deadline deadline) {
     wanted_.fetch_add(1);
     bool got = false;

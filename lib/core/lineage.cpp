@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kMostEarlyBytes = 1u << 20;  // of one rank
+constexpr size_t kMostEarlyBytes = 1u << 20;  // per rank
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
@@ -19,7 +19,8 @@ std::vector<int> all_ranks(int size) {
 
 }  // namespace
 
-// The channel as the first generation has it: the lineage listens first, and says the farewell.
+// The channel as generation 0 uses it: the owner of the generations receives all events first, and sends the
+// goodbye.
 class Lineage::FirstControl final : public Control {
  public:
   explicit FirstControl(std::shared_ptr<Lineage> lineage) : lineage_(std::move(lineage)) {}
@@ -63,7 +64,7 @@ void Lineage::closed() {
   control_->stop();
 }
 
-// ---- agreeing ------------------------------------------------------------------------------------------
+// ---- membership consensus ------------------------------------------------------------------------------
 
 Ballot* Lineage::ballot(uint32_t generation) {
   while (ballots_.size() < generation) {
@@ -77,7 +78,7 @@ Ballot* Lineage::ballot(uint32_t generation) {
   return ballots_[generation - 1].get();
 }
 
-// Messages wait until the decision before theirs has come.
+// Handles the early messages whose generation is known by now.
 void Lineage::replay_early() {
   for (size_t i = 0; i < early_.size();) {
     Ballot* const about = ballot(early_[i].generation);
@@ -89,7 +90,7 @@ void Lineage::replay_early() {
     early_.erase(early_.begin() + static_cast<ptrdiff_t>(i));
     ByteReader reader(early.message);
     about->on_message(early.from, reader);
-    i = 0;  // it may have decided
+    i = 0;  // the message may have decided a generation
   }
 }
 
@@ -122,7 +123,8 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
       return Status::error(Code::kState,
                            "the communicator was shrunk already; shrink the one that came of it");
     }
-    // The first that is not decided: one that was decided and could not be formed is followed by the next.
+    // Uses the first undecided generation. A decided generation that could not be created is followed by the
+    // next.
     for (generation = parent + 1; (vote = ballot(generation)) != nullptr && vote->decided();) generation++;
     if (vote == nullptr) return Status::error(Code::kPeerFailed, "the other ranks went on without this one");
     vote->join(last_of_two, accused);
@@ -205,7 +207,7 @@ Status Lineage::broken(const std::vector<int>& members, uint32_t parent) {
 
 // ---- the channel ---------------------------------------------------------------------------------------
 
-// Call the first generation's listener, unless it has been detached.
+// Calls generation 0's listener, unless it has been detached.
 template <class Call>
 void Lineage::tell_first(Call&& call) noexcept {
   ControlListener* listener = nullptr;
@@ -227,7 +229,7 @@ void Lineage::detach() {
     first_ = nullptr;
     if (calling_ && caller_ == std::this_thread::get_id()) return;
   }
-  // Listeners do not block, so this ends.
+  // Listeners do not block, so this loop ends.
   for (uint32_t round = 0; calling_; round++) engine_.clock().relax(round);
 }
 
@@ -241,7 +243,7 @@ void Lineage::lose(int rank, const Status& why) {
   engine_.notify();
 }
 
-// What is thrown here is known to who agrees, or exchanges something, over this channel.
+// Reports an exception to the threads that agree or exchange something over this channel.
 template <class Work>
 void Lineage::or_break(Work&& work) noexcept {
   const Status thrown = guarded_run(work);

@@ -1,9 +1,9 @@
-// A communicator and those that are shrunk from it, one after the other: generations. The first one's control
-// channel stays open as long as one of them lives; over it the members of a failed generation agree on those
-// of the next (ballot.h), also with ranks whose shrink has returned already. Each generation has a control
-// channel of its own beside it, the first one this.
+// The sequence of a communicator and the communicators that are shrunk from it: generations. The control
+// channel of generation 0 stays open as long as one of the generations lives. Over it, the members of a
+// failed generation agree on the members of the next (ballot.h), also with ranks whose shrink has returned
+// already. Each later generation also has its own control channel; generation 0 uses this one.
 //
-// Threads: any thread. The mutex guards the ballots; nothing is sent, and nobody called, while it is held.
+// Threads: any thread. mutex_ guards the ballots; while it is held, nothing is sent and no callback runs.
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,12 @@ namespace weft {
 
 class Lineage;
 
-// Which generation a communicator is. Without a lineage: the first of its own.
+// Identifies a communicator's generation. A null lineage means that the communicator is generation 0 of a new
+// one.
 struct Descent {
   std::shared_ptr<Lineage> lineage;
   uint32_t generation = 0;
-  std::vector<int> members;  // ranks in the first generation, by rank in this one
+  std::vector<int> members;  // ranks in generation 0, by rank in this one
 };
 
 class Lineage final : public ControlListener, public std::enable_shared_from_this<Lineage> {
@@ -36,36 +37,36 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   Lineage(std::unique_ptr<Control> control, int rank, int size, Engine& engine);
   ~Lineage() override { control_->stop(); }
 
-  // The channel as the first generation's.
+  // Returns the channel as generation 0's Control.
   std::unique_ptr<Control> control_of_first();
-  // A generation's communicator was made on this rank, and was closed. With the last one the channel says
-  // farewell.
+  // opened: this rank has created the communicator of a generation. closed: it has closed one. Closing the
+  // last one sends the channel's goodbye.
   void opened(uint32_t generation);
   void closed();
 
-  // Agree with the other members of generation `parent` (or of a later one that could not be formed) on who
-  // goes on. kMinority, kTimeout naming who did not come, kPeerFailed if the others go on without this rank,
-  // kState if this rank has a later generation already. accused: whom the failure names, by rank in the first
-  // generation.
+  // Agrees on the members of the next generation, with the other members of generation `parent` (or of a
+  // later one that could not be created). kMinority; kTimeout names the ranks that did not join; kPeerFailed:
+  // the others continue without this rank; kState: this rank has a later generation already. accused: the
+  // ranks that the failure names, by rank in generation 0.
   Status agree(uint32_t parent, bool last_of_two, const std::set<int>& accused, Deadline deadline,
                Descent* next);
-  // Among the members of a generation that agree(parent) made. Fails when one of them is lost. Errors name
-  // ranks as generation `parent` does.
+  // Creates an exchange among the members of a generation that agree(parent) returned. It fails when one of
+  // them is lost. Errors name ranks as generation `parent` does.
   std::unique_ptr<Exchange> exchange(const Descent& descent, uint32_t parent);
 
-  // ControlListener, of the first generation's channel
+  // ControlListener, of generation 0's channel
   void on_peer_lost(int rank, const Status& why) noexcept override;
   void on_peer_left(int rank) noexcept override;
   void on_message(int rank, ByteView message) noexcept override;
   void on_broken(const Status& why) noexcept override;
 
-  // The first byte of its messages; others are the first generation's.
+  // First byte of this class's messages; other messages belong to generation 0's communicator.
   static constexpr uint8_t kBallotMessage = 4;
   static constexpr uint8_t kExchangeMessage = 5;
 
  private:
   class FirstControl;
-  // Early messages of a generation that this rank has not come to.
+  // A message of a generation whose members this rank does not know yet.
   struct Early {
     uint32_t generation;
     int from;
@@ -74,13 +75,13 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   static constexpr size_t kMostEarly = 4096;
 
   void lose(int rank, const Status& why);
-  // With mutex_ held. Null while the members of the generation before are unknown.
+  // Needs mutex_. Returns null while the members of the previous generation are unknown.
   Ballot* ballot(uint32_t generation);
   void replay_early();
   Status broken(const std::vector<int>& members, uint32_t parent);
-  // What the communicator of a generation calls those of its members. With mutex_ held.
+  // Converts ranks of generation 0 to ranks in the communicator of a generation. Needs mutex_.
   std::vector<int> ranks_in(uint32_t generation, const std::vector<int>& founders) const;
-  // Change ballots with the mutex held, then send what came of it.
+  // Changes ballots with mutex_ held, then sends the resulting messages.
   template <class Work>
   auto with_ballots(Work&& work);
   template <class Call>
@@ -95,11 +96,12 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   Postbox postbox_;
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Ballot>> ballots_;  // [g - 1] decides generation g; guarded, as all below
+  std::vector<std::unique_ptr<Ballot>> ballots_;  // [g - 1] decides generation g; guarded by mutex_, as all
+                                                  // below
   std::vector<Early> early_;
   std::map<int, Status> lost_;
-  Status broken_;        // a message was lost on this rank
-  uint32_t newest_ = 0;  // generation that this rank has a communicator of, or had
+  Status broken_;        // set when this rank could not process a message
+  uint32_t newest_ = 0;  // newest generation that this rank has or had a communicator of
   int open_ = 0;         // communicators that are not closed
 
   std::mutex first_mutex_;

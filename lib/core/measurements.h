@@ -1,5 +1,5 @@
-// What backends have measured of this machine, kept for the later communicators of a context, and how the
-// program wants such things chosen. Owned by the registry. Threads: any thread.
+// Cache of measurements of this machine that backends make, for later communicators of a context, and the
+// program's tuning settings. Owned by the registry. Threads: any thread.
 #pragma once
 
 #include <map>
@@ -11,18 +11,19 @@ namespace weft {
 
 class Measurements {
  public:
-  // shm_thresholds: as WEFT_SHM_THRESHOLDS.
+  // shm_thresholds: in the syntax of WEFT_SHM_THRESHOLDS.
   explicit Measurements(std::string shm_thresholds = {}) : shm_thresholds_(std::move(shm_thresholds)) {}
 
   const std::string& shm_thresholds() const { return shm_thresholds_; }
 
-  // Empty where nothing is kept under this key.
+  // Returns an empty string if nothing is stored under this key.
   std::string find(const std::string& key) const {
     const std::lock_guard lock(mutex_);
     const auto found = kept_.find(key);
     return found == kept_.end() ? std::string() : found->second;
   }
-  // A context that forms communicators for ever over ever other processes keeps a bounded number.
+  // Stores a value. The cache is bounded, because a context may create any number of communicators with ever
+  // new processes.
   void keep(const std::string& key, const std::string& value) {
     const std::lock_guard lock(mutex_);
     if (kept_.size() >= kMost) kept_.clear();

@@ -1,8 +1,9 @@
 // Confirmed messages from the owner of a lane on one rank to its owners on all others, over the control
-// channel: for what every rank must know before this rank's next operation on the lane completes anywhere.
-// A reducer tells the others so that its step has failed.
+// channel. They carry what every rank must know before this rank's next operation on the lane completes
+// anywhere: for example, that a reducer's step has failed.
 //
-// Threads: listen, ignore and send: any thread. on_message: who delivers the control channel's messages.
+// Threads: listen, ignore and send: any thread. on_message: the thread that delivers the control channel's
+// messages.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ class Comm;
 class NoteListener {
  public:
   virtual ~NoteListener() = default;
-  // A note of another rank; its bytes are not validated. Called on the control thread, one call at a time;
+  // A note from another rank; its bytes are not validated. Called on the control thread, one call at a time;
   // must not block.
   virtual void on_note(int rank, ByteView note) = 0;
 };
@@ -32,22 +33,24 @@ class Notes {
   // comm outlives it.
   explicit Notes(Comm& comm) : comm_(comm) {}
 
-  // From here on the lane's notes come to the listener. Every rank does so before any of them can send one.
+  // Starts delivering the lane's notes to the listener. Every rank calls this before any of them can send a
+  // note.
   void listen(uint32_t lane, std::shared_ptr<NoteListener> listener);
   void ignore(uint32_t lane);
-  // Send a note to all other ranks, and wait until each has confirmed that its listener has it. A rank
-  // without a listener confirms as well. kTimeout names the ranks that have not; or the communicator's
-  // failure.
+  // Sends a note to all other ranks, and waits until each has confirmed that its listener has received it. A
+  // rank without a listener confirms as well. kTimeout names the ranks that have not; otherwise the
+  // communicator's failure.
   Status send(uint32_t lane, ByteView note, Deadline deadline);
-  // After the message's kind.
+  // Handles a control message, after its type byte.
   void on_message(int rank, ByteReader& message);
 
-  static constexpr uint8_t kMessage = 6;       // of the control channel; 4 and 5 are Lineage's
+  static constexpr uint8_t kMessage = 6;       // message type on the control channel; 4 and 5 are used by
+                                               // core/lineage.h
   static constexpr uint32_t kMaxBytes = 4096;  // of a note
 
  private:
   void deliver(uint32_t lane, int rank, ByteView note);
-  // Ranks that have not confirmed the note, and are still there.
+  // Returns the ranks that have not confirmed the note and are still there.
   std::vector<int> awaited(uint32_t id);
 
   Comm& comm_;

@@ -1,6 +1,6 @@
-// Collectives that a transport's own library executes by itself (MPI's non-blocking ones), beside its
-// messages. They cannot be taken back, so they are given memory of Weft's alone: lib/coll/offload_lane calls
-// this, implemented by backends whose transport has it.
+// Collectives that a transport's own library executes (MPI's non-blocking ones), besides its messages. They
+// cannot be cancelled, so they only get memory that Weft owns. lib/coll/offload_lane calls this interface;
+// backends whose transport has such collectives implement it.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,26 @@
 
 namespace weft {
 
-// Threads: with the drive lock held, except ended() (any thread). A lane is an order of operations, equal on
-// all ranks, independent of the others; an operation is cut into parts.
+// Threads: with the progress lock held, except ended() (any thread). Each lane is an ordered sequence of
+// operations, equal on all ranks and independent of other lanes. An operation is split into parts.
 class Offload {
  public:
-  static constexpr size_t kDepth = 2;  // parts of a lane that are under way at most, one in each place
+  static constexpr size_t kDepth = 2;  // most parts of a lane that run at the same time, one in each place
 
   virtual ~Offload() = default;
-  virtual const char* name() const = 0;  // of what it is called when a query asks for the algorithm; static
+  virtual const char* name() const = 0;  // the algorithm name that queries return; static
   virtual uint32_t lanes() const = 0;
-  // A function of what the ranks compare (Descriptor), so the same on all.
+  // Returns true if the library executes this operation. The answer depends only on what ranks compare
+  // (Descriptor), so it is the same on all ranks.
   virtual bool executes(const CollectiveArgs& args) const = 0;
-  // All ranks start the same parts of a lane in the same order, and all of them will. src == dst: in place.
-  // The memory is the library's until test says done, or for ever.
+  // Starts a part. All ranks start the same parts of a lane in the same order, and every rank starts all of
+  // them. src == dst: in place. The library uses the memory until test sets *done, possibly for ever.
   virtual Status start(uint32_t lane, size_t place, const CollectiveArgs& part) = 0;
   virtual Status test(uint32_t lane, size_t place, bool* done) = 0;
-  // This rank is done with an operation. The library goes on with it for the others (Transport::settled).
+  // Ends this rank's part of an operation. The library may continue it for the other ranks
+  // (Transport::settled).
   virtual void end(uint32_t lane) = 0;
-  virtual uint64_t ended() const = 0;  // operations, of all lanes
+  virtual uint64_t ended() const = 0;  // number of operations on all lanes
 };
 
 }  // namespace weft

@@ -1,6 +1,6 @@
-// The end of a communicator whose messages do not outlive their sender (Transport::outlives_sender): a rank
-// says how much it has sent to each other one, and leaves when they have all of it. Before that, keeps the
-// engine at work while something that was sent has not left the process.
+// Drains a communicator whose messages do not outlive their sender (Transport::outlives_sender). A leaving
+// rank reports to each other rank how much it has sent to it, and leaves when they have received all of it.
+// Before that, it keeps the engine polling while sent data has not left the process.
 #pragma once
 
 #include <atomic>
@@ -16,28 +16,29 @@ class Comm;
 
 class Parting final : public Task {
  public:
-  // comm outlives it: the comm owns it, and removes it from the engine.
+  // comm owns the task, outlives it, and removes it from the engine.
   explicit Parting(Comm& comm);
 
-  // Wait until everybody who is still there has what this rank sent; at most kLongestMs. kInterrupted: not
-  // all had it when the program ended the call. Any thread, once.
+  // Waits until every rank that is still there has received what this rank sent, for at most kLongestMs.
+  // kInterrupted: the program ended the call before that. Any thread, once.
   Status part();
-  // From the control channel, after the kind.
+  // Handles a control message, after its type byte.
   void on_message(int rank, ByteReader& message);
   Poll poll() override;
   void fail(const Status& why) noexcept override;
 
-  static constexpr uint8_t kMessage = 3;         // of the control channel
+  static constexpr uint8_t kMessage = 3;         // message type on the control channel
   static constexpr int64_t kLongestMs = 10'000;  // WEFT_DEFAULT_DESTROY_TIMEOUT_MS
 
  private:
   bool all_have_everything() const;
 
   Comm& comm_;
-  // By rank. What a rank that leaves has sent to this one, plus one; 0: it does not leave, or was answered.
+  // By rank: bytes that a leaving rank has sent to this rank, plus one. 0: the rank is not leaving, or was
+  // answered.
   std::vector<std::atomic<uint64_t>> leaving_;
-  std::vector<std::atomic<bool>> has_everything_;  // by rank: it has what this rank sent
-  std::atomic<int> waiting_{0};                    // entries of leaving_ that are not 0
+  std::vector<std::atomic<bool>> has_everything_;  // by rank: it has received what this rank sent
+  std::atomic<int> waiting_{0};                    // number of nonzero entries of leaving_
 };
 
 }  // namespace weft

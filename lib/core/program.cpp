@@ -9,7 +9,8 @@ namespace weft {
 void ProgramLane::start(const CollectiveArgs& args, uint64_t slot) {
   program_ = args.program;
   if (program_ == nullptr && below_slot_ == slot) return below_->start(args, below_slot_++);
-  // Slots below are others from the first program on: errors name the caller's.
+  // After the first composite operation, slots of the lane below differ from the caller's. Errors show the
+  // caller's.
   whole_ = {Descriptor::of(args), slot};
   if (program_ == nullptr) {
     CollectiveArgs told = args;

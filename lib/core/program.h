@@ -1,5 +1,5 @@
-// An operation that is executed as several collectives, one after the other, for what no backend does itself.
-// ProgramLane runs them on a lane of the backend; ranks compare the whole call in each of them.
+// A composite operation: several collectives in order, for operations that no backend implements itself.
+// ProgramLane runs them on a lane of the backend. In each of them the ranks compare the whole call.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace weft {
 
-// Of one operation. Under the drive lock, except construction and destruction; outlives the operation.
+// The stages of one composite operation. Called under the progress lock, except construction and destruction.
+// Outlives the operation.
 class Program {
  public:
   virtual ~Program() = default;
   enum class Next {
-    kRun,   // *stage
-    kMore,  // nothing yet, but there is more to compute: ask again
+    kRun,   // run *stage
+    kMore,  // no stage yet, but there is more to compute: call again
     kOver,
   };
-  // What follows, now that the stage before it has succeeded. A bounded amount of work (about a megabyte).
-  // The same stages on all ranks. *stage is a barrier with the call's dtype and device: a stage on memory of
-  // the program's own has none.
+  // Returns the next stage, after the previous one has succeeded. Does a bounded amount of work (about a
+  // megabyte). All ranks get the same stages. On entry *stage is a barrier with the call's dtype and device.
+  // A stage on host memory of its own clears the device.
   virtual Status next(CollectiveArgs* stage, Next* what) = 0;
-  // Static; null: that of its last stage.
+  // Static algorithm name; null: that of the last stage.
   virtual const char* name() const = 0;
 };
 
-// A lane whose operations may be programs. Drive lock.
+// A lane whose operations may be composite. Threads: progress lock.
 class ProgramLane final : public CollectiveLane {
  public:
   explicit ProgramLane(std::unique_ptr<CollectiveLane> below) : below_(std::move(below)) {}
@@ -51,13 +52,13 @@ class ProgramLane final : public CollectiveLane {
   Poll advance();
 
   const std::unique_ptr<CollectiveLane> below_;
-  uint64_t below_slot_ = 0;  // a program takes several
+  uint64_t below_slot_ = 0;  // a composite operation takes several
   WholeCall whole_;
   Dtype dtype_ = Dtype::kU8;
   const DeviceCall* device_ = nullptr;
-  Program* program_ = nullptr;     // of the running operation; null: it is the lane's below
-  std::optional<uint64_t> moved_;  // by the stages so far
-  bool staged_ = false;            // a stage runs
+  Program* program_ = nullptr;     // of the running operation; null: the lane below executes it
+  std::optional<uint64_t> moved_;  // sum over the stages so far
+  bool staged_ = false;            // a stage is running
   bool over_ = false;
   Status result_;
 };

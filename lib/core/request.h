@@ -12,22 +12,22 @@
 
 namespace weft {
 
-// The one who submits owns it until it is done; it may live on a stack, in a reducer (and be used again after
-// reset), or on the heap behind a handle, counted. Threads: `args`, `deadline` are written before submission;
-// `result` before done; callbacks under the mutex.
+// The submitter owns the request until it is done. It may be on a stack, in a reducer (reused after reset),
+// or reference-counted on the heap behind a handle. Threads: `args` and `deadline` are written before
+// submission; `result` is written before done; callbacks under the mutex.
 struct Request {
   CollectiveArgs args;
   Deadline deadline = Deadline::never();
   uint64_t slot = kNoSlot;
-  uint64_t start_ns = 0;                     // when it started to run; 0 if nobody records
+  uint64_t start_ns = 0;                     // time at which it started to run; 0 if no trace is recorded
   Status result;                             // valid once done
   std::optional<uint64_t> moved_bytes = {};  // as CollectiveLane::moved_bytes; valid once done
-  Request* next = nullptr;                   // in the lane's queue
-  void (*retire)(Request*) =
-      nullptr;  // called by the lane when it is finished with the request; the last touch
+  Request* next = nullptr;                   // link in the lane's queue
+  void (*retire)(Request*) = nullptr;        // called last by the lane, when it is finished with the request
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // By the lane, once. Nothing of the request is touched afterwards if retire is null.
+  // Completes the request. Called by the lane, once. If retire is null, nothing touches the request
+  // afterwards.
   void complete(Status status) {
     result = std::move(status);
     void (*const last)(Request*) = retire;

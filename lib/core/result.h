@@ -1,4 +1,5 @@
-// A rank's result as it tells the others while a communicator is formed. Pure functions. Threads: any thread.
+// Encodes a rank's result for the other ranks while a communicator is being created. Pure functions. Threads:
+// any thread.
 #pragma once
 
 #include "base/buffer.h"
@@ -6,10 +7,10 @@
 
 namespace weft {
 
-// Code, evidence, ranks and (the beginning of) the text.
+// Encodes code, evidence, ranks and the text, which may be truncated.
 Bytes encode_result(const Status& result);
-// Bytes of another rank. False for what encode_result does not write, and where a rank is named that is not
-// one of `size`.
+// Decodes bytes from another rank. Returns false for bytes that encode_result does not write, and if a named
+// rank is not below `size`.
 bool decode_result(ByteView bytes, int size, Status* result);
 
 }  // namespace weft

@@ -17,7 +17,7 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
   const Descent& descent = failed->descent();
   const Deadline deadline =
       Deadline::after(context.clock(), options.timeout_ms, failed->options().init_timeout_ms);
-  // What was outstanding completes first: nobody then writes into its buffers any more.
+  // Outstanding operations complete first, so that nothing writes into their buffers any more.
   if (!context.engine().wait([&] { return failed->quiet(); }, deadline)) {
     return Status::error(Code::kTimeout, "shrink: operations of the failed communicator did not end in time",
                          Evidence::kDeadline);
@@ -33,8 +33,8 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
     const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next, descent.generation);
     const Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
-    // A survivor that is lost now is left out by the next agreement. What the others were told decides, so
-    // that they begin anew as well, or none.
+    // The next agreement leaves out a survivor that is lost now. All survivors decide by the failure that was
+    // exchanged, so either all of them start again or none does.
     exchange->fail(formed);
     const bool again = formed.code() == Code::kPeerFailed || exchange->check().code() == Code::kPeerFailed;
     if (deadline.expired(context.clock()) || !again) {

@@ -21,7 +21,7 @@ void StageGate::close(uint64_t generation) {
 }
 
 bool StageGate::complete(uint64_t generation, Status result) {
-  // The lock is held to the end: close() must not return while the waiter is being told.
+  // The lock is held to the end: close() must not return while the waiter is being written.
   const std::lock_guard lock(mutex_);
   const auto it =
       std::find_if(open_.begin(), open_.end(), [&](const Entry& e) { return e.generation == generation; });

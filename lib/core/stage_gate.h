@@ -1,5 +1,5 @@
-// Where stages of a hook that complete later meet their completions: the reducer opens an entry before a
-// stage, whoever holds the stage's token completes it.
+// Matches hook stages that complete later with their completions. The reducer opens an entry before a stage;
+// the holder of the stage's token completes it.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace weft {
 
 class Engine;
 
-// One bucket's side of a stage under way. Owned by the reducer, which polls it.
+// A bucket's view of a running stage. Owned by the reducer, which polls it.
 class StageWaiter {
  public:
   explicit StageWaiter(Engine& engine) : engine_(engine) {}
@@ -23,7 +23,7 @@ class StageWaiter {
 
  private:
   friend class StageGate;
-  Engine& engine_;  // is told
+  Engine& engine_;  // notified on completion
   Status result_;
   std::atomic<bool> done_{false};
 };
@@ -31,12 +31,14 @@ class StageWaiter {
 // Threads: any thread.
 class StageGate {
  public:
-  // A generation for the token of a stage that is about to run. The waiter is not done from here on, until
-  // complete() is called for that generation.
+  // Returns the generation for the token of a stage that is about to run. From here on the waiter is not
+  // done, until complete() is called for that generation.
   uint64_t open(StageWaiter* waiter);
-  // The stage completed in its call, or is given up: on return the waiter is not touched any more.
+  // Closes an entry: the stage completed in its call, or is abandoned. On return the waiter is not touched
+  // any more.
   void close(uint64_t generation);
-  // False, and nothing happens, for a generation that is not open: late, repeated or never given.
+  // Completes a stage. Returns false, without effect, if the generation is not open: late, repeated or
+  // invalid.
   bool complete(uint64_t generation, Status result);
 
  private:
@@ -45,7 +47,7 @@ class StageGate {
     StageWaiter* waiter;
   };
   std::mutex mutex_;
-  std::vector<Entry> open_;  // guarded by mutex_; as many as stages are under way
+  std::vector<Entry> open_;  // guarded by mutex_; one per running stage
   uint64_t last_ = 0;        // guarded by mutex_
 };
 

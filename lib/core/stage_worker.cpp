@@ -8,9 +8,9 @@
 namespace weft {
 namespace {
 
-// Polls that find something to do before a helper leaves stages to the thread.
+// Consecutive polls with progress after which a helper leaves stages to the worker thread.
 constexpr uint32_t kPatience = 8;
-// A stage of the program's own that has run for so long may never return.
+// Running time after which a stage of a user hook may never return.
 constexpr uint64_t kLongNs = 1'000'000'000;
 
 }  // namespace
@@ -51,7 +51,7 @@ Status StageWorker::stop(int64_t timeout_ms) {
     return s.running != nullptr;
   };
   const Deadline deadline = Deadline::after(*s.clock, timeout_ms, 1);
-  bool left = thread_.get_id() == std::this_thread::get_id();  // a stage's end dropped the last handle
+  bool left = thread_.get_id() == std::this_thread::get_id();  // a stage's end has dropped the last handle
   for (uint32_t round = 0; !left && runs(); round++) {
     left = deadline.expired(*s.clock) || Interrupt::poll();
     s.clock->relax(round);
@@ -68,7 +68,8 @@ void StageWorker::post(std::shared_ptr<StageWork> work) {
     s.queue.back()->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
     s.queued.store(static_cast<uint32_t>(s.queue.size()));
     if (s.leaves_to_helper(*s.queue.back())) return;
-    (void)start_locked().ok();  // one was set aside; else the stage waits, and its step's deadline tells
+    (void)start_locked().ok();  // needed if a thread was set aside; if none starts, the step's deadline
+                                // reports it
   }
   s.wake();
 }
@@ -99,7 +100,7 @@ void StageWorker::relieve() {
 
 void StageWorker::set_aside_locked() {
   shared_->running = nullptr;
-  shared_->clock->computing(false);  // it may never return
+  shared_->clock->computing(false);  // the stage may never return
   shared_->epoch++;
   thread_.detach();
   if (!shared_->queue.empty()) (void)start_locked().ok();
@@ -109,7 +110,7 @@ void StageWorker::turn_over() {
   if (shared_->queued.load() == 0) return;
   {
     const std::lock_guard lock(shared_->mutex);
-    (void)start_locked().ok();  // none runs if one was set aside, or did not start
+    (void)start_locked().ok();  // there is no thread if one was set aside or did not start
   }
   shared_->wake();
 }
@@ -130,8 +131,8 @@ bool StageWorker::Shared::leaves_to_helper(const StageWork& work) const {
   return std::find(helped.begin(), helped.end(), work.owner_) != helped.end();
 }
 
-// With the mutex held: the first stage of the owner that has waited longest, or of the given one, whose hook
-// is free. Its turn is taken.
+// Called with mutex held. Takes the first stage, of `owner` or else of the owner that has waited longest,
+// whose hook is free; its turn is taken.
 std::shared_ptr<StageWork> StageWorker::Shared::take(const void* owner) {
   if (stopping) return nullptr;
   for (size_t first = 0; first < queue.size(); first++) {
@@ -175,14 +176,14 @@ void StageWorker::Shared::loop(uint64_t mine) {
     }
     StageWorker::run(*work);
     work->engine().notify();
-    work.reset();  // perhaps the last that holds the context
+    work.reset();  // may drop the last reference to the context
     const std::lock_guard lock(mutex);
     if (epoch == mine) {
       running = nullptr;
       clock->computing(false);
       continue;
     }
-    if (!queue.empty()) wake();  // they may have waited for the hook
+    if (!queue.empty()) wake();  // queued stages may have waited for the hook
     return;
   }
 }
@@ -216,7 +217,7 @@ bool StageWorker::Helper::help() {
   {
     const std::lock_guard lock(s.mutex);
     work = s.take(owner_);
-    // What comes meanwhile is the thread's.
+    // The worker thread takes stages that arrive meanwhile.
     if (work) s.helped.erase(std::find(s.helped.begin(), s.helped.end(), owner_));
   }
   if (!work) return false;

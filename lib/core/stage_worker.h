@@ -1,7 +1,6 @@
-// Runs hooks' stages beside the engine, so that the drive lock is free while they compute: on a thread that
-// starts with the first reducer whose hook has work to do, and on threads that wait for a step and have
-// nothing to poll. Calls of one hook never overlap (core/hook_turn.h). `thread` mode only: in `caller` mode
-// whoever polls runs stages.
+// Runs hook stages outside the progress lock. They run on a thread that starts with the first reducer whose
+// hook has work to do, and on threads that wait for a step and have nothing to poll. Calls of one hook never
+// overlap (core/hook_turn.h). `thread` mode only: in `caller` mode the polling thread runs stages.
 #pragma once
 
 #include <atomic>
@@ -18,21 +17,23 @@
 
 namespace weft {
 
-// One stage to run. It keeps alive what it touches, for it may return after everybody has given it up.
+// One stage to run. It keeps everything that it touches alive, because it may return after the reducer has
+// abandoned it.
 class StageWork {
  public:
   virtual ~StageWork() = default;
   virtual Hook& hook() = 0;
   virtual Engine& engine() = 0;
-  // Never under a lock; the hook's turn is taken.
+  // Runs the stage. Called without locks, with the hook's turn taken.
   virtual void run() = 0;
 
-  // Queued or running. Once it is not, what run() wrote may be read.
+  // Returns true while the stage is queued or running. Afterwards the results of run() may be read.
   bool out() const { return phase_.load(std::memory_order_acquire) != Phase::kIdle; }
   bool running() const { return phase_.load(std::memory_order_acquire) == Phase::kRunning; }
 
  protected:
-  // Whose it is, and among that one's stages the place: smaller ones first. Set while it is not out.
+  // The owner of the stage, and its position among the owner's stages: lower ones run first. Set while the
+  // stage is not out.
   const void* owner_ = nullptr;
   uint64_t place_ = 0;
 
@@ -50,43 +51,44 @@ class StageWorker {
   StageWorker(const StageWorker&) = delete;
   StageWorker& operator=(const StageWorker&) = delete;
 
-  // Idempotent. kSystem: no thread is to be had.
+  // Starts the thread. Idempotent. kSystem: the thread could not be created.
   Status start();
-  // No stage begins any more. kTimeout: one has not returned within timeout_ms; it is left to itself.
+  // Stops: no further stage begins. kTimeout: a stage has not returned within timeout_ms; its thread is
+  // detached.
   Status stop(int64_t timeout_ms);
 
   void post(std::shared_ptr<StageWork> work);
-  // One that has not begun never will.
+  // Cancels a stage that has not begun.
   void cancel(StageWork& work);
-  // A running stage has been given up. Its thread is left to itself, and another one serves the others.
+  // Abandons a running stage: its thread is detached, and a new thread serves the other stages.
   void set_aside(const StageWork& work);
-  // A stage waits and is in a hurry. If one of the program's own hooks has run for so long that it may never
-  // return, it is left to its thread, and another one serves the other hooks.
+  // Called when an urgent stage is waiting. If a stage of a user hook has run for so long that it may never
+  // return, its thread is detached, and a new thread serves the other hooks.
   void relieve();
-  // A hook's turn was given back by another than this: stages may have waited for it.
+  // Reports that another caller has released a hook's turn, for which stages may have waited.
   void turn_over();
 
-  // A thread that waits for the stages of `owner` and runs them itself if there is nothing to poll. Those of
-  // the program's own hooks excepted: they may never return.
+  // A thread that waits for the stages of `owner` and runs them itself when there is nothing to poll. It runs
+  // no stages of user hooks, which may never return.
   class Helper {
    public:
     Helper(StageWorker& worker, const void* owner);
     ~Helper();
     Helper(const Helper&) = delete;
     Helper& operator=(const Helper&) = delete;
-    // After a poll. True: call help.
+    // Called after a poll. True: call help.
     bool wanted(Poll last);
-    // False if there was nothing for this thread.
+    // Runs a stage. Returns false if there was none for this thread.
     bool help();
 
    private:
     StageWorker& worker_;
     const void* const owner_;
-    uint32_t rounds_ = 0;  // polls since there was something that it left to the thread
+    uint32_t rounds_ = 0;  // polls since there was a stage that it left to the worker thread
   };
 
  private:
-  // Outlives this while a stage that was given up runs.
+  // Outlives this object while an abandoned stage runs.
   struct Shared {
     void loop(uint64_t epoch);
     std::shared_ptr<StageWork> take(const void* owner);
@@ -99,12 +101,13 @@ class StageWorker {
     std::atomic<uint32_t> queued{0};  // size of queue
     std::mutex mutex;
     std::vector<std::shared_ptr<StageWork>> queue;  // guarded by mutex
-    std::vector<const void*> helped;                // guarded by mutex: owners for which somebody waits
-    const StageWork* running = nullptr;             // guarded by mutex: on the thread
-    const Hook* running_of = nullptr;               // guarded by mutex: its hook; only to compare
-    bool foreign = false;                           // guarded by mutex: that is the program's own
-    uint64_t running_since_ns = 0;                  // guarded by mutex: of a foreign one
-    uint64_t epoch = 0;                             // guarded by mutex: of the thread; others end
+    std::vector<const void*> helped;                // guarded by mutex: owners that a helper waits for
+    const StageWork* running = nullptr;             // guarded by mutex: the stage on the worker thread
+    const Hook* running_of = nullptr;               // guarded by mutex: its hook; only compared
+    bool foreign = false;                           // guarded by mutex: the running stage is of a user hook
+    uint64_t running_since_ns = 0;                  // guarded by mutex: for a user hook
+    uint64_t epoch = 0;                             // guarded by mutex: of the current thread; threads of
+                                                    // older epochs end
     bool stopping = false;                          // guarded by mutex
   };
   static void run(StageWork& work);

@@ -50,7 +50,7 @@ void StreamGate::leave(DeviceCall* call) {
 
 bool StreamGate::passed(const Ticket& ticket) {
   bool done = true;
-  // A device that fails goes on with nothing.
+  // A failed device runs nothing any more.
   if (ticket.held && !accelerator_->query(ticket.device, ticket.passed, &done).ok()) return true;
   return done;
 }

@@ -1,7 +1,7 @@
-// The order between a stream of the program's and an operation that the host carries out: an event says when
-// the buffers may be touched, and what is put on the stream after the call waits for a word of pinned memory
-// that is written when the operation is over, also when it failed. One a context. Called by the C layer and
-// by requests that complete. Threads: any thread.
+// Orders operations that the host executes with a stream of the program. An event marks when the buffers may
+// be touched. Work enqueued on the stream after the call waits for a word in pinned memory, which is written
+// when the operation is over, also when it failed. One per context. Called by the C layer and by completing
+// requests. Threads: any thread.
 #pragma once
 
 #include <atomic>
@@ -20,28 +20,29 @@ class StreamGate {
  public:
   StreamGate(std::shared_ptr<Accelerator> accelerator, bool holds)
       : accelerator_(std::move(accelerator)), holds_(holds) {}
-  // All calls have left. Words that a stream has yet to pass stay behind.
+  // All calls have left. Words that a stream has yet to pass are leaked.
   ~StreamGate();
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;
 
-  // Note what is on the stream now. The accelerator is loaded, device and stream are checked.
+  // Records an event after the work that is on the stream now. The accelerator is loaded; device and stream
+  // are checked.
   Status enter(int device, DeviceStream stream, DeviceCall* call);
-  // Whether streams may be held at all. Otherwise whoever would call hold waits on the host instead
-  // (WEFT_CONTEXT_HOST_WAITS).
+  // Returns true if streams may be held at all. Otherwise the caller waits on the host instead of calling
+  // hold (WEFT_CONTEXT_HOST_WAITS).
   bool holds_streams() const { return holds_; }
-  // What is put on the stream from now on waits until the call leaves. At most once.
+  // Makes work that is enqueued on the stream from now on wait until the call leaves. At most once per call.
   Status hold(const DeviceCall& call);
-  // The operation is over: nothing touches the buffers any more. Never blocks.
+  // Ends the call: the operation is over and nothing touches the buffers any more. Never blocks.
   void leave(DeviceCall* call);
-  // Streams wait for calls that have not left.
+  // Returns true while streams wait for calls that have not left.
   bool holding() const { return holding_.load(std::memory_order_acquire) > 0; }
 
  private:
   struct Ticket {
     int device = 0;
     DeviceEvent ready = nullptr;
-    DeviceEvent passed = nullptr;  // the stream has gone on after it waited for the word
+    DeviceEvent passed = nullptr;  // recorded after the wait: the stream has passed the word
     uint32_t* word = nullptr;
     uint32_t value = 0;
     bool held = false;
@@ -57,11 +58,12 @@ class StreamGate {
   const std::shared_ptr<Accelerator> accelerator_;
   const bool holds_;
   std::atomic<int> holding_{0};
-  std::mutex mutex_;  // never held while memory is allocated: that may wait for a stream that waits for us
-  std::deque<Ticket> tickets_;                  // guarded by mutex_, as all below; never moves
-  std::map<int, std::deque<Ticket*>> resting_;  // by device: those whose calls have left, oldest first
+  // never held while memory is allocated: an allocation may wait for a stream that waits for Weft
+  std::mutex mutex_;
+  std::deque<Ticket> tickets_;                  // guarded by mutex_, as all below; elements never move
+  std::map<int, std::deque<Ticket*>> resting_;  // by device: tickets whose calls have left, oldest first
   std::vector<std::byte*> slabs_;
-  std::vector<uint32_t*> words_;  // of the slabs, that no ticket has yet
+  std::vector<uint32_t*> words_;  // words of the slabs that no ticket uses yet
 };
 
 }  // namespace weft

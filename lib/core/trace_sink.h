@@ -1,4 +1,5 @@
-// Where the library reports what happens when: implemented by lib/trace, absent unless a trace runs.
+// The interface to which the library reports timed events. lib/trace implements it; there is none unless a
+// trace is running.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +7,18 @@
 namespace weft {
 
 enum class TraceKind : uint8_t {
-  kStep,        // a reducer's step, begin to the end of finish
+  kStep,        // a reducer's step, from begin to the end of finish
   kReady,       // a gradient became ready (instant)
   kLaunch,      // a bucket was launched (instant)
-  kStage,       // a hook's stage computed
+  kStage,       // a hook's stage was computed
   kCollective,  // a collective ran on a lane
-  kDone,        // a bucket's result was in the gradients (instant)
+  kDone,        // a bucket's result was written to the gradients (instant)
 };
 
 struct TraceEvent {
   TraceKind kind = TraceKind::kStep;
-  const char* name = "";  // valid during record
-  uint64_t begin_ns = 0;  // of the context's clock
+  const char* name = "";  // valid during record()
+  uint64_t begin_ns = 0;  // on the context's clock
   uint64_t end_ns = 0;    // equal to begin_ns for instants
   int32_t rank = 0;
   uint32_t lane = 0;
@@ -30,7 +31,7 @@ struct TraceEvent {
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  // Any thread; must not block for long, allocates nothing.
+  // Records an event. Any thread; must not block for long, and allocates nothing.
   virtual void record(const TraceEvent& event) = 0;
 };
 

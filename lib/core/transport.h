@@ -1,5 +1,5 @@
-// The interface that moves messages between ranks: loopback, ucx, mpi, a user's own. lib/coll makes
-// collectives of it.
+// The interface that moves messages between ranks: loopback, ucx, mpi, a user's own. lib/coll builds
+// collectives on it.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace weft {
 
 class Offload;
 
-// Names one message of one operation between two ranks. A send matches the receive with the same tag from
-// that rank.
+// Identifies one message of one operation between two ranks. A send matches the receive with the same tag
+// from that rank.
 struct MessageTag {
   uint64_t slot = 0;  // of the lane
   uint32_t lane = 0;
@@ -29,8 +29,9 @@ struct Message {
   Status status;                // valid when done
   Descriptor peer_descriptor;   // receives, when done: what the sender is executing
   uint64_t received_bytes = 0;  // receives, when done: at most the capacity
-  uint64_t waits = 0;           // sends: what goes with them (WaitNotes); receives, when done: what came
-  void* impl = nullptr;         // the transport's
+  uint64_t waits = 0;           // sends: the wait statistics to send along (WaitNotes); receives, when done:
+                                // those received
+  void* impl = nullptr;         // owned by the transport
 };
 
 struct TransportCounters {
@@ -42,35 +43,36 @@ struct TransportCounters {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Post; never blocks. The buffer is the transport's until message->done or cancel(message) has returned.
-  // Every send carries the descriptor of its operation, so that the receiver can compare. Errors appear in
-  // message->status.
+  // Posts a send; never blocks. The transport owns the buffer until message->done is set or cancel(message)
+  // has returned. Every send carries its operation's descriptor, for comparison at the receiver. Errors
+  // appear in message->status.
   virtual void send(int peer, const MessageTag& tag, const Descriptor& descriptor, const std::byte* data,
                     uint64_t size, Message* message) = 0;
-  // A longer message than capacity completes with kMismatch and writes nothing beyond capacity.
+  // Posts a receive. A message longer than capacity completes with kMismatch; nothing is written beyond
+  // capacity.
   virtual void receive(int peer, const MessageTag& tag, std::byte* data, uint64_t capacity,
                        Message* message) = 0;
-  // Complete what can be; true if anything did.
+  // Completes messages where possible; returns true if any completed.
   virtual bool progress() = 0;
-  // Take a message back. On return its buffer is not touched any more.
+  // Cancels a message. On return its buffer is not touched any more.
   virtual void cancel(Message* message) = 0;
-  // Whether a message of this slot from `peer` has arrived that no receive was posted for, and what its
-  // sender executes: how an operation that waits learns that a peer is executing something else.
+  // Returns true if a message of this slot from `peer` has arrived without a posted receive, and the sender's
+  // descriptor. A waiting operation thereby detects that a peer executes a different operation.
   virtual bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) = 0;
-  // Whether everything that was sent has left this process; does what it can for it, never blocks. A message
-  // may be done before: what is left then needs further calls, also when no operation is under way.
+  // Returns true if everything sent has left this process; makes progress towards it, never blocks. A message
+  // may be done earlier: then further calls are needed, also when no operation is running.
   virtual bool settled() { return true; }
-  // Whether messages that are done reach their receiver although the sender goes. If not, these say how much
-  // has gone to a rank and come from it, in a unit of the transport's own, so that a rank can wait with its
-  // farewell until the others have what it sent.
+  // Returns true if messages that are done reach their receiver even if the sender exits. If false, sent_to
+  // and received_from return the amount sent to and received from a rank, in a unit of the transport. A rank
+  // then delays its goodbye until the others have received what it sent.
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
-  // Collectives that its library executes by itself; null: none.
+  // Collectives that the transport's library executes itself; null: none.
   virtual Offload* offload() { return nullptr; }
   virtual TransportCounters counters() const = 0;
   virtual int local_size() const { return 1; }  // ranks sharing this host's memory
-  // What its messages travel on, for the user: "sysv/memory, tcp/eth0". Any thread.
+  // The networks that its messages use, for the user: "sysv/memory, tcp/eth0". Any thread.
   virtual std::string transports() const { return {}; }
   virtual const char* name() const = 0;
 };

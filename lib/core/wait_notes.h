@@ -1,17 +1,21 @@
-// How long ranks waited for each other in a reducer's step, as far as they know it of each other: every
-// message between them carries a word of it, so that all name the same rank. Filled by a step (sync/waits.h),
-// sent and heard by lanes over messages (CollectiveLane::share_waits); in shared memory a rank sees who is
-// late by itself.
+// Straggler detection over messages: how long ranks waited for each other in a reducer's step. Every message
+// between ranks carries one word of these statistics, so that all ranks name the same straggler. A step fills
+// them (sync/waits.h); lanes over messages exchange them (CollectiveLane::share_waits). In shared memory a
+// rank sees directly which ranks are late.
 //
-// Who waits for a rank does not see whether that one waits itself: a rank behind a slow cable waits for all
-// others as they wait for it, and one that it serves last is waited for as well. So each rank tells for which
-// two it has waited longest, and named is the rank with the largest sum: the late one, for which all others
-// wait; or the one behind the slow cable, for which all others wait while it waits for each of them.
-// Where that rank and another waited for each other, a cable between them is slow, and third ones may have
-// waited longer for the wrong one of the two, as it waited itself. Of these two it is the one that has
-// waited and was waited for with others too: its cable is slow to all. Every rank says so to every other one
-// itself: what the waited-for would pass on comes over its slow cable, when the step is over. Threads: under
-// the engine's drive lock; straggler and waited_ns also when the step is finished, by one thread.
+// A rank that waits for another cannot see whether that one is itself waiting. A rank behind a slow link
+// waits for all others, and they wait for it; a rank that it serves last is waited for as well. So each rank
+// publishes the two ranks for which it has waited longest. The straggler is the rank with the largest sum.
+// That is a late rank, for which all others wait. Or it is the rank behind a slow link: all others wait for
+// it, and it waits for each of them.
+//
+// If that rank and another waited for each other, the link between them is slow. Other ranks may then have
+// waited longer for the wrong one of the two, because it waited itself. The straggler is the one of the two
+// that has such mutual waits with further ranks too: its link is slow to all of them. Every rank sends its
+// word to every other rank directly, because a word that the straggler passed on would arrive over its slow
+// link, after the step.
+//
+// Threads: under the progress lock. straggler and waited_ns also after the step is finished, by one thread.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +27,9 @@
 
 namespace weft {
 
-// A rank and how long it was waited for, in 32 bits: microseconds (of 1024 ns), a thousandth short at most.
+// A rank and the time it was waited for, in 32 bits: in units of 1024 ns, rounded down by 0.1 % at most.
 struct WaitNote {
-  int rank = -1;  // -1: nobody
+  int rank = -1;  // -1: none
   uint64_t ns = 0;
 
   uint32_t pack() const {
@@ -40,8 +44,8 @@ struct WaitNote {
   static constexpr int kMostRanks = 0xffff;
   static constexpr uint32_t kTimeBits = 16, kTimeMask = 0xffff;
   static constexpr uint32_t kUnitBits = 10;
-  static constexpr uint32_t kDigits = 10;   // of a mantissa, below its leading one
-  static constexpr uint32_t kLongest = 30;  // exponent; about 26 days
+  static constexpr uint32_t kDigits = 10;   // mantissa bits below the leading one
+  static constexpr uint32_t kLongest = 30;  // largest exponent; about 26 days
 
   static uint32_t code(uint64_t units) {
     const auto width = static_cast<uint32_t>(std::bit_width(units));
@@ -59,12 +63,12 @@ struct WaitNote {
 
 struct Straggler {
   int rank = -1;
-  uint64_t ns = 0;  // what this rank waited for it; or all others on average, where that is more
+  uint64_t ns = 0;  // this rank's wait for it, or the average wait of all other ranks, whichever is larger
 };
 
 class WaitNotes {
  public:
-  // Of this rank, and of how many there are.
+  // rank: this rank. ranks: the world size.
   WaitNotes(int rank, int ranks)
       : rank_(static_cast<size_t>(rank)),
         waited_ns_(static_cast<size_t>(ranks)),
@@ -75,7 +79,7 @@ class WaitNotes {
     std::fill(waited_ns_.begin(), waited_ns_.end(), 0);
     std::fill(words_.begin(), words_.end(), 0);
   }
-  // This rank has waited so long for those that are set.
+  // Adds a wait of `ns` for the ranks that are set in `late`.
   void waited(const std::vector<bool>& late, uint64_t ns) {
     WaitNote first, second;
     for (size_t r = 0; r < waited_ns_.size(); r++) {
@@ -91,12 +95,12 @@ class WaitNotes {
     words_[rank_] = first.pack() | uint64_t{second.pack()} << 32;
   }
 
-  // What messages carry.
+  // The word that messages carry.
   uint64_t word() const { return words_[rank_]; }
   void heard(int rank, uint64_t word) { words_[static_cast<size_t>(rank)] = word; }
 
-  const std::vector<uint64_t>& waited_ns() const { return waited_ns_; }  // this rank for each
-  // Of equals the lowest rank.
+  const std::vector<uint64_t>& waited_ns() const { return waited_ns_; }  // this rank's wait for each rank
+  // Returns the straggler; of equals, the lowest rank.
   Straggler straggler() {
     std::fill(sums_.begin(), sums_.end(), 0);
     for (size_t r = 0; r < words_.size(); r++) {
@@ -115,7 +119,7 @@ class WaitNotes {
   }
 
  private:
-  // What a rank told; of ranks that are not there, or of itself, nothing.
+  // Decodes the word of a rank; ignores notes about itself and about ranks that do not exist.
   std::array<WaitNote, 2> notes_of(size_t rank) const {
     std::array<WaitNote, 2> notes;
     for (size_t i = 0; i < notes.size(); i++) {
@@ -131,8 +135,8 @@ class WaitNotes {
     return ns;
   }
   uint64_t mutual(size_t a, size_t b) const { return std::min(waited(a, b), waited(b, a)); }
-  // The rank for which all have waited most; or, if it and another waited for each other, that other where it
-  // has more of such waiting with third ones.
+  // Returns `most`, the rank with the largest sum. If it and another rank waited for each other, returns the
+  // other one if that has more mutual waits with further ranks.
   size_t behind_cable(size_t most) const {
     size_t other = most;
     for (size_t r = 0; r < words_.size(); r++) {
@@ -148,14 +152,14 @@ class WaitNotes {
     return others > its || (others == its && other < most) ? other : most;
   }
 
-  // Over slow cables 4 to 16 named the right rank in 95 to 100 of 100 steps, where sums alone did in 36
-  // to 98.
+  // Weight of mutual waits with further ranks. Over slow links, values from 4 to 16 named the right rank in
+  // 95 to 100 of 100 steps; sums alone did so in 36 to 98.
   static constexpr uint64_t kAside = 4;
 
   const size_t rank_;
   std::vector<uint64_t> waited_ns_;
-  std::vector<uint64_t> words_;  // of each rank, this one's too
-  std::vector<uint64_t> sums_;   // of a look at all of them
+  std::vector<uint64_t> words_;  // per rank, including this one
+  std::vector<uint64_t> sums_;   // scratch of straggler()
 };
 
 }  // namespace weft
