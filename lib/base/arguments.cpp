@@ -26,7 +26,7 @@ std::string named(NamedValue value) {
 Status check_flags(std::string_view field, uint64_t flags, std::span<const NamedValue> allowed) {
   uint64_t unknown = flags;
   for (const NamedValue& flag : allowed) unknown &= ~flag.value;
-  if (unknown == 0) return {};  // allocates nothing: every step passes here
+  if (unknown == 0) return {};  // allocates nothing: every step runs this
   std::string list;
   for (const NamedValue& flag : allowed)
     list += cat(list.empty() ? "" : ", ", flag.name, " (", hex(flag.value), ")");

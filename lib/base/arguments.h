@@ -1,4 +1,4 @@
-// Checks of arguments with few allowed values. An error names the field, its value and what is allowed.
+// Validates arguments with few allowed values. An error names the field, its value and the allowed values.
 // Pure functions. Threads: any thread.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// A flag or another constant of a public header, by its name there.
+// A flag or another constant of a public header, with its name there.
 struct NamedValue {
   uint64_t value;
   const char* name;
@@ -20,11 +20,11 @@ struct NamedValue {
     static_cast<uint64_t>(constant), #constant \
   }
 
-// kArg if any bit of flags is in none of `allowed`.
+// kArg if flags has a bit that none of `allowed` has.
 Status check_flags(std::string_view field, uint64_t flags, std::span<const NamedValue> allowed);
-// kArg if the value is none of `allowed`.
+// kArg if the value is not one of `allowed`.
 Status check_choice(std::string_view field, int64_t value, std::span<const NamedValue> allowed);
-// kArg for negative numbers but WEFT_TIMEOUT_INFINITE and, if the call may poll, WEFT_TIMEOUT_POLL.
+// kArg for negative numbers, except WEFT_TIMEOUT_INFINITE and, if the call may poll, WEFT_TIMEOUT_POLL.
 Status check_timeout(std::string_view field, int64_t timeout_ms, bool may_poll = false);
 // kArg unless least <= value <= most.
 Status check_range(std::string_view field, int64_t value, int64_t least, int64_t most);

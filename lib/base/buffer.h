@@ -1,4 +1,4 @@
-// Bytes that cross a process boundary: an owned buffer, a writer, and a reader that checks bounds first.
+// Bytes that cross a process boundary: an owned buffer, a writer, and a bounds-checking reader.
 #pragma once
 
 #include <array>
@@ -51,8 +51,9 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-// Reads what a ByteWriter wrote. The first read beyond the end makes the reader bad and everything after it
-// zero or empty; check ok() (or done()) once at the end, before using any value for an index or a size.
+// Reads the output of a ByteWriter. The first read beyond the end marks the reader as bad; it and all later
+// reads return zero or empty. Check ok() (or done()) once at the end, before using any value as an index or a
+// size.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : bytes_(bytes) {}
@@ -70,7 +71,7 @@ class ByteReader {
     std::memcpy(&value, &bits, sizeof value);
     return value;
   }
-  // At most `most` bytes, else the reader is bad.
+  // Reads a string of at most `most` bytes; a longer one marks the reader as bad.
   std::string get_string(uint32_t most) {
     const ByteView raw = get_bytes(most);
     return {reinterpret_cast<const char*>(raw.data()), raw.size()};
@@ -86,7 +87,7 @@ class ByteReader {
   ByteView get_raw(size_t size) { return take(size) ? bytes_.subspan(at_ - size, size) : ByteView{}; }
 
   bool ok() const { return ok_; }
-  bool done() const { return ok_ && at_ == bytes_.size(); }  // everything was read, and nothing is left
+  bool done() const { return ok_ && at_ == bytes_.size(); }  // everything was read without an error
 
  private:
   bool take(size_t size) {

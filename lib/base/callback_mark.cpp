@@ -3,7 +3,8 @@
 namespace weft {
 namespace {
 
-// Depths of callbacks on this thread; they say nothing about any object, so they are no state of the library.
+// Nesting depths of callbacks on this thread. They describe the thread, not an object, so they are not
+// library state.
 struct Depths {
   int all = 0;
   int no_calls = 0;

@@ -1,5 +1,5 @@
-// Marks a thread as inside a callback of the program, so that calls which are not allowed there are refused.
-// Threads: each thread sees its own marks.
+// Marks a thread as inside a callback of the program, so that calls that are not allowed there fail. Threads:
+// each thread sees its own marks.
 #pragma once
 
 namespace weft {
@@ -7,8 +7,8 @@ namespace weft {
 class CallbackMark {
  public:
   enum class Calls {
-    kSome,  // what weft.h allows inside callbacks: reads, test, release, abort
-    kNone,  // log, allocator and thread-start callbacks: they may run under the library's locks
+    kSome,  // the calls that weft.h allows inside callbacks: reads, test, release, abort
+    kNone,  // no calls: log, allocator and thread-start callbacks may run under the library's locks
   };
 
   explicit CallbackMark(Calls calls = Calls::kSome);
@@ -16,9 +16,9 @@ class CallbackMark {
   CallbackMark(const CallbackMark&) = delete;
   CallbackMark& operator=(const CallbackMark&) = delete;
 
-  // This thread is inside a callback of any context.
+  // Returns true if this thread is inside a callback of any context.
   static bool inside();
-  // It is inside one that may call nothing.
+  // Returns true if this thread is inside a callback that may call nothing.
   static bool no_calls();
 
  private:

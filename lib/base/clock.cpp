@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// Rounds of a fruitless polling loop before the waiter yields its core, and before it naps.
+// Idle rounds after which a waiting thread yields its core, and after which it sleeps.
 constexpr uint32_t kSpinRounds = 2000;
 constexpr uint32_t kYieldRounds = 4000;
 constexpr long kNapNs = 50'000;
@@ -42,7 +42,7 @@ void SystemClock::sleep(const std::atomic<uint32_t>& word, uint32_t expected, ui
   timespec until{};
   until.tv_sec = static_cast<time_t>(until_ns / 1'000'000'000u);
   until.tv_nsec = static_cast<long>(until_ns % 1'000'000'000u);
-  // The absolute form takes CLOCK_MONOTONIC, as now_ns does.
+  // The absolute timeout uses CLOCK_MONOTONIC, as now_ns does.
   syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, expected, until_ns == UINT64_MAX ? nullptr : &until,
           nullptr, FUTEX_BITSET_MATCH_ANY);
 }

@@ -1,5 +1,5 @@
-// Time and waiting. Every wait and every look at the time in the library goes through a Clock, so that a
-// seeded simulation can put its own in place (tests/support/simulation.h). Threads: any thread.
+// Time and waiting. The library reads the time and waits only through a Clock, so that a seeded simulation
+// can replace it (tests/support/simulation.h). Threads: any thread.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,20 @@ class Clock {
   virtual ~Clock() = default;
   // Monotonic nanoseconds.
   virtual uint64_t now_ns() = 0;
-  // Called by a polling loop after a round that found nothing to do; `round` counts such rounds since the
-  // last progress. Spins first, then yields, then naps: see docs/threading.md.
+  // Called by a polling loop after an idle round; `round` counts idle rounds since the last progress. Spins
+  // first, then yields, then sleeps briefly: see docs/threading.md.
   virtual void relax(uint32_t round) = 0;
-  // Sleep until *word differs from `expected`, `until_ns` has come, or a wake_all(word); may return early.
+  // Sleeps until *word differs from `expected`, until_ns has passed, or wake_all(word) is called. May return
+  // early.
   virtual void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) = 0;
   virtual void wake_all(const std::atomic<uint32_t>& word) = 0;
-  // A thread of Weft's own begins to compute, or ends: it may have to share a core with those that wait.
+  // A library thread begins or ends a computation, for which it may have to share a core with waiting
+  // threads.
   virtual void computing(bool /*begins*/) {}
 };
 
-// The machine's clock. crowded: more ranks on this host than cores, so a waiter yields at once instead of
-// spinning. So it does while a thread of Weft's own computes.
+// The system clock. A waiting thread yields at once instead of spinning if this host has more ranks than
+// cores (crowded), or while a library thread computes.
 class SystemClock final : public Clock {
  public:
   uint64_t now_ns() override;
@@ -43,7 +45,7 @@ class SystemClock final : public Clock {
   std::atomic<int> computing_{0};
 };
 
-// A point in time after which waiting ends, or never.
+// The point in time at which a wait ends, or never.
 class Deadline {
  public:
   static Deadline never() { return Deadline(UINT64_MAX); }
@@ -53,7 +55,7 @@ class Deadline {
 
   bool expired(Clock& clock) const { return ns_ != UINT64_MAX && clock.now_ns() >= ns_; }
   uint64_t ns() const { return ns_; }
-  // Milliseconds left, at least 0; for poll(2): -1 when it never comes.
+  // Milliseconds left, at least 0; -1 for never, as poll(2) expects.
   int remaining_ms(Clock& clock) const;
   Deadline earlier(Deadline other) const { return ns_ < other.ns_ ? *this : other; }
 

@@ -20,26 +20,26 @@
 namespace weft {
 namespace {
 
-// How a launcher names what Weft needs. Null: it does not say.
+// The variables of a launcher. Null: the launcher sets no such variable.
 struct LauncherVariables {
   Launcher launcher;
   const char* rank;
   const char* size;
   const char* local_size;  // ranks on this host
   const char* hosts;       // hosts of the job
-  // The job's name, in parts: equal on all ranks. Empty on a launcher of one_parent: see there.
+  // The job's name, in parts: equal on all ranks. Empty for a launcher with one_parent.
   std::array<const char*, 4> job = {};
-  // Makes the name different from those of all other jobs of this user on this host.
+  // Makes the name unique among all jobs of this user on this host.
   const char* job_here = nullptr;
-  // The launcher starts the ranks of a host from one process, whose number can stand for the name of the job.
+  // The launcher starts all ranks of a host from one process, whose pid can serve as the job's name.
   bool one_parent = false;
-  // The rank variable alone, if it is 0, says nothing: it is also set where no ranks were launched.
+  // A rank variable of 0 alone does not indicate a launch: it is also set where no ranks were launched.
   bool zero_needs_size = false;
-  // If it is 1, no launcher has set the variables.
+  // If this variable is 1, no launcher has set the variables.
   const char* own_size = nullptr;
 };
 
-// In the order in which they count: a later one may have launched the launcher before it.
+// In order of precedence: a later launcher may have launched an earlier one.
 constexpr LauncherVariables kLaunchers[] = {
     {.launcher = Launcher::kTorchrun,
      .rank = "RANK",
@@ -67,7 +67,7 @@ constexpr LauncherVariables kLaunchers[] = {
      .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
      .hosts = nullptr,
      .one_parent = true},
-    // MPICH's hydra names no job, but its proxy is the parent of all ranks of a host.
+    // MPICH's hydra has no job name, but its proxy is the parent of all ranks of a host.
     {.launcher = Launcher::kPmi,
      .rank = "PMI_RANK",
      .size = "PMI_SIZE",
@@ -90,8 +90,8 @@ constexpr LauncherVariables kLaunchers[] = {
      .job = {"FLUX_JOB_ID"},
      .job_here = "FLUX_URI",
      .one_parent = true},
-    // These do not say how many ranks there are. What they start mostly has others' variables as well.
-    // Open MPI 4 without mpirun sets PMIx's variables itself, when MPI is initialised.
+    // These launchers do not set the number of ranks. Most programs that they start have another launcher's
+    // variables too. Open MPI 4 without mpirun sets PMIx's variables itself, when MPI is initialised.
     {.launcher = Launcher::kPmix,
      .rank = "PMIX_RANK",
      .size = nullptr,
@@ -108,8 +108,8 @@ constexpr LauncherVariables kLaunchers[] = {
      .size = nullptr,
      .local_size = nullptr,
      .hosts = nullptr},
-    // SLURM_NTASKS is the allocation's: with srun --ntasks inside a larger one the step's number counts. A
-    // batch script and an interactive shell have a rank as well, but only srun's tasks are ranks.
+    // SLURM_NTASKS is the allocation's size; with srun --ntasks inside a larger allocation the step's size
+    // applies. Batch scripts and interactive shells have a rank too, but only srun's tasks are ranks.
     {.launcher = Launcher::kSlurm,
      .rank = "SLURM_PROCID",
      .size = "SLURM_STEP_NUM_TASKS",
@@ -119,9 +119,9 @@ constexpr LauncherVariables kLaunchers[] = {
      .zero_needs_size = true},
 };
 
-constexpr size_t kShown = 64;  // bytes of a value, which may be anything
+constexpr size_t kShown = 64;  // most bytes of a value that an error shows; a value may be anything
 
-// The variables, with empty ones unset, and the errors about them.
+// Reads variables, treating empty ones as unset, and makes the errors about them.
 class Variables {
  public:
   explicit Variables(const Getter& get) : get_(get) {}
@@ -135,7 +135,7 @@ class Variables {
     const char* value = text(name);
     return value != nullptr ? value : "";
   }
-  // Decimal digits only, at most `most`; *number is untouched when the variable is unset.
+  // Parses decimal digits only, up to `most`; *number is unchanged if the variable is unset.
   Status number(const char* name, int least, int most, int* number) const {
     const char* value = text(name);
     if (value == nullptr) return {};
@@ -165,13 +165,13 @@ uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-// "RANK=3".
+// Returns "RANK=3".
 std::string shown(const Variables& variables, const char* variable) {
   return cat(variable, "=", variables.text_or_empty(variable).substr(0, kShown));
 }
 
-// kArg for a process that `half` has started: one of its variables is set, and there must be both. other, if
-// not null: a launcher that says both, and another rank.
+// Returns kArg for a process that `half` has started: one of its two variables is set, but both are needed.
+// other, if not null: a launcher that has set both, with a different rank.
 Status half_launched(const Variables& variables, const LauncherVariables& half,
                      const LauncherVariables* other) {
   const bool rank = variables.has(half.rank);
@@ -193,8 +193,8 @@ bool says_one(const Variables& variables, const char* size) {
   return size != nullptr && variables.text_or_empty(size) == "1";
 }
 
-// *found: the launcher that started this process, or null. kArg where one has left its trace, but its rank or
-// its size is not known: as a job of one rank each of its ranks would go on by itself.
+// Sets *found to the launcher that started this process, or null. kArg if a launcher has set one of its
+// variables, but the rank or the size is unknown: as a job of one rank, each of its ranks would run alone.
 Status find_launcher(const Variables& variables, const LauncherVariables** found) {
   *found = nullptr;
   const LauncherVariables* half = nullptr;
@@ -203,7 +203,7 @@ Status find_launcher(const Variables& variables, const LauncherVariables** found
     const bool size = candidate.size != nullptr && variables.has(candidate.size);
     if (says_one(variables, candidate.own_size)) continue;
     if (rank && size) {
-      // The same rank: both describe one job. A size alone contradicts nobody: scripts set WORLD_SIZE for
+      // With equal ranks, both describe one job. A size alone contradicts nothing: scripts set WORLD_SIZE for
       // srun.
       if (half != nullptr && variables.has(half->rank) &&
           variables.text_or_empty(half->rank) != variables.text(candidate.rank)) {
@@ -225,7 +225,7 @@ Status check_rank(const char* rank_name, const char* size_name, const Environmen
                                        environment.size, ": ranks count from 0"));
 }
 
-// WEFT_RANK and WEFT_SIZE, which come together; one rank needs no number.
+// Reads WEFT_RANK and WEFT_SIZE, which must both be set; a job of one rank needs no rank number.
 Status read_own(const Variables& variables, Environment* environment) {
   const bool rank = variables.has("WEFT_RANK");
   if (rank != variables.has("WEFT_SIZE") && !says_one(variables, "WEFT_SIZE")) {
@@ -244,7 +244,7 @@ Status read_own(const Variables& variables, Environment* environment) {
   return check_rank("WEFT_RANK", "WEFT_SIZE", *environment);
 }
 
-// Sets environment->local_size if the launcher says it: as such, or by saying that there is one host.
+// Sets environment->local_size if the launcher sets it, or sets the number of hosts to one.
 Status read_local_size(const Variables& variables, const LauncherVariables& launcher,
                        Environment* environment) {
   if (launcher.local_size != nullptr) {
@@ -263,7 +263,7 @@ Status read_launcher(const Variables& variables, const LauncherVariables& launch
   WEFT_TRY(variables.number(launcher.rank, 0, kMaxRanks - 1, &environment->rank));
   WEFT_TRY(variables.number(launcher.size, 1, kMaxRanks, &environment->size));
   WEFT_TRY(read_local_size(variables, launcher, environment));
-  // Another one may describe the same job, and say more: Slurm and Flux start PMI's ranks.
+  // Another launcher may describe the same job with more variables: Slurm and Flux start PMI's ranks.
   const auto same = [&](const char* one, const char* other) {
     return other == nullptr || variables.text_or_empty(one) == variables.text_or_empty(other);
   };
@@ -275,14 +275,14 @@ Status read_launcher(const Variables& variables, const LauncherVariables& launch
   return check_rank(launcher.rank, launcher.size, *environment);
 }
 
-// What the launcher calls the job. `everywhere` is equal on all ranks; `here` is also different from all
-// other jobs of this user on this host, but perhaps not equal on other hosts.
+// The launcher's name for the job. `everywhere` is equal on all ranks. `here` is also unique among this
+// user's jobs on this host, but may differ between hosts.
 struct JobName {
   std::string everywhere;
   std::string here;
 };
 
-// launcher: null for a process that no launcher started, or that has Weft's own variables.
+// launcher: null for a process without a launcher, or with Weft's own variables.
 JobName job_name(const Variables& variables, const ProcessFacts& facts, const LauncherVariables* launcher) {
   JobName job;
   if (launcher == nullptr) {
@@ -315,8 +315,8 @@ Status torchrun_store(const Variables& variables, std::string* store) {
   return {};
 }
 
-// Where the ranks meet when WEFT_STORE does not say: on one host in a unix socket named after user and job;
-// with torchrun on several hosts beside its own store, which occupies MASTER_PORT.
+// Chooses the store's address when WEFT_STORE is unset. On one host: a unix socket named after the user and
+// the job. With torchrun on several hosts: the port after MASTER_PORT, which torchrun's own store occupies.
 Status store_rule(const Variables& variables, const ProcessFacts& facts, const JobName& job,
                   Environment* environment) {
   const bool one_host = environment->size == 1 || environment->local_size == environment->size;
@@ -435,7 +435,7 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
 
 namespace {
 
-// Of a variable with a number for each rank, which says on which `thing` it is.
+// Parses a variable with one number per rank, which identifies the rank's `thing` (host or node).
 Status parse_places(const char* variable, const char* thing, const std::string& text, int rank, int size,
                     int* label) {
   *label = -1;
@@ -490,16 +490,16 @@ Status parse_heartbeat(const std::string& text, int64_t* ms) {
 
 namespace {
 
-// Looks for a group among the effective and the supplementary ones of this process.
+// Returns true if the group is the effective or a supplementary group of this process.
 bool is_own_group(gid_t group) {
   if (group == ::getegid()) return true;
   const int count = ::getgroups(0, nullptr);
   std::vector<gid_t> groups(static_cast<size_t>(std::max(count, 0)));
-  const int got = ::getgroups(count, groups.data());  // -1: root has changed them since
+  const int got = ::getgroups(count, groups.data());  // -1: root has changed the groups since the count
   return got > 0 && std::find(groups.begin(), groups.begin() + got, group) != groups.begin() + got;
 }
 
-// kAuth, with what the file is and what it must be.
+// Returns kAuth, with the file's actual and required permissions.
 Status bad_secret_file(const std::string& path, const struct stat& about, const char* problem) {
   char mode[8];
   std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(about.st_mode & 07777));
@@ -511,8 +511,8 @@ Status bad_secret_file(const std::string& path, const struct stat& about, const 
           "and be readable by a group of this process (chmod 440)"));
 }
 
-// Only this user and root may read the file. But root may open it to a group of this process, as Kubernetes
-// does with the secrets of a pod.
+// Only this user and root may have access to the file. Root may also make it readable to a group of this
+// process, as Kubernetes does with a pod's secrets.
 Status check_secret_file(const std::string& path, const struct stat& about) {
   const mode_t others = about.st_mode & (S_IRWXG | S_IRWXO);
   const bool owned = about.st_uid == ::geteuid() || about.st_uid == 0;
@@ -549,7 +549,7 @@ Status load_secret(Environment* environment) {
 
 namespace {
 
-// The environment is the process's: so is the lock of what this library does to it.
+// Guards the process-wide environment against concurrent changes by this library.
 std::mutex& environment_mutex() {
   static std::mutex mutex;
   return mutex;

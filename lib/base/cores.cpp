@@ -17,7 +17,7 @@ using CpuSet = std::unique_ptr<cpu_set_t, FreeSet>;
 
 }  // namespace
 
-// The kernel refuses a set that is smaller than its own (EINVAL).
+// The kernel refuses a set that is smaller than its own (EINVAL), so the loop doubles the size.
 Bytes allowed_cores() {
   Bytes cores;
   for (uint64_t room = CPU_SETSIZE; room <= kMostCores; room *= 2) {

@@ -1,17 +1,17 @@
-// Which cores a thread may run on, however many the machine has: cpu_set_t ends at 1,024. A set is its bits:
-// core c is bit c % 8 of byte c / 8. Pure functions but for those that ask the system. Threads: any thread.
+// Sets of cores, without the limit of 1,024 cores of cpu_set_t. A set is a bit map: core c is bit c % 8 of
+// byte c / 8. Pure functions, except those that query the system. Threads: any thread.
 #pragma once
 
 #include "base/buffer.h"
 
 namespace weft {
 
-// More than Linux can be built for.
+// More than any Linux kernel supports.
 inline constexpr uint64_t kMostCores = 65536;
 
-// Of the calling thread; empty where the system does not say.
+// Returns the cores that the calling thread may run on; empty if the system does not report them.
 Bytes allowed_cores();
-// Only on that core; false where the system refuses.
+// Restricts the calling thread to one core. Returns false if the system refuses.
 bool run_on_core(uint64_t core);
 
 inline bool has_core(ByteView set, uint64_t core) {

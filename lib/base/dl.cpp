@@ -11,8 +11,8 @@
 namespace weft {
 namespace {
 
-// Libraries set signal handlers when they are loaded (UCX does): the program's are put back. A handler that
-// another thread sets in this very moment may be lost; nothing can be done about that.
+// Restores the program's signal handlers, because some libraries install their own when they are loaded (UCX
+// does). A handler that another thread installs at the same time may be lost; this cannot be avoided.
 class KeepSignalHandlers {
  public:
   KeepSignalHandlers() {
@@ -54,7 +54,7 @@ Status load_symbol(const std::string& path, const char* symbol, void** address) 
 
 bool is_loaded(const std::string& path) {
   void* const object = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-  if (object != nullptr) dlclose(object);  // the other handle keeps it
+  if (object != nullptr) dlclose(object);  // the other handle keeps it loaded
   return object != nullptr;
 }
 

@@ -1,5 +1,5 @@
-// Loading of shared objects at run time. They are never unloaded: their threads and callbacks may outlive
-// every object of ours.
+// Loading of shared objects at run time. They are never unloaded: their threads and callbacks may outlive all
+// objects of this library.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Load the object and find a symbol in it. kUnavailable with the loader's reason. Signal handlers that the
-// object sets while it is loaded are taken back.
+// Loads the object and finds a symbol in it. kUnavailable with the loader's reason. Restores signal handlers
+// that the object replaces while it is loaded.
 Status load_symbol(const std::string& path, const char* symbol, void** address);
 
 template <class T>
@@ -20,7 +20,7 @@ Status load_symbol(const std::string& path, const char* symbol, const T** addres
   return {};
 }
 
-// Whether the object is loaded already, and whether there is such a file.
+// is_loaded: the object is loaded already. file_exists: there is such a file.
 bool is_loaded(const std::string& path);
 bool file_exists(const std::string& path);
 

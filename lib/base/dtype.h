@@ -1,5 +1,5 @@
-// Element types, reductions and collectives: names, sizes, and which combinations make sense.
-// The values are those of weft.h (checked in lib/capi/common.cpp).
+// Element types, reductions and collectives: names, sizes, and valid combinations. The values are those of
+// weft.h (checked in lib/capi/common.cpp).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ enum class Dtype : uint8_t {
   kBf16,
   kF32,
   kF64,
-  // Of collectives alone, and of those that reduce nothing.
+  // Only for collectives that do not reduce.
   kF8E4m3 = 15,
   kF8E5m2,
 };
-inline constexpr int kDtypeCount = 12;  // those that are computed with, from 1 on
+inline constexpr int kDtypeCount = 12;  // types with arithmetic, from 1 on
 inline constexpr int kDtypeLast = 16;
 
 enum class ReduceOp : uint8_t {
@@ -63,7 +63,7 @@ enum class Coll : uint8_t {
 };
 inline constexpr int kCollCount = 17;
 
-// Whether there is arithmetic on it.
+// Returns true if arithmetic on the type is supported.
 inline bool computes(Dtype d) {
   return static_cast<int>(d) >= 1 && static_cast<int>(d) <= kDtypeCount;
 }
@@ -79,23 +79,24 @@ inline bool valid(Coll c) {
 
 // Size of an element in bytes; 0 for an invalid value.
 uint32_t dtype_size(Dtype dtype);
-bool is_float(Dtype dtype);  // of those that are computed with
+bool is_float(Dtype dtype);  // among the types with arithmetic
 
 // "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
 const char* name(Dtype dtype);
 const char* name(ReduceOp op);
 const char* name(Coll coll);
 
-bool is_reduction(Coll coll);  // has an op
+bool is_reduction(Coll coll);  // has a reduction operation
 bool has_root(Coll coll);
-bool has_blocks(Coll coll);  // of different sizes (CollectiveArgs::blocks)
-Coll even(Coll coll);        // the same with blocks of one size; itself where it has none
+bool has_blocks(Coll coll);  // has blocks of different sizes (CollectiveArgs::blocks)
+Coll even(Coll coll);        // the equivalent with equal block sizes; the collective itself if it has no
+                             // blocks
 
-// Ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations integers;
-// floats of a byte are not reduced.
+// Returns ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations need
+// integers, and 8-bit floats cannot be reduced.
 Status check_reduction(ReduceOp op, Dtype dtype);
 
-// Names as given in files and on command lines; false if unknown.
+// Parse names as used in files and on command lines; false if unknown.
 bool parse(const char* text, Dtype* dtype);
 bool parse(const char* text, ReduceOp* op);
 bool parse(const char* text, Coll* coll);

@@ -1,7 +1,8 @@
-// Where exceptions stop. The library throws none of its own, but every allocation may (std::bad_alloc), and
-// so may the program's C++ code behind a C pointer. At the edges (an extern "C" body, a thread, a task of the
-// engine, a listener of the control channel) `guarded` makes a Status of it, for the call or the
-// communicator; past frames of a C library `CarriedException` takes it to our side. Threads: any thread.
+// Boundaries where exceptions stop. The library throws none itself, but every allocation may throw
+// (std::bad_alloc), and so may the program's C++ code behind a C pointer. At the boundaries (an extern "C"
+// body, a thread, an engine task, a control channel listener) `guarded` converts the exception to a Status
+// for the call or the communicator. CarriedException carries an exception past the frames of a C library.
+// Threads: any thread.
 #pragma once
 
 #include <exception>
@@ -13,7 +14,7 @@
 
 namespace weft {
 
-// Run a body that returns Status. Nothing flies out, and running out of memory needs no memory to be said.
+// Runs a body that returns Status. No exception escapes, and reporting out of memory needs no memory.
 template <class Body>
 Status guarded(Body&& body) noexcept {
   try {
@@ -31,7 +32,7 @@ Status guarded(Body&& body) noexcept {
   }
 }
 
-// The same for one that returns nothing.
+// As guarded, for a body that returns nothing.
 template <class Body>
 Status guarded_run(Body&& body) noexcept {
   return guarded([&]() -> Status {
@@ -40,8 +41,8 @@ Status guarded_run(Body&& body) noexcept {
   });
 }
 
-// An exception of a callback that C code has called: run() the callback's body, and once the C function has
-// returned rethrow(). One thread at a time.
+// Carries an exception through C code. In a callback that C code calls, run() executes the body and stores
+// its exception. After the C function has returned, rethrow() throws it. One thread at a time.
 class CarriedException {
  public:
   template <class Body>

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kIntervalNs = static_cast<uint64_t>(Interrupt::kIntervalMs) * 1'000'000u;
 
-// The innermost call of this thread. It lives on the thread's stack, so it is no state of the library.
+// The innermost call of this thread. It is on the thread's stack, so it is not library state.
 constinit thread_local Interrupt::Scope* current = nullptr;
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Lets the program end a call of its own that blocks: weft_context_options.interrupt.
+// Lets the program end its own blocking call: weft_context_options.interrupt.
 //
-// Every extern "C" body opens an Interrupt::Scope on its thread, and the check that all calls of an object
-// begin with (check_call) names the context's callback in it. Whatever waits on that thread calls poll(), and
-// ends when it says true. Threads that the library starts have no scope, so they never ask. Once the callback
-// has said yes, poll() stays true until the call returns: waits that follow in the same call end at once.
-// Waits that make memory safe to leave (Engine::settle) do not ask. Backend modules have a copy of lib/base
-// of their own, which knows no calls: they ask through Exchange::check.
+// Every extern "C" body opens an Interrupt::Scope on its thread. check_call, with which all calls on an
+// object begin, sets the context's callback in the scope. Every wait on that thread calls poll(), and ends
+// when it returns true. Library threads have no scope, so they never call the callback. Once the callback has
+// returned true, poll() stays true until the call returns: later waits of the same call end at once. Waits
+// after which memory is released (Engine::settle) do not poll. Backend modules have their own copy of
+// lib/base, which knows no calls: they use Exchange::check.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace weft {
 
-// Threads: the state belongs to the calling thread. Who calls poll() or ask() holds no lock that a call which
-// is allowed inside callbacks needs: the callback may run the program's own code.
+// Threads: the state belongs to the calling thread. A caller of poll() or ask() must not hold a lock that
+// calls allowed inside callbacks need, because the callback may run the program's own code.
 class Interrupt {
  public:
   struct Source {
@@ -25,7 +25,7 @@ class Interrupt {
     Clock* clock = nullptr;
   };
 
-  // One call of the program, the innermost one of its thread.
+  // One call of the program: the innermost call of its thread.
   class Scope {
    public:
     Scope();
@@ -38,34 +38,35 @@ class Interrupt {
     Scope*& thread_;  // the innermost call of this thread
     Scope* const outer_;
     Source source_;
-    uint64_t next_ns_ = 0;  // when to ask; 0: the call has not begun to wait
+    uint64_t next_ns_ = 0;  // when to call the callback next; 0: the call has not begun to wait
     bool requested_ = false;
   };
 
-  // The innermost call of this thread asks this source; it outlives the call's waits.
+  // Sets the source of this thread's innermost call; it outlives the call's waits.
   static void listen_to(const Source& source);
-  // It is time to ask, or the answer is yes. Reads the clock where somebody is asked.
+  // Returns true if it is time to call the callback, or the call was interrupted. Reads the clock if there is
+  // a callback.
   static bool due();
-  // Asks the program if that is due. True: this thread stops waiting.
+  // Calls the program's callback if that is due. True: this thread must stop waiting.
   static bool poll();
-  // Asks at once: before code of the program's own that may run for long (its all_gather).
+  // Calls the callback immediately: used before code of the program that may run for long (its all_gather).
   static bool ask();
-  // The answer so far.
+  // Returns the answer so far.
   static bool requested();
-  // When poll() is due next, for a wait that sleeps; never where nobody is asked.
+  // When poll() is due next, for a wait that sleeps; never if there is no callback.
   static Deadline next();
 
-  // requested() as a status: kInterrupted, or ok.
+  // Returns requested() as a status: kInterrupted, or ok.
   static Status status();
-  // The same of poll().
+  // Returns poll() as a status.
   static Status check() {
     static_cast<void>(poll());
     return status();
   }
-  // The result of the call on this thread: any error of an interrupted call is kInterrupted.
+  // Returns the final result of this thread's call: any error of an interrupted call becomes kInterrupted.
   static Status result(Status status);
 
-  static constexpr int64_t kIntervalMs = 50;  // weft.h promises 100
+  static constexpr int64_t kIntervalMs = 50;  // weft.h guarantees 100
 };
 
 }  // namespace weft

@@ -62,7 +62,7 @@ struct Log::Logger {
   Logger(Sink sink, LogLevel level) : logger("weft", std::make_shared<CallbackSink>(std::move(sink))) {
     logger.set_level(to_spdlog(level));
   }
-  spdlog::logger logger;  // private to this context: never in spdlog's registry
+  spdlog::logger logger;  // private to this context: not in spdlog's registry
 };
 
 Log::Log() : level_(LogLevel::kOff) {}

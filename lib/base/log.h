@@ -1,5 +1,5 @@
-// The context's log: lines go to the user's callback, nowhere else. The only user of spdlog is log.cpp.
-// Threads: any thread; lines are delivered one at a time.
+// The context's log: lines go only to the user's callback. Only log.cpp uses spdlog. Threads: any thread;
+// lines are delivered one at a time.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ class Log {
  public:
   using Sink = std::function<void(LogLevel, const char* line)>;
 
-  Log();  // silent
+  Log();  // a log without output
   Log(Sink sink, LogLevel level);
   ~Log();
   Log(const Log&) = delete;

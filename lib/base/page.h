@@ -1,4 +1,4 @@
-// The size of this machine's pages: 4 KiB on x86-64, up to 64 KiB on ARM64.
+// The page size of this machine: 4 KiB on x86-64, up to 64 KiB on ARM64.
 #pragma once
 
 #include <unistd.h>

@@ -6,7 +6,7 @@ namespace weft {
 
 int pauses_in(uint64_t ns, Clock& clock) {
   constexpr uint64_t kSamples = 8, kPauses = 200;
-  uint64_t least = UINT64_MAX;  // whatever comes between makes a sample longer
+  uint64_t least = UINT64_MAX;  // interruptions only make a sample longer
   for (uint64_t sample = 0; sample < kSamples; sample++) {
     const uint64_t start = clock.now_ns();
     for (uint64_t i = 0; i < kPauses; i++) cpu_pause();

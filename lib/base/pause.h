@@ -1,4 +1,4 @@
-// How a loop that looks at memory of others lets time pass between two looks. Threads: any thread.
+// CPU pauses between two polls of memory that other threads or processes write. Threads: any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace weft {
 
-// A few nanoseconds to some tens, by processor, in which the core's other thread has its units.
+// Pauses for a few to some tens of nanoseconds, depending on the processor; the core's other hardware thread
+// runs meanwhile.
 inline void cpu_pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -16,7 +17,8 @@ inline void cpu_pause() {
 #endif
 }
 
-// How many of them take about `ns`, 1 to kMostPauses. Measured, in some 100 microseconds at most.
+// Returns how many pauses take about `ns`, from 1 to kMostPauses. Measures for about 100 microseconds at
+// most.
 inline constexpr int kMostPauses = 64;
 int pauses_in(uint64_t ns, Clock& clock);
 

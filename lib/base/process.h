@@ -1,6 +1,6 @@
-// What tells a process from all others, on any host: its number means something within a namespace and a run
-// of the kernel only, and is used again after it has ended. Backends whose ranks may be threads of one
-// process exchange it. Threads: any thread.
+// Identifies a process among all processes on all hosts. A pid alone is only unique within a namespace and a
+// run of the kernel, and is reused. Backends whose ranks may be threads of one process exchange identities.
+// Threads: any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace weft {
 struct ProcessIdentity {
   uint64_t pid = 0;
   uint64_t pid_namespace = 0;
-  uint64_t start_ticks = 0;  // since its host was started
-  std::string boot_id;       // of that start
+  uint64_t start_ticks = 0;  // start time, since the boot of its host
+  std::string boot_id;       // of that boot
 
   bool operator==(const ProcessIdentity&) const = default;
 
   void put(ByteWriter& writer) const;
-  // From another process: as it comes; the reader says whether it was whole.
+  // Reads an identity from another process without validation; the reader reports truncation.
   static ProcessIdentity get(ByteReader& reader);
 };
 

@@ -1,5 +1,5 @@
 // SplitMix64 (Steele, Lea and Flood 2014): hashes that ranks compare, and random numbers that are equal on
-// every machine, as those of the standard library's distributions are not. Not for secrets.
+// every machine, unlike those of the standard library's distributions. Not for secrets.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace weft {
 
 inline constexpr uint64_t kSplitMixStep = 0x9e3779b97f4a7c15u;
 
-// Its finaliser: every bit of the input reaches every bit of the output.
+// The finaliser: every input bit affects every output bit.
 constexpr uint64_t scramble(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

@@ -71,7 +71,7 @@ Status Status::system(const std::string& what, int error_number, const char* fil
 }
 
 Status Status::out_of_memory() {
-  // Never destroyed: usable during exit. The text is short enough to lie in the string itself.
+  // Never destroyed: usable during exit. The text is short enough for std::string's inline buffer.
   alignas(ErrorInfo) static std::byte memory[sizeof(ErrorInfo)];
   static const ErrorInfo* const kInfo = [] {
     auto* const info = new (memory) ErrorInfo;

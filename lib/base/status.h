@@ -1,4 +1,4 @@
-// A result: ok, or an error with code, text and evidence. The only way errors travel inside Weft.
+// The result of a function: ok, or an error with code, text and evidence. Weft passes errors only this way.
 // Threads: a Status is a value; copies share one immutable record.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// The values are those of weft_status in weft.h (checked in lib/capi/common.cpp) and permanent.
+// The values are those of weft_status in weft.h (checked in lib/capi/common.cpp) and never change.
 enum class Code : int32_t {
   kOk = 0,
   kArg = 1,
@@ -38,7 +38,7 @@ inline constexpr Code kLastCode = Code::kStepFailed;
 
 const char* code_name(Code code);
 
-// What an error rests on; values as WEFT_EVIDENCE_*.
+// The evidence for an error; values as WEFT_EVIDENCE_*.
 enum class Evidence : int32_t {
   kNone = 0,
   kLocal = 1,
@@ -57,10 +57,10 @@ struct ErrorInfo {
   Code code = Code::kOk;
   Evidence evidence = Evidence::kNone;
   std::string text;
-  std::vector<int> ranks;  // at fault, ascending
+  std::vector<int> ranks;  // the ranks that caused it, ascending
   uint64_t slot = kNoSlot;
   uint64_t step = kNoStep;
-  const char* file = "";  // where it was made
+  const char* file = "";  // source position
   int line = 0;
 };
 
@@ -83,7 +83,7 @@ class [[nodiscard]] Status {
   const std::string& text() const;
   const ErrorInfo& info() const;
 
-  // The same error with more said about it. On ok they return ok.
+  // Return a copy of the error with added details; ok stays ok.
   Status with_ranks(std::vector<int> ranks) const;
   Status with_slot(uint64_t slot) const;
   Status with_step(uint64_t step) const;
@@ -93,7 +93,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const ErrorInfo> info_;
 };
 
-// Return early with an error.
+// Returns early with an error.
 #define WEFT_TRY(expression)                                                                          \
   do {                                                                                                \
     if (::weft::Status weft_try_status = (expression); !weft_try_status.ok()) return weft_try_status; \

@@ -1,4 +1,4 @@
-// cat(a, b, ...): the parts as one string, for error texts and logs; sizes as text. Not for hot paths.
+// Text for errors and logs. cat(a, b, ...) concatenates its arguments into one string. Not for hot paths.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ std::string cat(const Parts&... parts) {
   return std::move(out).str();
 }
 
-// "2.5 MiB", "640 B"
+// Returns "2.5 MiB", "640 B".
 std::string bytes_text(uint64_t bytes);
-// Read "64K", "1M" or "100"; false for anything else.
+// Parses "64K", "1M" or "100"; false for anything else.
 bool parse_bytes(std::string_view text, uint64_t* bytes);
-// "0, 3, 4 and 2 more"
+// Returns "0, 3, 4 and 2 more".
 template <class Ints>
 std::string list_text(const Ints& values, size_t most = 16) {
   std::ostringstream out;

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Blocks all signals on this thread while it lives; a thread that is started meanwhile inherits the mask.
+// Blocks all signals on this thread while it lives; a thread started meanwhile inherits the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -44,10 +44,11 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   void opened(uint32_t generation);
   void closed();
 
-  // Agrees on the members of the next generation, with the other members of generation `parent` (or of a
-  // later one that could not be created). kMinority; kTimeout names the ranks that did not join; kPeerFailed:
-  // the others continue without this rank; kState: this rank has a later generation already. accused: the
-  // ranks that the failure names, by rank in generation 0.
+  // Agrees with the other members of generation `parent` on the members of the next generation. If later
+  // generations could not be created, the agreement continues from the last of them.
+  // accused: the ranks that the failure names, by rank in generation 0.
+  // Errors: kMinority; kTimeout names the ranks that did not join; kPeerFailed: the others continue without
+  // this rank; kState: this rank has a later generation already.
   Status agree(uint32_t parent, bool last_of_two, const std::set<int>& accused, Deadline deadline,
                Descent* next);
   // Creates an exchange among the members of a generation that agree(parent) returned. It fails when one of
