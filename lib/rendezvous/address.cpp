@@ -47,7 +47,7 @@ std::string Address::text() const {
 
 bool Address::local() const {
   if (kind == Kind::kUnix || host == "localhost" || host == "::1") return true;
-  // A literal of 127.0.0.0/8: a name may begin like that too, but has letters.
+  // An address in 127.0.0.0/8: a host name may begin like that too, but has letters.
   return host.rfind("127.", 0) == 0 && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 

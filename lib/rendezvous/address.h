@@ -1,5 +1,5 @@
-// Where a store listens: "tcp://host:port", "tcp://[::1]:port" or "unix:@name" (a name of Linux's abstract
-// namespace: no file, gone with its last process).
+// The address at which a store listens: "tcp://host:port", "tcp://[::1]:port" or "unix:@name" (a name in
+// Linux's abstract namespace: it has no file and disappears with its last process).
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,17 @@ struct Address {
   std::string name;  // unix; without the @
 
   std::string text() const;
-  // Reachable from this host only: unix, "localhost", 127.0.0.0/8, ::1. Other names count as not.
+  // Returns true if it is reachable from this host only: unix, "localhost", 127.0.0.0/8, ::1. Other host
+  // names count as not local.
   bool local() const;
 };
 
-inline constexpr size_t kMaxUnixName = 107;  // what a sockaddr_un holds besides the first byte
+inline constexpr size_t kMaxUnixName = 107;  // capacity of sockaddr_un's path after the first byte
 
-// kArg saying what is wrong with it.
+// kArg with the reason.
 Status parse_address(const std::string& text, Address* address);
 
-// Without a secret only local addresses are allowed. kAuth saying what to set.
+// Without a secret only local addresses are allowed. kAuth states what to set.
 Status check_reach(const Address& address, bool secret);
 
 }  // namespace weft

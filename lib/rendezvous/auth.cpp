@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// Neither text nor any other protocol begins like this; \r\n shows transfers that change line ends.
+// No text and no other protocol begins like this; \r\n reveals transfers that change line ends.
 constexpr std::array<std::byte, 8> kMagic = {std::byte{0x89}, std::byte{'W'}, std::byte{'E'},
                                              std::byte{'F'},  std::byte{'T'}, std::byte{'\r'},
                                              std::byte{'\n'}, std::byte{0x1a}};
@@ -23,7 +23,7 @@ unsigned char* raw(std::byte* bytes) {
   return reinterpret_cast<unsigned char*>(bytes);
 }
 
-// BLAKE2b-256 of label and message, keyed.
+// Keyed BLAKE2b-256 of label and message.
 Key keyed_hash(const Key& key, std::string_view label, ByteView message) {
   crypto_generichash_state state;
   crypto_generichash_init(&state, raw(key.data()), key.size(), sizeof(Key));
@@ -36,7 +36,7 @@ Key keyed_hash(const Key& key, std::string_view label, ByteView message) {
 
 Hello decode_hello(ByteView bytes) {
   ByteReader reader(bytes);
-  reader.get_raw(kMagic.size());  // has been compared
+  reader.get_raw(kMagic.size());  // compared earlier
   Hello hello;
   hello.protocol = reader.get<uint32_t>();
   hello.weft = reader.get<uint32_t>();
@@ -53,7 +53,7 @@ std::string version_text(const Hello& hello) {
              hello.protocol, ")");
 }
 
-// Ranks of other minor versions may lay out shared memory differently.
+// Ranks of different minor versions may lay out shared memory differently.
 bool compatible(const Hello& a, const Hello& b) {
   return a.protocol == b.protocol && a.weft / 100 == b.weft / 100;
 }
@@ -135,7 +135,8 @@ Status Handshake::take_hello(Bytes* out) {
   const Hello theirs = decode_hello(pending_);
   const Bytes my_hello = encode_hello(mine_);
   const bool client = role_ == Role::kClient;
-  // The server answers before it judges, so that the client learns the versions as well.
+  // The server sends its hello before it checks the client's, so that the client can compare versions as
+  // well.
   if (!client) out->insert(out->end(), my_hello.begin(), my_hello.end());
   WEFT_TRY(compare(mine_, theirs));
 

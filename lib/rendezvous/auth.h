@@ -1,16 +1,16 @@
-// Two processes prove to each other that they hold the same key, before any other byte is interpreted, and
-// agree on keys for what follows. A state machine without sockets: bytes in, bytes out. Used by
-// SecureStream, on whatever thread owns the connection.
+// The mutual authentication handshake. Two processes prove to each other that they hold the same key, before
+// any other byte is interpreted, and derive session keys. A state machine without sockets: bytes in, bytes
+// out. SecureStream uses it, on the thread that owns the connection.
 //
 //   client -> server   hello: magic, versions, whether there is a secret, 32 random bytes
 //   server -> client   hello
 //   client -> server   proof: MAC(key, "client" + both hellos)
 //   server -> client   proof: MAC(key, "server" + both hellos)
 //
-// The server says nothing to somebody whose first bytes are not Weft's, and proves nothing to somebody who
-// has not proved it first. A wrong proof is answered with random bytes, so that the client too learns that
-// the keys differ. The random bytes of both make every proof and every session key new, so a recorded
-// handshake is worthless; the role in the MAC makes a reflected one worthless.
+// The server does not answer a client whose first bytes are not Weft's, and sends its proof only after the
+// client's. It answers a wrong proof with random bytes, so that the client too detects that the keys differ.
+// The random bytes of both sides make every proof and session key unique, which defeats replays of recorded
+// handshakes. The role in the MAC defeats reflected ones.
 #pragma once
 
 #include <weft/weft.h>
@@ -25,28 +25,29 @@ namespace weft {
 
 using Key = std::array<std::byte, 32>;
 
-// What the members of a job, or of a comm, have in common.
+// The shared key of the members of a job or a communicator.
 struct AuthKey {
   Key key{};
-  bool secret = false;  // false: the key that everybody knows, for jobs without a secret
+  bool secret = false;  // false: the well-known key of jobs without a secret
 
   static AuthKey from_secret(ByteView secret);
   static AuthKey open();
 };
 
-// Once per process before anything else here; again is free. kInternal when there is no randomness.
+// Called once per process before anything else here; later calls are free. kInternal: no random number
+// source.
 Status init_crypto();
 Key random_key();
 
-// Raised with every change of what ranks say to each other, in this folder and in backends.
+// Incremented with every change of the protocol between ranks, in this folder and in backends.
 inline constexpr uint32_t kProtocolVersion = 2;
-// As WEFT_VERSION_NUMBER.
+// Same value as WEFT_VERSION_NUMBER.
 inline constexpr uint32_t kWeftVersion =
     WEFT_VERSION_MAJOR * 10000 + WEFT_VERSION_MINOR * 100 + WEFT_VERSION_PATCH;
 
 enum class Role : uint8_t { kClient = 1, kServer = 2 };
 
-// What a hello says besides its magic. Tests make others.
+// The fields of a hello after its magic. Tests construct invalid ones.
 struct Hello {
   uint32_t protocol = kProtocolVersion;
   uint32_t weft = kWeftVersion;
@@ -67,14 +68,14 @@ class Handshake {
  public:
   Handshake(Role role, const AuthKey& key, const Key& nonce = random_key());
 
-  // What to send before anything came: the client's hello, nothing for a server.
+  // Returns the bytes to send first: the client's hello; empty for a server.
   Bytes begin() const;
-  // Take bytes of the peer, as many as this step needs; *consumed says how many (the rest are frames, or
-  // belong to a later call). Appends what must be sent to *out, also when it returns an error: send it, then
-  // close. kAuth, kVersion; texts say what "this side" and "the other side" have.
+  // Handles bytes from the peer, as many as this step needs, and sets *consumed to their number (the rest are
+  // frames, or belong to a later call). Appends the bytes to send to *out, also when it returns an error:
+  // send them, then close. kAuth, kVersion; error texts refer to "this side" and "the other side".
   Status receive(ByteView bytes, size_t* consumed, Bytes* out);
   bool done() const { return stage_ == Stage::kDone; }
-  // The other side has said a hello that suits; anybody can.
+  // The peer has sent a compatible hello; an unauthenticated client can do that too.
   bool greeted() const { return stage_ != Stage::kHello; }
   // Valid when done.
   const SessionKeys& keys() const { return keys_; }
@@ -90,12 +91,12 @@ class Handshake {
   const AuthKey key_;
   Hello mine_;
   Stage stage_ = Stage::kHello;
-  Bytes pending_;     // of the message that is being received
+  Bytes pending_;     // part of the message that is being received
   Bytes transcript_;  // the client's hello, then the server's
   SessionKeys keys_;
 };
 
-// The hello as it is sent; for tests that are somebody else.
+// Returns the hello as sent; for tests that implement a peer.
 Bytes encode_hello(const Hello& hello);
 
 }  // namespace weft

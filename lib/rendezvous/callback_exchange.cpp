@@ -20,7 +20,7 @@ Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Dead
   const uint64_t my_size = mine.size();
   std::vector<uint64_t> sizes(ranks);
   WEFT_TRY(call(&my_size, sizeof my_size, sizes.data()));
-  // Judged alike by all ranks, so that none goes on to the second round alone.
+  // All ranks check the same sizes, so no rank continues to the second round alone.
   for (int rank = 0; rank < size_; rank++) {
     const uint64_t size = sizes[static_cast<size_t>(rank)];
     if (size <= kMaxBytes) continue;

@@ -1,10 +1,10 @@
-// The Exchange over the program's own all-gather (weft_all_gather_fn): fixed-size rounds, first everybody's
-// size, then everybody's bytes filled up to the largest. The program's channel is trusted, its results are
-// checked all the same. It cannot be interrupted, so a deadline is noticed only afterwards.
+// The Exchange over the program's own all-gather (weft_all_gather_fn), in rounds of equal size: first the
+// sizes of all ranks, then their bytes, padded to the largest. The program's channel is trusted, but its
+// results are validated. A callback cannot be interrupted, so the deadline is checked only after it returns.
 //
-// The very first round is always of one uint64_t. A rank that was refused before it came here may give
-// kRefused in it, and the others return kMismatch, all alike: include/weft/weft_mpi.h, which is compiled into
-// programs, does. So neither may change.
+// The very first round always consists of one uint64_t. A rank whose arguments were rejected before this
+// point may send kRefused in it; all other ranks then return kMismatch. include/weft/weft_mpi.h does this and
+// is compiled into programs, so neither the round nor the value may change.
 #pragma once
 
 #include <weft/weft.h>

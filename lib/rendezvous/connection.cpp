@@ -13,12 +13,12 @@
 namespace weft {
 namespace {
 
-// Read at most this much before other connections get their turn.
+// Most bytes to read before other connections get their turn.
 constexpr size_t kReadOnce = 256u << 10;
 constexpr size_t kChunk = 64u << 10;
-constexpr size_t kMaxFds = 16;  // descriptors that one recvmsg takes; a sender attaches one at a time
+constexpr size_t kMaxFds = 16;  // most descriptors that one recvmsg receives; a sender attaches one at a time
 
-// recvmsg that takes descriptors into *fds, or recv, with which the kernel drops them.
+// Calls recvmsg and appends received descriptors to *fds; or calls recv, with which the kernel drops them.
 ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds) {
   if (fds == nullptr) return ::recv(fd, bytes, size, 0);
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxFds * sizeof(int))> control;
@@ -69,7 +69,8 @@ Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd
   *closed = false;
   std::vector<std::byte> chunk(kChunk);
   for (size_t total = 0; total < kReadOnce;) {
-    // Strangers cannot fill this process's table of descriptors: none are taken before the handshake is done.
+    // Ignores descriptors until the handshake is done, so that unauthenticated clients cannot fill the
+    // process's descriptor table.
     const ssize_t got = receive(fd_.get(), chunk.data(), chunk.size(), established() ? fds : nullptr);
     if (got < 0 && again(errno)) break;
     if (got <= 0) {
@@ -79,7 +80,7 @@ Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd
     total += static_cast<size_t>(got);
     if (Status status = stream_->receive(ByteView(chunk).first(static_cast<size_t>(got)), frames);
         !status.ok()) {
-      if (!established()) flush();  // what the handshake still wants to say
+      if (!established()) flush();  // sends the handshake's last bytes
       return status;
     }
   }
@@ -117,7 +118,7 @@ Status Connection::send_with_fd(ByteView frame, int fd, Clock& clock, Deadline d
     if (!flush()) return broken();
     if (queued() > 0) WEFT_TRY(wait_for_room());
   }
-  // The descriptor travels with the frame's first bytes, so it is there when the frame is whole.
+  // The descriptor is sent with the frame's first bytes, so it has arrived when the frame is complete.
   send(frame);
   Bytes& out = stream_->out();
   for (;;) {
@@ -126,7 +127,7 @@ Status Connection::send_with_fd(ByteView frame, int fd, Clock& clock, Deadline d
       out.erase(out.begin(), out.begin() + put);
       break;
     }
-    // Also when too many descriptors are on their way (ETOOMANYREFS): the receivers will take some.
+    // Also waits when too many descriptors are in flight (ETOOMANYREFS): the receivers will take some.
     if (put < 0 && !again(errno) && errno != ETOOMANYREFS) return broken();
     WEFT_TRY(wait_for_room());
   }

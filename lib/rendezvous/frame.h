@@ -1,6 +1,6 @@
-// Frames on an authenticated connection: a length, then the encrypted and authenticated bytes. Every frame is
-// numbered by libsodium's secretstream, so one that was forged, replayed, reordered or left out does not
-// open. No sockets here. Used by SecureStream.
+// Frames on an authenticated connection: a length, then encrypted and authenticated bytes. libsodium's
+// secretstream numbers every frame, so a forged, replayed, reordered or omitted frame fails to decrypt. No
+// sockets here. Used by SecureStream.
 #pragma once
 
 #include <sodium.h>
@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// Most bytes of a frame before its sender has joined or told its rank, and afterwards: a message of the
-// largest size (Exchange::kMaxBytes, Control::kMaxMessage) and what is said around it.
+// Largest frame before its sender has joined or sent its rank, and afterwards. The latter holds a message of
+// the largest size (Exchange::kMaxBytes, Control::kMaxMessage) and its header.
 inline constexpr size_t kSmallFrame = 4096;
 inline constexpr size_t kLargeFrame = (1u << 20) + 4096;
 
@@ -20,7 +20,8 @@ inline constexpr size_t kLargeFrame = (1u << 20) + 4096;
 class FrameWriter {
  public:
   explicit FrameWriter(const Key& key);
-  // Append one frame to *out; the first one follows the stream's header. At most kLargeFrame bytes.
+  // Appends one encrypted frame of at most kLargeFrame plain bytes to *out; the first one follows the
+  // stream's header.
   void seal(ByteView plain, Bytes* out);
 
  private:
@@ -35,8 +36,8 @@ class FrameReader {
   void set_limit(size_t limit) { limit_ = limit; }
 
   void feed(ByteView bytes);
-  // The next whole frame, if there is one. kAuth when it is longer than the limit or does not open; the
-  // connection is then worthless.
+  // Returns the next complete frame, if there is one. kAuth: the frame exceeds the limit or fails to decrypt;
+  // the connection must then be closed.
   Status next(bool* found, Bytes* plain);
 
  private:
@@ -44,10 +45,10 @@ class FrameReader {
 
   const Key key_;
   size_t limit_;
-  bool started_ = false;  // the header has come
+  bool started_ = false;  // the stream header has been received
   crypto_secretstream_xchacha20poly1305_state state_;
   Bytes buffer_;
-  size_t at_ = 0;  // what was consumed of buffer_
+  size_t at_ = 0;  // number of consumed bytes of buffer_
 };
 
 }  // namespace weft

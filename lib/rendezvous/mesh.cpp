@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kSendFdMs = 5000;  // for a peer's socket to have room
+constexpr int64_t kSendFdMs = 5000;  // wait for buffer space in a peer's socket
 constexpr int64_t kFarewellMs = 1000;
 
 Status not_connected(int rank) {
@@ -45,10 +45,10 @@ Status SocketMesh::make(Exchange& exchange, const MeshOptions& options, Clock& c
     if (peer->same_host) WEFT_TRY(core->take_process(*peer));
     core->peers.back() = std::move(peer);
   }
-  // Before the thread: from then on somebody ends it.
+  // Created before the thread starts, so that its destructor ends the thread on every path.
   std::unique_ptr<SocketMesh> made(new SocketMesh(core));
   {
-    // The thread keeps the core alive: the mesh may be destroyed inside one of the listener's calls.
+    // The thread keeps the core alive, because a listener call may destroy the mesh.
     const std::lock_guard lock(core->join_mutex);
     WEFT_TRY(start_thread("weft-control", [core] { core->run(); }, options.on_thread_start, &core->thread));
   }
@@ -60,13 +60,14 @@ SocketMesh::SocketMesh(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
 SocketMesh::~SocketMesh() {
   stop();
-  // For all peers together, and although one may go on sending.
+  // One deadline for all peers together, even if a peer keeps sending.
   const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
   const std::lock_guard lock(core_->join_mutex);
-  if (core_->thread.joinable()) core_->thread.detach();  // this is that thread
+  if (core_->thread.joinable()) core_->thread.detach();  // the destructor runs on that thread
   for (const auto& peer : core_->peers) {
     if (!peer) continue;
-    // Closing a connection with unread bytes would tell the peer of an error before it reads the farewell.
+    // Drains the connection first: closing it with unread bytes would reset it, and the peer would see an
+    // error instead of the goodbye.
     const auto drain = [&] {
       std::vector<Bytes> unread;
       bool closed = peer->ended;
@@ -97,7 +98,7 @@ void SocketMesh::leave() {
   for (const auto& peer : core_->peers) {
     if (peer) core_->send(*peer, mesh::plain_frame(mesh::Type::kFarewell));
   }
-  // What does not fit into the sockets at once gets a bounded time, for all peers together.
+  // Data that does not fit into the sockets at once gets a bounded time, for all peers together.
   const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
   for (const auto& peer : core_->peers) {
     for (bool written = !peer; !written && !deadline.expired(core_->clock);) {

@@ -1,14 +1,14 @@
-// The control channel over sockets: every rank is connected to every other one, by a unix socket inside a
-// host and by TCP between hosts. Made by lib/form while it is formed, over an Exchange; then carries
-// small messages, signs of life and evidence of death (Control), and before that file descriptors
-// (FdChannel).
+// The control channel over sockets. Every rank is connected to every other, by a unix socket inside a host
+// and by TCP between hosts. lib/form creates it during group setup, over an Exchange. It first passes file
+// descriptors (FdChannel), then carries small messages, heartbeats and failure evidence (Control).
 //
-// A thread of its own ("weft-control") sleeps in epoll until stop(): it reads frames, calls the listener, and
-// learns of a peer's death by the end of the connection and, inside a host, by a pidfd. It tells the others
-// that this rank lives, whatever the program computes, and condemns a rank of which no whole frame came for
-// the heartbeat budget: stopped, or behind a link that is silent or drips (heartbeat.h).
-// Every connection is authenticated and encrypted (secure_stream.h) with a key that rank 0 makes for the
-// comm and the Exchange distributes.
+// Its thread ("weft-control") sleeps in epoll until stop(). It reads frames, calls the listener, and detects
+// a peer's death by the end of the connection and, inside a host, by a pidfd. It sends this rank's
+// heartbeats, whatever the program computes. It declares a rank failed from which no complete frame arrived
+// within the heartbeat timeout: the rank is stopped, or its link is silent or too slow (heartbeat.h).
+//
+// Every connection is authenticated and encrypted (secure_stream.h) with a key that rank 0 generates for the
+// communicator and the Exchange distributes.
 #pragma once
 
 #include <memory>
@@ -25,25 +25,26 @@
 namespace weft {
 
 struct MeshOptions {
-  // Whether ranks may be on other hosts: listens on TCP too. Only with authenticated members.
+  // Ranks may be on other hosts: also listens on TCP. Requires authenticated members.
   bool tcp = false;
-  // The address of this host that other hosts reach, tried first ("10.0.0.7"); empty: those of all
-  // interfaces.
+  // Address of this host for other hosts, tried first ("10.0.0.7"); empty: the addresses of all interfaces.
   std::string host;
   ThreadStart on_thread_start;
   Resolver resolver;
-  // What a rank may be silent; negative: for ever. The smallest of all ranks' counts for all: whoever
-  // condemns a rank fails the communicator for everybody, so nobody can be more patient than the others.
+  // Heartbeat timeout; negative: none. The smallest value of all ranks applies to all: a rank that declares
+  // another failed fails the communicator on every rank, so a longer timeout on the others would have no
+  // effect.
   int64_t heartbeat_timeout_ms = -1;
   Deadline deadline = Deadline::never();
 };
 
 class SocketMesh final : public Control, public FdChannel {
  public:
-  // Collective over `exchange`. clock and log outlive the mesh. kTimeout and kPeerFailed name the ranks.
+  // Creates a mesh. Collective over `exchange`. clock and log outlive the mesh. kTimeout and kPeerFailed name
+  // the ranks.
   static Status make(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log,
                      std::unique_ptr<SocketMesh>* mesh);
-  // As stop(); then closes all connections. Peers that got no farewell see this rank as lost.
+  // As stop(); then closes all connections. Peers that received no goodbye see this rank as lost.
   ~SocketMesh() override;
 
   void start(ControlListener* listener) override;

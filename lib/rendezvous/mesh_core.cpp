@@ -1,4 +1,4 @@
-// The control thread of a mesh, and what it shares with the threads that send.
+// The control thread of a mesh, and the state that it shares with sending threads.
 #include "rendezvous/mesh_core.h"
 
 #include <poll.h>
@@ -19,10 +19,10 @@ namespace {
 
 using mesh::Type;
 
-// A peer that does not read gets no more than this; what follows is dropped.
+// Most bytes queued for a peer that does not read; further messages are dropped.
 constexpr size_t kQueueMost = 8u << 20;
 
-// What an event of epoll is about: a rank's connection or process, or the wake-up.
+// The source of an epoll event: a rank's connection or process, or the wake-up.
 constexpr uint64_t kWakeUp = UINT64_MAX;
 uint64_t event_of(int rank, bool process) {
   return static_cast<uint64_t>(rank) * 2 + (process ? 1 : 0);
@@ -32,7 +32,7 @@ Fd open_process(int socket, pid_t pid) {
 #ifdef SO_PEERPIDFD
   constexpr int kPeerPidfd = SO_PEERPIDFD;
 #else
-  constexpr int kPeerPidfd = 77;  // Linux 6.5; cannot be deceived by a number that is used again
+  constexpr int kPeerPidfd = 77;  // Linux 6.5; not affected by pid reuse
 #endif
   int fd = -1;
   socklen_t size = sizeof fd;
@@ -57,7 +57,7 @@ void SocketMesh::Core::wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_up.get(), &one, sizeof one);
 }
 
-// ---- forming -------------------------------------------------------------------------------------------
+// ---- group setup ---------------------------------------------------------------------------------------
 
 Status SocketMesh::Core::take_process(MeshPeer& peer) {
   std::optional<PeerProcess> process;
@@ -65,7 +65,7 @@ Status SocketMesh::Core::take_process(MeshPeer& peer) {
   if (!process || process->pid <= 0 || process->pid == ::getpid()) return {};
   peer.pid = process->pid;
   peer.process = open_process(peer.connection.fd(), process->pid);
-  // Without it (an old kernel, a sandbox) the end of the connection is the only evidence.
+  // Without a pidfd (an old kernel, a sandbox) the end of the connection is the only evidence.
   if (!peer.process.valid()) log.debug(cat("mesh: no pidfd for rank ", peer.rank, ", errno ", errno));
   return {};
 }
@@ -77,7 +77,7 @@ Status SocketMesh::Core::read_early(MeshPeer& peer) {
   const Status status = peer.connection.read(&frames, &closed, &fds);
   for (Fd& fd : fds) peer.fds.push_back(std::move(fd));
   for (Bytes& frame : frames) {
-    if (mesh::type_of(frame) == Type::kHeartbeat) continue;  // nobody is judged yet
+    if (mesh::type_of(frame) == Type::kHeartbeat) continue;  // timeouts are not checked yet
     if (mesh::type_of(frame) != Type::kFd) {
       peer.early.push_back(std::move(frame));
     } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
@@ -133,7 +133,7 @@ void SocketMesh::Core::run() {
   std::array<epoll_event, 64> events;
   while (!stopped()) {
     const Status thrown = guarded_run([&] { look(events); });
-    // What came may be lost.
+    // Received data may be lost.
     ControlListener* const told = listener.load(std::memory_order_acquire);
     if (!thrown.ok() && told != nullptr && !stopped()) told->on_broken(thrown);
   }
@@ -161,9 +161,9 @@ void SocketMesh::Core::look(std::array<epoll_event, 64>& events) {
   }
 }
 
-// ---- signs of life -------------------------------------------------------------------------------------
+// ---- heartbeats ----------------------------------------------------------------------------------------
 
-// When the control thread has something to do, whatever comes.
+// Returns when the control thread must act next, without any event.
 Deadline SocketMesh::Core::next_look() const {
   Deadline look = heartbeat.next();
   for (const auto& each : peers) {
@@ -180,7 +180,8 @@ void SocketMesh::Core::forgive(uint64_t pause_ns, uint64_t now_ns) {
   }
 }
 
-// A frame that is nothing but its type, unless somebody else is sending or it would have to wait.
+// Sends a frame that consists of its type only. Skipped if another thread is sending or if it would have to
+// wait.
 void SocketMesh::Core::send_plain(MeshPeer& peer, Type type) {
   const std::unique_lock lock(peer.send_mutex, std::try_to_lock);
   if (!lock.owns_lock() || peer.broken || peer.connection.queued() > 0) return;
@@ -188,8 +189,8 @@ void SocketMesh::Core::send_plain(MeshPeer& peer, Type type) {
   flush(peer);
 }
 
-// From the first moment on, also while this rank still forms the communicator: others may have begun. Where
-// something else is being sent, that is the sign.
+// Sends heartbeats from the start, also while this rank is still in group setup, because other ranks may have
+// finished. Skips a peer to which other data is being sent, as that shows liveness too.
 void SocketMesh::Core::give_signs_of_life() {
   if (leaving.load()) return;
   for (const auto& each : peers) {
@@ -197,10 +198,11 @@ void SocketMesh::Core::give_signs_of_life() {
   }
 }
 
-// now_ns: from before this thread last read, so that no pause since then counts against the peer.
+// now_ns: a time before this thread last read, so that a later pause of this thread does not count against
+// the peer.
 void SocketMesh::Core::judge(MeshPeer& peer, uint64_t now_ns) {
   if (peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
-  // What has come and was not read yet counts.
+  // Data that has arrived but is still unread counts.
   while (readable(peer.connection.fd(), 0)) {
     read(peer);
     if (stopped() || peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
@@ -215,7 +217,7 @@ std::string SocketMesh::Core::missed_text(int missed) const {
              static_cast<double>(heartbeat.budget_ns()) / 1e9, " s: it was stopped, or its link is silent");
 }
 
-// ---- what comes ----------------------------------------------------------------------------------------
+// ---- received frames -----------------------------------------------------------------------------------
 
 void SocketMesh::Core::begin() {
   begun = true;
@@ -247,7 +249,7 @@ void SocketMesh::Core::begin() {
 void SocketMesh::Core::on_event(MeshPeer& peer, bool process, uint32_t events) {
   if (peer.ended) return;
   if (process) {
-    // What it said before it died counts, a farewell above all. A forked child may hold the connection open.
+    // Messages sent before its death count, above all a goodbye. A forked child may hold the connection open.
     while (!peer.ended && !stopped() && readable(peer.connection.fd(), 0)) read(peer);
     if (!peer.ended) end(peer, gone(peer));
     return;
@@ -303,23 +305,23 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
                 .with_ranks({peer.rank}));
 }
 
-// The last thing that happens to a peer. It may live, stopped or behind a bad link: the connection is cut, so
-// that it learns at once, or when it wakes up; after what the listener still has to tell it.
+// Ends a peer's connection; the last event of a peer. The peer may be alive, stopped or behind a bad link.
+// Cutting the connection, after the listener call, tells it at once or when it resumes.
 void SocketMesh::Core::end(MeshPeer& peer, const Status& why) {
   if (std::exchange(peer.ended, true)) return;
   if (!peer.left && !stopped()) listener.load(std::memory_order_acquire)->on_peer_lost(peer.rank, why);
   const std::lock_guard lock(peer.send_mutex);
   peer.broken = true;
   peer.polled = false;
-  if (!peer.connection.open()) return;  // the mesh was destroyed inside the call
+  if (!peer.connection.open()) return;  // the listener call has destroyed the mesh
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.connection.fd(), nullptr);
   if (peer.process.valid()) ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, peer.process.get(), nullptr);
   peer.connection.shut_down();
 }
 
-// Why the connection ended, by the best evidence there is.
+// Returns why the connection ended, from the best evidence available.
 Status SocketMesh::Core::gone(const MeshPeer& peer) const {
-  // A dying process closes its connections shortly before its pidfd says that it is dead.
+  // A dying process closes its connections shortly before its pidfd becomes readable.
   constexpr int kDyingMs = 5;
   const bool dead = readable(peer.process.get(), kDyingMs);
   return Status::error(Code::kPeerFailed,

@@ -1,4 +1,4 @@
-// What a SocketMesh and its thread share. See mesh.h for what happens when.
+// State that a SocketMesh shares with its control thread. mesh.h describes the protocol.
 #pragma once
 
 #include <sys/epoll.h>
@@ -16,44 +16,45 @@
 
 namespace weft {
 
-// Everything about one other rank. Before start() it belongs to the thread that forms the comm, afterwards to
-// the control thread; what is sent is guarded by send_mutex at all times.
+// State of one peer. Before start() the thread that creates the communicator owns it, afterwards the control
+// thread. send_mutex always guards sending.
 struct MeshPeer {
   int rank = -1;
   bool same_host = false;
   Connection connection;
-  Fd process;  // a pidfd, for ranks of this host that are other processes
+  Fd process;  // pidfd of a rank of this host that is another process
   int pid = 0;
 
-  std::deque<Bytes> early;  // frames that came before start()
-  std::deque<Fd> fds;       // descriptors that came, one for each kFd frame
-  int fd_frames = 0;        // kFd frames that came and were not fetched
-  uint64_t heard_ns = 0;    // when a whole frame came last, our own pauses forgiven; from begin() on
-  bool left = false;        // said farewell
-  bool ended = false;       // nothing can be read any more
+  std::deque<Bytes> early;  // frames received before start()
+  std::deque<Fd> fds;       // received descriptors, one per kFd frame
+  int fd_frames = 0;        // received kFd frames that were not fetched
+  // time of the last complete frame, corrected for pauses of this thread; valid from begin() on
+  uint64_t heard_ns = 0;
+  bool left = false;   // the peer has sent its goodbye
+  bool ended = false;  // nothing more can be read
   Status why_ended;
 
   std::mutex send_mutex;
-  bool broken = false;   // guarded by send_mutex: writing has failed
-  bool polled = false;   // guarded by send_mutex: epoll knows the connection
-  bool writing = false;  // guarded by send_mutex: epoll tells when it can be written
+  bool broken = false;   // guarded by send_mutex: a write has failed
+  bool polled = false;   // guarded by send_mutex: the connection is registered with epoll
+  bool writing = false;  // guarded by send_mutex: epoll waits until it is writable
 };
 
 struct SocketMesh::Core {
   Core(int own_rank, int64_t heartbeat_ms, Clock& its_clock, Log& its_log)
       : rank(own_rank), clock(its_clock), log(its_log), heartbeat(heartbeat_ms) {}
 
-  // A peer, or null for the own rank and for numbers that are no rank.
+  // Returns a peer, or null for this rank and for invalid ranks.
   MeshPeer* peer(int other) const;
   void wake();
 
-  // Forming.
+  // Group setup.
   Status take_process(MeshPeer& peer);
   Status read_early(MeshPeer& peer);
 
   // Sending: any thread.
   void send(MeshPeer& peer, ByteView frame);
-  bool flush(MeshPeer& peer);  // with send_mutex held: whether everything is written
+  bool flush(MeshPeer& peer);  // needs send_mutex; returns true if everything is written
 
   // The control thread.
   void run();
@@ -75,13 +76,13 @@ struct SocketMesh::Core {
   const int rank;
   Clock& clock;
   Log& log;
-  std::vector<std::unique_ptr<MeshPeer>> peers;  // by rank; null for the own one
+  std::vector<std::unique_ptr<MeshPeer>> peers;  // by rank; null for this rank
   Fd epoll, wake_up;
   std::atomic<ControlListener*> listener{nullptr};
   std::atomic<bool> stopping{false};
   std::atomic<bool> leaving{false};
-  bool begun = false;   // the control thread's
-  Heartbeat heartbeat;  // the control thread's
+  bool begun = false;   // used by the control thread only
+  Heartbeat heartbeat;  // used by the control thread only
 
   std::mutex join_mutex;
   std::thread thread;  // joined with join_mutex held

@@ -11,14 +11,14 @@
 namespace weft::mesh {
 namespace {
 
-constexpr int64_t kStrangerMs = 5000;  // for whoever connects to become a peer
+constexpr int64_t kStrangerMs = 5000;  // for an incoming connection to become a peer's
 constexpr int64_t kTryTcpMs = 3000;    // for one address of a rank
-constexpr int64_t kResolveMs = 500;    // for its name, which all others here wait for
-constexpr int64_t kRetryMs = 50;       // before all of them are tried again
+constexpr int64_t kResolveMs = 500;    // for name resolution, which blocks all other connections here
+constexpr int64_t kRetryMs = 50;       // before all addresses are tried again
 constexpr int64_t kEchoMs = 200;       // for the reason why a rank closed its connection
-constexpr int64_t kAskMs = 5;          // before the exchange is asked for it again
-constexpr size_t kMaxSilent = 64;      // incoming links that have not said Weft's hello
-constexpr size_t kMaxGreeted = 64;     // those that have, and have proved nothing
+constexpr int64_t kAskMs = 5;          // before the exchange is polled for it again
+constexpr size_t kMaxSilent = 64;      // incoming connections that have not sent Weft's hello
+constexpr size_t kMaxGreeted = 64;     // those that have, and are not authenticated
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 3;
 
@@ -55,7 +55,7 @@ Status Former::form(std::vector<Peer>* peers) {
   routes_.resize(static_cast<size_t>(exchange_.rank()));
   WEFT_TRY(listen_and_tell());
   WEFT_TRY(connect_all());
-  // Nobody goes on before everybody is connected with everybody.
+  // No rank continues before all ranks are connected.
   std::vector<Bytes> all;
   WEFT_TRY(exchange_.all_gather({}, &all, options_.deadline));
   *peers = std::move(peers_);
@@ -154,7 +154,7 @@ void Former::start_link(int rank) {
   link.rank = rank;
   link.unix_socket = address.kind == Address::Kind::kUnix;
   link.connecting = true;
-  // A unix socket that exists is the right one: however long its process takes, there is no other way.
+  // No deadline for a unix socket: if it exists it is the right one, and there is no other address to try.
   if (!link.unix_socket) link.deadline = Deadline::after(clock_, kTryTcpMs, 0);
   link.connection = Connection(std::move(fd), Role::kClient, key_);
   link.connection.send(hello_frame(exchange_.rank()));
@@ -182,7 +182,7 @@ Status Former::wait_for_events() {
     if (!route.busy && !peers_[static_cast<size_t>(rank)].connection.open())
       next = next.earlier(route.not_before);
   }
-  // An exchange that has nothing to watch is asked now and then.
+  // An exchange without a descriptor is polled periodically.
   const bool ask = ready_[2].fd < 0;
   if (ask) next = next.earlier(Deadline::after(clock_, kRetryMs, 0));
   next = next.earlier(Interrupt::next());
@@ -190,7 +190,7 @@ Status Former::wait_for_events() {
   return ask || ready_[2].revents != 0 || Interrupt::due() ? exchange_.check() : Status();
 }
 
-// A rank that is connected says nothing before all are: what can be read is the end.
+// A connected rank sends nothing before all are connected: a readable connection has ended.
 Status Former::look_at_peers(size_t first) {
   for (size_t rank = 0; rank < peers_.size(); rank++) {
     if (ready_[first + rank].revents == 0) continue;
@@ -203,8 +203,8 @@ Status Former::look_at_peers(size_t first) {
   return {};
 }
 
-// Who gives up because of another rank's failure closes its connections as well: what it learnt is about to
-// come over the exchange.
+// A rank that gives up because of another rank's failure closes its connections too. Waits for the reason,
+// which arrives over the exchange.
 Status Former::closed_by(int rank) {
   const Deadline echo = options_.deadline.earlier(Deadline::after(clock_, kEchoMs, 0));
   while (!echo.expired(clock_)) {
@@ -224,8 +224,8 @@ void Former::accept_from_all() {
   if (ready_[1].revents != 0) accept_links(tcp_listener_, false);
 }
 
-// If there are more incoming links than `most` that have (or have not) said Weft's hello, the oldest of them
-// goes. A rank that this hits tries again.
+// Closes the oldest of the incoming connections that have (or have not) sent Weft's hello, if there are more
+// than `most` of them. A rank that is affected tries again.
 bool Former::displace(bool greeted, size_t most) {
   Link* oldest = nullptr;
   size_t strangers = 0;
@@ -241,7 +241,7 @@ bool Former::displace(bool greeted, size_t most) {
   return true;
 }
 
-// A bounded number at a time: however many come, those who are here get their turn.
+// Accepts a bounded number at a time, so that existing connections are served however many arrive.
 void Former::accept_links(const Fd& listener, bool unix_socket) {
   for (int i = 0; i < kAcceptsAtOnce; i++) {
     Fd fd;
@@ -262,13 +262,13 @@ void Former::accept_links(const Fd& listener, bool unix_socket) {
     link.deadline = Deadline::after(clock_, kStrangerMs, 0);
     link.connection = Connection(std::move(fd), Role::kServer, key_);
     links_.push_back(std::move(link));
-    // A rank says its hello as soon as it is connected: it is no silent stranger for a moment only.
+    // A rank sends its hello as soon as it is connected, so it counts as silent only for a moment.
     serve(links_.back(), POLLIN);
   }
 }
 
 void Former::serve(Link& link, short events) {
-  if (!link.connection.open()) return;  // it was displaced
+  if (!link.connection.open()) return;  // displaced
   if (link.deadline.expired(clock_)) return drop(link, "it did not answer in time");
   if (events == 0) return;
   if (link.connecting) {
@@ -291,7 +291,7 @@ void Former::serve(Link& link, short events) {
   if (closed || !link.connection.flush()) drop(link, "it closed the connection");
 }
 
-// The other side holds the key; now it says who it is.
+// Handles the rank number that the other side, which holds the key, sends.
 void Former::take_hello(Link& link, ByteView frame) {
   const std::optional<int> rank = hello_rank(frame);
   const bool expected =

@@ -1,7 +1,8 @@
-// Connects the ranks of a mesh with each other: every rank listens, tells the others through the Exchange
-// where, and connects to all lower ranks: over a unix socket if that exists here, which is so exactly on the
-// same host and in the same network namespace, and else over TCP. Strangers that connect meanwhile are
-// bounded and harmless. Used by SocketMesh::make, on its caller's thread.
+// Connects the ranks of a mesh. Every rank listens, publishes its addresses through the Exchange, and
+// connects to all lower ranks. It uses a unix socket if the lower rank's socket exists here, which is the
+// case exactly on the same host and in the same network namespace; otherwise TCP. Unauthenticated clients
+// that connect meanwhile are limited in number and have no effect. Used by SocketMesh::make, on its caller's
+// thread.
 #pragma once
 
 #include <poll.h>
@@ -17,10 +18,10 @@
 
 namespace weft::mesh {
 
-// A connection to a rank, authenticated, both sides knowing who the other one is.
+// An authenticated connection to a rank; both sides have verified each other's rank.
 struct Peer {
   Connection connection;
-  bool same_host = false;  // over a unix socket, of the same user
+  bool same_host = false;  // over a unix socket, same user
 };
 
 class Former {
@@ -28,27 +29,27 @@ class Former {
   Former(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log)
       : exchange_(exchange), options_(options), clock_(clock), refusals_("mesh", clock, log) {}
 
-  // (*peers)[rank] is connected, except for the own rank. Collective.
+  // Connects (*peers)[rank] for all other ranks. Collective.
   Status form(std::vector<Peer>* peers);
-  // The smallest of all ranks', negative if nobody has one. After form().
+  // Returns the smallest heartbeat timeout of all ranks, negative if no rank has one. Valid after form().
   int64_t heartbeat_timeout_ms() const { return heartbeat_timeout_ms_; }
 
  private:
-  // A connection on its way to become a peer's.
+  // A connection that is not yet a peer's.
   struct Link {
     Connection connection;
-    int rank = -1;  // of an outgoing one
+    int rank = -1;  // for an outgoing connection
     bool unix_socket = false;
     bool connecting = false;  // the socket is not connected yet
-    uint64_t since_ns = 0;    // of an incoming one: when it was accepted, or said Weft's hello
+    uint64_t since_ns = 0;    // for an incoming connection: when it was accepted, or sent Weft's hello
     Deadline deadline = Deadline::never();
     bool outgoing() const { return rank >= 0; }
   };
-  // How far the search for a way to a lower rank is.
+  // Progress of the search for a working address of a lower rank.
   struct Route {
     std::vector<Address> candidates;  // unix first
     size_t next = 0;
-    bool busy = false;  // a link is on its way
+    bool busy = false;  // a connection attempt is running
     Deadline not_before = Deadline::at(0);
     std::string why_not;
   };
@@ -79,7 +80,7 @@ class Former {
   std::vector<Route> routes_;  // to lower ranks
   std::vector<Peer> peers_;
   std::vector<Link> links_;
-  bool exhausted_ = false;     // no descriptors: leave the listeners alone for a while
+  bool exhausted_ = false;     // out of descriptors: stop accepting for kExhaustedPauseMs
   std::vector<pollfd> ready_;  // listeners, the exchange, links_, then connected peers
 };
 

@@ -1,6 +1,5 @@
-// What the ranks of a mesh say to each other: the advertisement that each gives to the Exchange, and the
-// frames on their connections. Decoding checks everything: advertisements and frames come from other
-// processes.
+// Messages between the ranks of a mesh: the advertisement that each rank publishes through the Exchange, and
+// the frames on connections. They come from other processes, so decoding validates everything.
 #pragma once
 
 #include <optional>
@@ -12,12 +11,12 @@
 
 namespace weft::mesh {
 
-// How to reach a rank, and from rank 0 the comm's key.
+// How to reach a rank; from rank 0 also the communicator's key.
 struct Advertisement {
-  std::string unix_name;              // of its abstract unix socket
+  std::string unix_name;              // abstract unix socket name
   uint16_t tcp_port = 0;              // 0: does not listen on TCP
-  std::vector<std::string> hosts;     // its addresses, in the order in which to try them
-  int64_t heartbeat_timeout_ms = -1;  // what it lets others be silent; -1: for ever
+  std::vector<std::string> hosts;     // addresses, in the order in which to try them
+  int64_t heartbeat_timeout_ms = -1;  // -1: none
   Key key{};                          // used from rank 0 only
 };
 inline constexpr size_t kMaxHosts = 8;
@@ -28,15 +27,15 @@ bool decode(ByteView bytes, Advertisement* advertisement);
 // The first byte of every frame.
 enum class Type : uint8_t {
   kHello = 1,      // the sender's rank: the first frame on a connection
-  kMessage = 2,    // of Control::send
-  kFd = 3,         // a descriptor came with this frame
-  kFarewell = 4,   // of Control::leave
-  kHeartbeat = 5,  // a sign of life
-  kMissed = 6      // the receiver gave none for too long: the last frame on a connection
+  kMessage = 2,    // from Control::send
+  kFd = 3,         // a descriptor was sent with this frame
+  kFarewell = 4,   // from Control::leave
+  kHeartbeat = 5,  // shows that the sender is alive
+  kMissed = 6      // the receiver's heartbeats were missing: the last frame on a connection
 };
 
 Bytes hello_frame(int rank);
-// The rank that a hello frame claims, if it is one.
+// Returns the rank in a hello frame; empty for another frame.
 std::optional<int> hello_rank(ByteView frame);
 Bytes message_frame(ByteView message);
 Bytes plain_frame(Type type);

@@ -1,5 +1,5 @@
-// Log lines about refused connections, in a bounded number: whoever can connect could fill the log otherwise.
-// Threads: one thread at a time; the log is called on it.
+// Rate-limited log lines about refused connections, so that clients cannot fill the log. Threads: one thread
+// at a time; the log is called on it.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace weft {
 
 class Refusals {
  public:
-  // who: "store", at the beginning of every line. clock and log outlive this.
+  // who: "store", the prefix of every line. clock and log outlive this.
   Refusals(std::string who, Clock& clock, Log& log) : who_(std::move(who)), clock_(clock), log_(log) {}
-  // Writes how many refusals have had no line.
+  // Logs the number of refusals without a line.
   ~Refusals();
   Refusals(const Refusals&) = delete;
   Refusals& operator=(const Refusals&) = delete;
 
-  // Writes a line, unless there were kLines already in this period of kPeriodMs.
+  // Logs a line, unless kLines were logged already in this period of kPeriodMs.
   void report(LogLevel level, const std::string& why);
 
   static constexpr int kLines = 10;
@@ -33,7 +33,7 @@ class Refusals {
   Deadline period_end_ = Deadline::at(0);
   int lines_ = 0;                               // in this period
   uint64_t left_out_ = 0;                       // refusals without a line
-  LogLevel left_out_level_ = LogLevel::kDebug;  // of the gravest of them
+  LogLevel left_out_level_ = LogLevel::kDebug;  // the most severe of them
 };
 
 }  // namespace weft

@@ -23,7 +23,7 @@ namespace {
 // Shared with the thread, which may outlive the call, its clock and its context.
 struct Question {
   std::string host;
-  Fd answered;  // an eventfd; what is below may be read once it can be
+  Fd answered;  // an eventfd; the fields below may be read once it is readable
   Status status;
   std::string numeric;
 };
@@ -37,7 +37,7 @@ void ask(Question& question) {
 }  // namespace
 
 struct Resolver::Questions {
-  // The one that is under way, or a new one.
+  // Returns the running query of this host, or starts one.
   Status find(const std::string& host, const ThreadStart& on_thread_start, std::shared_ptr<Question>* found) {
     const std::lock_guard lock(mutex);
     std::shared_ptr<Question>& open = by_host[host];
@@ -47,7 +47,7 @@ struct Resolver::Questions {
     if (!status.ok()) by_host.erase(host);
     return status;
   }
-  // It has been answered: who asks next asks anew.
+  // Removes an answered query: the next call starts a new one.
   void close(const std::shared_ptr<Question>& question) {
     const std::lock_guard lock(mutex);
     const auto it = by_host.find(question->host);
@@ -75,7 +75,7 @@ Resolver::Resolver() : questions_(std::make_shared<Questions>()) {}
 Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadline,
                          const ThreadStart& on_thread_start, std::string* numeric) const {
   if (first_address(host, true, numeric).ok()) {
-    *numeric = host;  // as it was given: it may name an interface as well
+    *numeric = host;  // unchanged: it may contain an interface name
     return {};
   }
   Status late = Status::error(Code::kTimeout, cat("host ", host, ": no name server answered in time"),

@@ -1,6 +1,6 @@
-// One authenticated, encrypted connection without its socket: the handshake (auth.h), then frames (frame.h).
-// Bytes of the peer go in, frames come out; frames to send go in, bytes come out. Used by Connection.
-// Threads: one thread at a time; once established, receive() may run on one thread while another one sends.
+// An authenticated, encrypted connection without its socket: the handshake (auth.h), then frames (frame.h).
+// It turns received bytes into frames, and frames to send into bytes. Used by Connection. Threads: one thread
+// at a time; once established, receive() may run on one thread while another one sends.
 #pragma once
 
 #include <optional>
@@ -14,26 +14,26 @@ class SecureStream {
  public:
   SecureStream(Role role, const AuthKey& key, const Key& nonce = random_key());
 
-  // Take bytes of the peer and append the frames that they complete. On an error the connection is over; the
-  // bytes in out() should still be sent.
+  // Handles received bytes and appends the frames that they complete. On an error the connection must be
+  // closed; the bytes in out() should still be sent.
   Status receive(ByteView bytes, std::vector<Bytes>* frames);
   // Both sides have proved that they hold the key.
   bool established() const { return reader_.has_value(); }
-  // The peer speaks Weft's protocol at least.
+  // The peer has sent Weft's hello; it may be unauthenticated.
   bool greeted() const { return handshake_.greeted(); }
-  // Largest frame to accept; kSmallFrame at first.
+  // Sets the largest frame to accept; kSmallFrame at first.
   void set_limit(size_t limit);
 
-  // Encrypt a frame into out(); before the handshake is done it is kept and follows then.
+  // Encrypts a frame into out(). Frames sent before the handshake is done are stored and follow then.
   void send(ByteView frame);
-  // What is to be written to the socket; the caller erases what it wrote.
+  // The bytes to write to the socket; the caller erases what it has written.
   Bytes& out() { return out_; }
 
  private:
   Handshake handshake_;
   std::optional<FrameWriter> writer_;
   std::optional<FrameReader> reader_;
-  std::vector<Bytes> early_;  // frames that were sent before the handshake was done
+  std::vector<Bytes> early_;  // frames sent before the handshake was done
   Bytes out_;
   size_t limit_ = kSmallFrame;
 };

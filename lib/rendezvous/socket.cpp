@@ -37,7 +37,7 @@ SocketAddress unix_address(const std::string& name) {
   SocketAddress address;
   auto* un = reinterpret_cast<sockaddr_un*>(&address.storage);
   un->sun_family = AF_UNIX;
-  // The first byte stays zero: the abstract namespace. The size counts, not a terminating zero.
+  // The first byte stays zero, which selects the abstract namespace. The size counts; there is no terminator.
   const size_t size = std::min(name.size(), sizeof un->sun_path - 1);
   std::memcpy(un->sun_path + 1, name.data(), size);
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
@@ -58,7 +58,7 @@ Status ask_system(const std::string& host, uint16_t port, int flags, Found* foun
   return Status::error(Code::kSystem, cat("host ", host, ": ", ::gai_strerror(error)));
 }
 
-// IPv4 first: "localhost" often has both, and rank 0 must choose the one that the others choose.
+// Prefers IPv4: "localhost" often has both, and rank 0 must choose the same address as the others.
 const addrinfo& chosen(const Found& found) {
   for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
     if (each->ai_family == AF_INET) return *each;
@@ -66,7 +66,7 @@ const addrinfo& chosen(const Found& found) {
   return *found;
 }
 
-// flags: of getaddrinfo, for TCP.
+// flags: for getaddrinfo, with TCP.
 Status socket_address(const Address& address, int flags, SocketAddress* result) {
   if (address.kind == Address::Kind::kUnix) {
     *result = unix_address(address.name);
@@ -88,10 +88,10 @@ Status open_socket(int family, Fd* fd, int* error_number) {
 
 void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value,
-               sizeof value);  // best effort: none of them is needed for correctness
+               sizeof value);  // best effort: no option is needed for correctness
 }
 
-// Small messages at once, and a dead host noticed within about half a minute also when nothing is sent.
+// Sends small messages at once, and detects a dead host within about half a minute even when nothing is sent.
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -115,7 +115,7 @@ std::string host_text(const sockaddr* address) {
   return text;
 }
 
-// All interfaces, IPv6 and IPv4 in one socket; IPv4 alone where the machine has no IPv6.
+// Listens on all interfaces, IPv6 and IPv4 in one socket; only IPv4 if the machine has no IPv6.
 Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
   if (open_socket(AF_INET6, listener, error_number).ok()) {
     set_option(listener->get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
@@ -141,7 +141,8 @@ Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
 
 Status listen_on_host(const Address& address, Fd* listener, int* error_number) {
   SocketAddress target;
-  WEFT_TRY(socket_address(address, AI_PASSIVE, &target));  // of this host: no name server is asked
+  WEFT_TRY(socket_address(address, AI_PASSIVE, &target));  // an address of this host: no name server is
+                                                           // queried
   WEFT_TRY(open_socket(target.family(), listener, error_number));
   if (address.kind == Address::Kind::kTcp) set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(listener->get(), target.get(), target.size) == 0) return {};
@@ -210,12 +211,12 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
   *exhausted = false;
   *fd = Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd->valid()) {
-    tune_tcp(fd->get());  // fails without harm on unix sockets
+    tune_tcp(fd->get());  // fails harmlessly on unix sockets
     return {};
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) *exhausted = true;
   if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) return Status::system("accept", errno);
-  return {};  // nobody waits, or whoever did has gone again
+  return {};  // no connection is waiting, or it was closed already
 }
 
 Status peer_process(int fd, std::optional<PeerProcess>* peer) {
@@ -247,7 +248,7 @@ Status check_user_is_known() {
   uid_t overflow = 65534;
   std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
   if (::geteuid() != overflow) return {};
-  // The first namespace has every number, so nobody is without one there.
+  // The initial user namespace maps every id, so no user lacks one there.
   constexpr uint64_t kAll = UINT32_MAX;
   std::ifstream map("/proc/self/uid_map");
   for (uint64_t inside = 0, outside = 0, count = 0; map >> inside >> outside >> count;) {
@@ -265,8 +266,8 @@ std::vector<std::string> listening_names(const std::string& prefix) {
   std::vector<std::string> names;
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {
-    // Slot, references, protocol, flags, type, state and inode, then the name. A name may hold anything, line
-    // ends as well: what is found is only a name to try.
+    // Fields: slot, references, protocol, flags, type, state and inode, then the name. A name may contain
+    // anything, even newlines: a result is only a candidate to try.
     std::istringstream fields(line);
     std::string slot, references, protocol, type, state, inode, name;
     unsigned flags = 0;
@@ -296,7 +297,7 @@ std::vector<std::string> interface_hosts() {
     const int family = each->ifa_addr->sa_family;
     const std::string host = host_text(each->ifa_addr);
     if (family == AF_INET) ipv4.push_back(host);
-    // A link-local address means nothing without the interface's name at the other end.
+    // A link-local address needs the interface's name of the other end.
     if (family == AF_INET6 && host.rfind("fe80", 0) != 0) ipv6.push_back(host);
   }
   ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());

@@ -22,11 +22,11 @@ namespace {
 
 constexpr uint64_t kMsNs = 1'000'000;
 constexpr int64_t kRetryMs = 20;
-// A port that another process holds may be that of a job which is just ending.
+// Retry time for a port that another process holds: it may belong to a job that is just ending.
 constexpr int64_t kInUseMs = 5'000;
-// Between two looks for a store at another name: the kernel's list of sockets may be long.
+// Interval between searches for a store at another name: the kernel's list of sockets may be long.
 constexpr int64_t kLookMs = 500;
-constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces one which is taken
+constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces a taken one
 
 Status check_options(const StoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
@@ -38,7 +38,8 @@ Status check_options(const StoreOptions& options) {
   return {};
 }
 
-// A store whose name is taken listens at this prefix and random digits, which nobody can guess.
+// Returns the prefix of the replacement name: a store whose name is taken listens at this prefix and random
+// hexadecimal digits, which no other user can guess.
 std::string other_name_begin(const std::string& name) {
   return name + "~";
 }
@@ -82,12 +83,12 @@ StoreExchange::~StoreExchange() {
       connection_.send(store::encode_plain(Type::kLeave));
       connection_.flush();
     };
-    (void)guarded_run(leave).ok();  // the end of the connection says it too
+    (void)guarded_run(leave).ok();  // the end of the connection reports the departure too
   }
   connection_.close();
   if (!server_) return;
-  // A rank that is stopped takes nothing: it costs its host no more than the deadline that all had, and a
-  // moment.
+  // A stopped rank reads nothing. It delays the host until the common deadline and kGoodbyeMs longer, at
+  // most.
   const Deadline moment = Deadline::after(clock_, kGoodbyeMs, 0);
   const Deadline bound = Deadline::at(std::max(deadline_.ns(), moment.ns()));
   server_->stop(bound.earlier(Deadline::after(clock_, kDrainMs, 0)));
@@ -103,7 +104,7 @@ Status StoreExchange::host(Deadline deadline) {
     if (status.ok()) break;
     const bool was_taken = taken;
     taken = in_use && name_is_taken();
-    // Twice in a row: a store of this user that is just ending is gone then.
+    // Checked twice in a row: a store of this user that is just ending is gone by then.
     if (taken && was_taken) {
       options.listen.name = other_name(address_.name);
       log_.warn(cat("store: ", address_.text(),
@@ -123,13 +124,13 @@ Status StoreExchange::host(Deadline deadline) {
   return {};
 }
 
-// True if a process that is no store of this user holds the name of the store, which is in use. Any user
-// can bind a name of the abstract namespace first.
+// Returns true if the store's name is in use by a process that is not a store of this user. Any user can bind
+// a name of the abstract namespace first.
 bool StoreExchange::name_is_taken() const {
   if (!has_other_names()) return false;
   Fd fd;
   int error_number = 0;
-  if (!connect_to(address_, &fd, &error_number).ok()) return true;  // bound, and nobody listens
+  if (!connect_to(address_, &fd, &error_number).ok()) return true;  // bound, but without a listener
   return !check_peer_user(fd.get()).ok();
 }
 
@@ -166,15 +167,15 @@ Status StoreExchange::join(Deadline deadline) {
   return options_.external ? status : status.with_ranks({0});
 }
 
-// True if rank 0 may serve the store at another name than the one that all ranks know; the others look for
-// it then. An external store has the name that its user gave.
+// Returns true if rank 0 may host the store at another name than the configured one; the other ranks then
+// search for it. An external store keeps the name that its user chose.
 bool StoreExchange::has_other_names() const {
   return !options_.external && address_.kind == Address::Kind::kUnix &&
          address_.name.size() + 1 + 2 * kSuffixBytes <= kMaxUnixName;
 }
 
-// Names at which rank 0 may serve the store because the one that all ranks know is taken. Other users may
-// have put some there too.
+// Returns the names at which rank 0 may host the store because the configured one is taken. Other users may
+// have created some of them.
 std::vector<std::string> StoreExchange::other_places() const {
   if (server_ || !has_other_names()) return {};
   const std::string begin = other_name_begin(address_.name);
@@ -184,8 +185,8 @@ std::vector<std::string> StoreExchange::other_places() const {
   return names;
 }
 
-// One attempt. An error is final; without one, *joined, or the reason to try again. *taken: a process of
-// another user listens there.
+// Makes one attempt to join. An error is final. Otherwise sets *joined, or the reason to try again. *taken: a
+// process of another user listens there.
 Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, bool* taken,
                                std::string* why_not) {
   Fd fd;
@@ -267,14 +268,14 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
     WEFT_TRY(await_event(connection_.fd(), connection_.events(), clock_, asked_ ? deadline : ask, &ready));
     if (!ready) {
       if (!asked_) continue;
-      fail(absent());  // the others wait for the same ranks
+      fail(absent());  // the other ranks wait for the same ranks
       break;
     }
     bool closed = false;
     failure_ = take_frames(&closed);
     if (!failure_.ok() || complete()) break;
     if (closing_ && round_ == 0) {
-      // The store of the communicator before this one: the new one is about to come.
+      // This is the previous communicator's store; the next one is about to start.
       connection_.close();
       WEFT_TRY(pause(deadline));
       failure_ = join(deadline);
@@ -283,7 +284,7 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
       failure_ = store_lost();
     }
   }
-  // What is complete is a success, whatever has failed since.
+  // A complete round is a success, whatever has failed since.
   if (!complete()) return failure_;
   *all = std::move(parts_);
   parts_.clear();
@@ -379,11 +380,11 @@ Status StoreExchange::absent() const {
 }
 
 std::string StoreExchange::reachable_host() const {
-  if (server_) return address_.host;  // what the others were given
+  if (server_) return address_.host;  // the address that the other ranks were given
   return connection_.open() ? local_host(connection_.fd()) : "";
 }
 
-// Before another attempt.
+// Sleeps before another attempt.
 Status StoreExchange::pause(Deadline deadline) {
   const std::atomic<uint32_t> nobody{0};
   clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, kRetryMs, 0)).ns());

@@ -1,5 +1,6 @@
-// The Exchange over a store: joins one meeting of a job, all-gathers there, and leaves. Rank 0 hosts the
-// store too, unless it is a program of its own. Made by weft_comm_create, on the caller's thread.
+// The Exchange over a store: joins the rendezvous of one communicator of a job, all-gathers there, and
+// leaves. Rank 0 also hosts the store, unless it is a separate program. Created by weft_comm_create, on the
+// caller's thread.
 #pragma once
 
 #include <memory>
@@ -22,9 +23,10 @@ struct StoreOptions {
   int size = 1;
   std::string store;  // address
   AuthKey key;
-  std::string job;        // tells apart the jobs of one store; equal on all ranks
-  uint64_t sequence = 0;  // of the communicators that this job forms in this store; equal on all ranks
-  bool external = false;  // the store is a program of its own; else rank 0 serves it
+  std::string job;        // distinguishes the jobs of a store; equal on all ranks
+  uint64_t sequence = 0;  // number of the communicator among those of this job in this store; equal on all
+                          // ranks
+  bool external = false;  // the store is a separate program; otherwise rank 0 hosts it
   ThreadStart on_thread_start;
   Resolver resolver;
 };
@@ -32,13 +34,13 @@ struct StoreOptions {
 // Threads: one thread at a time.
 class StoreExchange final : public Exchange {
  public:
-  // Host the store where that is this rank's part, connect, and join; waits until the store is there. kArg,
-  // kAuth, kVersion, kMismatch (another size, a rank twice), kTimeout when the store never appears, kSystem.
-  // clock and log outlive the exchange. deadline: of forming as a whole.
+  // Hosts the store if that is this rank's task, connects and joins; waits until the store is available.
+  // Errors: kArg, kAuth, kVersion, kMismatch (different sizes, or a rank twice), kTimeout if the store never
+  // appears, kSystem. clock and log outlive the exchange. deadline: of the whole group setup.
   static Status make(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline,
                      std::unique_ptr<StoreExchange>* exchange);
-  // Leaves. A host first lets the others finish, for at most kDrainMs, and kGoodbyeMs once the deadline of
-  // make has passed.
+  // Leaves. A host first lets the other ranks finish: for at most kDrainMs, or kGoodbyeMs once the deadline
+  // of make has passed.
   ~StoreExchange() override;
 
   int rank() const override { return options_.rank; }
@@ -48,9 +50,9 @@ class StoreExchange final : public Exchange {
   void fail(const Status& why) override;
   int watch_fd() const override { return connection_.fd(); }
 
-  // Ranks may be on other hosts.
+  // Returns true if ranks may be on other hosts.
   bool spans_hosts() const { return !address_.local(); }
-  // The address of this host by which others reach it, as far as the store's connection shows.
+  // Returns this host's address for other hosts, as far as the store's connection shows it.
   std::string reachable_host() const;
 
   static constexpr int64_t kDrainMs = 2000;
@@ -70,7 +72,7 @@ class StoreExchange final : public Exchange {
   Status wait_until_joined(Deadline deadline, bool* joined, std::string* why_not);
   void give(ByteView mine);
   bool complete() const { return parts_.size() == static_cast<size_t>(options_.size); }
-  // Read and take what is there. closed: the connection has ended.
+  // Reads and handles the available frames. closed: the connection has ended.
   Status take_frames(bool* closed);
   Status take_frame(ByteView frame);
   Status store_lost() const;
@@ -81,18 +83,18 @@ class StoreExchange final : public Exchange {
   Clock& clock_;
   Log& log_;
   const Deadline deadline_;
-  Address address_;  // of the store, as all ranks were told
-  // Where this rank connects first. A host connects to itself: over loopback, or at the name that it has
-  // found free.
+  Address address_;  // of the store, as configured on all ranks
+  // The address to which this rank connects first. A host connects to itself: over loopback, or at the free
+  // name that it has found.
   Address target_;
-  std::unique_ptr<StoreServer> server_;  // rank 0's
+  std::unique_ptr<StoreServer> server_;  // on rank 0 only
   Connection connection_;
   bool joined_ = false;
-  bool closing_ = false;  // the store asked to try again
+  bool closing_ = false;  // the store asked this rank to try again
   bool finished_ = false;
   uint64_t round_ = 0;
-  std::vector<Bytes> parts_;  // of the running round, by rank
-  bool asked_ = false;        // who is missing
+  std::vector<Bytes> parts_;  // of the current round, by rank
+  bool asked_ = false;        // a WhoIsMissing request was sent
   bool answered_ = false;
   store::Missing missing_;
   Status failure_;  // sticky

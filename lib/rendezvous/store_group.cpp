@@ -36,7 +36,7 @@ Status Group::join(const Join& join, GroupMember* member) {
   return {};
 }
 
-// Fails all members at once: no communicator can come of ranks that were given different sizes.
+// Fails all members at once: ranks with different sizes cannot create a communicator.
 Status Group::other_size(const Join& join) {
   const auto there = [](const Seat& each) { return each.member != nullptr; };
   const auto first = std::find_if(members_.begin(), members_.end(), there) - members_.begin();
@@ -93,7 +93,7 @@ void Group::leave(int rank) {
   if (given_ > 0) fail_if_left();
 }
 
-// Somebody waits in this round for a rank that will not come any more.
+// Fails the group if a member waits in this round for a rank that has left.
 void Group::fail_if_left() {
   for (int rank = 0; left_ > 0 && rank < size_; rank++) {
     if (!seat(rank).left || seat(rank).given != round_) continue;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto kMostBytes = static_cast<uint32_t>(Exchange::kMaxBytes);
 
-// Whether the frame has this type; the reader then stands behind it.
+// Reads the type; returns true if it is the given one.
 bool begins(ByteReader& reader, Type type) {
   return reader.get<Type>() == type && reader.ok();
 }
@@ -96,7 +96,7 @@ bool decode(ByteView frame, Result* result) {
   result->first = reader.get<int32_t>();
   const uint32_t count = reader.get<uint32_t>();
   result->parts.clear();
-  // Every part has at least its length, so a count cannot claim more than the frame holds.
+  // Every part takes at least its length field, so a count cannot exceed what the frame holds.
   for (uint32_t i = 0; i < count && reader.ok(); i++) {
     const ByteView part = reader.get_bytes(kMostBytes);
     result->parts.emplace_back(part.begin(), part.end());
@@ -133,7 +133,7 @@ bool decode_failed(ByteView frame, Status* status) {
   if (!known(code) || !known(evidence) || !get_ranks(reader, &ranks)) return false;
   const std::string text = reader.get_string(kMaxText);
   if (!reader.done()) return false;
-  // What happened to another rank itself is known here because it says so.
+  // An error local to another rank is a report here.
   const Evidence here = evidence == Evidence::kLocal ? Evidence::kReport : evidence;
   *status = Status::error(code, text, here).with_ranks(ranks);
   return true;

@@ -1,6 +1,6 @@
-// What members and the store say to each other, inside frames (frame.h). A frame is a type and its fields;
-// each struct here is one of them, with the bytes it is made of. Decoding checks every length and range: a
-// frame that does not fit is an error of its sender.
+// Messages between members and the store, inside frames (frame.h). A frame is a type and its fields; each
+// struct here is one frame type with its encoding. Decoding checks every length and range: an invalid frame
+// is an error of its sender.
 //
 //   member -> store   Join, then any number of Give and WhoIsMissing, then Leave, or Failed for all
 //   store -> member   Joined; Result for every round, in parts; Missing; Failed or Closing before the end
@@ -29,7 +29,7 @@ enum class Type : uint8_t {
 inline constexpr uint32_t kMaxJob = 512;    // bytes of a job's name
 inline constexpr uint32_t kMaxText = 2048;  // bytes of an error's text
 
-// Take part in the meeting `sequence` of `job` as `rank` of `size`.
+// Joins the rendezvous `sequence` of `job` as `rank` of `size`.
 struct Join {
   std::string job;
   uint64_t sequence = 0;
@@ -50,7 +50,7 @@ struct Result {
   std::vector<Bytes> parts;
 };
 
-// Ranks that have not given their bytes of the current round, and what the store knows about them.
+// Ranks that have not contributed to the current round, and the store's notes about them.
 struct Missing {
   std::vector<int> ranks;  // at most kMaxRanksInText of them
   std::string note;
@@ -71,8 +71,8 @@ bool decode(ByteView frame, Result* result);
 bool decode(ByteView frame, Missing* missing);
 bool decode_failed(ByteView frame, Status* status);
 
-// A result is sent in frames of about kPartBytes: encode parts from `first` on, and say where the next frame
-// begins.
+// Encodes a part of a result, of about kPartBytes: the parts from `first` on. Sets *next to the first part of
+// the next frame.
 inline constexpr size_t kPartBytes = 64u << 10;
 Bytes encode_result(uint64_t round, const std::vector<Bytes>& parts, size_t first, size_t* next);
 

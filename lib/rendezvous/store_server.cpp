@@ -23,7 +23,7 @@ using store::Group;
 using store::Session;
 using store::Type;
 
-// Everything that the thread owns.
+// The state that the server's thread owns.
 class StoreServer::Loop {
  public:
   Loop(const StoreServerOptions& options, Clock& clock, Log& log)
@@ -76,8 +76,8 @@ class StoreServer::Loop {
   Address address_;
   std::atomic<uint64_t> stop_at_ns_{kRunning};  // written by stop(), read by the thread
   bool stop_seen_ = false;
-  bool told_ = false;       // members of incomplete groups know that the store closes
-  bool exhausted_ = false;  // no descriptors: leave the listener alone for a while
+  bool told_ = false;       // members of incomplete groups have been notified that the store closes
+  bool exhausted_ = false;  // out of descriptors: stop accepting for a while
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<pollfd> ready_;  // wake, listener, then sessions_ in order
   std::map<GroupKey, std::unique_ptr<Group>> groups_;
@@ -88,7 +88,7 @@ void StoreServer::Loop::run() {
     const Status thrown = guarded_run([&] {
       do {
         wait_for_events();
-        const size_t polled = ready_.size() - 2;  // sessions that were there when polling
+        const size_t polled = ready_.size() - 2;  // sessions that existed at the poll
         for (size_t i = 0; i < polled; i++) serve(*sessions_[i], ready_[i + 2].revents != 0);
         if (ready_[1].revents != 0) accept_some();
         sweep();
@@ -96,14 +96,14 @@ void StoreServer::Loop::run() {
       over = true;
     });
     if (thrown.ok()) continue;
-    // No memory: what a group has may be incomplete. Its ranks learn it by the end of their connections.
+    // Out of memory: a group's data may be incomplete. Its ranks see the end of their connections.
     sessions_.clear();
     groups_.clear();
   }
 }
 
-// When stopping: no member is left that could still finish, and everybody has been told, also ranks
-// that have yet to come to a group whose sizes differ.
+// When stopping: returns true once no member is left that could still finish, and all ranks have been
+// notified. These include ranks that have yet to join a group with different sizes.
 bool StoreServer::Loop::finished() {
   if (!stop_seen_) return false;
   if (!told_) {
@@ -125,7 +125,8 @@ bool StoreServer::Loop::finished() {
 
 void StoreServer::Loop::wait_for_events() {
   stop_seen_ =
-      stopping();  // before poll, so that what was sent before the stop is read before it takes effect
+      // read before poll, so that data sent before the stop is handled before the stop takes effect
+      stopping();
   ready_.clear();
   ready_.push_back({wake_.get(), POLLIN, 0});
   ready_.push_back({exhausted_ ? -1 : listener_.get(), POLLIN, 0});
@@ -136,13 +137,13 @@ void StoreServer::Loop::wait_for_events() {
     ready_.push_back({session->connection().fd(), session->connection().events(), 0});
     next = next.earlier(session->deadline());
   }
-  const bool look_once = stop_seen_ && !told_;  // the wake-up may have been consumed by the pass before
+  const bool look_once = stop_seen_ && !told_;  // the previous pass may have consumed the wake-up
   ::poll(ready_.data(), ready_.size(), look_once ? 0 : next.remaining_ms(clock_));
   uint64_t count;
   [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof count);
 }
 
-// A bounded number at a time: however many come, those who are here get their turn.
+// Accepts a bounded number at a time, so that existing sessions are served however many arrive.
 void StoreServer::Loop::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; i++) {
     Fd fd;
@@ -162,13 +163,14 @@ void StoreServer::Loop::accept_some() {
     displace(false, kMaxSilent - 1);
     sessions_.push_back(
         std::make_unique<Session>(Connection(std::move(fd), Role::kServer, key_), clock_.now_ns(), soon()));
-    // A rank says its hello as soon as it is connected: it is no silent stranger for a moment only.
+    // A rank sends its hello as soon as it is connected, so it counts as silent only for a moment.
     serve(*sessions_.back(), true);
   }
 }
 
-// If there are more strangers than `most` that have (or have not) said Weft's hello, the oldest of them goes.
-// A rank that this hits tries again. A connection that has proved that it holds the secret is no stranger.
+// Closes the oldest of the unauthenticated clients that have (or have not) sent Weft's hello, if there are
+// more than `most` of them. A rank that is affected tries again. A connection that has proved that it holds
+// the secret is not affected.
 bool StoreServer::Loop::displace(bool greeted, int most) {
   Session* oldest = nullptr;
   int strangers = 0;
@@ -195,7 +197,7 @@ void StoreServer::Loop::serve(Session& session, bool readable) {
       session.set_greeted(clock_.now_ns());
       displace(true, kMaxGreeted);
     }
-    // What a closing session still says is read, so that its end is seen, and ignored.
+    // Data from a closing session is read, to detect its end, and ignored.
     for (const Bytes& frame : frames) {
       if (!session.closing() && connection.open()) handle(session, frame);
     }
@@ -264,7 +266,7 @@ void StoreServer::Loop::give(Session& session, ByteView frame) {
     refuse(session, status);
 }
 
-// Tell a session its mistake and end it. A member's mistake is its group's failure.
+// Sends a session its error and ends it. A member's mistake fails its group.
 void StoreServer::Loop::refuse(Session& session, const Status& status) {
   if (session.closing()) return;
   refusals_.report(LogLevel::kInfo, status.text());
@@ -273,7 +275,7 @@ void StoreServer::Loop::refuse(Session& session, const Status& status) {
   if (group != nullptr) group->lost(session.rank(), status.with_ranks({session.rank()}));
 }
 
-// The connection is over.
+// Handles the end of a connection.
 void StoreServer::Loop::drop(Session& session, const Status& why) {
   Group* group = session.stranger() ? nullptr : session.group();
   session.forget_group();
@@ -281,7 +283,7 @@ void StoreServer::Loop::drop(Session& session, const Status& why) {
   if (group != nullptr) group->lost(session.rank(), why);
 }
 
-// Write what the others' events have caused, and forget what is over.
+// Writes output that other sessions' events have caused, and removes closed sessions and finished groups.
 void StoreServer::Loop::sweep() {
   for (const auto& session : sessions_) {
     if (session->closing() && session->deadline().ns() == Deadline::never().ns()) {

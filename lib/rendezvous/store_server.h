@@ -1,11 +1,11 @@
-// The store: where the ranks of a job meet. Hosted by rank 0 (StoreExchange) or by `weft store`. It
-// authenticates whoever connects, brings members of the same job and communicator together in groups
-// (store_group.h), and tells a group at once when one of its members is gone.
+// The store: the rendezvous point of the ranks of a job. Hosted by rank 0 (StoreExchange) or by `weft store`.
+// It authenticates clients, groups members of the same job and communicator (store_group.h), and notifies a
+// group at once when one of its members is gone.
 //
-// One thread, "weft-store", owns everything here; it sleeps in poll. Strangers are bounded in number, in time
-// and in what they can make the store remember. Those that have said Weft's hello and those that have not are
-// counted apart, and each of them displaces the oldest of its kind: they cannot disturb the jobs that are
-// forming.
+// One thread, "weft-store", owns everything here; it sleeps in poll. Unauthenticated clients are limited in
+// number, in time and in the memory that they use. Those that have sent Weft's hello and those that have not
+// are counted separately. A new client beyond a limit displaces the oldest of its kind, so such clients
+// cannot disturb group setups.
 #pragma once
 
 #include <memory>
@@ -22,28 +22,29 @@ struct StoreServerOptions {
   Address listen;  // port 0: any free one
   AuthKey key;     // without a secret only local addresses are served
   ThreadStart on_thread_start;
-  // It serves the one meeting of its host, to the end: who comes when that has failed hears of it. Else a
-  // meeting that has failed is forgotten, and its ranks may begin anew.
+  // Serves only one group, its host's, to the end: ranks that arrive after it has failed receive its failure.
+  // Otherwise a failed group is removed, and its ranks may start again.
   bool one_meeting = false;
 };
 
 class StoreServer {
  public:
-  // kAuth for an address that needs a secret; kSystem when it cannot listen there, *in_use if somebody else
-  // does. clock and log outlive the server.
+  // kAuth: the address needs a secret. kSystem: it cannot listen there; *in_use: another socket does. clock
+  // and log outlive the server.
   static Status start(const StoreServerOptions& options, Clock& clock, Log& log,
                       std::unique_ptr<StoreServer>* server, bool* in_use);
-  // Stops at once.
+  // Stops immediately.
   ~StoreServer();
 
-  // Where it listens, with the port that was chosen.
+  // The listening address, with the chosen port.
   const Address& address() const;
   // Send newcomers away (they try again elsewhere or later), let the members of complete groups finish until
-  // the deadline, then end. Any thread, once.
+  // Rejects new clients (they retry elsewhere or later), lets the members of complete groups finish until the
+  // deadline, then ends. Any thread, once.
   void stop(Deadline deadline);
 
-  static constexpr int kMaxSilent = 128;   // strangers that have not said Weft's hello
-  static constexpr int kMaxGreeted = 128;  // those that have, and have proved nothing
+  static constexpr int kMaxSilent = 128;   // clients that have not sent Weft's hello
+  static constexpr int kMaxGreeted = 128;  // clients that have, and are not authenticated
   static constexpr int kMaxStrangers = kMaxSilent + kMaxGreeted;
   static constexpr int64_t kStrangerMs = 5000;
 

@@ -3,7 +3,8 @@
 namespace weft::store {
 namespace {
 
-// Results wait as shared rounds, and are encrypted for a member only as it reads.
+// Limit of encrypted results in the queue. Results wait as shared rounds, and are encrypted for a member only
+// as it reads.
 constexpr size_t kQueuedMost = 256u << 10;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One connection of the store: a stranger until it has proved itself and joined, then a member of a group.
+// One connection of the store: an unauthenticated client until it has joined, then a member of a group.
 // Threads: the server's thread only.
 #pragma once
 
@@ -19,22 +19,22 @@ class Session final : public GroupMember {
   Group* group() const { return group_; }
   int rank() const { return rank_; }
   bool stranger() const { return !joined_; }
-  // When a stranger was accepted, or said its hello.
+  // When the client was accepted, or sent its hello.
   uint64_t since_ns() const { return since_ns_; }
   void set_greeted(uint64_t now_ns) { since_ns_ = now_ns; }
-  // When a stranger's or a closing session's time is over; never for members.
+  // When the time of an unauthenticated or closing session ends; never for members.
   Deadline deadline() const { return deadline_; }
 
-  // Before group->join: where its answers go.
+  // Sets the group that calls this member. Called before group->join.
   void enter(Group* group, int rank) {
     group_ = group;
     rank_ = rank;
   }
   void forget_group() { group_ = nullptr; }
-  // Say a last thing, then end the connection once the peer has read it, at the latest at the deadline.
+  // Sends a last frame, then ends the connection once the peer has read it, or at the deadline.
   void say_goodbye(ByteView frame, Deadline deadline);
   bool closing() const { return closing_; }
-  // Queue results as far as the peer keeps up, and write. Call after every event. False: the connection is
+  // Queues results as fast as the peer reads, and writes. Called after every event. False: the connection is
   // broken.
   bool pump();
 
@@ -53,7 +53,7 @@ class Session final : public GroupMember {
   bool closing_ = false;
   bool sent_all_ = false;
   std::deque<std::shared_ptr<const Round>> rounds_;  // to be sent
-  size_t next_part_ = 0;                             // of the first of them
+  size_t next_part_ = 0;                             // next part to send of the first round in rounds_
 };
 
 }  // namespace weft::store
