@@ -23,8 +23,8 @@
 namespace weft {
 namespace {
 
-// Whether the ranks of this host have fewer cores than they are, so that a waiter must give its core away.
-// Every rank tells the others where it may run: launchers pin ranks, so one rank's own mask says nothing.
+// Determines whether the ranks of this host have fewer cores than ranks, so that waiting threads must yield.
+// All ranks exchange their core masks: launchers pin ranks, so one rank's mask is not enough.
 Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline, bool* crowded) {
   std::vector<Bytes> all;
   WEFT_TRY(exchange.all_gather(allowed_cores(), &all, deadline));
@@ -45,14 +45,14 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
   return {};
 }
 
-// Tells communicators apart that write into one folder; nothing rests on it.
+// Distinguishes communicators that write into one folder; need not be secure.
 uint64_t random_number() {
   uint64_t number = 0;
   return ::getrandom(&number, sizeof number, GRND_NONBLOCK) < 0 ? 0 : number;
 }
 
-// Checks the device that the program names, and finds the calling thread's where it names none. Parts and
-// survivors of the communicator stay on it.
+// Validates the device that the program specifies, or uses the calling thread's current device. Subgroups and
+// survivors of the communicator keep the device.
 Status choose_device(Context& context, bool needed, int* device) {
   if (!needed && *device < 0) return {};
   std::string detail;
@@ -68,7 +68,8 @@ Status choose_device(Context& context, bool needed, int* device) {
                            count == 1 ? "" : cat(count - 1)));
 }
 
-// Everybody's offer. An error where they were told different things, or this rank what nobody has.
+// Exchanges the offers of all ranks. Fails if the ranks have different settings, or if this rank's settings
+// are invalid.
 Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry, CommOptions& options,
                        Deadline deadline, std::vector<Offer>* offers) {
   const std::string& wanted = options.backend;
@@ -141,7 +142,7 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   return {};
 }
 
-// Ranks of one simulated host must share a real one.
+// Checks that the ranks of one simulated host share a real host.
 Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::vector<int>& labels) {
   const int rank = exchange.rank();
   for (size_t r = 0; r < labels.size(); r++) {
@@ -155,7 +156,7 @@ Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::
   return {};
 }
 
-// The most preferred backend that every rank has and that is for ranks like these.
+// Chooses the most preferred backend that is available on all ranks and suits them.
 Status best_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
                     const Backend** chosen) {
   std::vector<const Backend*> candidates;
@@ -178,7 +179,7 @@ Status best_backend(const BackendArgs& args, const Registry& registry, const std
   return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
 }
 
-// The one that every rank was told to use, or the best.
+// Chooses the backend that all ranks specify, or else the best.
 Status choose_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
                       const Backend** chosen) {
   if (offers[0].wanted.empty()) return best_backend(args, registry, offers, chosen);
@@ -196,7 +197,8 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   WEFT_TRY(make_transport(backend, args, &transport));
   const int rank = args.exchange.rank(), size = args.exchange.size();
   coll::Forced chosen = forced;
-  // Only of what is chosen by itself: tests and programs' own transports count their messages.
+  // Autotunes only automatically chosen backends: tests and programs count the messages of their own
+  // transports.
   if (backend.preference >= 0)
     WEFT_TRY(coll::measure_one_shot({*transport, args.host, rank, size, forced}, true, args, &chosen));
   *collectives = over_transport(std::move(transport), rank, size, args.host, args.clock, chosen,
@@ -204,7 +206,7 @@ Status make_collectives(const Backend& backend, const BackendArgs& args, const c
   return {};
 }
 
-// Collectives of devices, over the best ones of host memory.
+// Creates the collectives of device memory, on top of the best backend for host memory.
 Status make_on_device(const Backend& backend, BackendArgs args, const Registry& registry,
                       const std::vector<Offer>& offers, const coll::Forced& forced,
                       std::unique_ptr<Collectives>* collectives) {
@@ -277,7 +279,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
                           : make_collectives(*backend, args, forced, &collectives);
   WEFT_TRY(agree_on(exchange, made.with_prefix(cat("backend ", backend->name, ": ")), deadline));
 
-  // Ranks need not agree on this: what travels is the same.
+  // Local decision: staging does not change the messages between ranks.
   if (context->accelerator() != nullptr && !backend->on_device)
     collectives = staged(std::move(collectives), exchange.rank(), exchange.size());
 
@@ -292,7 +294,7 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   return {};
 }
 
-// Collective over the exchange. Who cannot go on tells the others why.
+// Creates the communicator. Collective over the exchange. A rank that fails reports the reason to the others.
 Status form(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
             CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Descent descent = {},
             std::shared_ptr<Arena> arena = nullptr) {
@@ -304,7 +306,7 @@ Status form(const std::shared_ptr<Context>& context, const Registry& registry, E
   return formed;
 }
 
-// One rank alone: there is nobody to ask.
+// The Exchange of a single rank.
 class SoloExchange final : public Exchange {
  public:
   int rank() const override { return 0; }
@@ -315,11 +317,11 @@ class SoloExchange final : public Exchange {
   }
 };
 
-// Fill in what the environment says.
+// Fills in settings from the environment.
 Status from_environment(Meeting* meeting, std::string* job) {
   Environment environment;
   const bool asked = meeting->bootstrap == Meeting::Bootstrap::kEnvironment;
-  // What a launcher says, or does not say, is no matter of a program that knows its ranks itself.
+  // A program that specifies the ranks itself ignores the launcher's variables.
   if (asked) {
     WEFT_TRY(process_environment(&environment));
   } else {
@@ -360,7 +362,7 @@ Status meet(const std::shared_ptr<Context>& context, const Registry& registry, M
                                                   meeting.all_gather_user_data, context->clock());
     // The caller's channel is trusted, and carries the communicator's key.
     meeting.options.authenticated = true;
-    meeting.options.spans_hosts = true;  // it may; nothing says
+    meeting.options.spans_hosts = true;  // it may; this cannot be determined
   } else if (meeting.size == 1) {
     exchange = std::make_unique<SoloExchange>();
   } else {

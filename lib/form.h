@@ -1,5 +1,5 @@
-// Forming a communicator: meet the other ranks, connect the control channel, agree on a backend, make its
-// collectives. Called by lib/capi on the program's thread.
+// Group setup: rendezvous with the other ranks, connection of the control channel, agreement on a backend,
+// creation of its collectives. Called by lib/capi on the program's thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// How the ranks of a new communicator meet.
+// Parameters of the rendezvous of a new communicator.
 struct Meeting {
   enum class Bootstrap { kEnvironment = 0, kStore = 1, kCallback = 2 };
   Bootstrap bootstrap = Bootstrap::kEnvironment;
@@ -26,14 +26,14 @@ struct Meeting {
   weft_all_gather_fn all_gather = nullptr;
   void* all_gather_user_data = nullptr;
   CommOptions options;
-  // options.heartbeat_timeout_ms is the program's: WEFT_HEARTBEAT_MS does not count.
+  // The program has set options.heartbeat_timeout_ms: WEFT_HEARTBEAT_MS is ignored.
   bool own_heartbeat = false;
 };
 
 Status meet(const std::shared_ptr<Context>& context, const Registry& registry, Meeting meeting,
             std::shared_ptr<Comm>* comm);
 
-// Collective over parent. *part is null for ranks without a color.
+// Splits a communicator. Collective over parent. *part is null for ranks without a color.
 Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
              std::shared_ptr<Comm>* part);
 

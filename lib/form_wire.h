@@ -1,5 +1,5 @@
-// What ranks offer each other while a communicator is formed, as bytes. Pure functions, for form.cpp and
-// tests; what is decoded is another rank's word. Threads: any thread.
+// Encoding of the data that ranks exchange while a communicator is being created. Pure functions, for
+// form.cpp and tests. Decoded data comes from other ranks and is not trusted. Threads: any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,12 @@ inline constexpr uint32_t kMaxBackends = 64;
 inline constexpr uint32_t kMaxAlgorithms = 1024;
 inline constexpr uint32_t kMaxThresholds = 256;
 
-// What a rank has to offer: a number for the communicator (rank 0's is taken), the backend, the algorithms,
-// the thresholds of shm and the simulated host that it was told to use (or none), whether it was told its
-// NUMA node, and the backends that work there.
+// The settings and capabilities of a rank.
+// id: a number for the communicator, of which rank 0's is used.
+// wanted, algorithms, shm_thresholds, host: the specified backend, algorithms, shm crossover sizes and
+// simulated host, if any.
+// node: its NUMA node is specified.
+// available: the backends that work on this rank.
 struct Offer {
   uint64_t id = 0;
   std::string wanted;
@@ -29,12 +32,12 @@ struct Offer {
 };
 
 Bytes encode(const Offer& offer);
-// False for anything that encode does not write.
+// Returns false for anything that encode does not write.
 bool decode(ByteView bytes, Offer* offer);
 
-// Where a rank belongs when a communicator is split.
+// A rank's place in a split.
 struct Place {
-  bool none = false;  // in no part
+  bool none = false;  // in no subgroup
   int32_t color = 0;
   int32_t key = 0;
 };

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// As the loader knows them: Debian's MPICH has a name of its own.
+// The loader's names: Debian's MPICH has its own.
 struct Library {
   const char* flavour;
   const char* soname;
@@ -41,7 +41,7 @@ Status choose_mpi(const MpiFacts& facts, std::string* flavour) {
     return Status::error(Code::kUnavailable,
                          "because this process was not started by mpirun and has loaded no MPI library");
   }
-  // A program of one library under the other one's mpirun is many jobs of one rank: connect says so.
+  // A program of one library under the other's mpirun becomes many jobs of one rank; connect reports this.
   *flavour = facts.loaded.empty() ? facts.launcher : facts.loaded;
   return {};
 }

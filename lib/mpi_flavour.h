@@ -1,5 +1,5 @@
-// Which MPI library this process uses: Open MPI and MPICH share their functions' names and nothing else, so
-// that Weft has a module for each and a process may load one. Called by the registry.
+// Detects the MPI library of this process. Open MPI and MPICH share function names but no ABI, so Weft has a
+// module for each, and a process may load only one. Called by the registry.
 #pragma once
 
 #include <string>
@@ -10,18 +10,19 @@
 namespace weft {
 
 struct MpiFacts {
-  std::string loaded;    // "openmpi", "mpich": the library that the process has loaded; empty: none
-  std::string launcher;  // the one whose mpirun started this process; empty: none
+  std::string loaded;    // "openmpi" or "mpich": the MPI library that the process has loaded; empty: none
+  std::string launcher;  // the MPI library whose mpirun started this process; empty: none
 };
 
-// Of this process. Any thread.
+// Returns the facts about this process. Any thread.
 MpiFacts mpi_facts();
 
-// The flavour whose module may be loaded, or kUnavailable and why none may: loading an MPI library into a
-// process that is no rank of an MPI job helps nobody, and forbids the program another one later. Pure.
+// Returns the flavour whose module may be loaded, or kUnavailable with the reason. An MPI library is not
+// loaded into a process that is not a rank of an MPI job: it would be useless, and would prevent the program
+// from loading another one later. Pure.
 Status choose_mpi(const MpiFacts& facts, std::string* flavour);
 
-// "Open MPI".
+// Returns "Open MPI" or "MPICH".
 const char* mpi_title(const std::string& flavour);
 
 }  // namespace weft

@@ -51,14 +51,14 @@ std::unique_ptr<Measurements> measurements_of_process() {
   return std::make_unique<Measurements>(std::move(environment.shm_thresholds));
 }
 
-// Backends that need a library of their own and are loaded when they are there.
+// Backends that need an external library and are loaded if they are installed.
 struct Module {
   const char* name;
-  std::vector<EnvironmentVariable> environment;  // while its library is loaded
+  std::vector<EnvironmentVariable> environment;  // set while its library is loaded
 };
 std::vector<Module> modules() {
-  // When it is loaded UCX patches mmap, munmap, mremap and the allocator for the whole process, unless it is
-  // told not to: for caches of registered memory, which this backend does not use.
+  // UCX patches mmap, munmap, mremap and the allocator of the whole process when it is loaded, unless these
+  // variables prevent it. The patches serve caches of registered memory, which this backend does not use.
   return {{"ucx",
            {{"UCX_MEM_EVENTS", "n"},
             {"UCX_MEM_MMAP_HOOK_MODE", "none"},
@@ -76,7 +76,7 @@ Status other_version(const std::string& path, uint32_t abi, uint32_t wanted) {
                                                abi, ", this library has ", wanted, ")"));
 }
 
-// file: "ucx" of libweft-ucx.so.
+// file: "ucx" for libweft-ucx.so.
 BackendEntry load_module(const std::string& folder, const Module& wanted, const std::string& file,
                          const Backend** variant = nullptr) {
   BackendEntry entry;
@@ -100,7 +100,7 @@ BackendEntry load_module(const std::string& folder, const Module& wanted, const 
   return entry;
 }
 
-// The module for the MPI library of this process.
+// Loads the module for the MPI library of this process.
 BackendEntry load_mpi(const std::string& folder, const Backend** variant) {
   const auto path = [&](const std::string& flavour) { return cat(folder, "/libweft-mpi-", flavour, ".so"); };
   BackendEntry entry;
@@ -193,7 +193,8 @@ Status Registry::add(const weft_transport& table) {
   return {};
 }
 
-// A backend of two: preferred to what it goes across with, and not to what all ranks may reach.
+// Adds a backend composed of two, `local` inside hosts and `across` between hosts. By its preference it is
+// chosen before `across`, and after a backend by which all ranks may reach each other.
 void Registry::compose(const char* name, const char* summary, int preference, const char* local,
                        const char* across) {
   BackendEntry entry;

@@ -1,5 +1,5 @@
-// Which backends and hooks there are: those compiled in (a table that meson generates from the folders) and
-// the modules that are loaded at run time. The only file that knows them all.
+// The available backends and hooks: compiled-in ones (a table that meson generates from the folders) and
+// modules loaded at run time. Only the registry knows them all.
 #pragma once
 
 #include <weft/weft_transport.h>
@@ -21,26 +21,27 @@ struct BackendEntry {
   std::string name;
   bool is_module = false;
   const Backend* backend = nullptr;  // null: the module could not be loaded
-  Status status;                     // why not
+  Status status;                     // why the module could not be loaded
 };
 
 // Threads: any thread.
 class Registry {
  public:
-  // module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every module once;
-  // modules are never unloaded.
+  // Loads the modules. module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every
+  // module once; modules are never unloaded.
   explicit Registry(const std::string& module_path, Libraries libraries = {});
 
-  // What buffers of WEFT_DEVICE_CUDA take; null where there is no module, because of the status. library: see
-  // AcceleratorModule.
+  // Loads the accelerator for buffers of WEFT_DEVICE_CUDA. Returns null if there is no module, with the
+  // reason in *status. library: see AcceleratorModule.
   static std::shared_ptr<Accelerator> load_accelerator(const std::string& module_path,
                                                        const std::string& library, Status* status);
 
   const std::deque<BackendEntry>& backends() const { return backends_; }
   const BackendEntry* find(const std::string& name) const;
-  // The program's own. The table's texts outlive the registry. No other call is running.
+  // Adds a transport of the program. The table's strings must outlive the registry. No other call may be
+  // running.
   Status add(const weft_transport& table);
-  // Ok and what it will use, or kUnavailable and why.
+  // Returns ok with a description in *detail, or kUnavailable with the reason.
   Status probe(const BackendEntry& entry, std::string* detail) const;
   std::string names() const;  // "loopback, shm": for error texts
   Measurements& measurements() const { return *measurements_; }
@@ -48,9 +49,11 @@ class Registry {
   const Resolver& resolver() const { return resolver_; }
 
   static const HookFactory* find_hook(const std::string& name);
-  // A built-in hook; around args.inner if it wraps, by default around allreduce. kArg naming what is wrong.
+  // Creates a built-in hook, around args.inner if it wraps another hook (default: allreduce). kArg states
+  // what is invalid.
   static Status make_hook(const std::string& name, HookArgs args, std::shared_ptr<Hook>* hook);
-  // The hook of that Hook::name(): "fp16(order=ddp)[allreduce]". args: but options and inner.
+  // Creates the hook with a given Hook::name(): "fp16(order=ddp)[allreduce]". options and inner of args are
+  // ignored.
   static Status make_hook_again(std::string_view full_name, const HookArgs& args,
                                 std::shared_ptr<Hook>* hook);
   static std::string hook_names();
@@ -62,9 +65,9 @@ class Registry {
   const Resolver resolver_;
   const std::unique_ptr<Measurements> measurements_;
   std::deque<BackendEntry> backends_;
-  std::vector<std::unique_ptr<const Backend>> composed_;  // what entries point at
+  std::vector<std::unique_ptr<const Backend>> composed_;  // the backends that entries point at
   std::deque<weft_transport> own_;
-  std::deque<std::string> texts_;  // of what add composes
+  std::deque<std::string> texts_;  // names and summaries that add creates
 };
 
 }  // namespace weft

@@ -89,8 +89,8 @@ const char* name(Coll coll);
 bool is_reduction(Coll coll);  // has a reduction operation
 bool has_root(Coll coll);
 bool has_blocks(Coll coll);  // has blocks of different sizes (CollectiveArgs::blocks)
-Coll even(Coll coll);        // the equivalent with equal block sizes; the collective itself if it has no
-                             // blocks
+// The equivalent with equal block sizes; the collective itself if it has no blocks.
+Coll even(Coll coll);
 
 // Returns ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations need
 // integers, and 8-bit floats cannot be reduced.

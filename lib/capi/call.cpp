@@ -10,7 +10,7 @@
 namespace weft::capi {
 namespace {
 
-// What collectives take: all but complex numbers, which gradients alone may be.
+// The types that collectives accept: all except complex numbers, which are supported only in gradients.
 constexpr NamedValue kCollectiveDtypes[] = {
     WEFT_NAMED(WEFT_DTYPE_U8),      WEFT_NAMED(WEFT_DTYPE_I8),     WEFT_NAMED(WEFT_DTYPE_U16),
     WEFT_NAMED(WEFT_DTYPE_I16),     WEFT_NAMED(WEFT_DTYPE_U32),    WEFT_NAMED(WEFT_DTYPE_I32),
@@ -115,7 +115,7 @@ Status submit_on_device(Call* call) {
   WEFT_TRY(prepare_on_device(*call, &device));
   std::shared_ptr<Lane> lane;
   WEFT_TRY(comm->lane_for(call->args, &lane));
-  // Before the stream waits for it: nothing may go wrong between that and the lane.
+  // Allocated before the stream waits for the operation: nothing may fail between that and the submission.
   std::unique_ptr<weft_request> made;
   if (call->request != nullptr) made = std::make_unique<weft_request>(comm->shared_context());
   WEFT_TRY(context.gate().enter(stream.device, stream.handle, &device));

@@ -1,5 +1,5 @@
-// What the calls that execute collectives share: checks of their arguments, done here once (backends get
-// valid ones), and submission: at once, or to the communicator's open group. Threads: as the calls.
+// Shared parts of calls that execute collectives: validation of arguments, done only here (backends get valid
+// ones), and submission, immediate or to the communicator's open group. Threads: as the calls.
 #pragma once
 
 #include <weft/weft.h>
@@ -24,31 +24,32 @@ struct Call {
   const weft_coll_options* options = nullptr;
   weft_request** request = nullptr;
   int64_t timeout_ms = 0;
-  uint64_t size = 0;  // of the comm
+  uint64_t size = 0;  // world size of the communicator
   uint64_t rank = 0;
   StreamArgs stream = {};
-  std::shared_ptr<void> kept;  // what args point to, until the operation is complete
+  std::shared_ptr<void> kept;  // keeps data that args points to until the operation is complete
 };
 
-// The checks that all collectives share. *call is complete but for the buffers.
+// Runs the checks that all collectives share. Fills *call, except the buffers.
 Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, int32_t peer);
 
-// src and dst must be there if they hold anything, be aligned to their elements, and may overlap only where
-// in_place points.
+// Validates src and dst. A buffer must not be null unless it is empty, and must be aligned to its elements.
+// The two may overlap only exactly as in_place_src and in_place_dst.
 Status check_buffers(const Call& call, const Span& src, const Span& dst, const void* in_place_src,
                      const void* in_place_dst);
 
-// Run it, or queue it.
+// Runs the call, or queues it in the open group.
 Status submit(Call* call);
 
-// What a call on a device's stream needs, before it is queued and ordered with the stream; may take long.
+// Prepares what a call on a device's stream needs, before it is queued and ordered with the stream. May take
+// long.
 Status prepare_on_device(const Call& call, DeviceCall* device);
 
-// Wait for a request that has been submitted, driving progress meanwhile; an interrupt fails the
-// communicator. what: the text of it. Not from a callback.
+// Waits for a submitted request and drives progress meanwhile; an interrupt fails the communicator. what:
+// describes the request. Must not be called from a callback.
 void await(Comm& comm, const weft_request& request, const char* what);
 
-// What every extern "C" body of a collective is wrapped in: weft_comm_error says why it was refused.
+// Wraps the extern "C" body of a collective: weft_comm_error returns why the call was rejected.
 void note_refusal(weft_comm* comm, const Status& status) noexcept;
 template <class Body>
 weft_status called(weft_comm* comm, Body&& body) noexcept {

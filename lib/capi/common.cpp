@@ -1,4 +1,4 @@
-// Version, status texts, struct initialisers, and what the other files of this folder share.
+// Version, status texts, struct initialisers, and shared functions of this folder.
 #include <iterator>
 
 #include "base/dtype.h"
@@ -6,7 +6,7 @@
 
 namespace weft::capi {
 
-// The internal enumerations carry the public values.
+// The internal enumerations have the public values.
 static_assert(static_cast<int>(Dtype::kU8) == WEFT_DTYPE_U8 &&
               static_cast<int>(Dtype::kF64) == WEFT_DTYPE_F64);
 static_assert(static_cast<int>(Dtype::kF16) == WEFT_DTYPE_F16 &&
@@ -42,8 +42,8 @@ void fill_error(const Status& status, weft_error* out, const std::string& otherw
 
 namespace {
 
-// The defaults of the library. A fact about the program, as its header's version or the size of its structs,
-// is left at zero, "not said": the library does not know it.
+// Fills a struct with the library's defaults. Facts about the program, such as its header's version or the
+// size of its structs, stay zero, "not specified": the library does not know them.
 template <class T>
 weft_status init_struct(T* options, size_t size, const T& defaults) {
   if (options == nullptr || size < sizeof(size_t) || size > kMaxStructSize) return WEFT_ERR_ARG;

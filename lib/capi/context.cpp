@@ -12,7 +12,7 @@
 namespace weft::capi {
 namespace {
 
-// Before 1.0 a minor version may change what structs and calls mean.
+// Before 1.0 a minor version may change the meaning of structs and calls.
 Status check_version(uint32_t header) {
   constexpr uint32_t kKept = WEFT_VERSION_MAJOR > 0 ? 10000 : 100;
   if (header == 0 || header / kKept == WEFT_VERSION_NUMBER / kKept) return {};
@@ -113,7 +113,7 @@ weft_status weft_context_destroy(weft_context** context) {
       delete std::exchange(*context, nullptr);
       return closed;
     }
-    *context = nullptr;  // in a forked child the object is left alone: its threads are not here
+    *context = nullptr;  // a forked child does not touch the object: its threads do not exist there
     return {};
   });
 }

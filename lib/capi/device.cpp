@@ -1,4 +1,4 @@
-// Streams and memory of devices in calls: checked in front, as everything is. Any thread.
+// Validation of streams and device memory in calls, before anything else runs. Any thread.
 #include "base/arguments.h"
 #include "capi/handles.h"
 
@@ -27,7 +27,7 @@ Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out
 
 namespace {
 
-constexpr uintptr_t kPage = 4096;  // no device's memory shares one with the host's
+constexpr uintptr_t kPage = 4096;  // no device's memory shares a page of this size with the host's
 
 std::string place_text(const PointerInfo& info) {
   switch (info.place) {

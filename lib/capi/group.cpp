@@ -40,8 +40,8 @@ bool Group::on_streams() const {
                      [](const Queued& q) { return q.request->args.device != nullptr; });
 }
 
-// None of a group's calls comes behind another's in their streams: what each of them waits for is noted
-// before the first lets its stream wait.
+// Keeps calls of a group on one stream from waiting for each other: records the event of every call before
+// the first call holds its stream.
 void Group::order_with_streams(std::vector<Queued>* queued) {
   StreamGate& gate = comm_.rep->context().gate();
   for (Queued& q : *queued) {
@@ -64,7 +64,7 @@ void Group::launch(const std::shared_ptr<GroupEnd>& end) {
     request->group_end = end;
     request->deadline = comm->op_deadline(queued.timeout_ms);
     std::shared_ptr<Lane> lane;
-    // Each of them completes, whatever is thrown.
+    // Every request completes, whatever throws.
     if (queued.refused.ok()) queued.refused = guarded([&] { return comm->lane_for(request->args, &lane); });
     if (queued.refused.ok()) {
       lane->submit(request);

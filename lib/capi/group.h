@@ -1,4 +1,4 @@
-// Calls between weft_group_begin and weft_group_end, and what waits for all of them.
+// Calls between weft_group_begin and weft_group_end, and the wait for all of them.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@
 
 namespace weft::capi {
 
-// What weft_group_end waits for. Threads: any.
+// Counts down the requests of a group for weft_group_end. Threads: any thread.
 class GroupEnd {
  public:
-  // request: completes with the last of `members` and the end itself; this holds one of its references.
+  // request: completes with the last of `members` and the end call itself; this object holds one of its
+  // references.
   GroupEnd(weft_request* request, size_t members) : request_(request), left_(members + 1) {}
   void completed(const Status& status);
 
@@ -23,28 +24,28 @@ class GroupEnd {
   weft_request* const request_;
   std::mutex mutex_;
   size_t left_;   // guarded by mutex_
-  Status first_;  // failure; guarded by mutex_
+  Status first_;  // first failure; guarded by mutex_
 };
 
-// The queue of a communicator's open group. Threads: as collectives, and only the one that began it.
+// The queue of a communicator's open group. Threads: as collectives, and only the thread that began it.
 class Group {
  public:
   explicit Group(weft_comm& comm) : comm_(comm), owner_(std::this_thread::get_id()) {}
 
   bool owned() const { return owner_ == std::this_thread::get_id(); }
   Status add(Call* call);
-  // Hand everything to the lanes, in order; calls on streams of devices wait for those, and those for them. A
-  // null end: the communicator is closed, and nobody waits.
+  // Submits all calls to the lanes, in order. Calls on device streams wait for their streams, and the streams
+  // for them. end is null if the communicator is closed and no thread waits.
   void launch(const std::shared_ptr<GroupEnd>& end);
   size_t size() const { return queued_.size(); }
-  // A call is in the order of a device's stream.
+  // Returns true if a call is ordered by a device's stream.
   bool on_streams() const;
 
  private:
   struct Queued {
     weft_request* request = nullptr;
     int64_t timeout_ms = 0;
-    Status refused = {};  // by the device
+    Status refused = {};  // error of the stream gate
   };
   void order_with_streams(std::vector<Queued>* queued);
 

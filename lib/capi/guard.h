@@ -1,5 +1,5 @@
-// What every extern "C" body is wrapped in: exceptions stop here, structs of callers with other versions are
-// read and written by their size, and a Status becomes a code. Only lib/capi includes this.
+// Wrappers of every extern "C" body: they stop exceptions, read and write structs of callers with other
+// header versions by struct_size, and convert a Status to a code. Only lib/capi includes this.
 #pragma once
 
 #include <weft/weft.h>
@@ -19,7 +19,7 @@ inline weft_status code_of(const Status& status) {
   return static_cast<weft_status>(status.code());
 }
 
-// As guarded (base/guard.h), for a call of the program, which it may interrupt.
+// As guarded (base/guard.h), for a call of the program, which the program may interrupt.
 template <class Body>
 Status in_call(Body&& body) noexcept {
   const Interrupt::Scope scope;
@@ -35,9 +35,9 @@ inline Status null_argument(const char* name) {
 
 inline constexpr size_t kMaxStructSize = 65536;
 
-// Copy a caller's input struct, whatever version it was compiled with: fields it does not have are zero (the
-// defaults); bytes that this library does not know must be zero. Reads `limit` bytes at most (an array's
-// element size).
+// Copies a caller's input struct of any header version: fields that it lacks become zero (the defaults);
+// bytes beyond the fields of this version must be zero. Reads at most `limit` bytes (an array's element
+// size).
 template <class T>
 Status read_struct(const T* given, const char* name, T* out, size_t limit = kMaxStructSize) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -61,7 +61,7 @@ Status read_struct(const T* given, const char* name, T* out, size_t limit = kMax
   return {};
 }
 
-// Fill a caller's output struct up to its struct_size, which it keeps.
+// Fills a caller's output struct up to its struct_size, which is kept.
 template <class T>
 Status write_struct(const T& value, const char* name, T* out) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -76,11 +76,11 @@ Status write_struct(const T& value, const char* name, T* out) {
   return {};
 }
 
-// The details of a status for the program; out may be null. A struct_size that cannot be is ignored.
-// otherwise: the text of one that is ok.
+// Writes the details of a status for the program; out may be null. An invalid struct_size is ignored.
+// otherwise: the text if the status is ok.
 void fill_error(const Status& status, weft_error* out, const std::string& otherwise = {});
 
-// A string into a fixed field, always terminated.
+// Copies a string into a fixed-size field, always terminated.
 template <size_t N>
 void put_text(const std::string& text, char (&field)[N]) {
   const size_t length = std::min(text.size(), N - 1);
@@ -88,7 +88,7 @@ void put_text(const std::string& text, char (&field)[N]) {
   field[length] = '\0';
 }
 
-// For calls that report their error through a struct.
+// Wraps calls that report their error through a struct.
 template <class Body>
 weft_status reported(weft_error* error, Body&& body) noexcept {
   const Status status = in_call(body);

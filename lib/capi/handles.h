@@ -1,4 +1,4 @@
-// What the opaque pointers of weft.h point to: a shared reference to the object behind each.
+// The types behind weft.h's opaque pointers: each holds a shared reference to its object.
 #pragma once
 
 #include <weft/weft.h>
@@ -24,14 +24,14 @@ class TraceRecorder;
 struct weft_context {
   std::shared_ptr<weft::Context> rep;
   std::shared_ptr<weft::Registry> registry;
-  std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may come late
+  std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may arrive late
 };
 
 namespace weft::capi {
 class Group;
 class GroupEnd;
 
-// What was wrong with the last call that was refused. Threads: any thread.
+// The error of the last rejected call. Threads: any thread.
 class Refusal {
  public:
   void note(std::string text) {
@@ -48,17 +48,17 @@ class Refusal {
   std::string text_;  // guarded by mutex_
 };
 
-// Tells whether a buffer without a stream might lie on a device all the same: once the program uses one. That
-// is looked for with each large buffer, and with each small one whose pages were not seen before. Threads:
-// any thread; an entry that two threads write is one of theirs.
+// Decides whether a buffer without a stream may be on a device: only once the program uses one. Checks this
+// for each large buffer, and for each small one whose pages were not checked before. Threads: any thread;
+// concurrent writes of an entry store either value.
 class MemoryWatch {
  public:
   bool beside_devices(weft::Accelerator& accelerator, const void* start, uint64_t size);
 
  private:
   static constexpr size_t kEntries = 256;
-  // Pages that were seen before the program used a device, at most one range for each number of a first page
-  // modulo kEntries: that number, and in the lowest 8 bits how many pages. 0: none.
+  // Pages that were checked before the program used a device. Entry i holds at most one range, whose first
+  // page number is i modulo kEntries: the page number, and the number of pages in the lowest 8 bits. 0: none.
   std::array<std::atomic<uint64_t>, kEntries> seen_{};
 };
 }  // namespace weft::capi
@@ -68,8 +68,8 @@ struct weft_comm {
   ~weft_comm();
   std::shared_ptr<weft::Comm> rep;
   std::shared_ptr<weft::Registry> registry;
-  std::unique_ptr<weft::capi::Group> group;  // the open one; one thread at a time, as collectives
-  weft::capi::Refusal refusal;               // of collectives, while the communicator works
+  std::unique_ptr<weft::capi::Group> group;  // the open group; one thread at a time, as collectives
+  weft::capi::Refusal refusal;               // of rejected collectives, while the communicator works
   weft::capi::MemoryWatch memory_watch;
 };
 
@@ -78,7 +78,7 @@ struct weft_hook {
   std::shared_ptr<weft::Hook> rep;
 };
 
-// A request on the heap: one reference is the program's handle, one the lane's until it completes.
+// A request on the heap. The program's handle holds one reference, the lane another until it completes.
 struct weft_request : weft::Request {
   explicit weft_request(std::shared_ptr<weft::Context> owner) : context(std::move(owner)) {
     retire = [](weft::Request* request) { static_cast<weft_request*>(request)->retired(); };
@@ -88,14 +88,15 @@ struct weft_request : weft::Request {
   }
   // Called by the lane once the request is done.
   void retired();
-  // kState when there is one already.
+  // kState: a callback is set already.
   weft::Status set_callback(weft_complete_fn callback, void* user_data);
 
   const std::shared_ptr<weft::Context> context;
-  weft::DeviceCall device;  // of its stream, if it has one; left when it is retired
+  weft::DeviceCall device;  // the call's stream, if any; the call leaves the gate when the request is retired
   std::atomic<int> references{2};
-  std::shared_ptr<void> kept;                       // what args point to, until it is retired
-  std::shared_ptr<weft::capi::GroupEnd> group_end;  // of the group that it is part of
+  // Keeps data that args points to until the request is retired.
+  std::shared_ptr<void> kept;
+  std::shared_ptr<weft::capi::GroupEnd> group_end;  // of the group that it belongs to
 
  private:
   std::mutex mutex_;
@@ -106,7 +107,7 @@ struct weft_request : weft::Request {
 
 namespace weft::capi {
 
-// Refuse objects inherited by fork, and calls from inside a callback that may make none.
+// Rejects objects inherited through fork, and calls from inside a callback that may make none.
 inline Status check_process(const Context& context) {
   if (context.forked()) {
     return Status::error(
@@ -115,7 +116,8 @@ inline Status check_process(const Context& context) {
   if (!CallbackMark::no_calls()) return {};
   return Status::error(Code::kState, "not allowed inside a log, allocator or thread-start callback");
 }
-// The same, and calls from inside any callback. From here on the program may interrupt the call.
+// As check_process; also rejects calls from inside any callback. From here on the program may interrupt the
+// call.
 inline Status check_call(const Context& context) {
   if (context.forked() || CallbackMark::inside()) [[unlikely]] {
     WEFT_TRY(check_process(context));
@@ -130,15 +132,15 @@ inline Status usable(const weft_context* context) {
   return check_call(*context->rep);
 }
 
-// A stream of the program's, checked. On a device: the context's accelerator is loaded.
+// A validated stream of the program. For a device stream the context's accelerator is loaded.
 struct StreamArgs {
   int32_t kind = WEFT_DEVICE_HOST;
   int device = 0;
   DeviceStream handle = nullptr;
 };
-// captured: it must be one that is being captured into a graph, which otherwise it must not.
+// captured: the stream must be in graph capture; otherwise it must not be.
 Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out, bool captured = false);
-// Whether memory lies where the stream says, as far as can be told: texts go on after a buffer's name.
+// Checks that memory is on the stream's device, as far as known. Error texts continue after a buffer's name.
 Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stream, const void* start,
                     uint64_t size);
 

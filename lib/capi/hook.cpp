@@ -25,18 +25,19 @@ Status make_hook(weft_context* context, weft_hook** hook, Make&& make) {
   return {};
 }
 
-// The context's log, which lives as long as who has it.
+// Returns the context's log; the pointer keeps the context alive.
 std::shared_ptr<Log> log_of(const weft_context& context) {
   return {context.rep, &context.rep->log()};
 }
 
-// One that runs has a moment to return (turn_deadline): between steps there is none.
+// Runs `work` between stages. A running stage has 10 s to return (turn_deadline); between steps none is
+// running.
 template <class Work>
 Status between_stages(Context& context, Hook& hook, Work&& work) {
   return with_turn(context, hook, Deadline::never(), work);
 }
 
-// What the params say, but for options.
+// Reads the hook's parameters, except options.
 Status read_args(const weft_context& context, const weft_hook_params& params, HookArgs* args) {
   if (params.inner != nullptr && params.inner->context != context.rep) {
     return Status::error(Code::kArg, "the inner hook belongs to another context");
@@ -49,7 +50,7 @@ Status read_args(const weft_context& context, const weft_hook_params& params, Ho
   return {};
 }
 
-// The hook of that name, or, without one, the one that was saved; with what was saved.
+// Creates the hook of that name, or without a name the saved one, and loads the saved state.
 Status make_saved(Context& context, const char* name, HookArgs args, ByteView blob,
                   std::shared_ptr<Hook>* made) {
   HookBlob read;

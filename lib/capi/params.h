@@ -1,4 +1,4 @@
-// Reading the caller's list of parameters, whatever version it was compiled with. For calls that take one.
+// Reads the caller's list of parameters, of any header version. For calls that take one.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace weft::capi {
 
-// Their size in the array is what the caller says, by default what the first one says.
+// size: the size of an array element as the caller states it; 0: the struct_size of the first element.
 inline Status read_params(const weft_param* given, uint64_t count, uint64_t size,
                           std::vector<weft_param>* params) {
   if (count == 0) return Status::error(Code::kArg, "there must be at least one parameter");

@@ -25,7 +25,7 @@ Status usable(const weft_reducer* reducer) {
   return check_call(*reducer->context);
 }
 
-// What other ranks take part in, or count on: if it throws in the middle nobody knows how far it came, so the
+// Runs a part that other ranks take part in, or depend on. If it throws, its progress is unknown, so the
 // communicator fails.
 template <class Body>
 Status or_fail(Comm& comm, Body&& body) noexcept {
@@ -44,12 +44,12 @@ weft_status in_step(weft_reducer* reducer, Body&& body) noexcept {
   });
 }
 
-// In caller mode the program's callbacks run inside its calls, once they hold no lock.
+// In caller mode the program's callbacks run inside its calls, while no lock is held.
 void after_progress(Context& context) {
   if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
 }
 
-// The program's options, their parameters and hook.
+// Reads the program's options, with parameters and hook.
 Status read_options(const weft_reducer_options* given, Context& context, weft_reducer_options* options,
                     std::vector<weft_param>* params, weft_plan* plan, std::shared_ptr<Hook>* hook) {
   WEFT_NOT_NULL(given);
@@ -71,7 +71,7 @@ Status read_options(const weft_reducer_options* given, Context& context, weft_re
   return Registry::make_hook("allreduce", {{}, nullptr, context.host()}, hook);
 }
 
-// The streams that finish names, checked, in place of the program's own.
+// Reads and validates the streams of finish, and replaces the program's list by the validated one.
 Status read_streams(Context& context, weft_finish_options* options, std::vector<weft_stream>* streams,
                     bool captured = false) {
   constexpr uint64_t kMost = 1024;
@@ -95,7 +95,7 @@ Status read_streams(Context& context, weft_finish_options* options, std::vector<
   return {};
 }
 
-// What is wrong here is told to the other ranks, who are waiting for this one.
+// Creates a reducer. Errors found here are sent to the other ranks, which are waiting for this one.
 Status create(weft_comm& comm, const weft_reducer_options* given, std::unique_ptr<weft_reducer>* made) {
   weft_reducer_options options{};
   std::vector<weft_param> params;
@@ -345,7 +345,7 @@ weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, weft_param
 weft_status weft_reducer_verdict(weft_reducer* reducer, weft_verdict* verdict) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(reducer));
-    static_cast<void>(reducer->rep->settle_finish().ok());  // reducer_error remembers
+    static_cast<void>(reducer->rep->settle_finish().ok());  // reducer_error keeps the error
     weft_verdict out{};
     reducer->rep->verdict(&out);
     return write_struct(out, "verdict", verdict);

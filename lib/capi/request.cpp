@@ -19,7 +19,7 @@ void weft_request::retired() {
     context->callbacks().post(
         [callback, data, status = weft::capi::code_of(result)] { callback(data, status); });
   }
-  kept.reset();  // the handle may be kept for long
+  kept.reset();  // the program may keep the handle for long
   if (const std::shared_ptr<weft::capi::GroupEnd> end = std::move(group_end)) end->completed(result);
   release();
 }
@@ -48,7 +48,7 @@ Status usable(const weft_request* request) {
   return check_process(*request->context);
 }
 
-// In caller mode callbacks run inside the program's calls, once no lock is held.
+// In caller mode callbacks run inside the program's calls, while no lock is held.
 void after_progress(Context& context) {
   if (context.engine().mode() == Engine::Mode::kCaller && !Callbacks::inside())
     context.callbacks().run_posted();

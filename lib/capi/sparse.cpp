@@ -11,7 +11,7 @@ namespace {
 constexpr int32_t kMostDimensions = 32;
 constexpr uint64_t kMostElements = uint64_t{1} << 56;
 
-// The array as a parameter of a reducer.
+// Describes the array as a parameter of a reducer.
 Status array_of(const int64_t* shape, int32_t ndim, int32_t sparse_ndim, Dtype dtype, Param* array) {
   WEFT_NOT_NULL(shape);
   if (ndim < 1 || ndim > kMostDimensions || sparse_ndim < 1 || sparse_ndim > ndim) {
@@ -19,7 +19,7 @@ Status array_of(const int64_t* shape, int32_t ndim, int32_t sparse_ndim, Dtype d
   }
   array->dtype = dtype;
   array->sparse_ndim = static_cast<uint32_t>(sparse_ndim);
-  uint64_t product = 1;  // of the extents that are not 0: what is made of some of them alone fits as well
+  uint64_t product = 1;  // of the nonzero extents, so that the product of any subset fits as well
   for (int32_t d = 0; d < ndim; d++) {
     const uint64_t extent = static_cast<uint64_t>(std::max(shape[d], int64_t{1}));
     if (shape[d] < 0 || product > kMostElements / extent) {
@@ -45,7 +45,7 @@ Status check_sparse(const weft_sparse* sparse, const char* name) {
       Code::kArg, cat(name, "->struct_size is ", sparse->struct_size, "; set it to sizeof(weft_sparse)"));
 }
 
-// They are read during the call, on the host.
+// Validates that the entries are in host memory: the call reads them on the host.
 Status check_entries(weft_comm& comm, const weft_sparse& entries) {
   if (entries.count == 0) return {};
   for (const void* const start : {static_cast<const void*>(entries.indices), entries.values}) {

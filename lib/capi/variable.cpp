@@ -8,19 +8,19 @@
 namespace weft::capi {
 namespace {
 
-// The blocks of one buffer, as the caller gives them.
+// The blocks of one buffer, as passed by the caller.
 struct Given {
   const char* name = "";
   const uint64_t* counts = nullptr;
   const uint64_t* offsets = nullptr;
   // Filled by read().
   std::vector<uint64_t> starts;
-  uint64_t end = 0;  // one past the last element of all
+  uint64_t end = 0;  // one past the last element of all blocks
 
   BlockList list() const { return {counts, starts.data()}; }
 };
 
-// Sums and ends that fit, and where the blocks begin.
+// Computes the starts of the blocks, and rejects sums and ends that overflow.
 Status read(const Call& call, Given* given) {
   if (given->counts == nullptr) return null_argument("counts");
   const uint64_t limit = (uint64_t{1} << 62) / call.size / dtype_size(call.args.dtype);
@@ -39,7 +39,7 @@ Status read(const Call& call, Given* given) {
   return {};
 }
 
-// Blocks that are written.
+// Rejects overlapping blocks in a buffer that is written.
 Status check_apart(const Call& call, const Given& given) {
   if (given.offsets == nullptr) return {};
   std::vector<size_t> order(given.starts.size());
@@ -56,7 +56,7 @@ Status check_apart(const Call& call, const Given& given) {
   return {};
 }
 
-// begin() was called; the buffers were checked.
+// Submits the call. Requires begin() and validated buffers.
 Status submit_blocks(Call* call, const BlockList& from, const BlockList& to, const void* src, void* dst) {
   call->args.src = bytes(src);
   call->args.dst = bytes(dst);
@@ -78,7 +78,7 @@ const void* place(const Call& call, const void* buffer, const Given& given) {
   return bytes(buffer) + given.starts[call.rank] * dtype_size(call.args.dtype);
 }
 
-// Every rank gives one block and takes all (or root does).
+// Every rank contributes one block, and all ranks (or only root) receive all blocks.
 Status gather(Call* call, const void* src, void* dst, Given to, bool takes) {
   if (!takes) to.offsets = nullptr;
   WEFT_TRY(read(*call, &to));
@@ -89,12 +89,12 @@ Status gather(Call* call, const void* src, void* dst, Given to, bool takes) {
   return submit_blocks(call, {to.counts, nullptr}, to.list(), src, takes ? dst : nullptr);
 }
 
-// The reverse.
+// The reverse of gather.
 Status scatter(Call* call, const void* src, void* dst, Given from, bool gives) {
   if (!gives) from.offsets = nullptr;
   WEFT_TRY(read(*call, &from));
   const uint64_t own = from.counts[call->rank];
-  // In place one of the blocks that are read is written, too.
+  // In place, dst is one of the blocks in src, so the blocks must not overlap.
   if (own > 0 && place(*call, src, from) == dst) WEFT_TRY(check_apart(*call, from));
   WEFT_TRY(check_buffers(*call, {src, gives ? from.end : 0, "src"}, {dst, own, "dst"},
                          place(*call, src, from), dst));

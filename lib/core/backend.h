@@ -51,9 +51,9 @@ struct BackendArgs {
   // on.
   std::shared_ptr<Accelerator> accelerator;
   std::unique_ptr<Collectives>* host_collectives = nullptr;
-  int device = -1;                       // for device backends: index of this rank's device
-  bool progress_thread = true;           // the engine has a progress thread, besides the program's threads
-                                         // that poll
+  int device = -1;  // for device backends: index of this rank's device
+  // The engine has a progress thread, besides the program's threads that poll.
+  bool progress_thread = true;
   bool crowded = false;                  // this host has more ranks than cores available to them
   Measurements* measurements = nullptr;  // null: nothing is measured or cached
   // This rank's NUMA node as specified for all ranks; -1: derived from the cores it runs on.
@@ -68,7 +68,7 @@ inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
 struct Backend {
   const char* name;
   const char* summary;  // one line for `weft info`
-  // if the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
+  // If the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
   // automatically
   int preference;
   // Returns ok, or kUnavailable with "because ..."; *detail describes what the backend will use. Cheap, and
@@ -86,9 +86,9 @@ struct Backend {
   // moves messages between hosts. A composed backend has no probe of its own.
   const Backend* local = nullptr;
   const Backend* across = nullptr;
-  const Backend* under = nullptr;  // where local is a device backend: the host backend that it is built on,
-                                   // inside a host
-  const void* self = nullptr;      // passed to the backend's functions in BackendArgs
+  // Where local is a device backend: the host backend that it is built on, inside a host.
+  const Backend* under = nullptr;
+  const void* self = nullptr;  // passed to the backend's functions in BackendArgs
   // Executes collectives of device memory, and is built on another backend for host memory. The backend
   // detects absent ranks and compares the operations of the ranks.
   bool on_device = false;

@@ -19,8 +19,8 @@ namespace weft {
 class ClosedLanes {
  public:
   struct Kept {
-    std::shared_ptr<CollectiveLane> impl;  // at rest; continues at its next slot; null: could not be opened
-                                           // on this rank
+    // At rest; continues at its next slot; null: could not be opened on this rank.
+    std::shared_ptr<CollectiveLane> impl;
     uint64_t next_slot = 0;
   };
   using Told = std::set<std::pair<uint32_t, uint64_t>>;  // lanes, with their next slots

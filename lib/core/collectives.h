@@ -106,11 +106,11 @@ struct CollectiveArgs {
   uint64_t count = 0;
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
-  double prescale = 1.0;             // every input is multiplied by it before the reduction (premul_sum)
-  double postscale = 1.0;            // the result is multiplied by it once, before rounding (avg)
-  uint64_t tag = 0;                  // 0 for calls of the user; see slot_tag
-  uint32_t micro_batches = 0;        // for errors: micro-batches that the reducer's step divides by; 0:
-                                     // unknown
+  double prescale = 1.0;   // every input is multiplied by it before the reduction (premul_sum)
+  double postscale = 1.0;  // the result is multiplied by it once, before rounding (avg)
+  uint64_t tag = 0;        // 0 for calls of the user; see slot_tag
+  // For errors: micro-batches that the reducer's step divides by; 0: unknown.
+  uint32_t micro_batches = 0;
   const WholeCall* whole = nullptr;  // outlives the operation; null: the operation is not part of another
   // Reductions: folds each element's inputs at once, in rank order, so that the result's bits do not depend
   // on how the operation is executed.

@@ -241,14 +241,12 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
       if (beside != nullptr && same) there.push_back(std::move(told));
     }
     const ByteView rest = reader.get_bytes(UINT32_MAX);
-    theirs = reader.done() ? Bytes(rest.begin(), rest.end()) : Bytes();  // empty: the message could not be
-                                                                         // read
+    // Empty if the message could not be read.
+    theirs = reader.done() ? Bytes(rest.begin(), rest.end()) : Bytes();
   }
   compare_closed_lanes(here);
   if (beside == nullptr) return {};
-  if (there.size() != static_cast<size_t>(beside->size_))
-    there.clear();  // the two communicators open no
-                    // lane together
+  if (there.size() != static_cast<size_t>(beside->size_)) there.clear();  // not opening a lane together
   beside->compare_closed_lanes(there);
   return {};
 }
@@ -461,8 +459,8 @@ void Comm::on_peer_lost(int rank, const Status& why) noexcept {
     });
     (void)thrown.ok();  // without memory the error keeps the text that was received
   }
-  fail(agreed.ok() ? why : agreed);  // first: otherwise a lane that sees the rank as departed would report
-                                     // that it left
+  // Before departed_ is set: a lane that sees the rank as departed would report that it left.
+  fail(agreed.ok() ? why : agreed);
   departed_[static_cast<size_t>(rank)].store(true, std::memory_order_release);
   any_departed_.store(true, std::memory_order_release);
 }

@@ -46,8 +46,8 @@ class Contest {
   const uint64_t most_ns_;
   const size_t part_;
   std::vector<std::vector<uint64_t>> small_ns_, large_ns_;  // per size, one entry per repeat
-  std::vector<uint64_t> both_ns_;                           // per size, the sum of both algorithms in the
-                                                            // last repeat
+  // Per size, the sum of both algorithms in the last repeat.
+  std::vector<uint64_t> both_ns_;
   int repeats_ = 0;
 };
 

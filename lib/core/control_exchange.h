@@ -47,14 +47,14 @@ class Postbox {
 class ControlExchange final : public Exchange {
  public:
   struct Options {
-    uint8_t kind = 0;                // first byte of its messages
-    uint32_t id = 0;                 // the same on all members
-    int self = 0;                    // this rank in the channel's numbering
-    std::vector<int> members;        // in that numbering, by rank in the exchange
-    std::vector<int> names;          // Exchange::name, by rank in the exchange; empty: members
-    std::function<Status()> broken;  // returns the reason why it cannot succeed any more, if any; its ranks
-                                     // are names
-    std::shared_ptr<void> owner;     // keeps control, postbox and engine alive
+    uint8_t kind = 0;          // first byte of its messages
+    uint32_t id = 0;           // the same on all members
+    int self = 0;              // this rank in the channel's numbering
+    std::vector<int> members;  // in that numbering, by rank in the exchange
+    std::vector<int> names;    // Exchange::name, by rank in the exchange; empty: members
+    // Returns the reason why it cannot succeed any more, if any; its ranks are names.
+    std::function<Status()> broken;
+    std::shared_ptr<void> owner;  // keeps control, postbox and engine alive
   };
   ControlExchange(Control& control, Postbox& postbox, Engine& engine, Options options)
       : control_(control), postbox_(postbox), engine_(engine), options_(std::move(options)) {}

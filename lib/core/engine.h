@@ -127,9 +127,8 @@ class Engine {
     for (uint32_t round = 0; !done(); round++) {
       bool driven = false;
       last = drive(&driven);
-      if (!driven)
-        last = Poll::kWaiting;  // the thread that polls may have more to do, and may stop because
-                                // this one waits
+      // The thread that polls may have more to do, and may stop because this one waits.
+      if (!driven) last = Poll::kWaiting;
       if (done()) break;
       if (driven && helper.wanted(last)) {
         leave_wait(std::exchange(helping, false), last);  // the progress thread polls meanwhile
@@ -141,8 +140,8 @@ class Engine {
       }
       // Rounds that advance count as well: in a large operation every round may advance.
       if (kInterruptible && (++looks % 64 == 0 || round > 4096) && Interrupt::due()) {
-        leave_wait(std::exchange(helping, false), Poll::kWaiting);  // interrupt handlers of the program may
-                                                                    // take long
+        // Interrupt handlers of the program may take long.
+        leave_wait(std::exchange(helping, false), Poll::kWaiting);
         last = Poll::kWaiting;
         if (Interrupt::poll()) {
           in_time = done();
@@ -221,7 +220,7 @@ class Engine {
   std::atomic<bool> sleeping_{false};
   std::atomic<int> waiters_{0};         // threads that poll while they wait; the progress thread then sleeps
   std::atomic<bool> held_back_{false};  // a notification was left to the waiters
-  // set when the progress thread found the lock taken since the last round over the tasks began
+  // Set when the progress thread has found the lock taken since the last round over the tasks began
   std::atomic<bool> missed_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

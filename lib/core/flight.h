@@ -13,12 +13,8 @@
 namespace weft {
 
 struct FlightOperation {
-  enum class State : uint8_t {
-    kRunning,
-    kFinished,
-    kFailed
-  };  // kRunning: also if it was running at the
-      // failure
+  // kRunning is also the state of an operation that was running at the failure.
+  enum class State : uint8_t { kRunning, kFinished, kFailed };
   Descriptor call;
   uint64_t slot = 0;
   uint64_t waiting_since_ns = 0;  // first clock read since it last advanced; 0: none

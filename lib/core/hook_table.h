@@ -10,8 +10,8 @@
 
 namespace weft {
 
-inline constexpr size_t kHookMessageBytes = 256;  // message buffer size that weft.h guarantees the table's
-                                                  // functions
+// Message buffer size that weft.h guarantees the table's functions.
+inline constexpr size_t kHookMessageBytes = 256;
 
 // Creates the hook. Copies the table, whose size lib/capi has validated. user_data is freed with the hook,
 // unless this fails. kArg if the table lacks a required function. Threads: any thread.

@@ -108,8 +108,8 @@ class Lane final : public Task {
   std::vector<int> waited_for_;  // missing ranks at the time the lane was abandoned
   std::weak_ptr<const FlightSource> flight_source_;
   uint32_t fruitless_ = 0;
-  uint64_t waiting_since_ns_ = 0;      // time of the first clock read since the oldest operation last
-                                       // advanced
+  // Time of the first clock read since the oldest operation last advanced.
+  uint64_t waiting_since_ns_ = 0;
   uint64_t warned_slot_ = UINT64_MAX;  // slot of the last operation that warn_of_long_wait has logged
   int departed_ = -1;                  // a departed rank that was missing at the last idle poll; -1: none
   bool abandoned_ = false;

@@ -97,8 +97,8 @@ class Lineage final : public ControlListener, public std::enable_shared_from_thi
   Postbox postbox_;
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Ballot>> ballots_;  // [g - 1] decides generation g; guarded by mutex_, as all
-                                                  // below
+  // [g - 1] decides generation g; guarded by mutex_, as all below.
+  std::vector<std::unique_ptr<Ballot>> ballots_;
   std::vector<Early> early_;
   std::map<int, Status> lost_;
   Status broken_;        // set when this rank could not process a message

@@ -44,8 +44,8 @@ class Notes {
   // Handles a control message, after its type byte.
   void on_message(int rank, ByteReader& message);
 
-  static constexpr uint8_t kMessage = 6;       // message type on the control channel; 4 and 5 are used by
-                                               // core/lineage.h
+  // Message type on the control channel; 4 and 5 are used by core/lineage.h.
+  static constexpr uint8_t kMessage = 6;
   static constexpr uint32_t kMaxBytes = 4096;  // of a note
 
  private:

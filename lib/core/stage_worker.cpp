@@ -68,8 +68,8 @@ void StageWorker::post(std::shared_ptr<StageWork> work) {
     s.queue.back()->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
     s.queued.store(static_cast<uint32_t>(s.queue.size()));
     if (s.leaves_to_helper(*s.queue.back())) return;
-    (void)start_locked().ok();  // needed if a thread was set aside; if none starts, the step's deadline
-                                // reports it
+    // Needed if a thread was set aside; if none starts, the step's deadline reports it.
+    (void)start_locked().ok();
   }
   s.wake();
 }

@@ -106,9 +106,9 @@ class StageWorker {
     const Hook* running_of = nullptr;               // guarded by mutex: its hook; only compared
     bool foreign = false;                           // guarded by mutex: the running stage is of a user hook
     uint64_t running_since_ns = 0;                  // guarded by mutex: for a user hook
-    uint64_t epoch = 0;                             // guarded by mutex: of the current thread; threads of
-                                                    // older epochs end
-    bool stopping = false;                          // guarded by mutex
+    // Epoch of the current thread; threads of older epochs end. Guarded by mutex.
+    uint64_t epoch = 0;
+    bool stopping = false;  // guarded by mutex
   };
   static void run(StageWork& work);
   Status start_locked();

@@ -29,9 +29,9 @@ struct Message {
   Status status;                // valid when done
   Descriptor peer_descriptor;   // receives, when done: what the sender is executing
   uint64_t received_bytes = 0;  // receives, when done: at most the capacity
-  uint64_t waits = 0;           // sends: the wait statistics to send along (WaitNotes); receives, when done:
-                                // those received
-  void* impl = nullptr;         // owned by the transport
+  // Sends: the wait statistics to send along (WaitNotes); receives, when done: those received.
+  uint64_t waits = 0;
+  void* impl = nullptr;  // owned by the transport
 };
 
 struct TransportCounters {

@@ -141,8 +141,8 @@ Status listen_everywhere(uint16_t port, Fd* listener, int* error_number) {
 
 Status listen_on_host(const Address& address, Fd* listener, int* error_number) {
   SocketAddress target;
-  WEFT_TRY(socket_address(address, AI_PASSIVE, &target));  // an address of this host: no name server is
-                                                           // queried
+  // An address of this host: no name server is queried.
+  WEFT_TRY(socket_address(address, AI_PASSIVE, &target));
   WEFT_TRY(open_socket(target.family(), listener, error_number));
   if (address.kind == Address::Kind::kTcp) set_option(listener->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(listener->get(), target.get(), target.size) == 0) return {};

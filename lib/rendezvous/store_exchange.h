@@ -23,9 +23,9 @@ struct StoreOptions {
   int size = 1;
   std::string store;  // address
   AuthKey key;
-  std::string job;        // distinguishes the jobs of a store; equal on all ranks
-  uint64_t sequence = 0;  // number of the communicator among those of this job in this store; equal on all
-                          // ranks
+  std::string job;  // distinguishes the jobs of a store; equal on all ranks
+  // Number of the communicator among those of this job in this store; equal on all ranks.
+  uint64_t sequence = 0;
   bool external = false;  // the store is a separate program; otherwise rank 0 hosts it
   ThreadStart on_thread_start;
   Resolver resolver;

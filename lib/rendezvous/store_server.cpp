@@ -124,9 +124,8 @@ bool StoreServer::Loop::finished() {
 }
 
 void StoreServer::Loop::wait_for_events() {
-  stop_seen_ =
-      // read before poll, so that data sent before the stop is handled before the stop takes effect
-      stopping();
+  // Read before poll, so that data sent before the stop is handled before the stop takes effect.
+  stop_seen_ = stopping();
   ready_.clear();
   ready_.push_back({wake_.get(), POLLIN, 0});
   ready_.push_back({exhausted_ ? -1 : listener_.get(), POLLIN, 0});

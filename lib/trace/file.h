@@ -1,5 +1,5 @@
-// Files that a reader sees whole or not at all. Called by who writes traces and flight records, on its
-// thread.
+// Atomic file writes: a reader sees the whole file or none of it. Called on the thread that writes a trace or
+// a flight record.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Write text beside `path` and rename it. what: for error texts ("the trace"). kSystem; nothing is left there
-// then but what was before. Threads: any thread.
+// Writes text to a temporary file beside `path` and renames it. what: for error texts ("the trace"). On
+// kSystem the previous file stays. Threads: any thread.
 Status write_whole(const std::string& text, const std::string& path, const char* what);
 
 }  // namespace weft

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What keeps a file below kMaxFlightBytes: an operation takes 300 bytes at most, a lane without its
+// These limits keep a file below kMaxFlightBytes: an operation takes at most 300 bytes, a lane without its
 // operations 2 KiB.
 constexpr size_t kMaxOperations = 8192;
 constexpr size_t kMaxLanes = 512;
@@ -48,7 +48,8 @@ Json ranks_json(const std::vector<int>& ranks) {
   return list;
 }
 
-// Numbers of 64 bits that are no counts are hexadecimal texts: not every reader of JSON keeps all their bits.
+// 64-bit values that are not counts are written as hexadecimal strings, because some JSON readers lose bits
+// of large numbers.
 Json operation_json(const FlightOperation& operation, uint64_t now_ns) {
   const Descriptor& call = operation.call;
   Json json{{"slot", operation.slot}, {"coll", name(static_cast<Coll>(call.coll))}};
@@ -116,7 +117,7 @@ std::string flight_text(const FlightRecord& record) {
   json["backend"] = record.backend;
   json["completed"] = record.operations;
   if (!record.failure.ok()) json["failure"] = failure_json(record.failure.info());
-  // Where something is under way comes first.
+  // Lanes with running operations or steps come first.
   std::vector<const FlightLane*> lanes;
   lanes.reserve(record.lanes.size());
   for (const FlightLane& lane : record.lanes) lanes.push_back(&lane);
@@ -128,7 +129,7 @@ std::string flight_text(const FlightRecord& record) {
   for (size_t i = 0; i < std::min(lanes.size(), kMaxLanes); i++) {
     list.push_back(lane_json(*lanes[i], record.now_ns, &room));
   }
-  // Texts may hold any bytes.
+  // Replaces invalid UTF-8, because texts may contain any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -137,7 +138,7 @@ std::string flight_name(const FlightRecord& record) {
 }
 
 Status write_flight(const FlightRecord& record, const std::string& folder) {
-  // What is wrong with the folder shows when the file is written.
+  // Errors of the folder appear when the file is written.
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
     return Status::system(cat("making the folder ", folder), errno);
   }

@@ -10,14 +10,14 @@
 namespace weft {
 
 inline constexpr int kFlightFormat = 1;
-// Files are smaller: of many lanes only the last operations are written.
+// Size limit of a file: if there are many lanes, only their last operations are written.
 inline constexpr size_t kMaxFlightBytes = 4 << 20;
 
 std::string flight_text(const FlightRecord& record);
 // "weft-00c0ffee00c0ffee-rank3.json"
 std::string flight_name(const FlightRecord& record);
 
-// Into the folder, which is made if it is absent, under its name; a file of that name is replaced. kSystem.
+// Writes the record into the folder, which is created if absent; replaces a file of the same name. kSystem.
 Status write_flight(const FlightRecord& record, const std::string& folder);
 
 }  // namespace weft

@@ -19,7 +19,7 @@ void RecordedEvent::set(const TraceEvent& from) {
     name[length] = 0;
     return;
   }
-  // Names of parameters differ at their ends.
+  // Keeps the end of a long name: parameter names differ there.
   std::memcpy(name.data(), "...", 3);
   std::memcpy(name.data() + 3, from.name + length - (room - 3), room - 3);
   name[room] = 0;
@@ -32,7 +32,7 @@ Status TraceRecorder::start(uint64_t capacity) {
   }
   const std::lock_guard lock(mutex_);
   if (recording_.load()) return Status::error(Code::kState, "a trace is running already");
-  // Who saw the last trace run may still be writing into its entries: briefly.
+  // Threads that saw the last trace running may still be writing into its entries, briefly.
   for (uint32_t round = 0; inside_.load() != 0; round++) clock_.relax(round);
   std::unique_ptr<Entry[]> entries(new (std::nothrow) Entry[capacity]);
   if (!entries) {
@@ -57,13 +57,14 @@ void TraceRecorder::lock(Entry& entry) const {
 }
 
 void TraceRecorder::record(const TraceEvent& event) {
-  // Announced before looking, so that start sees either this call or that nothing is recorded.
+  // Incremented before the check of recording_, so that start sees this call, or this call sees that nothing
+  // is recorded.
   inside_.fetch_add(1);
   if (recording_.load()) {
     const uint64_t position = next_.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = entries_[position % capacity_];
     lock(entry);
-    // Somebody a whole ring ahead may have been here first.
+    // A writer one ring ahead may have written this entry already.
     if (entry.position == UINT64_MAX || entry.position < position) {
       entry.position = position;
       entry.event.set(event);

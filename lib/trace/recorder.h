@@ -1,5 +1,5 @@
-// Keeps the newest events of a context in memory, until they are written as a timeline. Behind
-// weft_trace_start, _stop and _write.
+// Keeps the newest events of a context in memory until they are written as a timeline. Implements
+// weft_trace_start, weft_trace_stop and weft_trace_write.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// An event with a name of its own: whatever it was named after may be gone when it is written.
+// An event with its own copy of the name, because the original may be gone when the event is written.
 struct RecordedEvent {
   static constexpr size_t kNameBytes = 64;
   TraceEvent event;  // its name is not used
@@ -24,8 +24,8 @@ struct RecordedEvent {
   void set(const TraceEvent& from);
 };
 
-// Threads: any thread. record allocates nothing and waits for nobody but a writer of the same entry, which
-// takes another thread to fall behind by a whole ring.
+// Threads: any thread. record allocates nothing. It waits only for another writer of the same entry, which
+// must be a whole ring behind.
 class TraceRecorder final : public TraceSink {
  public:
   static constexpr uint64_t kDefaultCapacity = 65536;
@@ -33,15 +33,16 @@ class TraceRecorder final : public TraceSink {
 
   explicit TraceRecorder(Clock& clock) : clock_(clock) {}
 
-  // Forget everything and record up to `capacity` events (0: the default); then the oldest are overwritten.
-  // kState while recording, kArg beyond the largest capacity, kNoMemory.
+  // Clears the ring and starts recording up to `capacity` events (0: the default); then the oldest are
+  // overwritten. kState while recording, kArg above kMaxCapacity, kNoMemory.
   Status start(uint64_t capacity);
-  // What was recorded stays. kState unless recording.
+  // Stops recording and keeps the events. kState unless recording.
   Status stop();
   void record(const TraceEvent& event) override;
-  // What was recorded, oldest first; *lost: how many were overwritten. Also while recording.
+  // Returns the recorded events, oldest first; *lost: number of overwritten events. Works while recording
+  // too.
   std::vector<RecordedEvent> events(uint64_t* lost) const;
-  // As a Chrome trace. kSystem naming the path; nothing is left there then but what was before.
+  // Writes a Chrome trace. kSystem names the path; the previous file then stays.
   Status write(const std::string& path) const;
 
  private:
@@ -53,9 +54,10 @@ class TraceRecorder final : public TraceSink {
   void lock(Entry& entry) const;
 
   Clock& clock_;
-  mutable std::mutex mutex_;                 // start, stop, events
-  std::atomic<bool> recording_{false};       // entries_ is not changed while it is set or a writer is inside
-  mutable std::atomic<uint32_t> inside_{0};  // calls of record
+  mutable std::mutex mutex_;  // held by start, stop and events
+  // entries_ does not change while this is set or a writer is inside.
+  std::atomic<bool> recording_{false};
+  mutable std::atomic<uint32_t> inside_{0};  // number of running record calls
   std::unique_ptr<Entry[]> entries_;
   uint64_t capacity_ = 0;
   std::atomic<uint64_t> next_{0};

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A rank's tracks: four numbers for each lane. A bucket's stages may overlap those of others, and slices of
-// one track may not: each bucket has a track of stages of its own.
+// A rank's tracks: four ids per lane. Each bucket has its own track of stages, because stages of different
+// buckets may overlap and slices of one track may not.
 enum class Track : uint32_t { kReducer, kLane, kHook };
 
 uint64_t track_id(Track track, const TraceEvent& event) {
@@ -48,7 +48,7 @@ const char* category(TraceKind kind) {
   return index < std::size(kNames) ? kNames[index] : "event";
 }
 
-// Buckets are called after their first parameter.
+// Buckets are named after their first parameter.
 std::string title(const RecordedEvent& recorded) {
   const TraceEvent& e = recorded.event;
   const char* const name = recorded.name.data();
@@ -102,7 +102,7 @@ Json metadata(const char* what, int32_t pid, uint64_t tid, const char* key, cons
   return {{"name", what}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", {{key, value}}}};
 }
 
-// Names may hold any bytes.
+// Replaces invalid UTF-8, because names may contain any bytes.
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,6 +1,6 @@
-// Recorded events as a file of Chrome's trace event format, which Perfetto and chrome://tracing open: a
-// process a rank; the tracks of a reducer are its steps and buckets, its lane's collectives, and its hook's
-// stages. Threads: any thread.
+// Writes recorded events in Chrome's trace event format, which Perfetto and chrome://tracing open. Each rank
+// is a process. A reducer's tracks are its steps and buckets, its lane's collectives, and its hook's stages.
+// Threads: any thread.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace weft {
 
-// The file's text. lost: events that were overwritten before.
+// Returns the file's text. lost: number of overwritten events.
 std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t lost);
 
-// Written beside `path` and renamed, so that a reader sees all of it or what was there before. kSystem.
+// Writes the file atomically: a reader sees the new file or the previous one. kSystem.
 Status write_timeline(const std::vector<RecordedEvent>& events, uint64_t lost, const std::string& path);
 
 }  // namespace weft
