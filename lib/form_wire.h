@@ -16,19 +16,14 @@ inline constexpr uint32_t kMaxAlgorithms = 1024;
 inline constexpr uint32_t kMaxThresholds = 256;
 
 // The settings and capabilities of a rank.
-// id: a number for the communicator, of which rank 0's is used.
-// wanted, algorithms, shm_thresholds, host: the specified backend, algorithms, shm crossover sizes and
-// simulated host, if any.
-// node: its NUMA node is specified.
-// available: the backends that work on this rank.
 struct Offer {
-  uint64_t id = 0;
-  std::string wanted;
-  std::string algorithms;
-  std::string shm_thresholds;
-  int32_t host = -1;
-  bool node = false;
-  std::vector<std::string> available;
+  uint64_t id = 0;                     // number for the communicator; rank 0's is used
+  std::string wanted;                  // specified backend; empty: none
+  std::string algorithms;              // specified algorithms; empty: none
+  std::string shm_thresholds;          // specified shm crossover sizes; empty: none
+  int32_t host = -1;                   // specified simulated host; -1: none
+  bool node = false;                   // its NUMA node is specified
+  std::vector<std::string> available;  // backends that work on this rank
 };
 
 Bytes encode(const Offer& offer);

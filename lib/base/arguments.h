@@ -20,15 +20,16 @@ struct NamedValue {
     static_cast<uint64_t>(constant), #constant \
   }
 
-// kArg if flags has a bit that none of `allowed` has.
+// Returns kArg if flags has a bit that none of `allowed` has.
 Status check_flags(std::string_view field, uint64_t flags, std::span<const NamedValue> allowed);
-// kArg if the value is not one of `allowed`.
+// Returns kArg if the value is not one of `allowed`.
 Status check_choice(std::string_view field, int64_t value, std::span<const NamedValue> allowed);
-// kArg for negative numbers, except WEFT_TIMEOUT_INFINITE and, if the call may poll, WEFT_TIMEOUT_POLL.
+// Returns kArg for negative numbers, except WEFT_TIMEOUT_INFINITE and, if the call may poll,
+// WEFT_TIMEOUT_POLL.
 Status check_timeout(std::string_view field, int64_t timeout_ms, bool may_poll = false);
-// kArg unless least <= value <= most.
+// Returns kArg unless least <= value <= most.
 Status check_range(std::string_view field, int64_t value, int64_t least, int64_t most);
-// kArg unless first <= value <= last: "op is 77: allowed are WEFT_OP_SUM (1) to WEFT_OP_MAX (5)".
+// Returns kArg unless first <= value <= last: "op is 77: allowed are WEFT_OP_SUM (1) to WEFT_OP_MAX (5)".
 Status check_constants(std::string_view field, int64_t value, NamedValue first, NamedValue last);
 
 }  // namespace weft

@@ -193,8 +193,9 @@ bool says_one(const Variables& variables, const char* size) {
   return size != nullptr && variables.text_or_empty(size) == "1";
 }
 
-// Sets *found to the launcher that started this process, or null. kArg if a launcher has set one of its
-// variables, but the rank or the size is unknown: as a job of one rank, each of its ranks would run alone.
+// Sets *found to the launcher that started this process, or null. Returns kArg if a launcher has set one of
+// its variables, but the rank or the size is unknown: as a job of one rank, each of its ranks would run
+// alone.
 Status find_launcher(const Variables& variables, const LauncherVariables** found) {
   *found = nullptr;
   const LauncherVariables* half = nullptr;

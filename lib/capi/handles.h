@@ -88,7 +88,7 @@ struct weft_request : weft::Request {
   }
   // Called by the lane once the request is done.
   void retired();
-  // kState: a callback is set already.
+  // Sets the completion callback. kState: a callback is set already.
   weft::Status set_callback(weft_complete_fn callback, void* user_data);
 
   const std::shared_ptr<weft::Context> context;

@@ -54,11 +54,10 @@ class Accelerator {
   virtual Status within(int device, const std::function<Status()>& work) = 0;
 
   virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
-  // Checks a stream for use in a call.
-  // kArg: the stream belongs to another device, where the library can tell.
-  // kUnsupported: the stream is being captured into a graph.
-  // kState: it is the legacy default stream, and the capture of another stream makes it unusable. record then
-  // returns kState as well.
+  // Checks a stream for use in a call. Returns kArg if the library can tell that it belongs to another
+  // device. Returns kUnsupported if it is being captured into a graph. Returns kState if it is the legacy
+  // default stream while the capture of another stream makes that unusable; record then returns kState as
+  // well.
   virtual Status check_stream(int device, DeviceStream stream) = 0;
   // Checks a stream for graph capture. kState: the stream is not being captured into a graph.
   virtual Status check_captured(int device, DeviceStream stream) = 0;

@@ -24,7 +24,7 @@ class Arena {
   // Allocates zeroed, populated memory, aligned to kAlignment. kNoMemory when the arena's limit or the
   // machine's memory is exhausted.
   virtual Status allocate(uint64_t size, std::byte** memory) = 0;
-  // kArg for a pointer that allocate did not return.
+  // Frees a block. kArg for a pointer that allocate did not return.
   virtual Status free(std::byte* memory) = 0;
   virtual uint64_t populated_bytes() const = 0;
   // Stops the reuse of freed memory: a stopped rank may write into blocks that are in use now whenever it

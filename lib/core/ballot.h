@@ -8,7 +8,7 @@
 // rank that others accuse waits, so that the ranks that it alone has lost propose first. Messages may be lost
 // with their sender, and may arrive out of order.
 //
-// Threads: the owner's lock guards it (lineage.h).
+// Threads: the owner's lock guards it (core/lineage.h).
 #pragma once
 
 #include <cstdint>

@@ -24,10 +24,9 @@ class WaitNotes;
 struct CollectiveArgs;
 struct DeviceCall;
 
-// The tag of a reducer's collective, from the lowest bit:
-// - the number of local (accumulation) steps before the step, saturated at kTagLocalSteps;
-// - the step number modulo kTagSteps, plus 1; or 0 outside a step;
-// - a hash that names the slot of the reducer's plan.
+// The tag of a reducer's collective has three fields. The lowest bits hold the number of local (accumulation)
+// steps before the step, saturated at kTagLocalSteps. The next bits hold the step number modulo kTagSteps,
+// plus 1, or 0 outside a step. The highest bits hold a hash that names the slot of the reducer's plan.
 inline constexpr uint64_t kTagLocalSteps = 0xfff;
 inline constexpr uint64_t kTagStep = kTagLocalSteps + 1;          // lowest bit of the step
 inline constexpr uint64_t kTagSteps = 0xffffff;                   // number of steps that can be told apart

@@ -18,10 +18,10 @@ class Contest {
   // elapsed_ns: time since the first run began. Both are equal on all ranks.
   using Run = std::function<Status(bool small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns)>;
 
-  // sizes: in ascending order, in bytes.
-  // most_ns: limit for one run with each algorithm. Sizes that are expected to take longer are left out;
-  // sizes that take more than a quarter of it run in every third repeat only.
-  // part: of the times of a size and an algorithm, the 1 / part quantile counts.
+  // sizes are in bytes, in ascending order.
+  // most_ns limits the total time of one run with each algorithm. Sizes that are expected to take longer are
+  // left out. From the first size that takes more than a quarter of it, sizes run in every third repeat only.
+  // Of the times of a size and an algorithm, the 1 / part quantile counts.
   explicit Contest(std::span<const uint64_t> sizes, uint64_t most_ns = UINT64_MAX, size_t part = 4);
 
   // Runs every size once with each algorithm, back to back; the order of the two alternates between repeats.

@@ -156,7 +156,7 @@ class Engine {
       if (round >= kShortRounds && !helping) {
         helping = true;
         waiters_.fetch_add(1);
-        // from now on the progress thread leaves work that arrived since the last poll to this thread
+        // From now on the progress thread leaves work that arrived since the last poll to this thread.
         last = Poll::kWaiting;
       }
       // Reads the clock every 64 rounds while spinning, and every round after 4096 rounds, which take longer.

@@ -29,9 +29,9 @@ class Exchange {
   // Reports to the other ranks why this rank cannot continue. Called before this object is destroyed. The
   // other ranks fail with this error where they cannot complete their wait. Only the first call counts.
   virtual void fail(const Status& /*why*/) {}
-  // For loops that wait for something else during group setup. watch_fd returns a descriptor that becomes
-  // readable when another rank may have failed (-1: none). check returns ok while the wait may continue; it
-  // never blocks. kInterrupted: the program ends the call.
+  // watch_fd and check() serve loops that wait for something else during group setup. The descriptor from
+  // watch_fd becomes readable when another rank may have failed (-1: none). While check() returns ok the wait
+  // may continue; it never blocks. kInterrupted: the program ends the call.
   virtual int watch_fd() const { return -1; }
   // Virtual for modules: only libweft.so, which owns the exchange, can see the program's interrupt.
   virtual Status check() {

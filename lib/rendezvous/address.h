@@ -25,7 +25,7 @@ struct Address {
 
 inline constexpr size_t kMaxUnixName = 107;  // capacity of sockaddr_un's path after the first byte
 
-// kArg with the reason.
+// Parses an address. kArg states the reason.
 Status parse_address(const std::string& text, Address* address);
 
 // Without a secret only local addresses are allowed. kAuth states what to set.

@@ -33,9 +33,9 @@ class Group {
  public:
   explicit Group(int size) : size_(size), members_(static_cast<size_t>(size)) {}
 
-  // kMismatch for a different size; this fails an incomplete group. Other errors concern only the joiner:
-  // kMismatch for a duplicate rank, kArg for one out of range; they are added to the notes that members get
-  // with the missing ranks. A failed group returns its failure.
+  // Adds a member. kMismatch for a different size; this fails an incomplete group. Other errors concern only
+  // the joiner: kMismatch for a duplicate rank, kArg for one out of range; they are added to the notes that
+  // members get with the missing ranks. A failed group returns its failure.
   Status join(const Join& join, GroupMember* member);
   // Errors are the caller's mistake: the round is not its next one.
   Status give(int rank, Give give);

@@ -29,8 +29,8 @@ struct StoreServerOptions {
 
 class StoreServer {
  public:
-  // kAuth: the address needs a secret. kSystem: it cannot listen there; *in_use: another socket does. clock
-  // and log outlive the server.
+  // Starts the server. kAuth: the address needs a secret. kSystem: it cannot listen there; *in_use: another
+  // socket does. clock and log outlive the server.
   static Status start(const StoreServerOptions& options, Clock& clock, Log& log,
                       std::unique_ptr<StoreServer>* server, bool* in_use);
   // Stops immediately.
