@@ -130,7 +130,7 @@ struct DeviceCall {
   DeviceStream stream = nullptr;
   DeviceEvent ready = nullptr;  // recorded on the stream; once it has completed, the call may use the buffers
   void* ticket = nullptr;       // StreamGate's ticket
-  bool direct = false;          // set in prepare() if the operations are those that Collectives::takes
+  bool direct = false;          // for prepare(): only operations that Collectives::takes will follow
 };
 
 }  // namespace weft

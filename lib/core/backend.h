@@ -69,7 +69,7 @@ struct Backend {
   const char* name;
   const char* summary;  // one line for `weft info`
   // If the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
-  // automatically
+  // automatically.
   int preference;
   // Returns ok, or kUnavailable with "because ..."; *detail describes what the backend will use. Cheap, and
   // without communication.

@@ -136,7 +136,7 @@ Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank,
 
 // The result of a poll.
 enum class Poll {
-  kParked,    // nothing to do until this process submits work or calls engine.notify()
+  kParked,    // nothing to do until this process acts and calls Engine::notify()
   kWaiting,   // other ranks must act: poll again
   kAdvanced,  // something was done: poll again at once
   kFinished,

@@ -140,7 +140,7 @@ class Engine {
       }
       // Rounds that advance count as well: in a large operation every round may advance.
       if (kInterruptible && (++looks % 64 == 0 || round > 4096) && Interrupt::due()) {
-        // Interrupt handlers of the program may take long.
+        // The program's interrupt callback may take long.
         leave_wait(std::exchange(helping, false), Poll::kWaiting);
         last = Poll::kWaiting;
         if (Interrupt::poll()) {
@@ -220,7 +220,7 @@ class Engine {
   std::atomic<bool> sleeping_{false};
   std::atomic<int> waiters_{0};         // threads that poll while they wait; the progress thread then sleeps
   std::atomic<bool> held_back_{false};  // a notification was left to the waiters
-  // Set when the progress thread has found the lock taken since the last round over the tasks began
+  // Set when the progress thread has found the lock taken since the last round over the tasks began.
   std::atomic<bool> missed_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -14,16 +14,16 @@
 namespace weft {
 
 enum class FailPlace : uint8_t {
-  // Connected with all ranks, before a backend is chosen; also in a split. number: the generation
+  // Connected with all ranks, before a backend is chosen; also in a split. number: the generation.
   kForming,
   kOperation,  // before an operation of any lane starts; number: its slot
   kStage,      // before a hook's stage, or the copies that replace it; number: the bucket, stage: the stage
   kLeaving,    // before the goodbye; cannot fail
-  // Before memory is allocated: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch
+  // Before memory is allocated: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch.
   kMemory,
   kSystem,  // before the system calls that create a backend's shared memory (0) or open its network (1)
   // In shm, before each write into peers' memory, after the fence, or into staging; number: the operation's
-  // slot, stage: the round; cannot fail
+  // slot, stage: the round; cannot fail.
   kWriting,
   kHanding,    // shm, after the fence, before the results are handed to the ranks of a NUMA node; as kWriting
   kMeasuring,  // before each autotuning operation over messages; number: how many came before
