@@ -11,9 +11,8 @@
 //   WEFT_STORE_EXTERNAL     1: the store is a separate program (`weft store`); otherwise rank 0 hosts it
 //   WEFT_JOB                distinguishes the jobs that share a store; any text, equal on all ranks
 //   WEFT_SECRET             the job's secret, 16 to 256 bytes of text
-//   WEFT_SECRET_FILE        a file with the secret (a final newline is ignored); inaccessible to other users,
-//   or
-//                           owned by root and readable by a group of this process
+//   WEFT_SECRET_FILE        a file with the secret (a final newline is ignored); inaccessible to other
+//                           users, or owned by root and readable by a group of this process
 //   WEFT_BACKEND            "shm", "loopback", ...
 //   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": algorithms of backends that move messages, for
 //                           all sizes; "one_shot=64K": largest all_reduce that uses the one-round algorithm;
@@ -21,9 +20,8 @@
 //   WEFT_SHM_THRESHOLDS     "off": shm does no autotuning when a communicator is created;
 //                           "one-shot=64K,pull=1M": its crossover sizes (pull=never: not used); read when a
 //                           context is created, equal on all ranks
-//   WEFT_SHM_NODES          "0,0,1,1": the NUMA node of each rank, instead of the node of its cores; "one":
-//   all
-//                           ranks are on one node; set on all ranks or none
+//   WEFT_SHM_NODES          "0,0,1,1": the NUMA node of each rank, instead of the node of its cores;
+//                           "one": all ranks are on one node; set on all ranks or none
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number per rank: a rank shares memory only with
 //                           ranks of the same number; equal on all ranks
 //   WEFT_HEARTBEAT_MS       default of weft_comm_options.heartbeat_timeout_ms: milliseconds, or "off"

@@ -58,8 +58,8 @@ class Hook {
   bool copies_suffice() const { return plain() || narrows().has_value(); }
   // Returns true if plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
   virtual bool takes_sparse() const { return false; }
-  // If takes_sparse() is false: returns whether sparse gradients are sent without the hook. noop does not
-  // send them.
+  // If takes_sparse() is false: returns whether sparse gradients are sent without the hook. noop leaves
+  // them unreduced.
   virtual bool sends_sparse() const { return true; }
   virtual StageKind stage_kind() const { return StageKind::kFinite; }
   // Returns the step number in the descriptors of this bucket's collectives. A hook that draws random numbers

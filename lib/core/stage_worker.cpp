@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Consecutive polls with progress after which a helper leaves stages to the worker thread.
+// Polls that find work, while stages are queued, after which a helper wakes the worker thread for them.
 constexpr uint32_t kPatience = 8;
 // Running time after which a stage of a user hook may never return.
 constexpr uint64_t kLongNs = 1'000'000'000;

@@ -58,7 +58,7 @@ class StreamGate {
   const std::shared_ptr<Accelerator> accelerator_;
   const bool holds_;
   std::atomic<int> holding_{0};
-  // Never held while memory is allocated: an allocation may wait for a stream that waits for Weft
+  // Never held while memory is allocated: an allocation may wait for a stream that waits for Weft.
   std::mutex mutex_;
   std::deque<Ticket> tickets_;                  // guarded by mutex_, as all below; elements never move
   std::map<int, std::deque<Ticket*>> resting_;  // by device: tickets whose calls have left, oldest first

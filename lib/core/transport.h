@@ -39,7 +39,7 @@ struct TransportCounters {
   uint64_t bytes_received = 0;
 };
 
-// Threads: called with the engine's drive lock held, except counters() (any thread).
+// Threads: called with the progress lock held, except counters() (any thread).
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -28,7 +28,7 @@ struct MeshPeer {
   std::deque<Bytes> early;  // frames received before start()
   std::deque<Fd> fds;       // received descriptors, one per kFd frame
   int fd_frames = 0;        // received kFd frames that were not fetched
-  // Time of the last complete frame, corrected for pauses of this thread; valid from begin() on
+  // Time of the last complete frame, corrected for pauses of this thread; valid from begin() on.
   uint64_t heard_ns = 0;
   bool left = false;   // the peer has sent its goodbye
   bool ended = false;  // nothing more can be read

@@ -38,7 +38,6 @@ class StoreServer {
 
   // The listening address, with the chosen port.
   const Address& address() const;
-  // Send newcomers away (they try again elsewhere or later), let the members of complete groups finish until
   // Rejects new clients (they retry elsewhere or later), lets the members of complete groups finish until the
   // deadline, then ends. Any thread, once.
   void stop(Deadline deadline);
