@@ -34,8 +34,8 @@ class Parting final : public Task {
   bool all_have_everything() const;
 
   Comm& comm_;
-  // By rank: bytes that a leaving rank has sent to this rank, plus one. 0: the rank is not leaving, or was
-  // answered.
+  // By rank: the amount (Transport::sent_to) that a leaving rank has sent to this rank, plus one. 0: the rank
+  // is not leaving, or was answered.
   std::vector<std::atomic<uint64_t>> leaving_;
   std::vector<std::atomic<bool>> has_everything_;  // by rank: it has received what this rank sent
   std::atomic<int> waiting_{0};                    // number of nonzero entries of leaving_
