@@ -1,7 +1,7 @@
-// The memory of a reducer: buckets and hooks' scratch in the communicator's arena, and where each parameter
-// lies in it. The buckets are made when a reducer is created, and stay when it is bound to another
-// communicator; the scratch is made for each. Threads: immutable after make; what lies in the memory belongs
-// to whoever the step's state says.
+// The memory of a reducer in the communicator's arena: buckets, the scratch of hooks, and the place of each
+// parameter. The buckets are made when a reducer is created, and kept when it is bound to another
+// communicator. The scratch is made for each communicator. Threads: immutable after make; the step's state
+// says who owns the contents.
 #pragma once
 
 #include <atomic>
@@ -20,81 +20,85 @@
 
 namespace weft {
 
-// What one poll copies, scales or folds at most, so that what else the engine has to do is not kept waiting.
+// The most bytes that one poll copies, scales or folds, so that the engine's other work is not delayed.
 inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
-// Which devices have to reach memory: all of a process, by way of one.
+// The devices that must be able to access memory: all devices of the process, through one accelerator.
 struct DeviceReach {
-  std::shared_ptr<Accelerator> accelerator;  // null: none has to
+  std::shared_ptr<Accelerator> accelerator;  // null: no device needs access
   int device = 0;
 };
 
-// Memory of an arena. Shared by what is laid out in it anew.
+// A block of an arena. Bucket tables that share the block hold a reference to it.
 struct Slab {
   std::shared_ptr<Arena> arena;
   std::byte* memory = nullptr;
   uint64_t bytes = 0;
-  std::atomic<bool> left{false};           // to the arena: something may still write into it
-  std::shared_ptr<Accelerator> pinned_by;  // null: devices do not reach it
+  std::atomic<bool> left{false};           // not freed, because something may still write into it
+  std::shared_ptr<Accelerator> pinned_by;  // null: no device has access
 
   Slab() = default;
   ~Slab();
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
-  // Devices reach it: until its end, which may wait for them. Nothing happens where they do already.
+  // Pins the block for devices, until its destructor, which may wait for them. Does nothing if it is pinned.
   Status pin(const DeviceReach& reach);
 };
 
 class Buckets {
  public:
-  // What ready needs of a parameter, on one cache line.
+  // The fields that ready needs of a parameter, on one cache line.
   struct Place {
     std::byte* memory = nullptr;  // null without a bucket
     const Layout* layout = nullptr;
     uint32_t bucket = 0;         // or kNoBucket
-    Dtype dtype = Dtype::kF32;   // of what is held in memory
-    uint8_t element_bytes = 0;   // of that
-    uint8_t gradient_bytes = 0;  // of an element of the gradient
-    uint64_t count = 0;          // elements; none where the gradient is sparse
+    Dtype dtype = Dtype::kF32;   // storage dtype of the place
+    uint8_t element_bytes = 0;   // of the storage dtype
+    uint8_t gradient_bytes = 0;  // element size of the gradient
+    uint64_t count = 0;          // elements; 0 for a sparse gradient
     bool sparse = false;
-    bool on_device = false;  // its gradients are: this memory is pinned, and the device writes and reads it
+    bool on_device =
+        false;  // gradients are on a device: this memory is pinned, and the device writes and reads it
   };
-  // The type in which a bucket holds contributions until it travels, where that is another one: converted in
-  // place, so that a bucket takes the memory of the wider of the two.
+  // The storage dtype: how a bucket holds contributions until it is communicated. If it differs from the
+  // communication dtype, the bucket is converted in place and has room for the wider of the two.
   enum class Hold : uint8_t {
-    kTravelling,  // as it travels
-    kWide,        // f32 instead of 16 bits: sums of local steps lose nothing
-    kGradients,   // as the program's gradients: these are views, but for those on devices
+    kTravelling,  // the communication dtype
+    kWide,        // f32 instead of 16 bits, so that sums of local steps lose no precision
+    kGradients,   // the gradients' dtype, because the program's gradients are views; not for gradients on
+                  // devices
   };
 
-  // retain: with room for a copy of every bucket. kNoMemory.
+  // retain: reserves room for a copy of every bucket. kNoMemory.
   static Status make(const Manifest& manifest, const Plan& plan, Hold hold, std::shared_ptr<Arena> arena,
                      bool retain, const HostAllocator& allocator, const DeviceReach& reach,
                      std::shared_ptr<Buckets>* buckets);
-  // For another plan of the same manifest, in the memory of `old`, where its gradients stay until relayout.
-  // Null if the new buckets do not fit there.
+  // Makes the tables of another plan of the same manifest in the memory of `old`. The gradients stay at their
+  // old places until relayout. Null if the new buckets do not fit there.
   static std::shared_ptr<Buckets> make_over(const Buckets& old, const Manifest& manifest, const Plan& plan,
                                             Hold hold);
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
-  // Devices reach the memory again, where they lost it as the arena changed its pages (Arena::change_pages).
+  // Pins the memory again after the arena changed its pages (Arena::change_pages), which undoes the pinning.
   Status pin(const DeviceReach& reach) const { return slab_->pin(reach); }
-  // Something may still write into the memory (a stage that never completed): it is left to the arena.
+  // Leaves the memory allocated, because something may still write into it (a stage that never completed).
   void abandon() { slab_->left = true; }  // any thread
-  uint64_t longest_bytes() const;         // of the largest bucket, as it is held
+  uint64_t longest_bytes() const;         // storage size of the largest bucket
 
   const Place& place(uint64_t param) const { return places_[param]; }
-  std::byte* memory() const { return slab_->memory; }  // of all of them
+  std::byte* memory() const { return slab_->memory; }  // of all buckets
   bool hold(const void* pointer) const {
     const auto at = reinterpret_cast<uintptr_t>(pointer), first = reinterpret_cast<uintptr_t>(slab_->memory);
     return at - first < slab_->bytes;
   }
   const std::vector<std::byte*>& buffers() const { return buffers_; }  // per bucket
   Dtype held(uint32_t bucket) const { return held_[bucket]; }
-  // Where a bucket's contributions are kept while it travels, as they are held; null without `retain`.
+  // Returns where a bucket's contributions are retained during communication, in the storage dtype. Null
+  // without `retain`.
   std::byte* retained(uint32_t bucket) const { return retained_.empty() ? nullptr : retained_[bucket]; }
   uint64_t bucket_bytes() const { return slab_->bytes; }
-  // They are more than caches keep from one use to the next: copies into and out of them need not pass there.
+  // True if the buckets exceed what caches keep between uses. Copies into and out of them then bypass the
+  // caches.
   bool streaming() const { return slab_->bytes >= kStreamingBytes; }
   uint64_t retained_bytes() const { return retained_slab_ ? retained_slab_->bytes : 0; }
   uint64_t memory_bytes() const;  // of the tables on the heap
@@ -106,7 +110,7 @@ class Buckets {
     std::vector<uint64_t> buckets;
     std::vector<uint64_t> held;
   };
-  // Of every bucket; fills held_.
+  // Returns the sizes of all buckets and fills held_.
   Sizes measure(const Plan& plan, Hold hold);
   void place(const Manifest& manifest, const Plan& plan);
 
@@ -120,28 +124,28 @@ class Buckets {
   std::vector<Place> places_;
 };
 
-// The gradient is zero.
+// Sets the gradient in a place to zero.
 inline void clear_place(const Buckets::Place& place) {
   if (place.count > 0) std::memset(place.memory, 0, place.count * place.element_bytes);
 }
 
-// Elements [first, first + count) of a buffer become what they are in another type, times scale, in place:
-// element i is at i times the element's size, before and after. Whoever makes elements narrower does so from
-// the first one on, wider: from the last one.
+// Converts elements [first, first + count) of a buffer to another dtype, times scale, in place. Element i is
+// at i times the element size before and after. A caller that narrows starts with the first elements, and one
+// that widens with the last.
 void convert_in_place(const DeviceOps& ops, std::byte* buffer, Dtype from, Dtype to, uint64_t first,
                       uint64_t count, double scale);
 
 class HookScratch {
  public:
-  // guarded: behind each bucket's lies a pattern that a hook must leave alone.
+  // guarded: puts a pattern after each bucket's scratch, which a hook must not overwrite.
   static Status make(const Schedule& schedule, std::shared_ptr<Arena> arena, const DeviceReach& reach,
                      bool guarded, std::unique_ptr<HookScratch>* scratch);
   HookScratch(const HookScratch&) = delete;
   HookScratch& operator=(const HookScratch&) = delete;
-  void abandon() { slab_.left = true; }  // as Buckets'
+  void abandon() { slab_.left = true; }  // as Buckets::abandon
 
   const std::vector<std::byte*>& parts() const { return parts_; }  // per bucket
-  // The hook has not written behind a bucket's scratch.
+  // True if the hook has not written past a bucket's scratch.
   bool intact(uint32_t bucket) const;
   uint64_t bytes() const { return slab_.bytes; }
 
@@ -150,7 +154,7 @@ class HookScratch {
 
   Slab slab_;
   std::vector<std::byte*> parts_;
-  std::vector<std::span<std::byte>> guards_;  // per bucket; none if there are no guards
+  std::vector<std::span<std::byte>> guards_;  // per bucket; empty without guards
 };
 
 }  // namespace weft

@@ -1,6 +1,6 @@
-// Which gradients are ready in the current step: the part of a reducer that any thread may touch at any time.
-// Lock-free: one exchange for each call of ready, and one decrement for each gradient that travels. The
-// step's number is its stamp, so that nothing but the buckets' counts is reset between steps.
+// Tracks which gradients are ready in the current step. Any thread may call it at any time. It is lock-free:
+// each call of ready costs one exchange, and each gradient that is communicated one decrement. The step's
+// number is its stamp, so only the buckets' counts are reset between steps.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// The step as one word, so that ready sees all of it at once.
+// The step's state in one word, so that ready reads it atomically.
 class StepWord {
  public:
   StepWord() = default;
@@ -22,7 +22,7 @@ class StepWord {
   }
   bool open() const { return (word_ & 1) != 0; }
   bool local() const { return (word_ & 2) != 0; }
-  bool noting() const { return (word_ & 4) != 0; }                      // the order of readiness
+  bool noting() const { return (word_ & 4) != 0; }                      // the order of readiness is recorded
   uint32_t stamp() const { return static_cast<uint32_t>(word_ >> 3); }  // 0 before the first step
   uint64_t word() const { return word_; }
 
@@ -30,16 +30,16 @@ class StepWord {
   uint64_t word_ = 0;
 };
 
-// What a call of ready is for its parameter.
+// The result of one ready call for its parameter.
 enum class Use : uint8_t {
-  kEarlier,  // it is used again in this step
-  kLast,     // it is complete, and the caller's: of several callers one gets it
-  kRefused,  // it was complete before, or absent; or the call was so slow that a later step has come
+  kEarlier,  // the parameter will be used again in this step
+  kLast,     // the gradient is complete and the caller has claimed it; only one of several callers gets this
+  kRefused,  // the gradient was complete or absent already, or a later step has begun during the call
 };
 
 class Readiness {
  public:
-  static constexpr uint32_t kMaxUses = (1u << 30) - 1;  // in one step, as far as is counted
+  static constexpr uint32_t kMaxUses = (1u << 30) - 1;  // in one step; the count saturates here
 
   explicit Readiness(const Plan& plan)
       : plan_(plan),
@@ -47,8 +47,8 @@ class Readiness {
         pending_(std::make_unique<Pending[]>(plan.buckets.size())) {}
 
   // ---- one thread at a time: the program's begin and finish
-  // Every gradient is awaited again. What happened before is visible to whoever sees the step open.
-  // `full`: none is awaited, all are in their buckets already.
+  // Opens a step: every gradient is awaited. Earlier writes are visible to any thread that sees the step
+  // open. `full`: no gradient is awaited, because all are in their buckets already.
   void open(uint32_t stamp, bool local, bool full = false, bool noting = false) {
     for (size_t i = 0; full && i < plan_.bucket_of.size(); i++)
       words_[i].store(fresh(stamp) | kClaimed | kCopied, std::memory_order_relaxed);
@@ -64,12 +64,12 @@ class Readiness {
     const StepWord now = step();
     step_.store(StepWord::make(now.stamp(), false, now.local()).word());
   }
-  // As if the local step had not been closed, for who still copies a gradient.
+  // Reopens a local step for threads that still copy a gradient.
   void reopen() {
     const StepWord now = step();
     step_.store(StepWord::make(now.stamp(), true, now.local()).word());
   }
-  // Parameters that nobody has claimed in this step, ascending; none before the first one.
+  // Returns the parameters that no thread has claimed in this step, ascending. Empty before the first step.
   std::vector<uint32_t> missing() const {
     std::vector<uint32_t> out;
     const uint32_t stamp = step().stamp();
@@ -79,12 +79,12 @@ class Readiness {
     }
     return out;
   }
-  // Of the local step that was closed: somebody is still copying the gradient into its bucket.
+  // True while a thread still copies the gradient into its bucket, in a local step that was closed.
   bool copying(uint64_t param) const {
     const uint64_t word = words_[param].load();
     return stamp_of(word) == step().stamp() && (word & (kClaimed | kCopied)) == kClaimed;
   }
-  // All gradients are in their buckets.
+  // True when all gradients are in their buckets.
   bool full() const {
     for (uint32_t b = 0; b < plan_.buckets.size(); b++) {
       if (!full(b)) return false;
@@ -92,8 +92,8 @@ class Readiness {
     return true;
   }
 
-  // No gradient is being copied in this synchronised step: what was claimed has arrived. What arrived is
-  // counted first, so that a claim meanwhile is one too many.
+  // True when no thread is copying a gradient in this synchronised step: every claimed gradient has arrived.
+  // Arrivals are counted first, so a claim made meanwhile makes the counts differ.
   bool settled() const {
     size_t awaited = 0;
     for (size_t b = 0; b < plan_.buckets.size(); b++)
@@ -107,12 +107,12 @@ class Readiness {
     const uint64_t word = words_[param].load(std::memory_order_acquire);
     return stamp_of(word) == stamp && (word & kClaimed) != 0;
   }
-  // How often it was used in this step.
+  // Returns how often the parameter was used in this step.
   uint32_t uses(uint64_t param, uint32_t stamp) const {
     const uint64_t word = words_[param].load(std::memory_order_acquire);
     return stamp_of(word) == stamp ? uses_of(word) : 0;
   }
-  // One more use of so many in a step. It is counted and, the last time, claimed at once.
+  // Counts a use of the parameter. The use that makes it `needed` uses also claims it.
   Use use(uint64_t param, uint32_t stamp, uint32_t needed = 1) {
     uint64_t last = words_[param].load(std::memory_order_relaxed), next = 0;
     do {
@@ -123,7 +123,7 @@ class Readiness {
     } while (!words_[param].compare_exchange_weak(last, next));
     return (next & kClaimed) != 0 ? Use::kLast : Use::kEarlier;
   }
-  // However often it was used: it is complete.
+  // Claims a parameter as complete, however often it was used. False if it was claimed already.
   bool claim(uint64_t param, uint32_t stamp) {
     uint64_t last = words_[param].load(std::memory_order_relaxed), next = 0;
     do {
@@ -132,7 +132,7 @@ class Readiness {
     } while (!words_[param].compare_exchange_weak(last, next));
     return true;
   }
-  // It takes no part in the step: false if it was used.
+  // Excludes a parameter from the step. False if it was used or claimed.
   bool leave_out(uint64_t param, uint32_t stamp) {
     uint64_t last = words_[param].load(std::memory_order_relaxed);
     do {
@@ -140,22 +140,24 @@ class Readiness {
     } while (!words_[param].compare_exchange_weak(last, fresh(stamp) | kClaimed | kCopied));
     return true;
   }
-  // Around the copy of a claimed gradient in a local step, which nobody counts: false if that step has ended
-  // meanwhile. Pairs with close() and copying(): either this sees the step closed, or they see the claim.
+  // Brackets, with leave(), the copy of a claimed gradient in a local step, where arrivals are not counted.
+  // False if that step has ended meanwhile. Pairs with close() and copying(): either enter() sees the step
+  // closed, or they see the claim.
   bool enter(uint64_t param, StepWord step) {
     if (step_.load() == step.word()) return true;
     uint64_t word = words_[param].load(std::memory_order_relaxed);
     if (stamp_of(word) == step.stamp()) words_[param].compare_exchange_strong(word, word | kCopied);
     return false;
   }
-  // Nobody else writes a claimed word before the step is over, and that waits for this.
+  // No other thread writes a claimed word before the step is over, and the step's end waits for leave().
   void leave(uint64_t param) {
     const uint64_t word = words_[param].load(std::memory_order_relaxed);
     words_[param].store(word | kCopied, std::memory_order_release);
   }
-  // The claimed gradient is in its bucket. True for the bucket's last.
+  // Counts a claimed gradient as being in its bucket. True for the bucket's last.
   bool arrive(uint32_t bucket) { return pending_[bucket].count.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-  // The same, unless it would be the bucket's last: false, and it has yet to arrive.
+  // Like arrive(), but the bucket's last gradient is not counted: false, and the caller must call arrive()
+  // for it.
   bool arrive_unless_last(uint32_t bucket) {
     std::atomic<uint32_t>& count = pending_[bucket].count;
     uint32_t left = count.load(std::memory_order_acquire);
@@ -175,14 +177,16 @@ class Readiness {
   struct alignas(64) Pending {
     std::atomic<uint32_t> count{0};
   };
-  // A parameter's word: the stamp of the last step that has touched it, how often that has used it, and
-  static constexpr uint64_t kClaimed = 1;  // no further use is taken
-  static constexpr uint64_t kCopied = 2;   // nobody is copying it; of local steps and absent parameters alone
+  // A parameter's word holds the stamp of the last step that touched it (bits 32 to 63), the number of uses
+  // in that step (bits 2 to 31), and these two flags:
+  static constexpr uint64_t kClaimed = 1;  // no further use is accepted
+  static constexpr uint64_t kCopied =
+      2;  // no thread copies the gradient; set in local steps and for absent parameters only
   static constexpr uint64_t kUse = 4;
   static uint64_t fresh(uint32_t stamp) { return uint64_t{stamp} << 32; }
   static uint32_t stamp_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   static uint32_t uses_of(uint64_t word) { return static_cast<uint32_t>(word) / kUse; }
-  // By this step or a later one. Stamps wrap around; 0 is no step's.
+  // True if this step or a later one has claimed the parameter. Stamps wrap around; no step has stamp 0.
   static bool taken(uint64_t word, uint32_t stamp) {
     const uint32_t last = stamp_of(word);
     if (last == stamp) return (word & kClaimed) != 0;

@@ -1,4 +1,4 @@
-// Dense gradients on their way from the program into their buckets. Threads: any thread.
+// Dense gradients: from the program's ready call into their buckets. Threads: any thread.
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/host_stream.h"
@@ -11,7 +11,7 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
   void* gradient = given.data;
   ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
-  // Contributions that are retained are wanted after a failure as well.
+  // Retained contributions are wanted after a failure as well.
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
     return note(capturing() ? ready_captured(param, gradient, stream) : ready_refused(param, step));
   }
@@ -25,7 +25,7 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
                     reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
               : gradient == nullptr || gradient == place.memory ||
                     (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0 &&
-                     !s.buckets->hold(gradient)));  // a view from before a re-plan is no stray
+                     !s.buckets->hold(gradient)));  // an old view from before a re-plan
   if (!usable || place.sparse || (!on_host(stream) && !place.on_device)) [[unlikely]]
     return note(check_gradient(param, gradient, stream));
   if (place.on_device || s.beside_devices.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -39,7 +39,8 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
     const std::lock_guard lock(s.uses->mutex());
     if (s.uses->learning()) return take_use(param, {gradient, given.layout}, step);
   }
-  // First, so that of two calls one is refused before it touches a bucket that may be travelling.
+  // The use is counted first. Of two calls, one is then refused before it touches a bucket that may be in
+  // flight.
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) [[unlikely]]
     return note(ready_refused(param, step));
@@ -47,7 +48,7 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
   return take(param, {gradient, given.layout}, step);
 }
 
-// The gradient is complete, and claimed.
+// Copies a gradient that is complete and claimed.
 Status Reducer::take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -55,8 +56,8 @@ Status Reducer::take(uint64_t param, const Given& given, StepWord step, const we
     return note(ready_refused(param, StepWord()));
   const Status thrown = guarded_run([&] { bring(param, given, step, entries); });
   if (!thrown.ok()) [[unlikely]]
-    s.comm->fail(thrown);  // it counts as there, so that nobody waits for it
-  // After either of them the step may be over and what it used be gone.
+    s.comm->fail(thrown);  // the gradient counts as arrived, so that no thread waits for it
+  // After leave() or arrive() the step may be over, and the objects that it used freed.
   if (step.local()) {
     if (thrown.ok()) s.presence->note_accumulated(param);
     s.readiness->leave(param);
@@ -102,8 +103,8 @@ void Reducer::bring(uint64_t param, const Given& given, StepWord step, const wef
     trace_ready(param);
 }
 
-// A gradient is in its bucket. Once that is counted the step may be over and the reducer bound anew: what is
-// touched afterwards stays.
+// Counts a gradient that is in its bucket. After the count the step may be over and the reducer bound anew.
+// The function then uses only objects that are carried over.
 void Reducer::arrive(uint32_t bucket) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
@@ -111,7 +112,7 @@ void Reducer::arrive(uint32_t bucket) {
   if (s.devices && s.devices->has(bucket)) [[unlikely]]
     return arrive_on_device(bucket);
   if (!s.readiness->arrive(bucket)) return;
-  // The bucket's last: the engine may have nothing else to do.
+  // The bucket's last gradient: the engine may be idle.
   ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);
   context.engine().notify();
 }
@@ -126,7 +127,7 @@ Status Reducer::known(const ReducerState& state, uint64_t param) {
                        cat("parameter ", param, " ('", params[param].name, "') is ", params[param].kind()));
 }
 
-// Why ready cannot be.
+// Makes the error of a refused ready call.
 Status Reducer::ready_refused(uint64_t param, StepWord step) const {
   WEFT_TRY(known(param));
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
@@ -135,7 +136,7 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
   }
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
   const Uses* const uses = state_->uses.get();
-  const bool never = uses != nullptr && uses->needed(param) == 0;  // absent from every step, as was learned
+  const bool never = uses != nullptr && uses->needed(param) == 0;  // learned to be absent from every step
   if (state_->presence->absent(param, step.stamp()) && !never) {
     return Status::error(Code::kState, cat(name, " became ready, but is absent from this step"));
   }

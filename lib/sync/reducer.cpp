@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kSealMs = 2000;      // for a piece of a result that is being copied into its gradient
-constexpr int64_t kSettleMs = 10'000;  // for the end of a step that was interrupted, which has failed
+constexpr int64_t kSettleMs = 10'000;  // for the end of an interrupted step, which has failed
 
 }  // namespace
 
@@ -102,7 +102,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.divisor = even_opening(state_->comm->size(), start.record.micro_batches).divisor;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
   if (start.fixed) start.record.flags |= OpeningRecord::kFixed;
-  // Where uses are learned gradients are taken at the end, in no order that means anything.
+  // While uses are learned, gradients are taken at the end of the step, in an order without meaning.
   const bool learning = state_->uses && state_->uses->learning();
   start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted());
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
@@ -122,7 +122,7 @@ uint32_t Reducer::next_stamp() {
   return stamp_;
 }
 
-// A synchronised step of the current stamp. full: all gradients are in their buckets already.
+// Opens a synchronised step with the current stamp. full: all gradients are in their buckets already.
 void Reducer::open_step(const StepStart& start, bool full) {
   kept_step_ = kNoStep;
   results_ = false;
@@ -138,7 +138,7 @@ void Reducer::open_step(const StepStart& start, bool full) {
   if (full && state_->devices) fail_device(state_->devices->record_all(stamp_), 0);
   step_->prepare(start_);
   if (start.noting)
-    state_->order->begin();  // without data nothing follows, and what was noted is out of date
+    state_->order->begin();  // a step without data records nothing, and what was recorded is out of date
   state_->readiness->open(stamp_, false, full, start.noting && !full);
   if (full) state_->comm->context().engine().notify();
 }
@@ -173,11 +173,11 @@ Status Reducer::finish(const weft_finish_options& options) {
   WEFT_TRY(note(check_finish(options)));
   if (fail_next_ && !step.local()) {
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
-    const std::string text = *fail_next_;  // which fail_step resets
+    const std::string text = *fail_next_;  // a copy, because fail_step resets fail_next_
     return fail_step(text);
   }
-  const bool shows_uses = step.local() || !start_.zeros;  // a step without data does not
-  // After a failure what is missing stays so: the step ends all the same.
+  const bool shows_uses = step.local() || !start_.zeros;  // a step without data shows no uses
+  // After a failure missing gradients stay missing, and the step ends all the same.
   const bool wanted = !s.comm->failed() || s.retain || step.local();
   if (s.uses && s.uses->learning() && shows_uses && wanted) {
     if (Status taken = take_learned(step); !taken.ok() && !s.comm->failed()) return taken;
@@ -185,14 +185,14 @@ Status Reducer::finish(const weft_finish_options& options) {
   if (step.local()) return finish_local();
   if ((options.flags & WEFT_FINISH_REST_ABSENT) != 0 && wanted) {
     for (uint64_t param = 0; param < s.manifest.params.size(); param++) {
-      // One that was used too seldom is missing.
+      // A parameter with too few uses is missing, not absent.
       const bool came = s.readiness->claimed(param, step.stamp()) || used(param, step.stamp());
       if (!has_bucket(param) || came) continue;
       if (Status left = absent(&param, 1); !left.ok() && !s.comm->failed()) return left;
     }
   }
   if (!s.comm->failed()) {
-    // Claimed but not arrived: another thread is copying it right now.
+    // A claimed parameter that has not arrived is no error: another thread is copying it right now.
     if (!s.readiness->full()) {
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
@@ -204,7 +204,7 @@ Status Reducer::finish(const weft_finish_options& options) {
                        timeout_ms_);
 }
 
-// Once nothing can be wrong with the step here.
+// Passes finish's request to the step, once this rank has found no error in the step.
 void Reducer::tell(const weft_finish_options& options) {
   FinishRecord record;
   record.clip_norm = options.clip_norm;
@@ -213,7 +213,7 @@ void Reducer::tell(const weft_finish_options& options) {
   if (state_->norms) step_->tell(record);
 }
 
-// All gradients are ready, or the communicator has failed.
+// Waits for the step's end. All gradients are ready, or the communicator has failed.
 Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline deadline) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
@@ -242,7 +242,7 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
   }
-  // Gradients may still come after a failure, and are kept: one that another thread is copying, whole.
+  // Gradients may still arrive after a failure, and are kept. A copy by another thread is completed first.
   const auto settled = [&] { return s.readiness->settled(); };
   if (!context.engine().wait(settled, give_up) && Interrupt::requested())
     context.engine().settle(settled, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
@@ -251,14 +251,14 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     if (Status failed = s.failures->of(attempt()); !failed.ok()) return close_failed(failed);
   }
   Status closed = close_step(entered_ns);
-  // The communicator may have failed before, for another reason.
+  // The communicator may have failed earlier for another reason.
   if (!sealed && !closed.ok() && closed.text().find(kUnsealed) == std::string::npos)
     return note(closed.with_prefix(cat(kUnsealed, ": ")));
   WEFT_TRY(closed);
   return commit_it ? commit(deadline) : Status();
 }
 
-// A call of ready has not returned when finish has waited for it.
+// Makes the error for a ready call that has not returned when finish has waited for it.
 Status Reducer::still_copied(uint64_t param, const char* step) const {
   const int rank = state_->comm->rank();
   return Status::error(Code::kTimeout,
@@ -296,7 +296,7 @@ Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
                         ". The step is still open: make them ready and finish again")));
 }
 
-// Every bucket of the step has its result.
+// True if every bucket of the step has its result.
 bool Reducer::reduced() const {
   for (uint32_t b = 0; b < bucket_count(); b++) {
     if (!step_->done(b, stamp_)) return false;
@@ -304,7 +304,7 @@ bool Reducer::reduced() const {
   return step_->finished(stamp_);
 }
 
-// The step is over: account for it.
+// Updates statistics and state after the end of a step.
 Status Reducer::close_step(uint64_t entered_ns) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
@@ -350,7 +350,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
   stats_.plain_bytes += 2 * bytes * (ranks - 1) / ranks + sent_entries;
   note_times(entered_ns, now_ns, reduced);
   if (reduced) {
-    // Also when the communicator failed just afterwards: every gradient has its result.
+    // Also if the communicator failed just afterwards: every gradient has its result.
     finished_ = ++stats_.steps;
     failed_attempts_ = 0;
     may_retry_ = false;

@@ -1,5 +1,5 @@
-// Gradient synchronisation for one manifest of parameters over one communicator: what stands behind
-// weft_reducer, call for call (weft.h is the contract). The C layer has checked struct sizes.
+// Gradient synchronisation for one manifest of parameters over one communicator. Implements weft_reducer call
+// by call; weft.h is the contract. The C layer has checked struct sizes.
 #pragma once
 
 #include <weft/weft.h>
@@ -26,44 +26,46 @@ struct PlanRequest;
 
 class Reducer {
  public:
-  // Collective: agrees on parameters, limits and the hook. Any rank's failure is every rank's.
-  // given: what the caller found wrong with options and hook, which then are not looked at; the other ranks
-  // learn it.
+  // Collective: the ranks agree on parameters, limits and the hook. A failure of any rank fails the call on
+  // all ranks. given: an error that the caller found in options or hook. create does not read them then, and
+  // the other ranks receive the error.
   static Status create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,
                        std::shared_ptr<Hook> hook, std::unique_ptr<Reducer>* reducer);
-  // In the middle of a synchronised step it fails the communicator, because the others count on this rank.
-  // Bounded. No other call is running.
+  // Fails the communicator if a synchronised step is open, because the other ranks count on this one. Returns
+  // within a bounded time. No other call may be running.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
   Status grad_view(uint64_t param, void** view);  // any thread
-  // One thread at a time: begin, finish, bucket, verdict, rebind, retry.
+  // The functions below take one thread at a time: begin, finish, bucket, verdict, rebind, retry.
   Status begin(const weft_begin_options* options);
   Status finish(const weft_finish_options& options);
-  // Of a captured step, which is then over, well or not. given: what the C layer found wrong.
+  // Ends a captured step, with or without an error. given: an error that the C layer found.
   Status finish_captured(const weft_finish_options& options, const Status& given);
   Status result(uint64_t param, void* gradient);
   Status sparse_result(uint64_t param, weft_sparse* result);
   Status norms(weft_norms* norms, double* per_param);
   // slices: null to ask for their number.
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
-  // Results of all ranks where their owners have them (reduced.cpp). pieces: null to ask for their number.
+  // Returns the results of all ranks in the memory of their owners (reduced.cpp). pieces: null to ask for
+  // their number.
   Status reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count);
-  // Collective; returns at once. given: what the caller found wrong; the other ranks learn it.
+  // Collective; returns without waiting. given: an error that the caller found; the other ranks receive it.
   Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
-  // On a stream, which is checked. Any thread.
+  // Makes a stream wait. The caller has checked the stream. Any thread.
   Status stream_wait_param(uint64_t param, int device, DeviceStream stream);
-  Status refuse(Status status) { return note(std::move(status)); }  // what the C layer found wrong
+  Status refuse(Status status) { return note(std::move(status)); }  // records an error that the C layer found
   Status param(uint64_t param, weft_param_info* info) const;
-  // Steps without data until all ranks have joined.
+  // Takes part in steps without data until all ranks have joined.
   Status join(const weft_join_options& options, weft_join_result* result);
-  // Any thread, lock-free. Never drives the engine, also not in caller mode.
-  // A gradient in the program's memory.
+  // The functions below may be called by any thread. They are lock-free and never poll the engine, not even
+  // in caller mode.
+  // Given is a gradient in the program's memory.
   struct Given {
     void* data = nullptr;
-    const Layout* layout = nullptr;  // null: as the parameter
+    const Layout* layout = nullptr;  // null: the parameter's layout
   };
   Status ready(uint64_t param, const Given& given, const weft_stream* stream);
   Status ready(uint64_t param, void* gradient, const weft_stream* stream) {
@@ -72,23 +74,25 @@ class Reducer {
   Status ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream);
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
-  // The program cannot go on with the open step: it fails on all ranks (fail.cpp).
+  // Fails the open step on all ranks, because the program cannot complete it (fail.cpp).
   Status fail(std::string_view text);
 
-  // A finish that was left to streams is over: how the step went, once. Calls that need that do so first.
+  // Waits for a finish that was left to streams, and returns the step's result once. Calls that need the
+  // results call this first.
   Status settle_finish();
-  // A captured step is open: streams are then those that are being captured. Any thread.
+  // True while a captured step is open: the program's streams are then being captured. Any thread.
   bool capturing() const { return state_->captures && state_->captures->open(); }
-  Status error() const;  // the last one; any thread
+  Status error() const;  // the last error; any thread
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
   Status bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity);
   void query(weft_reducer_stats* stats) const;  // any thread
-  std::string report() const;                   // all that is known, as JSON (report.cpp)
+  std::string report() const;                   // everything that is known, as JSON (report.cpp)
 
-  // Other buckets (replan.cpp). Collective. given: what the caller found wrong; the other ranks learn it.
+  // Changes the buckets (replan.cpp). Collective. given: an error that the caller found; the other ranks
+  // receive it.
   Status replan(const weft_replan_options& options, const Status& given);
 
-  // Values of the parameters (values.cpp). Collective. given: as replan's.
+  // Broadcasts the values of the parameters (values.cpp). Collective. given: as for replan.
   Status broadcast(const weft_broadcast_options& options, const Status& given);
   Status check();
 
@@ -102,10 +106,12 @@ class Reducer {
  private:
   Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms);
 
-  // Agree with comm's ranks on the hook's collectives for a state that has a plan, and make what depends on
-  // them. Collective. given: why this rank cannot, which the others learn.
+  // Agrees with comm's ranks on the hook's collectives, for a state that has a plan, and makes the objects
+  // that depend on them. Collective. given: the error that keeps this rank from it; the other ranks receive
+  // it.
   static Status furnish(ReducerState* state, const Status& given, const Agreement& agreement);
-  // What any thread may use while begin, a re-plan or rebind put others in their place: these stay for it.
+  // The objects that any thread may use while begin, a re-plan or a rebind replaces them. A copy keeps them
+  // alive.
   struct Parts {
     std::shared_ptr<ReducerState> state;
     std::shared_ptr<Step> step;
@@ -115,7 +121,7 @@ class Reducer {
     const std::lock_guard lock(mutex_);
     return {state_, step_, gather_};
   }
-  // A state in place of this one's, which becomes the caller's to drop; with a step of its own.
+  // Installs another state, with a step of its own. *next receives the old state, which the caller releases.
   void replace(std::shared_ptr<ReducerState>* next, const std::function<void(Step&)>& prepare);
   void unmake_step();
   void start_gather(int64_t timeout_ms, const Status& wish, bool announce);
@@ -126,15 +132,15 @@ class Reducer {
   bool end_gather();
   Status wait_value(const Parts& at, uint64_t param, int64_t timeout_ms);
   static Parts parts_for(std::shared_ptr<ReducerState> state);
-  void drive_step();  // by the engine
+  void drive_step();  // lets the engine poll the step
   bool has_bucket(uint64_t param) const {
     return param < state_->plan.bucket_of.size() && state_->plan.bucket_of[param] != kNoBucket;
   }
-  // kArg for one that does not exist or has no gradient.
+  // kArg for a parameter that does not exist or has no gradient.
   static Status known(const ReducerState& state, uint64_t param);
   Status known(uint64_t param) const { return known(*state_, param); }
   Status check_begin(const weft_begin_options& options) const;
-  // Of steps that are captured (captured.cpp).
+  // Captured steps (captured.cpp).
   Status begin_captured(const weft_begin_options& options);
   Status ready_captured(uint64_t param, void* gradient, const weft_stream* stream);
   Status outside_capture(const char* what) const;
@@ -142,7 +148,7 @@ class Reducer {
   Status check_finish(const weft_finish_options& options) const;
   static Status no_dense_gradient(const ReducerState& state, uint64_t param);
   Status check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const;
-  // Of gradients in device memory, and of streams that wait (ready_devices.cpp).
+  // Gradients in device memory, and streams that wait (ready_devices.cpp).
   void notice_devices();
   Status check_gradient_memory(uint64_t param, const void* gradient) const;
   Status check_gradient_stream(uint64_t param, const weft_stream* stream) const;
@@ -160,7 +166,7 @@ class Reducer {
   int32_t device_of(uint64_t param) const;
   Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
   Status ready_restrided(uint64_t param, const weft_tensor& gradient);
-  // entries: of a sparse gradient, or null if they were put already.
+  // entries: those of a sparse gradient; null if put() has received them already.
   Status take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries = nullptr);
   void bring(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries);
   void take_entries(uint64_t param, const weft_sparse* entries);
@@ -212,7 +218,7 @@ class Reducer {
   Status not_reduced();
   void drop_window();
   void note_opening(bool over, bool reduced);
-  Step::Times times(uint32_t bucket) const;  // in the last synchronised step
+  Step::Times times(uint32_t bucket) const;  // of the last synchronised step
   bool reduced() const;
   Status close_step(uint64_t entered_ns);
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
@@ -225,58 +231,63 @@ class Reducer {
   void trace_ready(uint64_t param);
   Status note(Status status);  // remembers an error
   std::string step_text() const;
-  // Every byte that the reducer holds, by what holds it (report.cpp).
+  // Lists every byte that the reducer holds, by its owner (report.cpp).
   std::vector<std::pair<const char*, uint64_t>> memory_parts() const;
-  std::vector<std::pair<const char*, uint64_t>> heap_parts() const;  // without gradients and the hook's
+  std::vector<std::pair<const char*, uint64_t>> heap_parts()
+      const;  // without gradients and the hook's memory
   uint64_t heap_bytes() const;
   uint64_t device_bytes() const;  // tables, and views on devices
 
-  // Changed by replace alone, by the program's thread and under mutex_: other threads take parts() of them,
-  // ready and absent excepted, which take no lock and are called inside steps.
+  // Only replace() changes these, on the program's thread and under mutex_. Other threads copy them with
+  // parts(). ready and absent are the exception: they take no lock, and are called inside steps.
   std::shared_ptr<ReducerState> state_;
   std::shared_ptr<Step> step_;
   std::shared_ptr<Gather> gather_;      // null unless sharded; made with step_
   std::atomic<bool> gathering_{false};  // from gather_params until the next step
-  // A step's owners have their slices, and nothing has been gathered since: wait_param would start it. Set by
-  // the program's thread; cleared under owed_mutex_, once gathering_ is set or the next step begins.
+  // Set when a step has left the owners their slices: wait_param then starts the gather. The program's thread
+  // sets it. It is cleared under owed_mutex_, once gathering_ is set or the next step begins.
   std::atomic<bool> owed_{false};
   std::mutex owed_mutex_;
   Deadline gather_deadline_ = Deadline::never();
   Status unable_;  // why this rank cannot gather
   const int64_t timeout_ms_;
   uint64_t other_bytes_ = 0;
-  bool has_values_ = false;  // some parameter that has a gradient has a value here
+  bool has_values_ = false;  // this rank has a value of some parameter that has a gradient
 
-  // begin and finish
-  uint64_t failed_attempts_ = 0;          // at the next synchronised step (fail.cpp); equal on all ranks
-  std::optional<std::string> fail_next_;  // a local step failed with this text, and the next step will
+  // Used by begin and finish.
+  uint64_t failed_attempts_ =
+      0;  // failures of the next synchronised step so far (fail.cpp); equal on all ranks
+  std::optional<std::string>
+      fail_next_;  // the text of a failed local step, which makes the next synchronised step fail
   uint32_t stamp_ = 0;
-  bool replanned_ = false;                 // at least once, or tried to by itself; equal on all ranks
-  bool may_retry_ = false;                 // some rank may retry the next step; equal on all ranks
+  bool replanned_ = false;  // re-planned, or tried to automatically, at least once; equal on all ranks
+  bool may_retry_ = false;  // some rank may retry the next step; equal on all ranks
   std::atomic<uint32_t> synchronised_{0};  // the stamp of the last synchronised step
   StepStart start_;                        // of the last synchronised step
-  void* const* destinations_ = nullptr;    // of results of absent parameters, in this step
+  void* const* destinations_ = nullptr;    // where results of absent parameters go in this step
   bool finishing_ = false;                 // finish has left the step to streams that wait
-  uint64_t entered_ns_ = 0;                // when that was
+  uint64_t entered_ns_ = 0;                // when finish was called then
   Deadline finish_deadline_ = Deadline::never();
-  int last_active_ = -1;          // the highest rank with data in the last step; -1: none, or not known
+  int last_active_ = -1;          // the highest rank with data in the last step; -1: none or unknown
   bool reduced_ = false;          // the buckets hold the last step's results
-  bool results_ = false;          // the last synchronised step has some, in the gradients
-  bool lent_ = false;             // other ranks may read them in this rank's views; equal on all ranks
-  bool measured_ = false;         // there was a step with norms
-  uint64_t finished_ = 0;         // steps finished here, also those that were rolled back
-  uint64_t kept_step_ = kNoStep;  // the step whose contributions are kept, all of them
-  uint32_t kept_buckets_ = 0;     // of which are in the retained copies; the others in the buckets
+  bool results_ = false;          // the gradients hold results of the last synchronised step
+  bool lent_ = false;             // other ranks may read results in this rank's views; equal on all ranks
+  bool measured_ = false;         // a step with norms has finished
+  uint64_t finished_ = 0;         // steps finished here, including those that were rolled back
+  uint64_t kept_step_ = kNoStep;  // the step whose contributions are all retained
+  uint32_t kept_buckets_ =
+      0;  // buckets whose contributions are in the retained copies; the others are in the buckets
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
-  std::atomic<uint64_t> copied_gradients_{0};  // that were not laid out as their parameters
+  std::atomic<uint64_t> copied_gradients_{0};  // gradients with another layout than their parameter
 
   mutable std::mutex mutex_;
   weft_reducer_stats stats_{};           // guarded by mutex_
   History history_;                      // guarded by mutex_
   Status last_error_;                    // guarded by mutex_
   bool warned_of_error_memory_ = false;  // guarded by mutex_
-  std::string plan_kept_;  // why the buckets stayed as they were (WEFT_REDUCER_REPLAN); guarded by mutex_
+  std::string
+      plan_kept_;  // why automatic re-planning kept the buckets (WEFT_REDUCER_REPLAN); guarded by mutex_
 };
 
 }  // namespace weft

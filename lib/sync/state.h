@@ -1,6 +1,7 @@
-// What a reducer consists of, shared by its two halves: Reducer (the program's threads) and Step (the
-// engine). Made by Reducer::create, and anew for every communicator that it is bound to; only what is marked
-// changes afterwards.
+// The state of a reducer, shared by its two halves: Reducer (the program's threads) and Step (the engine).
+// Reducer::create makes it, and each rebind to another communicator makes a new one. After that only the
+// members whose comments say so change.
+// "Carried over" marks an object that the next ReducerState shares after a rebind or a re-plan.
 #pragma once
 
 #include <weft/weft.h>
@@ -40,12 +41,13 @@ class GatherStaging;
 
 struct ReducerState {
   std::shared_ptr<Comm> comm;
-  std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
-  std::shared_ptr<StepFailures> failures;  // on that lane; made with it
+  std::shared_ptr<Lane>
+      lane;  // the reducer's own lane: the program may call collectives between begin and finish
+  std::shared_ptr<StepFailures> failures;  // notes received on `lane`; made with it
   std::shared_ptr<Hook> hook;
-  std::shared_ptr<Lane> hook_lane;  // of its own communicator, if it has one
+  std::shared_ptr<Lane> hook_lane;  // the lane of the hook's own communicator; null if the hook has none
   bool worker = false;              // the hook's stages run on the context's worker
-  uint64_t flags = 0;               // WEFT_REDUCER_*, of which some are told apart here
+  uint64_t flags = 0;               // WEFT_REDUCER_*; the booleans below repeat some of them
   bool copy = true;                 // WEFT_GRADIENT_COPY
   bool retain = false;              // WEFT_REDUCER_RETAIN
   bool mapped = false;              // WEFT_REDUCER_ABSENT
@@ -55,65 +57,69 @@ struct ReducerState {
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kTravelling;
-  bool replans = false;  // by itself, after the first synchronised step; equal on all ranks
+  bool replans = false;  // re-plans automatically after the first synchronised step; equal on all ranks
   bool models = false;   // WEFT_REDUCER_MODEL
   bool needs = false;    // WEFT_REDUCER_FIRST_NEEDED
   bool lends = false;    // WEFT_REDUCER_REDUCED_VIEWS
   OpeningRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
-  uint64_t hook_bytes = 0;  // memory of its state
+  uint64_t hook_bytes = 0;  // memory of the hook's state
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
 
   Manifest manifest;
-  std::vector<uint64_t> limits;       // of buckets that are planned by them
-  std::shared_ptr<ReadyOrder> order;  // stays, like the buckets
+  std::vector<uint64_t> limits;       // bucket limits, for plans that are made from limits
+  std::shared_ptr<ReadyOrder> order;  // carried over
   Plan plan;
   bool own_whole = false;                // WEFT_REDUCER_OWN_WHOLE
   bool sharded = false;                  // WEFT_REDUCER_SHARDED
   std::unique_ptr<Ownership> ownership;  // null unless sharded
-  std::unique_ptr<PeerBuckets> peers;    // null unless it lends
-  std::unique_ptr<HookViews> views;      // step, divisor: written by Step
+  std::unique_ptr<PeerBuckets> peers;    // null without WEFT_REDUCER_REDUCED_VIEWS
+  std::unique_ptr<HookViews> views;      // Step writes `step` and `divisor`
   Schedule schedule;
-  std::atomic<bool> beside_devices{false};        // what is said to be in host memory might be on a device
-  DeviceReach reach;                              // of gradients on devices
-  std::shared_ptr<DeviceBuckets> devices;         // null if no gradient is on one
-  std::shared_ptr<DeviceViews> views_on_devices;  // stay, like the buckets; null but in view mode
-  std::shared_ptr<ResidentBuckets> residents;     // null if no bucket travels from device to device
-  std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
-  std::shared_ptr<Buckets> buckets;               // stay when the reducer is bound to another communicator
-  std::shared_ptr<GatherStaging> staging;         // sharded, where all parameters have values; else null
+  std::atomic<bool> beside_devices{false};  // a gradient declared as host memory might be on a device
+  DeviceReach reach;                        // for gradients on devices
+  std::shared_ptr<DeviceBuckets> devices;   // null if no gradient is on a device
+  std::shared_ptr<DeviceViews>
+      views_on_devices;  // carried over; null except in view mode with gradients on devices
+  std::shared_ptr<ResidentBuckets> residents;  // null if no bucket is communicated from device memory
+  std::unique_ptr<Captures> captures;          // null without WEFT_REDUCER_GRAPH
+  std::shared_ptr<Buckets> buckets;            // carried over on a rebind
+  std::shared_ptr<GatherStaging> staging;      // sharded reducers whose parameters all have values; else null
   std::unique_ptr<HookScratch> scratch;
-  std::unique_ptr<KeptParts> kept;       // null if all of each gradient comes into its bucket
+  std::unique_ptr<KeptParts> kept;       // null if every gradient is copied into its bucket as a whole
   std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies
-  std::unique_ptr<Readiness> readiness;  // any thread
-  std::shared_ptr<Presence> presence;    // stays, like the buckets
-  // Per bucket, when its last gradient was ready. Stays as well: it is written after that gradient has been
-  // counted, when the reducer may be bound to another communicator already.
+  std::unique_ptr<Readiness> readiness;  // used by any thread
+  std::shared_ptr<Presence> presence;    // carried over
+  // Time at which each bucket's last gradient was ready. Carried over, because it is written after that
+  // gradient has been counted. By then the reducer may already be bound to another communicator.
   std::shared_ptr<std::vector<std::atomic<uint64_t>>> ready_ns;
-  std::shared_ptr<Norms> norms;             // as well; null without WEFT_REDUCER_NORMS
-  std::shared_ptr<Prelude> prelude;         // as well; null if steps begin without one
-  std::shared_ptr<Uses> uses;               // as well; null if each parameter is used once
-  std::shared_ptr<SparseGradients> sparse;  // as well; null if no gradient is sparse
-  // Copy mode and gradients on devices: where the results go, null for nowhere. Element i is written by
-  // ready(i) or absent(i) before it arrives, and read by Step once i's bucket is full.
+  std::shared_ptr<Norms> norms;             // carried over; null without WEFT_REDUCER_NORMS
+  std::shared_ptr<Prelude> prelude;         // carried over; null if steps have no prelude
+  std::shared_ptr<Uses> uses;               // carried over; null if each parameter is used once
+  std::shared_ptr<SparseGradients> sparse;  // carried over; null if no gradient is sparse
+  // Destinations of the results in copy mode and for gradients on devices; null: the result is not copied.
+  // ready(i) or absent(i) writes element i before gradient i is counted. Step reads it once i's bucket is
+  // full.
   std::vector<std::byte*> gradients;
-  std::shared_ptr<GivenLayouts> given;  // how these lie; stays, like the buckets; null unless in copy mode
+  std::shared_ptr<GivenLayouts> given;  // layouts of `gradients`; carried over; null except in copy mode
 
-  // How the parameter's gradient, which has arrived, lies in the program's memory.
+  // Returns the layout of the parameter's gradient in the program's memory. The gradient must have arrived.
   const Layout& layout(uint32_t param) const {
     const Layout* const other = given ? given->of(param) : nullptr;
     return other != nullptr ? *other : *buckets->place(param).layout;
   }
-  // In which a bucket travels whose copies do what a hook that narrows would.
+  // Returns the communication dtype of a bucket whose copies do the casts of a narrowing hook
+  // (Hook::narrows).
   Dtype narrowed(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
-  // The type of a bucket between its copies: in the one it contributes, in the other its result is.
+  // Returns the communication dtype: the copy into the bucket produces it, and the copy of the result reads
+  // it.
   Dtype travels(uint32_t bucket) const {
     return schedule.buckets[bucket].narrow.value_or(plan.buckets[bucket].dtype);
   }
   bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
-  // What does not hang on the communicator and the plan.
+  // Makes a state with everything that survives a rebind or a re-plan.
   std::shared_ptr<ReducerState> heir() const {
     auto next = std::make_shared<ReducerState>();
     next->hook = hook;
@@ -151,7 +157,7 @@ struct ReducerState {
     next->given = given;
     next->reach = reach;
     next->views_on_devices = views_on_devices;
-    next->residents = residents;  // whose memory may serve again
+    next->residents = residents;  // their memory may be used again
     return next;
   }
 };

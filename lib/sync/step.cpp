@@ -8,8 +8,9 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kWatchEvery = 64;  // fruitless polls between looks at the clock
-// How much later than the step its collectives are late: the rank whose stage does not return says so first.
+constexpr uint32_t kWatchEvery = 64;  // idle polls between reads of the clock
+// Extra time of the collectives' deadline over the step's. The rank whose stage does not return thus reports
+// the timeout first.
 constexpr uint64_t kStageFirstNs = 250'000'000;
 
 }  // namespace
@@ -60,7 +61,8 @@ Poll Step::poll() {
   device_waits_ = false;
   if (!active_) {
     if (now.local() || now.stamp() == stamp_) return Poll::kParked;
-    // One that finish has closed before it started is given up here: who destroys the reducer waits for that.
+    // A step that finish() closed before it started is abandoned here, because the reducer's destructor waits
+    // for its end.
     if (!now.open() && !sealed_) return Poll::kParked;
     start(now.stamp());
   }
@@ -84,7 +86,7 @@ Poll Step::poll() {
     fruitless_ = 0;
     return Poll::kAdvanced;
   }
-  // Requests have deadlines of their own, and their lane knows better who is missing.
+  // Submitted requests have their own deadlines, and the lane's error names the missing ranks.
   if (collected_ < submitted_) {
     waits_.look(*s_.lane, clock_.now_ns());
     if (!pending_.empty()) watch();
@@ -126,16 +128,16 @@ void Step::start(uint32_t stamp) {
   }
 }
 
-// The communicator has failed: the step is over once its requests have completed and results are in place.
+// Ends the step after the communicator has failed: once its requests have completed and results are in place.
 Poll Step::give_up() {
-  // Whoever shares the hook's communicator has failed as well, or will.
+  // The hook's communicator fails too, so that its other ranks do not wait for this one.
   if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
   if (!stages_ended()) return Poll::kWaiting;
   for (; collected_ < submitted_; collected_++) {
     if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
   }
   if (s_.comm->dumping() || !devices_idle()) return Poll::kWaiting;
-  // What has its result gets it whole: no gradient is left half written.
+  // Buckets with a result are copied back completely, so that no gradient is left half written.
   if (copy_back()) return Poll::kAdvanced;
   if (device_waits_) return Poll::kWaiting;
   report_rest(s_.comm->failure().code());
@@ -150,14 +152,15 @@ void Step::end() {
   release();
 }
 
-// What is absent is so on all ranks, this one says; and all_ranks. A rank without data cannot know: then the
-// buckets travel, and the map says, if there is one.
+// Applies WEFT_BEGIN_FIXED: this rank declares that its absent parameters are absent on all ranks. all_ranks:
+// every rank declared it. A rank without data cannot know what is absent. Its buckets are then communicated,
+// and the map, if there is one, tells what is absent.
 void Step::fix(bool all_ranks) {
   fixed_ = begun_.fixed && all_ranks;
   promised_ = begun_.fixed && (fixed_ || !s_.mapped);
 }
 
-// All ranks have begun the step, and draw the same conclusion.
+// Evaluates the records of all ranks: each draws the same conclusion.
 void Step::opened() {
   const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening_);
   opened_ = judged.ok() && opening_.turn == Turn::kReduce;
@@ -166,8 +169,8 @@ void Step::opened() {
   if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
 
-// The ranks' values are equal, or the step is not reduced. A rank that has joined updates nothing: what it
-// holds may be old.
+// Compares the ranks' digests: if they differ, the step is not reduced. Ranks that have joined are skipped.
+// They update nothing, so their values may be old.
 void Step::compared() {
   int first = -1;
   for (int r = 0; r < s_.comm->size(); r++) {
@@ -184,7 +187,7 @@ void Step::watch_prelude() {
   if (!s_.comm->failed()) prelude_over_.store(stamp_, std::memory_order_release);
 }
 
-// Strictly in the plan's order: a full bucket waits for those before it.
+// Launches strictly in the plan's order: a full bucket waits for the buckets before it.
 bool Step::launch() {
   if (!opened_ || !compared_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
   if (made_up_ == 0 && fetch_ == Fetch::kNone) look_at(launched_);
@@ -207,7 +210,7 @@ bool Step::launch() {
   return true;
 }
 
-// What of a full bucket is absent.
+// Counts the absent parameters of a full bucket and clears their places.
 void Step::look_at(uint32_t bucket) {
   Running& running = running_[bucket];
   const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
@@ -220,11 +223,13 @@ void Step::look_at(uint32_t bucket) {
   running.skipped = fixed_ && running.absent == params.size();
 }
 
-// Before a bucket travels, a piece at a time: keep its contributions; then scale them by the rank's weight,
-// but for what their copy has scaled, and give them the type in which they travel. True when that is done.
+// Prepares a bucket for communication, a piece at a time. It first retains the contributions. Then it scales
+// those that their copy has not scaled by the rank's weight, and converts them to the communication dtype.
+// True when that is done.
 bool Step::make_up(uint32_t bucket) {
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (s_.resident(bucket) || (begun_.straight && hooked.straight)) return true;  // by the copy into it
+  if (s_.resident(bucket) || (begun_.straight && hooked.straight))
+    return true;  // the copy into the bucket did it
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;
@@ -248,7 +253,7 @@ bool Step::make_up(uint32_t bucket) {
     const uint64_t n = passes ? next.count : std::min(left, next.count);
     if (n == 0) return false;
     if (hooked.narrow) {
-      // The product is rounded as it is held, wherever it is made.
+      // The product is rounded to the storage dtype, as in the copy.
       if (factor != 1 && !next.done) convert_in_place(ops, buffer, held, held, at, n, factor);
       convert_in_place(ops, buffer, held, travels, at, n, 1.0 / divisor(false));
     } else if (!passes) {
@@ -273,7 +278,8 @@ Deadline Step::request_deadline() const {
   return Deadline::at(applied_deadline_ns_ + std::min(later, UINT64_MAX - applied_deadline_ns_));
 }
 
-// Nothing is on the lane: a stage is pending, or a gradient is still being copied.
+// Checks the deadline while no request is on the lane: a stage is pending, or a gradient is still being
+// copied.
 void Step::watch() {
   if (++fruitless_ % kWatchEvery != 0) return;
   if (!pending_.empty()) s_.comm->context().stages().relieve();
@@ -374,7 +380,7 @@ void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin
   if (sink == nullptr) return;
   TraceEvent event;
   event.kind = kind;
-  // A bucket is called after its first parameter.
+  // The event of a bucket has the name of its first parameter.
   event.name = s_.manifest.params[s_.plan.buckets[bucket].params.front()].name.c_str();
   event.begin_ns = begin_ns;
   event.end_ns = end_ns;

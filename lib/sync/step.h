@@ -1,8 +1,7 @@
-// The half of a reducer that the engine drives: launches buckets in order, has the hook's stages run and
-// submits its collectives in the schedule's order, and copies results back as soon as a bucket is done.
-//
-// Threads: poll and everything private under the engine's drive lock. prepare, deadline: the program's thread
-// that begins and finishes. finished: any thread; result and times after it.
+// The half of a reducer that the engine polls. It launches buckets in order, runs the hook's stages, submits
+// collectives in the schedule's order, and copies a result back as soon as its bucket is done.
+// Threads: poll and all private members under the engine's progress lock. prepare and set_deadline: the
+// program's thread that begins and finishes. finished: any thread; result and times after it.
 #pragma once
 
 #include <algorithm>
@@ -27,18 +26,18 @@
 
 namespace weft {
 
-// What the program's begin says of a synchronised step.
+// The arguments of begin for a synchronised step.
 struct StepStart {
   uint64_t number = 0;
   uint64_t begin_ns = 0;
   OpeningRecord record;      // this rank's
-  uint64_t local_steps = 0;  // since the synchronised step before
+  uint64_t local_steps = 0;  // since the previous synchronised step
   uint64_t digest = 0;       // of this rank's values, in a step that compares them
   bool fixed = false;        // WEFT_BEGIN_FIXED
-  bool noting = false;       // the order of readiness is wanted
+  bool noting = false;       // the order of readiness is recorded
   bool zeros = false;        // the places of absent parameters are not cleared yet
-  bool straight = false;     // gradients come as they travel (sync/straight.h),
-  double divisor = 1;        // where copies narrow them divided by this
+  bool straight = false;     // gradients are copied in the communication dtype (sync/straight.h);
+  double divisor = 1;        // narrowing copies divide by this
 };
 
 class Step final : public Task, public FlightSource {
@@ -46,60 +45,60 @@ class Step final : public Task, public FlightSource {
   explicit Step(std::shared_ptr<ReducerState> state);
 
   // ---- the program's thread
-  // Before Readiness::open: what the coming step is. No step is under way.
+  // Sets the coming step's arguments. Called before Readiness::open, while no step is under way.
   void prepare(const StepStart& start);
-  // finish was called: the step fails when the deadline passes.
+  // Sets the deadline when finish is called: the step fails when it passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
-  // The step's end. Its last collective (find_end) waits for one of these, so that a rank that fails the step
-  // can tell the others before they have their results.
-  // finish was called, or another call that needs the results of all buckets.
+  // Permits the step's end. The collective at find_end() waits for this call, so that a rank that fails the
+  // step can notify the others before they have results. Called by finish, and by other calls that need the
+  // results of all buckets.
   void let_end() { end_.store(End::kFree, std::memory_order_release); }
-  // wait_param was called for a parameter of the bucket. Any thread.
+  // Permits the step's end if this bucket's result needs it. wait_param calls it. Any thread.
   void let_end_for(uint32_t bucket);
-  // weft_reducer_fail was called: the step stops before the next collective that takes place, until let_end.
+  // Stops the step for weft_reducer_fail: it submits no further collective that takes place, until let_end.
   void stop() { end_.store(End::kStopped, std::memory_order_release); }
   enum class Stopped : uint8_t {
     kNot,
-    kInTime,   // every other rank needs this one in what is left of the step
-    kTooLate,  // some rank may have all that it needs of this one
+    kInTime,   // every other rank still needs this rank in the rest of the step
+    kTooLate,  // some rank may already have all that it needs from this one
   };
   Stopped stopped() const { return stopped_.load(std::memory_order_acquire); }
-  // What finish wants, where gradients have norms: once a step, after prepare.
+  // Passes what finish requested, if the gradients have norms. Called once a step, after prepare.
   void tell(const FinishRecord& record);
-  // finish gives up on a stage that does not return: from here on no gradient is written, although the step
-  // goes on when it returns after all. False if what is being written, by this process or by a device, is
-  // not done by the deadline.
+  // Ends all writing of gradients when finish gives up on a stage that does not return. The step continues if
+  // the stage does return. False if a write in progress, by this process or a device, does not end by the
+  // deadline.
   bool seal(Deadline deadline);
-  // In a step that may still run: when the bucket's result was in the gradients, of the clock. done() says
-  // whether it was. Any thread.
+  // Clock time at which the bucket's result was in the gradients, in a step that may still run. done()
+  // reports whether that is so. Any thread.
   uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
-  // The step fails at this deadline if finish has not named another one. Any thread.
+  // Sets the deadline of the step if finish has not set one. Any thread.
   void limit(Deadline deadline) {
     uint64_t none = UINT64_MAX;
     deadline_ns_.compare_exchange_strong(none, deadline.ns(), std::memory_order_acq_rel);
   }
-  // A stream of the program's that waits: it goes on when the step of this stamp is over or, where one is
-  // named, when the bucket's result is in the gradients. Any thread.
+  // Registers a stream of the program that waits. It continues when the step of this stamp is over, or when
+  // the named bucket's result is in the gradients. Any thread.
   static constexpr uint32_t kWholeStep = UINT32_MAX;
   void hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket = kWholeStep);
-  // The stream waits for as much already.
+  // True if the stream already waits for this bucket or for the whole step.
   bool holds(int device, DeviceStream stream, uint32_t bucket);
-  // The step of this stamp is over, well or not: the library does not touch gradients any more. Nor does the
-  // hook, unless they are views into buckets and one of its stages was given up (stage_given_up, stage_out).
+  // True if the step of this stamp has ended, with or without an error. The library then no longer accesses
+  // gradients. A hook may, if they are views and one of its stages was given up (stage_given_up, stage_out).
   bool finished(uint32_t stamp) const { return reached(finished_.load(std::memory_order_acquire), stamp); }
-  // The bucket's result is in the gradients, in the step of this stamp. Any thread.
+  // True if the bucket's result is in the gradients, in the step of this stamp. Any thread.
   bool done(uint32_t bucket, uint32_t stamp) const {
     return reached(running_[bucket].done.load(std::memory_order_acquire), stamp);
   }
-  // What comes before gradients has come, in the step of this stamp. Any thread.
+  // True if the prelude of the step of this stamp has completed. Any thread.
   bool prelude_over(uint32_t stamp) const { return prelude_over_.load(std::memory_order_acquire) == stamp; }
-  // The step of this stamp was another object's, before a re-plan: it is over, and its results, if there are
-  // any, are in place.
+  // Records that the Step object before a re-plan ended the step of this stamp. results: its results are in
+  // place.
   void adopt(uint32_t stamp, bool results) {
     for (Running& r : running_) r.done.store(results ? stamp : 0, std::memory_order_release);
     finished_.store(stamp, std::memory_order_release);
   }
-  // Every rank has finished the steps below this number.
+  // Returns a step number: every rank has finished all steps below it.
   uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   void commit(uint64_t steps) {
     uint64_t known = committed();
@@ -107,56 +106,57 @@ class Step final : public Task, public FlightSource {
     }
   }
 
-  // ---- when finished
+  // ---- once the step is finished
   struct Times {
-    uint64_t ready_ns = 0;  // of the clock; 0 where it has not happened
+    uint64_t ready_ns = 0;  // clock time; 0 for an event that has not happened
     uint64_t launch_ns = 0;
     uint64_t done_ns = 0;
-    uint64_t transfer_ns = 0;                 // its collectives ran so long, one after the other
+    uint64_t transfer_ns = 0;                 // time its collectives took, one after the other
     uint64_t sent_bytes = 0;                  // for them, as the backend counted
     uint64_t least_bytes = 0;                 // for them, as in sent_bytes()
     uint32_t absent = 0;                      // parameters
-    bool skipped = false;                     // it did not travel
+    bool skipped = false;                     // the bucket was not communicated
     std::optional<ErrorMemory> error_memory;  // of the hook, for this bucket
   };
   Times times(uint32_t bucket) const;
-  // Buckets whose contributions are kept apart; those of the others are in the buckets.
+  // Returns the number of buckets whose contributions are in retained copies. The contributions of the others
+  // are in the buckets.
   uint32_t retained() const {
     const bool next = launched_ < bucket_count() && made_up_ > s_.plan.buckets[launched_].count;
     return launched_ + (next ? 1 : 0);
   }
-  // After a failure, all gradients are ready: those on devices come into the buckets that were not launched.
-  // False if that takes longer. The program's thread.
+  // Copies gradients on devices into the buckets that were not launched, after a failure. All gradients must
+  // be ready. False if that takes longer than the deadline. The program's thread.
   bool fetch_rest(Deadline deadline);
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
-  // Where a bucket's result is after its last stage.
+  // Returns the address of a bucket's result after its last stage.
   const std::byte* result_of(uint32_t bucket) const;
-  // What they have to be multiplied by there; 1 where they are in the views already.
+  // Returns the factor still to be applied to the values there; 1 if the views hold the scaled results.
   double factor_of(uint32_t bucket) const;
   bool absent_everywhere(uint32_t param) const;
-  // How it opened; its turn says whether anything was reduced.
+  // Returns the handshake's outcome; its turn says whether anything was reduced.
   const Opening& opening() const { return opening_; }
   uint32_t skipped() const { return skipped_; }  // buckets
-  // What the step waits for, or failed in.
+  // Describes what the step waits for, or where it failed.
   std::string where() const;
   WaitNotes& waits() { return waits_.notes(); }
-  // Sent by this rank for the step's collectives, if each is done with the least traffic possible.
+  // Bytes that this rank sends for the step's collectives if each uses the least traffic possible.
   uint64_t sent_bytes() const { return sent_bytes_; }
-  // A stage was given up while it was pending: its thread may still write into the bucket and the scratch.
-  // Any thread, once the step is finished and no stage is out.
+  // True if a stage was given up while it was pending: its thread may still write into the bucket and the
+  // scratch. Any thread, once the step is finished and stage_out() is false.
   bool stage_given_up() const {
     return std::any_of(running_.begin(), running_.end(),
                        [](const Running& r) { return r.job->unfinished(); });
   }
-  // A stage's call has not returned yet, or who made it still holds what it touches. Any thread.
+  // True if a stage's call has not returned, or its caller still holds the job's state. Any thread.
   bool stage_out() const {
     return std::any_of(running_.begin(), running_.end(), [](const Running& r) {
-      const std::shared_ptr<StageJob> seen = r.job;  // giving this back acquires what the last holder wrote
+      const std::shared_ptr<StageJob> seen = r.job;  // releasing this copy acquires the last holder's writes
       return seen.use_count() > 2;
     });
   }
-  // Of the step that was given up, which stage that is; empty if there is none.
+  // Describes the stage that a given-up step was in; empty if there is none.
   const std::string& left_text() const { return left_text_; }
   uint64_t memory_bytes() const;
 
@@ -166,7 +166,7 @@ class Step final : public Task, public FlightSource {
   const char* departure_hint() const override;
 
  private:
-  // A bucket's progress in the current step.
+  // The progress of a bucket in the current step.
   struct Running {
     Running(Engine& engine, std::shared_ptr<StageJob> its_job) : waiter(engine), job(std::move(its_job)) {}
     StageWaiter waiter;
@@ -177,20 +177,21 @@ class Step final : public Task, public FlightSource {
     uint64_t transfer_ns = 0;
     uint64_t sent_bytes = 0;
     uint64_t least_bytes = 0;
-    uint64_t generation = 0;        // of the stage that is pending
-    uint64_t stage_began_ns = 0;    // of a sparse gradient, if a trace runs
-    uint32_t stages = 0;            // completed
-    uint64_t count = 0;             // that the last stage set: none of the optional collective after it if 0
-    uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts are of
-    uint64_t moved = 0;             // the largest of them
+    uint64_t generation = 0;      // of the pending stage
+    uint64_t stage_began_ns = 0;  // sparse gradients, while a trace runs
+    uint32_t stages = 0;          // completed
+    uint64_t count =
+        0;  // dynamic_count of the last stage; 0: the optional collective after it does not take place
+    uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
+    uint64_t moved = 0;             // the largest of those counts
     uint32_t absent = 0;            // parameters
-    bool skipped = false;           // it does not travel
-    bool asked = false;             // a sparse gradient's: the hook's stage runs, not its own
+    bool skipped = false;           // it is not communicated
+    bool asked = false;             // sparse gradients: the pending stage is the hook's
   };
 
   enum class End : uint8_t { kAwaited, kFree, kStopped };
 
-  // How far the gradients of the next bucket to be launched are, if they lie on a device.
+  // The state of the next bucket to be launched, if its gradients are on a device.
   enum class Fetch : uint8_t { kNone, kAwaited, kCopied, kDone };
 
   void start(uint32_t stamp);
@@ -210,8 +211,8 @@ class Step final : public Task, public FlightSource {
   Deadline request_deadline() const;
   void watch();
 
-  // Whether the step of this stamp has come, if that of `last` was the last one. Stamps wrap around, and 0 is
-  // no step's.
+  // True if the step of this stamp has begun, where `last` is the last step's stamp. Stamps wrap around, and
+  // no step has stamp 0.
   static bool reached(uint32_t last, uint32_t stamp) {
     return last == stamp || (last != 0 && static_cast<int32_t>(last - stamp) > 0);
   }
@@ -246,7 +247,7 @@ class Step final : public Task, public FlightSource {
   bool run_here(StageJob& job);
   bool settle(uint32_t bucket);
   bool stages_ended();
-  // Of a bucket on a device (step_devices.cpp).
+  // Buckets with gradients on a device (step_devices.cpp).
   bool on_device(uint32_t bucket) const { return s_.devices && s_.devices->has(bucket); }
   bool fetch(uint32_t bucket);
   Status copy_in(uint32_t bucket);
@@ -258,13 +259,13 @@ class Step final : public Task, public FlightSource {
   void release() { release(kWholeStep); }
   void release(uint32_t bucket);
   void release_locked(uint32_t bucket);
-  // kWaiting while only the clock or a device can continue the step: a device that must be asked again, a
-  // deadline that a stream waits for, or the bounded wait for finish.
+  // Returns kWaiting while only the clock or a device can continue the step. That is a device to be polled
+  // again, a deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {
     const bool held = held_since_ns_ != 0 && end_.load(std::memory_order_acquire) == End::kAwaited;
     return held || device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
   }
-  // Of a sparse bucket (step_sparse.cpp).
+  // Sparse buckets (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
   void run_sparse_stage(uint32_t bucket, bool joins);
   void enter_sparse_stage(uint32_t bucket);
@@ -276,7 +277,7 @@ class Step final : public Task, public FlightSource {
   void sparse_failed(uint32_t bucket, const Status& status);
   void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
   void stage_failed(uint32_t bucket, const Status& status);
-  // True when the bucket's result is where it belongs.
+  // True when the bucket's result is in its final place.
   bool copy_piece(uint32_t bucket);
   void fix(bool all_ranks);
   void bucket_done(uint32_t bucket);
@@ -291,79 +292,80 @@ class Step final : public Task, public FlightSource {
   Engine& engine_;
   Clock& clock_;
 
-  // From prepare, read once the step is seen open.
+  // Set by prepare; read once the step is seen open.
   StepStart begun_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<End> end_{End::kAwaited};
   std::atomic<Stopped> stopped_{Stopped::kNot};
   FinishRecord record_;
-  std::atomic<bool> told_{false};  // record_
+  std::atomic<bool> told_{false};  // record_ is set
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> prelude_over_{0};
   std::atomic<uint64_t> committed_{0};
 
   const size_t
-      end_slot_;  // position of the collective that waits for let_end; that of none: the schedule's size
-  uint64_t held_since_ns_ = 0;  // since when that collective could go; 0: not yet
+      end_slot_;  // position of the collective that waits for let_end; the schedule's size if there is none
+  uint64_t held_since_ns_ = 0;  // since when only finish holds that collective back; 0: not yet
   bool active_ = false;
-  std::mutex copy_mutex_;  // held while gradients are read by collectives, or written, a piece at a time
-  std::atomic<bool> sealed_{false};  // no further piece
-  std::vector<Away> away_;           // per bucket, if parts of gradients stay where they are
+  std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
+  std::atomic<bool> sealed_{false};  // no further piece is copied
+  std::vector<Away> away_;           // per bucket, if parts of gradients stay in place
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
-  // Of the bucket that is launched next: its elements, first as they are kept, then as they are converted.
+  // Progress of make_up in the next bucket to be launched: elements retained, then elements converted.
   uint64_t made_up_ = 0;
   uint32_t done_ = 0;        // buckets
-  uint32_t told_up_to_ = 0;  // buckets below it without a result have been reported
+  uint32_t told_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
   size_t submitted_ = 0;     // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t fruitless_ = 0;
   std::string left_text_;
-  uint64_t given_up_ns_ = 0;            // the failure was seen; 0: there is none
+  uint64_t given_up_ns_ = 0;            // when the failure was noticed; 0: there is none
   std::vector<OpeningRecord> records_;  // of all ranks
   Opening opening_;
   std::vector<uint64_t> digests_;  // of all ranks
   bool opened_ = false;
-  bool compared_ = false;  // or nothing is to be compared
-  bool mapped_ = false;    // it is known which parameters are absent everywhere
-  bool fixed_ = false;     // every rank knew before (WEFT_BEGIN_FIXED)
-  bool promised_ = false;  // this rank did, and nothing more will be known
+  bool compared_ = false;  // also true if nothing is to be compared
+  bool mapped_ = false;    // the map is here: this rank knows which parameters are absent everywhere
+  bool fixed_ = false;     // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
+  bool promised_ = false;  // this rank declared them fixed, and no map will follow
   uint32_t skipped_ = 0;
-  // Norms: results go back once all buckets are measured and the ranks' records are here.
+  // Norms: results are copied back once all buckets are measured and finishing_ has the records of all ranks.
   std::vector<FinishRecord> finishing_;
-  Bytes rounded_;          // a piece of a result as gradients will have it, where that is not as it travels
+  Bytes
+      rounded_;  // a piece of a result in the gradients' dtype, if that differs from the communication dtype
   uint32_t measured_ = 0;  // buckets
-  bool heard_ = false;     // finishing_
+  bool heard_ = false;     // finishing_ is complete
   bool ruled_ = false;
   uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
   std::deque<Running> running_;       // per bucket
-  std::array<Request, 64> requests_;  // of the positions [collected_, submitted_)
+  std::array<Request, 64> requests_;  // requests at the positions [collected_, submitted_)
   std::array<uint64_t, 64> submitted_ns_{};
-  uint64_t collected_ns_ = 0;  // the last collective ended
+  uint64_t collected_ns_ = 0;  // when the last collective ended
   Waits waits_;
   std::vector<uint32_t> pending_;  // buckets whose stage completes later
   std::vector<uint32_t> results_;  // buckets whose last stage has run, in that order
-  size_t result_ = 0;              // looked at
-  std::vector<uint32_t> late_;     // of these, those that wait for the map
+  size_t result_ = 0;              // position in results_
+  std::vector<uint32_t> late_;     // those of results_ that wait for the map
   size_t late_at_ = 0;
-  uint32_t copying_ = kNone;   // the bucket that is being measured or copied back
-  size_t copy_param_ = 0;      // within it
-  uint64_t copy_element_ = 0;  // within that
-  uint64_t restored_ = 0;      // elements of the bucket that have the views' type again
+  uint32_t copying_ = kNone;   // the bucket being measured or copied back
+  size_t copy_param_ = 0;      // position within that bucket
+  uint64_t copy_element_ = 0;  // position within that parameter
+  uint64_t restored_ = 0;      // elements of the bucket converted back to the views' dtype
   Fetch fetch_ = Fetch::kNone;
-  bool returning_ = false;     // a device copies results of the bucket that is being copied back
-  bool device_waits_ = false;  // this poll has asked a device in vain
+  bool returning_ = false;     // a device is copying results of the bucket that is being copied back
+  bool device_waits_ = false;  // this poll asked a device that was not done
   struct Held {
     DeviceCall call;
     uint32_t bucket = kWholeStep;
-    std::thread::id thread;  // that it was put on the stream by: threads have streams of the same handle
+    std::thread::id thread;  // the thread that put it on the stream: threads may use the same stream handle
   };
   std::mutex held_mutex_;
   std::vector<Held> held_;            // streams that wait; guarded by held_mutex_
-  std::atomic<bool> holding_{false};  // there are some
+  std::atomic<bool> holding_{false};  // held_ is not empty
   static constexpr uint32_t kNone = UINT32_MAX;
 };
 

@@ -1,5 +1,5 @@
-// The collectives of a step: submitted in the schedule's order as soon as they may, and collected in the
-// same. Called from Step::poll.
+// The collectives of a step: submitted in the schedule's order as soon as possible, and collected in the same
+// order. Called from Step::poll.
 #include <algorithm>
 
 #include "base/splitmix.h"
@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// Whether such a collective completes on this rank only after every rank has started it.
+// True if the collective completes on this rank only after every rank has started it.
 bool needs_all(const CollectiveArgs& args, int rank) {
   const Coll coll = args.coll;
   return (coll == Coll::kReduce && args.peer == rank) || coll == Coll::kAllReduce ||
@@ -20,13 +20,13 @@ bool needs_all(const CollectiveArgs& args, int rank) {
 
 }  // namespace
 
-// What averages over the hook's communicator divide by, or those over the reducer's.
+// Returns the divisor of averages over the hook's communicator (own), or over the reducer's.
 double Step::divisor(bool own) const {
   if (!own) return opening_.divisor;
   return opening_.divisor / s_.comm->size() * s_.hook->comm()->size();
 }
 
-// Slots that all ranks pass over in this step.
+// True for a slot that all ranks skip in this step.
 bool Step::skips(const Slot& slot) const {
   switch (slot.kind) {
     case Slot::Kind::kMap:
@@ -34,7 +34,7 @@ bool Step::skips(const Slot& slot) const {
     case Slot::Kind::kCompare:
       return !s_.prelude->compares(begun_.number);
     case Slot::Kind::kBuffers:
-      return s_.prelude->root(opening_, s_.comm->size()) < 0;  // nobody has data
+      return s_.prelude->root(opening_, s_.comm->size()) < 0;  // no rank has data
     case Slot::Kind::kOpening:
       return false;
     default:
@@ -42,7 +42,7 @@ bool Step::skips(const Slot& slot) const {
   }
 }
 
-// A collective of a bucket that does not take place in this step, on any rank.
+// True for a bucket's collective that does not take place in this step, on any rank.
 bool Step::left_out(const Slot& slot) const {
   const Running& running = running_[slot.bucket];
   return (slot.optional && running.count == 0) || (slot.dynamic && running.moved == 0);
@@ -73,16 +73,18 @@ bool Step::may_submit(const Slot& slot) const {
   return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
 }
 
-// The collective takes place in every step, and a rank does not complete it before this one has started it.
+// True if the collective takes place in every step and `rank` cannot complete it before this rank has started
+// it.
 bool Step::needs(const Slot& slot, int rank) const {
   const bool conditional = slot.own || slot.optional || slot.dynamic || slot.kind == Slot::Kind::kBuffers ||
                            (slot.kind == Slot::Kind::kSparse && (slot.index > 0 || s_.fixed));
   return !conditional && needs_all(slot.args, rank);
 }
 
-// Where the step waits for finish. Each other rank needs this one in some collectives: this is the position
-// of the last of them, for the rank whose last one comes first. Where that is long before the step's end, or
-// not known, it is the last bucket's first collective, so that the others overlap with the backward pass.
+// Finds the position where the step waits for finish. For each other rank there is a last collective in which
+// it needs this rank. The result is the smallest of these positions. If that is long before the step's end,
+// or unknown, the result is the last bucket's first collective. The other buckets then overlap with the
+// backward pass.
 size_t Step::find_end() const {
   const std::vector<Slot>& slots = s_.schedule.slots;
   size_t end = slots.size();
@@ -111,7 +113,8 @@ void Step::let_end_for(uint32_t bucket) {
   if (end_.compare_exchange_strong(awaited, End::kFree)) engine_.notify();
 }
 
-// The next collective would take place. Whether it may: the step's end waits for finish, or fail stops it.
+// True if the next collective must not be submitted yet: the step's end waits for finish, or fail stopped the
+// step.
 bool Step::held_up() {
   const End end = end_.load(std::memory_order_acquire);
   if (end == End::kFree || (end == End::kAwaited && submitted_ < end_slot_)) return false;
@@ -130,7 +133,8 @@ bool Step::held_up() {
   return true;
 }
 
-// Every other rank needs this one in what is left of the step, of which the next collective takes place.
+// True if every other rank needs this one in the rest of the step. The next collective is known to take
+// place.
 bool Step::all_need_rest() const {
   const auto passed_over = [&](const Slot& slot) {
     if (slot.kind == Slot::Kind::kMap || slot.kind == Slot::Kind::kCompare) return skips(slot);
@@ -151,7 +155,7 @@ bool Step::all_need_rest() const {
   return true;
 }
 
-// The hook counts no more than it declared.
+// Checks that the hook's count is within what it declared.
 bool Step::allowed(const Slot& slot) {
   if (slot.kind != Slot::Kind::kCounts) return true;
   const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
@@ -163,7 +167,7 @@ bool Step::allowed(const Slot& slot) {
   return false;
 }
 
-// What is known of a slot's collective only now.
+// Fills in the arguments of a slot's collective that are known only now.
 void Step::fill(const Slot& slot, CollectiveArgs* args) {
   args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
   if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
@@ -202,8 +206,8 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
   }
 }
 
-// A descriptor with a root has no place for the number: there an average shows it by its scale, and what a
-// stage divides by is mixed into the tag.
+// Puts micro_batches into the descriptor, which the ranks compare. A descriptor with a root has no field for
+// it. There an average shows it by its scale, and if a stage divides, the number is mixed into the tag.
 void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
   const uint32_t micro_batches = begun_.record.micro_batches;
   args->micro_batches = micro_batches;
@@ -212,7 +216,7 @@ void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
   }
 }
 
-// Strictly in the schedule's order.
+// Submits strictly in the schedule's order.
 bool Step::submit() {
   const size_t before = submitted_;
   while (submitted_ < s_.schedule.slots.size() && submitted_ - collected_ < requests_.size()) {
@@ -229,9 +233,10 @@ bool Step::submit() {
     next.args = slot.args;
     fill(slot, &next.args);
     next.deadline = request_deadline();
-    // The ranks compare the divisor, also where a stage divides by it.
+    // The ranks compare the divisor, also if a stage divides by it.
     if (!s_.uneven && slot.of_bucket()) show_micro_batches(slot, &next.args);
-    // A rank that left one out in this step alone meets nobody one step later. (Records of openings say it.)
+    // The step in the tag keeps a rank that left out a collective in this step alone from matching one of the
+    // next step. (The records of handshakes contain the step already.)
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
     const uint64_t step = hooked ? running_[slot.bucket].job->step() : begun_.number;
     if (slot.kind != Slot::Kind::kOpening) next.args.tag |= step_tag(step);
@@ -251,7 +256,7 @@ bool Step::submit() {
   return submitted_ != before;
 }
 
-// The oldest collective: the lane completes them in order.
+// Collects the oldest collective: the lane completes them in order.
 bool Step::collect() {
   if (collected_ == submitted_) return false;
   const Slot& slot = s_.schedule.slots[collected_];
@@ -274,10 +279,10 @@ bool Step::collect() {
   }
   collected_++;
   if (!ok) {
-    own_failed(slot);  // else the communicator has failed
+    own_failed(slot);  // for other slots the communicator has failed
     return true;
   }
-  // Who starts a step has finished the one before.
+  // A rank that starts a step has finished the one before.
   if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
   switch (slot.kind) {
     case Slot::Kind::kOpening:
@@ -305,10 +310,10 @@ bool Step::collect() {
   return true;
 }
 
-// What the ranks count of a dynamic collective is known.
+// Evaluates the ranks' counts for a dynamic collective.
 void Step::counted(const Slot& slot) {
   Running& running = running_[slot.bucket];
-  const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective follows
+  const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective is the next slot
   const Status judged = judge_counts(running.job->counts, most, &running.moved);
   if (judged.ok()) {
     running.counted = slot.index;
@@ -319,7 +324,7 @@ void Step::counted(const Slot& slot) {
   }
 }
 
-// Of a collective over the hook's communicator, whose failure is the step's.
+// Fails the step after a collective over the hook's own communicator has failed.
 void Step::own_failed(const Slot& slot) {
   if (!slot.own || s_.comm->failed()) return;
   const Status failure = s_.hook->comm()->failure();

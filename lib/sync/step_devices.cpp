@@ -1,5 +1,5 @@
-// Buckets whose gradients lie on devices: how gradients come into the bucket before it travels, and how
-// results go back. Called from Step::poll. Nothing here waits: the device is asked again with the next poll.
+// Buckets with gradients on devices: copies gradients into a bucket before it is communicated, and results
+// back. Called from Step::poll. Nothing here waits: the next poll asks the device again.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// Calls move(offset in the gradient, offset in the place, elements): views lie as their places do.
+// Calls move(offset in the gradient, offset in the place, elements). Views have the layout of their places.
 template <class Move>
 void for_each_run(const ReducerState& s, const Buckets::Place& place, uint64_t first, uint64_t count,
                   Move&& move) {
@@ -20,8 +20,8 @@ void for_each_run(const ReducerState& s, const Buckets::Place& place, uint64_t f
 
 }  // namespace
 
-// True when the bucket, which is the next to be launched, has its gradients: once the program's streams have
-// made them.
+// Copies the gradients into the next bucket to be launched, once the program's streams have produced them.
+// True when the bucket has them.
 bool Step::fetch(uint32_t bucket) {
   DeviceBuckets& devices = *s_.devices;
   if (fetch_ == Fetch::kNone) fetch_ = Fetch::kAwaited;
@@ -53,7 +53,7 @@ Status Step::copy_in(uint32_t bucket) {
     const Buckets::Place& place = s_.buckets->place(param);
     if (!devices.taken(param, stamp_) || place.count == 0) continue;
     const std::byte* const gradient = s_.gradients[param];
-    // In view mode the view has the sum.
+    // In view mode the view has the sum already.
     if (s_.copy && s_.presence->accumulated(param)) {
       WEFT_TRY(devices.add_into(bucket, {gradient, place.memory, place.count, held, held, 1.0}));
       continue;
@@ -66,15 +66,15 @@ Status Step::copy_in(uint32_t bucket) {
   return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, held, 1.0);
 }
 
-// As copy_in, into a bucket that stays on its device, as it travels: with the rank's weight, and with what is
-// in host memory (sums of local steps, and zeros).
+// Like copy_in, into a device bucket, in the communication dtype and scaled by the rank's weight. It also
+// copies what is in host memory: sums of local steps, and zeros.
 Status Step::copy_to_device(uint32_t bucket) {
   DeviceBuckets& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
   const uint64_t element = dtype_size(travels);
   const double scale = s_.hook->narrows() ? opening_.factor / divisor(false) : opening_.factor;
-  const auto comes = [&](uint32_t param) {  // from the gradient alone
+  const auto comes = [&](uint32_t param) {  // its contribution is the gradient alone
     return devices.taken(param, stamp_) && !(s_.copy && s_.presence->accumulated(param));
   };
   const auto to = [&](size_t i) { return s_.residents->memory(bucket) + planned.offsets[i] * element; };
@@ -101,7 +101,7 @@ Status Step::copy_to_device(uint32_t bucket) {
   return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, travels, scale);
 }
 
-// True when the bucket's results are in its gradients.
+// Copies the results of a bucket to its gradients. True when they are there.
 bool Step::give_back(uint32_t bucket) {
   Status status;
   if (!returning_) {
@@ -122,7 +122,7 @@ bool Step::give_back(uint32_t bucket) {
 Status Step::copy_out(uint32_t bucket) {
   DeviceBuckets& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  // Of a bucket that did not travel the place is clear.
+  // A bucket that was not communicated has zeros in its place.
   const bool skipped = running_[bucket].skipped;
   const Dtype has = skipped ? planned.dtype : s_.travels(bucket);
   const uint64_t element = dtype_size(has);
@@ -136,7 +136,7 @@ Status Step::copy_out(uint32_t bucket) {
     std::byte* const gradient = s_.gradients[param];
     if (gradient == nullptr || place.count == 0 || (s_.copy && nowhere)) continue;
     std::byte* const from = result + planned.offsets[i] * element;
-    // A hook may have made something of nothing; on a device there is none.
+    // The hook may have changed the zeros of an absent parameter; device buckets have no hook stages.
     if (nowhere && (skipped || !s_.resident(bucket))) std::memset(from, 0, place.count * element);
     const Owned mine = owned(param);
     for_each_run(s_, place, mine.first, mine.count, [&](uint64_t to, uint64_t at, uint64_t count) {
@@ -147,11 +147,11 @@ Status Step::copy_out(uint32_t bucket) {
   return devices.launch(bucket, DeviceBuckets::Way::kOut, has, planned.gradients, factor());
 }
 
-// After a failure: what copies gradients, or results into them, has ended.
+// True when no device copies gradients into the bucket any more. Called after a failure.
 bool Step::devices_idle() {
   if (fetch_ != Fetch::kCopied) return true;
   bool over = false;
-  // A device that fails copies nothing any more.
+  // A device that fails has stopped copying.
   return !s_.devices->query(launched_, DeviceBuckets::Way::kIn, &over).ok() || over;
 }
 
@@ -188,7 +188,8 @@ void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
   const std::lock_guard lock(held_mutex_);
   held_.push_back({call, bucket, std::this_thread::get_id()});
   holding_.store(true, std::memory_order_release);
-  // What came before this was noted. A step that is not the last one is over.
+  // A release before this lock was taken did not see the new entry, so the step is checked again here. A step
+  // that is not the last one is over.
   if (finished(stamp) || s_.readiness->step().stamp() != stamp) {
     release_locked(kWholeStep);
   } else if (bucket != kWholeStep && done(bucket, stamp)) {
@@ -209,7 +210,7 @@ void Step::release(uint32_t bucket) {
   release_locked(bucket);
 }
 
-// kWholeStep: all of them.
+// bucket: kWholeStep for all of them.
 void Step::release_locked(uint32_t bucket) {
   const auto goes_on = [&](Held& held) {
     if (bucket != kWholeStep && held.bucket != bucket) return false;

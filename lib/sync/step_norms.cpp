@@ -1,5 +1,6 @@
-// Norms of a step's results: measured as buckets arrive, before they go back to the gradients. When finish
-// has told what it wants and the ranks have exchanged that, results are scaled or left where they are.
+// Norms of a step's results. Each bucket is measured when it is done, before its results go back to the
+// gradients. When finish has passed its request and the ranks have exchanged theirs, results are scaled or
+// left where they are.
 #include <algorithm>
 
 #include "core/context.h"
@@ -25,7 +26,7 @@ void Step::tell(const FinishRecord& record) {
   engine_.notify();
 }
 
-// One bounded piece of work towards the ruling.
+// Does one bounded piece of work towards the decision about the results.
 bool Step::measure() {
   if (measured_ == bucket_count()) {
     if (!heard_) return false;
@@ -44,7 +45,7 @@ bool Step::measure() {
   return true;
 }
 
-// Of a bucket that stays on its device, in the pieces of measure_piece: false until the device is done.
+// Measures a device bucket on its device, in the pieces of measure_piece. False until the device is done.
 bool Step::measure_on_device(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype travels = s_.travels(bucket);
@@ -88,7 +89,7 @@ bool Step::measure_on_device(uint32_t bucket) {
   return for_each_piece(add).ok();
 }
 
-// True when the bucket has been measured.
+// Measures a piece of a bucket. True when the bucket has been measured.
 bool Step::measure_piece(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const std::byte* const result = planned.sparse ? sparse(bucket).values() : result_of(bucket);
@@ -124,7 +125,8 @@ bool Step::measure_piece(uint32_t bucket) {
   return copy_param_ == planned.params.size();
 }
 
-// All ranks know the same of the step, and draw the same conclusion. Now the results go back.
+// Decides about the results from the records of all ranks: each rank draws the same conclusion. Then the
+// results are copied back.
 void Step::rule() {
   Norms& norms = *s_.norms;
   const Status judged = judge_finish(finishing_, norms.total(), norms.nonfinite(), &norms.ruling);

@@ -1,4 +1,4 @@
-// The end of a bucket's way: its result goes back to the gradients, a piece at a time, and is reported.
+// The last phase of a bucket: its result is copied back to the gradients, a piece at a time, and reported.
 #include <algorithm>
 #include <cstring>
 
@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// The next bucket to copy back. One with absent parameters waits until it is known which of them are absent
-// everywhere, and lets the others pass.
+// Selects the next bucket to copy back. A bucket with absent parameters waits until this rank knows which are
+// absent everywhere; later buckets overtake it.
 bool Step::next_result() {
   if (ruled_) {
     if (result_ == results_.size()) return false;
@@ -30,14 +30,14 @@ bool Step::next_result() {
   return false;
 }
 
-// Results go back bucket by bucket, in pieces, while later buckets travel.
+// Copies results back bucket by bucket, in pieces, while later buckets are communicated.
 bool Step::copy_back() {
   if (s_.norms && !ruled_) return measure();
   if (copying_ == kNone && !next_result()) return false;
   const bool device = on_device(copying_);
   if (device && !give_back(copying_)) return false;
   if (device || copy_piece(copying_)) {
-    // Of what finish has given up on nothing was written.
+    // After seal() no gradient is written, so the bucket is not done.
     const std::lock_guard lock(copy_mutex_);
     if (!sealed_) bucket_done(copying_);
     copying_ = kNone;
@@ -55,18 +55,18 @@ const std::byte* Step::result_of(uint32_t bucket) const {
   return base + hooked.result_offset;
 }
 
-// Views hold the result of the bucket as it is.
+// True if the views themselves hold the bucket's result.
 bool Step::in_place(uint32_t bucket) const {
   return !s_.copy && !on_device(bucket) && result_of(bucket) == s_.buckets->buffers()[bucket];
 }
 
-// What of a parameter's result comes to this rank.
+// Returns the part of a parameter's result that this rank receives.
 Owned Step::owned(uint32_t param) const {
   if (s_.ownership) return s_.ownership->of(s_.comm->rank(), param);
   return {0, s_.buckets->place(param).count};
 }
 
-// Of the results, on their way to the gradients.
+// Returns the factor applied to results on their way to the gradients.
 double Step::factor() const {
   return s_.norms && ruled_ ? s_.norms->ruling.factor : 1.0;
 }
@@ -77,19 +77,19 @@ double Step::factor_of(uint32_t bucket) const {
 
 bool Step::seal(Deadline deadline) {
   sealed_.store(true);
-  // Nobody takes the lock for long, but who writes to memory that does not answer.
+  // The lock is held for long only by a thread that writes to memory that does not respond.
   std::unique_lock lock(copy_mutex_, std::defer_lock);
   bool sealed = engine_.settle([&] { return lock.try_lock(); }, deadline);
   if (sealed) {
     lock.unlock();
-    // Nothing is launched any more; what devices copy already ends by itself.
+    // No new copy is launched from here on, and copies that devices have begun end by themselves.
     sealed = !s_.devices || engine_.settle([&] { return s_.devices->returned(); }, deadline);
   }
   release();
   return sealed;
 }
 
-// The views get their type back, a piece at a time. True when that is done.
+// Converts the views back to the storage dtype, a piece at a time. True when that is done.
 bool Step::restore(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket);
@@ -102,7 +102,7 @@ bool Step::restore(uint32_t bucket) {
   return restored_ == planned.count;
 }
 
-// True when the bucket's result is where it belongs.
+// Copies a piece of a bucket's result to the gradients. True when all of it is there.
 bool Step::copy_piece(uint32_t bucket) {
   const std::lock_guard lock(copy_mutex_);
   const Running& running = running_[bucket];
@@ -138,11 +138,11 @@ bool Step::copy_piece(uint32_t bucket) {
       count = std::min(left, mine.count - copy_element_);
       const uint64_t at = first * place.element_bytes;
       const uint64_t size = count * place.element_bytes;
-      // A hook may have made something of nothing.
+      // The hook may have changed the zeros of a parameter that is absent everywhere.
       if (nowhere && size > 0) {
         std::memset(place.memory + at, 0, size);
       } else if ((!there || scale != 1) && size > 0) {
-        // In place it has its type again.
+        // A result in place has been converted back already.
         const std::byte* const src = there ? place.memory + at : from + first * element;
         ops.copy({src, place.memory + at, count, there ? place.dtype : has, place.dtype, scale});
       }
@@ -163,7 +163,7 @@ bool Step::absent_everywhere(uint32_t param) const {
 }
 
 void Step::bucket_done(uint32_t bucket) {
-  // First what may throw: each bucket is reported once.
+  // What may throw comes first, so that each bucket is reported once.
   if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
@@ -174,7 +174,7 @@ void Step::bucket_done(uint32_t bucket) {
   trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
 }
 
-// Buckets that have no result.
+// Reports the buckets that have no result.
 void Step::report_rest(Code code) {
   for (; told_up_to_ < bucket_count(); told_up_to_++) {
     if (s_.on_bucket == nullptr || done_ns(told_up_to_) != 0) continue;

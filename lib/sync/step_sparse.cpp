@@ -1,5 +1,6 @@
-// Buckets of sparse gradients in a step: the stages are SparseGradient's. A hook that is shown entries has a
-// stage of its own before the first of these, and, if they travel, one behind the last.
+// Buckets of sparse gradients in a step: SparseGradient does the work of the stages. A hook that receives
+// entries has a stage of its own before the first of these and, if the entries are communicated, one after
+// the last.
 #include <algorithm>
 
 #include "base/text.h"
@@ -36,7 +37,7 @@ void Step::ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins) {
   call_hook(bucket, asked, joins);
 }
 
-// The hook's stage has returned, well.
+// Continues after the hook's stage has returned without an error.
 void Step::asked_about_sparse(uint32_t bucket) {
   Running& running = running_[bucket];
   const StageJob& job = *running.job;
@@ -53,7 +54,7 @@ void Step::asked_about_sparse(uint32_t bucket) {
   stage_done(bucket, 0, 0);
 }
 
-// The stage's work is done piece by piece, as one that is pending.
+// Begins a stage. Its work is done piece by piece, as that of a pending stage.
 void Step::enter_sparse_stage(uint32_t bucket) {
   Running& running = running_[bucket];
   SparseGradient& gradient = sparse(bucket);
@@ -64,7 +65,7 @@ void Step::enter_sparse_stage(uint32_t bucket) {
   pending_.push_back(bucket);
 }
 
-// True when the stage is done.
+// Does a piece of the stage's work. True when the stage is done.
 bool Step::work_on_sparse(uint32_t bucket) {
   Running& running = running_[bucket];
   SparseGradient& gradient = sparse(bucket);
@@ -84,7 +85,7 @@ void Step::sparse_stage_done(uint32_t bucket) {
   ask_about_sparse(bucket, 1, false);
 }
 
-// The result stays where it is, scaled by what norms say. True when that is done.
+// Scales the result, which stays where it is, by the norms' factor. True when that is done.
 bool Step::scale_sparse(uint32_t bucket) {
   const double scale = factor();
   if (scale == 1) return true;

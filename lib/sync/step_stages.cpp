@@ -1,5 +1,5 @@
-// The stages of a step's hook: run between its collectives, in place or by the context's worker, and perhaps
-// completed later. Called from Step::poll.
+// The stages of a step's hook. They run between its collectives, in place or on the context's worker, and may
+// complete later. Called from Step::poll.
 #include <algorithm>
 
 #include "base/text.h"
@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-// For a stage to return once the communicator has failed, unless the step's deadline has passed: what comes
-// next (rebind, destroy) finds nothing of the hook running.
+// The time for a stage to return after the communicator has failed, unless the step's deadline passes first.
+// The next call (rebind, destroy) then finds no stage of the hook running.
 constexpr uint64_t kReturnNs = 1'000'000'000;
 
 }  // namespace
@@ -34,7 +34,7 @@ void Step::run_stage(uint32_t bucket, bool joins) {
 
 void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
   Running& running = running_[bucket];
-  // Opened before the call: the completion may come before the call returns.
+  // The gate is opened before the call, because the completion may come before the call returns.
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
   running.job->prepare(stage, joins);
@@ -46,13 +46,14 @@ void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
   }
 }
 
-// As the hook counts them.
+// Returns the stage's number in the hook's count.
 uint32_t Step::stage_of(uint32_t bucket) const {
   const Running& running = running_[bucket];
   return running.asked ? std::min(running.stages, 1u) : running.stages;
 }
 
-// In `caller` mode, and what computes nothing.
+// Runs the job on this thread in `caller` mode, or if the hook's stages do not use the worker and its turn is
+// free.
 bool Step::run_here(StageJob& job) {
   if (engine_.mode() == Engine::Mode::kCaller) {
     job.run();
@@ -65,13 +66,13 @@ bool Step::run_here(StageJob& job) {
   return true;
 }
 
-// False: the stage's call has not returned, or who completes it later has not.
+// Completes a stage. False if the stage's call has not returned, or its later completion has not come.
 bool Step::settle(uint32_t bucket) {
   Running& running = running_[bucket];
   const StageJob& job = *running.job;
   if (job.out()) return false;
   Status status = job.status();
-  const bool later = job.pends() && !running.asked;  // which may not
+  const bool later = job.pends() && !running.asked;  // a sparse gradient's hook stage may not complete later
   if (later && !running.waiter.done()) return false;
   if (later) {
     status = running.waiter.result();
@@ -93,7 +94,7 @@ bool Step::settle(uint32_t bucket) {
   return true;
 }
 
-// Stages that completed since the last look.
+// Handles one stage that completed since the last poll.
 bool Step::resume() {
   for (size_t i = 0; i < pending_.size(); i++) {
     const uint32_t b = pending_[i];
@@ -107,8 +108,8 @@ bool Step::resume() {
   return false;
 }
 
-// After a failure. A stage that has not begun never does; one that runs has a moment to return, and is then
-// set aside: it keeps what it touches until it does.
+// Ends the stages after a failure. A stage that has not begun is cancelled. A running one has kReturnNs to
+// return, and is then set aside: it keeps the objects that it uses until it returns.
 bool Step::stages_ended() {
   if (given_up_ns_ == 0) given_up_ns_ = clock_.now_ns();
   StageWorker& worker = s_.comm->context().stages();
@@ -132,7 +133,7 @@ bool Step::stages_ended() {
   return true;
 }
 
-// ended_ns: 0 for just now.
+// ended_ns: 0 means now.
 void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
   Running& running = running_[bucket];
   if (began_ns != 0) {

@@ -3,8 +3,8 @@
 namespace weft {
 namespace {
 
-// Whether copies can round what the hook would. Other types than f32 it rounds from the type in which they
-// travel, which is not always that of the gradients.
+// True if the copies can do the cast of the hook. The hook casts other dtypes than f32 from the communication
+// dtype, which is not always the gradients' dtype.
 bool can_narrow(const ReducerState& s, const Slot& slot) {
   const PlannedBucket& planned = s.plan.buckets[slot.bucket];
   return slot.whole() && !planned.on_device() && planned.dtype == Dtype::kF32 &&

@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kSizes[] = {4u << 10, 64u << 10, 512u << 10, 4u << 20, 32u << 20};
 constexpr uint64_t kMostNs = uint64_t{1} << 50;  // 13 days: sums of it do not overflow
-constexpr int kRounds = 3;                       // of each; the first one warms up
-constexpr uint64_t kEnoughNs = 100'000'000u;     // no larger size once one has taken so long
+constexpr int kRounds = 3;                       // rounds per size; the first one warms up
+constexpr uint64_t kEnoughNs = 100'000'000u;     // no larger size is measured after one that took longer
 
 CollectiveArgs reduction(Dtype dtype, ReduceOp op, uint64_t count, std::byte* buffer) {
   CollectiveArgs args;
@@ -25,7 +25,7 @@ CollectiveArgs reduction(Dtype dtype, ReduceOp op, uint64_t count, std::byte* bu
   return args;
 }
 
-// Memory that collectives reach best.
+// A block of the arena, which the collectives access fastest.
 class Scratch {
  public:
   explicit Scratch(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
@@ -59,7 +59,7 @@ Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& m
   uint64_t most = std::clamp(largest_bytes, kSizes[0], *std::rbegin(kSizes));
   if (placed) most = std::min(most, place.bytes);
   const Status taken = placed ? Status() : scratch.take(most);
-  // 0: not ready. The last value: somebody has no memory.
+  // Ready times, 0 for not ready. The last element is 1 if some rank has no memory.
   std::vector<uint64_t> latest(mine.size() + 1);
   std::transform(mine.begin(), mine.end(), latest.begin(),
                  [](uint64_t ns) { return ns == kNeverReady ? 0 : ns + 1; });
@@ -88,7 +88,7 @@ Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& m
       if (round > 0) least[0] = std::min(least[0], comm.context().clock().now_ns() - begin);
     }
     WEFT_TRY(largest(comm, lane, &least, deadline));
-    least[0] = std::min(least[0], kMostNs);  // it came from another rank
+    least[0] = std::min(least[0], kMostNs);  // the value came from another rank
     points.push_back({bytes, least[0]});
     if (least[0] > kEnoughNs) break;
   }
