@@ -1,6 +1,6 @@
-// How the ranks agree while a reducer is created, bound or given another plan: every rank brings what it
-// wants or why it cannot, and all of them get the same answer. Small when they agree: a digest each; the full
-// text travels only between the ranks that differ. Threads: one thread at a time per lane that it goes over.
+// Agreement of the ranks while a reducer is created, bound or re-planned. Each rank contributes its request,
+// or the error that prevents it, and all ranks get the same result. Traffic is small when they agree: one
+// digest each. The full text is sent only between ranks that differ. Threads: one thread at a time per lane.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,29 @@
 
 namespace weft {
 
-// What differs between the contents of two ranks, for the error's text. The bytes are of other processes.
+// Describes how the contents of two ranks differ, for the error's text. Either may come from another process.
 using Difference = std::function<std::string(int rank, ByteView mine, int other_rank, ByteView theirs)>;
 
-// What the ranks are about to do, "create the reducer", and over what they tell each other.
+// What the ranks agree on, "create the reducer", and the communicator and lane that they use.
 struct Agreement {
   Comm& comm;
   const char* doing;
   Deadline deadline;
-  std::shared_ptr<Lane> lane = nullptr;  // null: the user's
-  // If all agree each opens a lane: the closed ones are compared as well (Comm::agree_to_open). Not with
-  // lane.
+  std::shared_ptr<Lane> lane = nullptr;  // null: the user's lane
+  // After an agreement each rank opens a lane: closed lanes are compared as well (Comm::agree_to_open).
+  // Excludes `lane`.
   bool opens = false;
-  Comm* beside = nullptr;  // where it opens one too, or null
+  Comm* beside = nullptr;  // a second communicator on which it opens a lane, or null
 };
 
-// Collective. local: this rank's own failure, which becomes everybody's (kArg as kMismatch), named by rank.
-// content: what must be equal on all ranks, else kMismatch on all with difference's text about the first rank
-// that differs from rank 0. Blocks until the deadline at most, which fails the communicator.
+// Collective. local: this rank's own failure. It becomes every rank's error, which names the rank; kArg is
+// turned into kMismatch. content: must be equal on all ranks. Otherwise every rank gets kMismatch, with
+// difference's text about the first rank that differs from rank 0. Blocks at most until the deadline, which
+// fails the communicator.
 Status agree_on(const Agreement& agreement, const Status& local, ByteView content,
                 const Difference& difference);
 
-// 64 bits of a digest, for tags.
+// Returns 64 bits of a digest, for tags.
 uint64_t digest64(ByteView content);
 
 }  // namespace weft

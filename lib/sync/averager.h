@@ -1,6 +1,5 @@
-// Averages the values of a model's parameters every so many steps: local SGD's other half, beside the hook
-// post_local_sgd. What stands behind weft_averager (weft.h is the contract).
-//
+// Averages the values of a model's parameters every few steps. It is the second half of local SGD, next to
+// the hook post_local_sgd. Implements weft_averager (weft.h is the contract).
 // Threads: one thread at a time.
 #pragma once
 
@@ -22,18 +21,18 @@ class Averager {
     std::shared_ptr<Comm> comm;
   };
 
-  // Collective over comm. given: what the caller found wrong, of which the other ranks learn.
+  // Collective over comm. given: an error that the caller found; the other ranks receive it.
   static Status create(const std::shared_ptr<Comm>& comm, const Status& given,
                        const weft_averager_options& options, std::vector<Level> levels,
                        std::unique_ptr<Averager>* averager);
-  // One step was made. *period: of the level whose communicator's ranks have averaged; 0 if none has.
+  // Counts one step and averages when it is due. *period: the period of the level whose ranks averaged, or 0.
   Status step(uint64_t* period);
   Comm& comm() { return *comm_; }
 
  private:
-  // A value that is averaged where it is, or values that travel together, copied.
+  // A value that is averaged in place, or several values that are copied into one message.
   struct Chunk {
-    uint64_t first, end;  // values
+    uint64_t first, end;  // positions in order_
     uint64_t count;       // elements
     bool in_place;
   };
@@ -42,7 +41,7 @@ class Averager {
            const weft_averager_options& options);
   void divide(uint64_t chunk_bytes);
   Status average(Comm& comm);
-  // Between the chunk's values and where they lie side by side.
+  // Copies between the chunk's values and the packed buffer.
   void gather(const Chunk& chunk);
   void scatter(const Chunk& chunk);
 
@@ -53,9 +52,9 @@ class Averager {
   const int64_t timeout_ms_;
   uint64_t steps_;
   std::vector<Layout> layouts_;    // as manifest_.params
-  std::vector<uint32_t> order_;    // by dtype, then as listed
-  std::vector<Chunk> chunks_;      // of values in that order
-  std::vector<std::byte> buffer_;  // of the largest chunk that is copied
+  std::vector<uint32_t> order_;    // parameters by dtype, then as listed
+  std::vector<Chunk> chunks_;      // of the values in order_
+  std::vector<std::byte> buffer_;  // for the largest chunk that is copied
 };
 
 }  // namespace weft

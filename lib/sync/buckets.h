@@ -57,8 +57,7 @@ class Buckets {
     uint8_t gradient_bytes = 0;  // element size of the gradient
     uint64_t count = 0;          // elements; 0 for a sparse gradient
     bool sparse = false;
-    bool on_device =
-        false;  // gradients are on a device: this memory is pinned, and the device writes and reads it
+    bool on_device = false;  // gradients are on a device, which reads and writes this pinned memory
   };
   // The storage dtype: how a bucket holds contributions until it is communicated. If it differs from the
   // communication dtype, the bucket is converted in place and has room for the wider of the two.

@@ -1,16 +1,13 @@
-// Steps that the program captures into CUDA graphs (WEFT_REDUCER_GRAPH, WEFT_BEGIN_CAPTURE): nothing of them
-// runs while they are captured, and nothing of the engine takes part when they are launched. Each bucket is
-// three nodes on the graph lane's stream: a kernel copies its gradients into the bucket, cast, NCCL adds it
-// up in place, a kernel copies the results back. Buckets follow each other in the plan's order, each as soon
-// as its gradients are there. Numbers at both ends, which the device writes, tell how many launches have
-// begun and ended.
-//
-// The memory that graphs name stays for as long as this object: a table for each capture, the buckets of all
-// of them (so launches follow each other), the numbers.
-//
+// Steps that the program captures into CUDA graphs (WEFT_REDUCER_GRAPH, WEFT_BEGIN_CAPTURE). Nothing runs
+// while they are captured, and the engine takes no part when they are launched. Each bucket is three nodes on
+// the graph lane's stream. A kernel copies and casts its gradients into the bucket, NCCL sums it in place,
+// and a kernel copies the results back. Buckets run in the plan's order, each as soon as its gradients exist.
+// The device counts begun and ended launches in two words.
+// The memory that graphs refer to lives as long as this object: a table for each capture, the buckets, which
+// all captures share so that launches run one after the other, and the counters.
 // Threads: begin and finish by the program's, one at a time; ready, open and the counts by any. One mutex
-// guards the step that is being captured. A thread of its own, weft-graph, from the first capture on, looks
-// ten times a second after failures: of the communicator, of NCCL, of a launch that does not end.
+// guards the step that is being captured. From the first capture on, a thread named weft-graph checks ten
+// times a second for failures of the communicator and of NCCL, and for launches that do not end.
 #pragma once
 
 #include <atomic>
@@ -33,21 +30,21 @@ struct ReducerState;
 
 class Captures {
  public:
-  // What cannot be captured, of this rank's wish.
+  // Rejects flags of this rank that exclude capturing.
   static Status check(uint64_t flags, uint32_t check_interval);
-  // Collective, for a state that has all else.
+  // Collective, for a state that is otherwise complete.
   static Status make(const Agreement& agreement, ReducerState* state, std::unique_ptr<Captures>* made);
   explicit Captures(ReducerState* state) : s_(*state) {}
-  // Waits some seconds for a launch that is under way, and ends it then.
+  // Waits some seconds for a launch in progress, and then aborts it.
   ~Captures();
   Captures(const Captures&) = delete;
   Captures& operator=(const Captures&) = delete;
 
   bool open() const { return open_.load(std::memory_order_acquire); }
   Status begin(uint32_t micro_batches, int64_t timeout_ms);
-  // On a stream of the device, checked to be captured.
+  // Adds a gradient. The caller has checked that the stream belongs to the device and is being captured.
   Status ready(uint64_t param, std::byte* gradient, DeviceStream stream);
-  // The step is over, well or not. wrong: why it cannot be a good one.
+  // Ends the step, with or without an error. wrong: an error of the caller, which makes the step fail.
   Status finish(const std::vector<DeviceStream>& streams, const Status& wrong);
 
   int device() const { return device_; }
@@ -57,20 +54,21 @@ class Captures {
   uint64_t memory_bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // In pinned memory; begun and ended are written by kernels.
+  // Counters in pinned memory; kernels write begun and ended.
   struct Words {
     uint64_t begun;
     uint64_t ended;
     uint64_t one;
   };
-  // A kernel writes it whole, as the thread sanitizer cannot know. A number to look at: it orders nothing.
+  // Reads a counter. A kernel writes it without tearing, which the thread sanitizer cannot know. The read
+  // orders nothing.
   __attribute__((no_sanitize("thread"))) static uint64_t load(const volatile uint64_t& word) { return word; }
-  // Of one bucket of the step that is being captured.
+  // A bucket of the step that is being captured.
   struct Bucket {
-    uint32_t missing = 0;               // gradients
-    std::vector<DeviceStream> streams;  // that make them
-    CopyPiece* pieces = nullptr;        // first those into the bucket, then those out of it
-    std::byte* table = nullptr;         // the lane's
+    uint32_t missing = 0;               // gradients not ready yet
+    std::vector<DeviceStream> streams;  // the streams that produce them
+    CopyPiece* pieces = nullptr;  // pieces of the copy into the bucket, then pieces of the copy out of it
+    std::byte* table = nullptr;   // the graph lane's table
   };
   Status prepare();
   Deadline most_of(Deadline deadline) const;
@@ -90,9 +88,9 @@ class Captures {
   ReducerState& s_;
   int device_ = 0;
   std::shared_ptr<GraphLane> lane_;
-  std::byte* memory_ = nullptr;     // the lane's: of all buckets
-  std::vector<std::byte*> places_;  // in there, by bucket
-  std::vector<uint32_t> room_;      // pieces in one direction, by bucket
+  std::byte* memory_ = nullptr;     // of all buckets; the graph lane owns it
+  std::vector<std::byte*> places_;  // each bucket's address in memory_
+  std::vector<uint32_t> room_;      // per bucket: most pieces in one direction
   Words* words_ = nullptr;
   DeviceEvent event_ = nullptr;
 
@@ -100,19 +98,19 @@ class Captures {
   std::atomic<uint64_t> captures_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<int64_t> timeout_ms_{0};
-  mutable std::mutex mutex_;        // all below; open_ changes under it
+  mutable std::mutex mutex_;        // guards all members below; open_ changes under it
   std::vector<std::byte*> tables_;  // pinned, of all captures
-  bool spare_table_ = false;        // no graph names the last of them
+  bool spare_table_ = false;        // no graph refers to the last table
   std::vector<Bucket> buckets_;
   std::vector<std::byte*> gradients_;  // by parameter
   std::vector<bool> ready_;
-  uint32_t next_ = 0;  // bucket to be launched
+  uint32_t next_ = 0;  // the bucket to be launched next
   double divisor_ = 1;
   Status failure_;
 
   std::thread watcher_;
-  std::atomic<uint32_t> ending_{0};  // what it sleeps on
-  // The watcher's.
+  std::atomic<uint32_t> ending_{0};  // futex on which the watcher sleeps
+  // Used by the watcher thread only.
   uint64_t seen_ = 0;
   Deadline deadline_ = Deadline::never();
 };

@@ -1,6 +1,6 @@
-// Values of parameters as messages of bounded size: which pieces travel together, and how they are packed.
-// For broadcasts of the model's state (values.cpp) and of buffers as steps begin (prelude.cpp). Pure
-// functions. Threads: any thread.
+// Splits values of parameters into messages of bounded size and packs them. Used for broadcasts of the
+// model's state (values.cpp) and of buffers as steps begin (prelude.cpp). Pure functions. Threads: any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +22,30 @@ struct Piece {
 struct Chunk {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
-  // One piece without gaps: it travels from where it is to where it belongs, and is not packed.
+  // A single piece without gaps: it is sent and received in place, without packing.
   bool direct = false;
 };
 
-inline constexpr uint64_t kChunkBytes = 250u << 20;  // by default
-inline constexpr uint64_t kLeastChunkBytes = 16;     // an element fits
+inline constexpr uint64_t kChunkBytes = 250u << 20;  // default
+inline constexpr uint64_t kLeastChunkBytes = 16;     // room for one element
 
-// Parameters whose flags are among these (0: those that have gradients too, if `reduced`), in their order.
+// Returns the parameters with one of these flags, in their order, and those with gradients if `reduced`.
 std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool reduced);
 
-// kArg naming the first of params of which this rank has no value; *missing is 1 + that one.
+// Returns kArg, naming the first of params without a value on this rank; *missing is 1 + its index.
 Status check_values(const Manifest& manifest, const std::vector<uint32_t>& params,
                     uint64_t* missing = nullptr);
 Status without_value(const Manifest& manifest, uint64_t param);
 
-// What of params travels in which message, of chunk_bytes at most; of any dtypes. Equal on all ranks: it
-// depends on what they have agreed on alone.
+// Divides params, of any dtypes, into messages of at most chunk_bytes. Equal on all ranks, because it depends
+// only on what they have agreed on.
 std::vector<Chunk> make_chunks(const Manifest& manifest, const std::vector<uint32_t>& params,
                                uint64_t chunk_bytes);
 
-// Values -> chunk.bytes at `packed`, and back.
+// Copy values to `packed`, chunk.bytes in all, and back.
 void pack(const Chunk& chunk, const Manifest& manifest, const Buckets& buckets, std::byte* packed);
 void unpack(const Chunk& chunk, const Manifest& manifest, const Buckets& buckets, const std::byte* packed);
-// Where a direct chunk is.
+// Returns the address of a direct chunk.
 std::byte* home(const Chunk& chunk, const Manifest& manifest);
 
 }  // namespace weft

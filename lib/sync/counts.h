@@ -1,5 +1,5 @@
-// What ranks tell each other before a collective whose size each of them knows only for itself. Used by Step
-// (dynamic collectives of hooks) and SparseExchange, under the engine's drive lock.
+// Checks the counts that ranks exchange before a collective whose size each rank knows only for itself. Used
+// by Step (dynamic collectives of hooks) and SparseGradient, under the engine's progress lock.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// counts: one a rank, from other processes: kMismatch naming a rank that counts more than can be.
+// counts: one per rank, from other processes. kMismatch names a rank whose count exceeds `most`.
 inline Status judge_counts(const std::vector<uint64_t>& counts, uint64_t most, uint64_t* largest) {
   const auto over = std::find_if(counts.begin(), counts.end(), [&](uint64_t count) { return count > most; });
   if (over != counts.end()) {

@@ -1,10 +1,9 @@
-// Buckets whose gradients lie on devices. The bucket itself lies in pinned host memory, where hooks and
-// collectives work on it as on any other; kernels copy the gradients there and the results back, in one
-// launch each. Here is what a bucket needs for that: which of the program's streams have made its gradients,
-// streams and events of its own, the tables of what is copied. Made with the plan. Used by Reducer and Step
+// Buckets whose gradients are on devices. The bucket itself is in pinned host memory, where hooks and
+// collectives use it like any other. Kernels copy the gradients there and the results back, in one launch
+// each. This class keeps what such a bucket needs: the program's streams that produced its gradients, streams
+// and events of its own, and the tables of the copies. Made with the plan. Used by Reducer and Step
 // (ready_devices.cpp, step_devices.cpp).
-//
-// Threads: said of each call. Nothing but make and the destructor waits for a device.
+// Threads: stated for each call. Only make and the destructor wait for a device.
 #pragma once
 
 #include <array>
@@ -25,14 +24,15 @@ namespace weft {
 class Context;
 class DeviceBuckets;
 
-// Consecutive elements as pieces of a kernel that copies; how many.
+// Cuts consecutive elements into pieces of a copy kernel; returns their number.
 uint32_t cut_run(CopyPiece* pieces, const std::byte* src, std::byte* dst, uint64_t count, uint64_t src_bytes,
                  uint64_t dst_bytes);
 
-// How gradients on devices are reached; kUnavailable and why, kArg for a device that does not exist.
+// Finds the accelerator of the gradients. kUnavailable with the reason, or kArg for a device that does not
+// exist.
 Status find_devices(Context& context, const Manifest& manifest, DeviceReach* reach);
 
-// Where gradients on devices live in view mode: for as long as the reducer does.
+// The memory of gradients on devices in view mode. It lives as long as the reducer.
 class DeviceViews {
  public:
   static Status make(const DeviceReach& reach, const Manifest& manifest, std::shared_ptr<DeviceViews>* views);
@@ -40,7 +40,7 @@ class DeviceViews {
   DeviceViews(const DeviceViews&) = delete;
   DeviceViews& operator=(const DeviceViews&) = delete;
   std::byte* of(uint64_t param) const { return places_[param]; }
-  // Zeros, as fresh buckets have. Waits for the devices.
+  // Sets the views to zero, as fresh buckets are. Waits for the devices.
   Status clear(Context& context, const Buckets& buckets, DeviceBuckets* devices, Deadline deadline) const;
   uint64_t bytes() const;
 
@@ -59,7 +59,7 @@ class DeviceViews {
 
 class DeviceBuckets {
  public:
-  // kUnsupported for gradients that would be copied in very many pieces.
+  // kUnsupported for gradients that need too many pieces.
   static Status make(const DeviceReach& reach, const Manifest& manifest, const Plan& plan,
                      std::shared_ptr<DeviceBuckets>* made);
   explicit DeviceBuckets(std::shared_ptr<Accelerator> accelerator) : accelerator_(std::move(accelerator)) {}
@@ -70,76 +70,80 @@ class DeviceBuckets {
   bool has(uint32_t bucket) const { return buckets_[bucket] != nullptr; }
   int device(uint32_t bucket) const { return lanes_[buckets_[bucket]->lane].device; }
   Accelerator& accelerator() const { return *accelerator_; }
-  uint32_t room(uint32_t bucket) const { return buckets_[bucket]->room; }  // pieces that copy it, at most
-  // For what works on the bucket's memory once it has been launched in: whoever makes the plan's parts.
+  uint32_t room(uint32_t bucket) const { return buckets_[bucket]->room; }  // most pieces of a copy
+  // Returns the device call for collectives and folds that use the bucket's memory after a launch into it.
+  // Called while the plan's parts are made.
   DeviceCall call(uint32_t bucket) const;
   uint64_t memory_bytes() const { return bytes_; }
 
   // ---- any thread
-  // A gradient of the bucket is made on this stream. kArg if it is no stream of the device. Takes the
-  // bucket's lock for the first gradient of a stream in a step alone (and for streams beyond kListed).
+  // Notes the stream that produces a gradient of the bucket. kArg if it is no stream of the device. Takes the
+  // bucket's lock only for the first gradient of a stream in a step, and for streams beyond kListed.
   Status note(uint32_t bucket, uint64_t param, DeviceStream stream);
-  // The gradient is to be copied in the step of this stamp; by who claimed it, before it is counted.
+  // Marks the gradient to be copied in the step of this stamp. The thread that claimed it calls this before
+  // it is counted.
   void take(uint64_t param, uint32_t stamp) { gradients_[param].stamp = stamp; }
   bool taken(uint64_t param, uint32_t stamp) const { return gradients_[param].stamp == stamp; }
-  // All gradients of the bucket are there: what is on its streams now is what is waited for. Where a capture
-  // keeps everybody from the legacy default stream for now, `arrived` tries again: what is recorded later is
-  // waited for as well.
+  // Records an event on each of the bucket's streams, once all its gradients are ready: the copy waits for
+  // them. If a capture makes the legacy default stream unusable, `arrived` tries again later. The copy then
+  // also waits for work put on the streams meanwhile.
   Status record(uint32_t bucket, uint32_t stamp);
   Status record_all(uint32_t stamp);
-  // That has been done for all buckets: what is put on streams from now on comes after their gradients.
+  // True when record() has succeeded for all buckets. Work put on the streams later runs after their
+  // gradients.
   bool recorded(uint32_t stamp) const;
-  // Copy a gradient without gaps into its place or, `add`, add it there, in the order of the stream that was
-  // noted for it; what is put on that stream afterwards comes after it.
+  // Copies a gradient without gaps into its place, or adds it there (`add`). Runs in the order of the stream
+  // noted for it; later work on that stream runs after the copy.
   Status accumulate(uint32_t bucket, uint64_t param, const CopyArgs& args, bool add);
-  // Nothing of accumulate is under way.
+  // True when no accumulate() is in progress on a device.
   bool quiet();
-  // No device copies results into gradients. Any thread; a copy that is launched meanwhile may be missed.
+  // True when no device copies results into gradients. Any thread; a copy launched meanwhile may be missed.
   bool returned();
 
-  // ---- drive lock, or no step is open
-  // The streams that were noted are those of another plan's buckets.
+  // ---- progress lock held, or no step open
+  // Takes over the noted streams of another plan's buckets.
   void inherit(DeviceBuckets& old);
-  // What has been recorded for the step is done; the streams are forgotten then.
+  // Polls the events recorded for the step. When they are done, the bucket's streams are forgotten.
   Status arrived(uint32_t bucket, uint32_t stamp, bool* done);
-  // The table of what is copied next: while nothing is.
+  // Empties the table of the next copy. No copy of the bucket may be in progress.
   void clear(uint32_t bucket) { buckets_[bucket]->used = buckets_[bucket]->launched = 0; }
   void add(uint32_t bucket, const std::byte* src, std::byte* dst, uint64_t count, uint64_t src_bytes,
            uint64_t dst_bytes);
-  // Into the bucket, or from it to the gradients: copies what is in the table since the launch before, and is
-  // over when query says so.
+  // Launches the table's pieces that were added since the last launch. kIn: into the bucket; kOut: from it to
+  // the gradients. query() reports the end.
   enum class Way : uint8_t { kIn, kOut };
   Status launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale);
-  Status add_into(uint32_t bucket, const CopyArgs& args);  // part of the next launch
-  // Sums of squares of a bucket on its device; over when query says so of kOut, once it is recorded.
+  Status add_into(uint32_t bucket,
+                  const CopyArgs& args);  // Adds a gradient to the bucket, as part of the next launch.
+  // Sums squares of a bucket on its device. After record_out, query(kOut) reports the end.
   Status squares(uint32_t bucket, const SquaresKernelArgs& args);
   Status record_out(uint32_t bucket);
   Status query(uint32_t bucket, Way way, bool* over);
 
  private:
-  // Streams of a device.
+  // The streams of a device.
   struct Lane {
     int device = 0;
     DeviceStream in = nullptr;
     DeviceStream out = nullptr;
-    std::mutex mutex;  // held while accumulate puts on the streams what belongs together
+    std::mutex mutex;  // held by accumulate while it puts its sequence of calls on the streams
   };
-  // A stream of the program's.
+  // A stream of the program, with an event.
   struct Seen {
     DeviceStream stream = nullptr;
-    DeviceEvent made = nullptr;  // the gradients up to here
+    DeviceEvent made = nullptr;  // recorded after the gradients
   };
   static constexpr uint32_t kListed = 4;
   struct Bucket {
     size_t lane = 0;
     std::mutex mutex;
-    std::vector<Seen> seen;  // guarded by mutex; events stay
-    size_t noted = 0;        // guarded by mutex: so many of them
-    // The first of those, for who only asks; changed under the mutex.
+    std::vector<Seen> seen;  // guarded by mutex; events are reused
+    size_t noted = 0;        // how many of `seen` are in use; guarded by mutex
+    // Copies of the first noted streams for lookups without the lock; changed under the mutex.
     std::array<std::atomic<DeviceStream>, kListed> list{};
     std::atomic<uint32_t> listed{0};
-    std::atomic<uint32_t> recorded{0};  // the stamp of the last step in which all were
-    std::atomic<uint32_t> deferred{0};  // the stamp of the last step in which record put it off
+    std::atomic<uint32_t> recorded{0};  // the stamp of the last step in which all events were recorded
+    std::atomic<uint32_t> deferred{0};  // the stamp of the last step in which record() was deferred
     DeviceEvent in = nullptr;
     DeviceEvent out = nullptr;
     CopyPiece* pieces = nullptr;  // pinned
@@ -147,7 +151,8 @@ class DeviceBuckets {
     uint32_t used = 0;
     uint32_t launched = 0;
   };
-  // Written by who claimed the parameter, read once it has arrived; the stream by every use.
+  // The thread that claimed the parameter writes `stamp`, and it is read after the arrival. Every use writes
+  // `stream`.
   struct Gradient {
     uint32_t stamp = 0;
     std::atomic<DeviceStream> stream{nullptr};
@@ -163,7 +168,7 @@ class DeviceBuckets {
 
   const std::shared_ptr<Accelerator> accelerator_;
   std::vector<Lane> lanes_;                       // by Param::device
-  std::vector<std::unique_ptr<Bucket>> buckets_;  // null for those of host gradients
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // null for buckets of host gradients
   std::vector<Gradient> gradients_;
   std::byte* tables_ = nullptr;
   uint64_t bytes_ = 0;

@@ -1,6 +1,7 @@
-// Whether the ranks hold the same values: a digest of each parameter, one of all of them, and, if that
-// differs, the way down to the first parameter that differs, a few digests at a time. Used by Reducer::check
-// and as steps begin. Pure functions but for the memory that they read. Threads: any thread.
+// Compares the values of the ranks by digests: one for each parameter, and one for all of them. If that
+// differs, a search finds the first parameter that differs, exchanging a few digests per round. Used by
+// Reducer::check and as steps begin. Pure functions except for the memory that they read. Threads: any
+// thread.
 #pragma once
 
 #include <array>
@@ -12,13 +13,14 @@
 
 namespace weft {
 
-// Of a value in the order of its elements, whatever its strides. It protects against no adversary.
+// Returns the digest of a value in the order of its elements, whatever its strides. Not secure against an
+// adversary.
 uint64_t digest_value(const Layout& layout, const std::byte* value);
-// Of consecutive parameters' digests; of one alone it is that one.
+// Returns the digest of consecutive parameters' digests; for a single one, that digest itself.
 uint64_t digest_range(std::span<const uint64_t> digests);
 
-// The way down: a range of parameters is cut into at most kBranches parts, and each rank tells the others its
-// digests of these.
+// The search: each round divides a range of parameters into at most kBranches parts, whose digests the ranks
+// exchange.
 class DigestSearch {
  public:
   static constexpr size_t kBranches = 16;
@@ -29,7 +31,7 @@ class DigestSearch {
   // rows: of all ranks, from other processes. False if they do not differ, so that there is nothing to find.
   bool descend(std::span<const Row> rows);
   bool found() const { return found_; }
-  // Once found: the parameter's place among the digests, and each rank's digest of it.
+  // Valid once found: the parameter's position among the digests, and each rank's digest of it.
   size_t at() const { return begin_; }
   const std::vector<uint64_t>& digests() const { return column_; }
 
@@ -42,8 +44,8 @@ class DigestSearch {
   std::vector<uint64_t> column_;
 };
 
-// The ranks that do not hold the value that most do; among equally many, what the lowest rank holds counts as
-// right.
+// Returns the ranks whose value differs from the most common one. In a tie the value of the lowest rank
+// counts as right.
 std::vector<int> minority(std::span<const uint64_t> digests);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The entries of a sparse gradient: rows of a parameter, each with the values of its dense dimensions. Used
-// by SparseGradient. Threads: values; one thread at a time.
+// Entries of a sparse gradient: rows of a parameter, each with the values of its dense dimensions. Used by
+// SparseGradient. Threads: values; one thread at a time.
 #pragma once
 
 #include <weft/weft.h>
@@ -16,10 +16,10 @@
 
 namespace weft {
 
-// Memory that grows with what is needed of it, and never shrinks: nothing is allocated once counts stay.
+// A memory block that grows as needed and never shrinks, so that stable counts cause no allocations.
 class Grown {
  public:
-  // total: of the bytes that all of a reducer's hold; outlives this.
+  // total: bytes of all Grown blocks of a reducer; outlives this.
   Grown(const HostAllocator& allocator, std::atomic<uint64_t>* total)
       : allocator_(allocator), total_(total) {}
   ~Grown();
@@ -30,7 +30,7 @@ class Grown {
     std::swap(size_, other.size_);
   }
 
-  // Room for so many bytes, the first `keep` of which stay. kNoMemory.
+  // Ensures room for `bytes` bytes and keeps the first `keep` of them. kNoMemory.
   Status reserve(uint64_t bytes, uint64_t keep = 0);
   std::byte* data() const { return block_; }
   template <class T>
@@ -45,7 +45,8 @@ class Grown {
   uint64_t size_ = 0;
 };
 
-// A sparse parameter as rows: the leading dimensions, which indices name, as one, and what lies in a row.
+// A sparse parameter as rows: the leading dimensions, which indices name, are flattened to one. The others
+// make up a row.
 struct SparseShape {
   explicit SparseShape(const Param& param);
 
@@ -55,11 +56,11 @@ struct SparseShape {
   uint64_t row_elements = 1;
   uint64_t row_bytes = 0;
 
-  // kArg for what cannot be read, or lies beyond the shape.
+  // kArg for entries that are malformed or outside the shape.
   Status check(const weft_sparse& entries) const;
-  // Row numbers of consecutive entries; checked.
+  // Converts the indices of checked entries to row numbers.
   void to_rows(const weft_sparse& entries, int64_t* rows) const;
-  // One row of `count` indices for each dimension.
+  // Converts row numbers to one line of `count` indices for each dimension.
   void to_indices(const int64_t* rows, uint64_t count, int64_t* indices) const;
 };
 
@@ -77,15 +78,16 @@ class Entries {
   const int64_t* rows() const { return rows_.as<int64_t>(); }
   const std::byte* values() const { return values_.data(); }
   void truncate(uint64_t count) { count_ = count; }
-  // Entries that were checked come after those that are there. kNoMemory.
+  // Appends checked entries. kNoMemory.
   Status append(const SparseShape& shape, const weft_sparse& entries);
-  // Sorted by row, each row once: entries of the same row are added up in their order. kNoMemory.
+  // Sorts the entries by row and makes rows unique: entries of the same row are summed in their order.
+  // kNoMemory.
   Status coalesce(const SparseShape& shape, const DeviceOps& ops);
 
  private:
   Grown rows_;
   Grown values_;
-  // Of coalesce.
+  // Used by coalesce.
   Grown spare_rows_;
   Grown spare_values_;
   Grown keys_;
@@ -93,7 +95,7 @@ class Entries {
   uint64_t count_ = 0;
 };
 
-// Strictly ascending, and below the limit.
+// True if the rows are strictly ascending and below the limit.
 bool are_rows(const int64_t* rows, uint64_t count, uint64_t limit);
 
 }  // namespace weft

@@ -1,8 +1,8 @@
-// Sharded: sends the owners' values of the parameters to all ranks, bucket by bucket, in the order of the
-// parameters, while the program computes. Started by Reducer between steps; the next step waits for it.
-//
-// Threads: start and result by the program's thread, while none is under way; finished and done by any
-// thread; poll and everything private under the engine's drive lock.
+// Gathers parameters of a sharded reducer: sends the owners' values to all ranks, bucket by bucket in the
+// order of the parameters, while the program computes. Reducer starts it between steps, and the next step
+// waits for it.
+// Threads: start and result by the program's thread, while no gather is in progress; finished and done by any
+// thread; poll and all private members under the engine's progress lock.
 #pragma once
 
 #include <array>
@@ -16,21 +16,21 @@
 
 namespace weft {
 
-// What a rank brings before any value moves; travels as it is.
+// A rank's vote, exchanged before any value moves. Sent as raw bytes.
 struct GatherVote {
-  uint64_t missing = 0;  // 1 + a parameter of which it has no value
-  uint64_t refuses = 0;  // 1: its call is wrong: its own error
+  uint64_t missing = 0;  // 1 + the index of a parameter whose value the rank lacks
+  uint64_t refuses = 0;  // 1: the rank's own call is wrong; the rank has the error
 };
 static_assert(sizeof(GatherVote) == 16);
 
-// Memory for two buckets of values: one travels while another is packed or unpacked.
+// Memory for two buckets of values: one is communicated while the other is packed or unpacked.
 class GatherStaging {
  public:
   static Status make(const Plan& plan, std::shared_ptr<Arena> arena, std::unique_ptr<GatherStaging>* staging);
   ~GatherStaging();
   GatherStaging(const GatherStaging&) = delete;
   GatherStaging& operator=(const GatherStaging&) = delete;
-  void abandon() { left_ = true; }  // something may still write into it
+  void abandon() { left_ = true; }  // leaves the memory allocated, because something may still write into it
 
   std::byte* part(size_t position) const { return slab_ + position % 2 * each_; }
   uint64_t bytes() const { return 2 * each_; }
@@ -49,31 +49,31 @@ class Gather final : public Task {
   explicit Gather(std::shared_ptr<ReducerState> state);
 
   struct Call {
-    uint64_t step = 0;      // the next
-    bool announce = false;  // ranks that have joined wait for the step's opening
+    uint64_t step = 0;      // number of the next step
+    bool announce = false;  // ranks that have joined wait for the handshake of a step
     GatherVote vote;        // this rank's
     Deadline deadline = Deadline::never();
   };
   void start(const Call& call);
   bool finished() const { return finished_.load(std::memory_order_acquire) == started_.load(); }
-  // All values of the bucket are here.
+  // True when all values of the bucket are here.
   bool done(uint32_t bucket) const {
     return done_[bucket].load(std::memory_order_acquire) == started_.load();
   }
-  Status result() const { return result_; }  // once finished
+  Status result() const { return result_; }  // valid once finished
   uint64_t memory_bytes() const;
 
   Poll poll() override;
   void fail(const Status& why) noexcept override { s_.comm->fail(why); }
 
  private:
-  // One collective: the opening, the votes, or a share of a bucket.
+  // One collective: the handshake, the votes, or a share of a bucket.
   struct Move {
     enum class Kind : uint8_t { kOpening, kVotes, kShare };
     Kind kind = Kind::kShare;
     uint32_t position = 0;  // of its bucket in order_
     Share share;
-    bool last = false;  // of its bucket
+    bool last = false;  // the last of its bucket
   };
 
   void begin();
@@ -96,12 +96,13 @@ class Gather final : public Task {
 
   const std::shared_ptr<ReducerState> state_;
   ReducerState& s_;
-  std::vector<uint32_t> order_;  // buckets, by their first parameter
+  std::vector<uint32_t> order_;  // buckets, sorted by their first parameter
   std::vector<Move> moves_;
   uint64_t plan_tag_ = 0;
-  std::atomic<uint32_t> started_{0};  // how many
+  std::atomic<uint32_t> started_{0};  // number of gathers
   std::atomic<uint32_t> finished_{0};
-  std::unique_ptr<std::atomic<uint32_t>[]> done_;  // per bucket: the last one in which its values arrived
+  std::unique_ptr<std::atomic<uint32_t>[]>
+      done_;  // per bucket: the number of the last gather in which its values arrived
   Status result_;
   Call call_;
 
@@ -114,10 +115,10 @@ class Gather final : public Task {
   Status refused_;
   size_t submitted_ = 0;  // moves
   size_t collected_ = 0;
-  size_t packed_ = 0;  // positions
+  size_t packed_ = 0;  // positions in order_
   size_t arrived_ = 0;
   size_t unpacked_ = 0;
-  // Within the bucket that is being packed, and that which is being unpacked.
+  // Progress within the buckets that are being packed and unpacked.
   struct Cursor {
     size_t param = 0;
     uint64_t element = 0;

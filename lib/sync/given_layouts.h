@@ -1,8 +1,7 @@
-// Gradients that are not laid out as their parameters: how each of them lies in the program's memory, for the
-// copy into its bucket and for the copy of its result. Part of a reducer's state.
-//
-// Threads: set by who claimed the parameter, before it is counted (while uses are learned: under
-// Uses::mutex); of by Step once the parameter has arrived.
+// Layouts of gradients that are not laid out as their parameters, for the copies into the bucket and back.
+// Part of a reducer's state.
+// Threads: the thread that claimed the parameter calls set() before the gradient is counted (while uses are
+// learned, under Uses::mutex). Step calls of() once the parameter has arrived.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ class GivenLayouts {
  public:
   explicit GivenLayouts(size_t params) : layouts_(params) {}
 
-  // null: the gradient is laid out as its parameter.
+  // null: the gradient has the parameter's layout.
   void set(uint64_t param, const Layout* layout) {
     std::optional<Layout>& mine = layouts_[param];
     if (layout == nullptr) {

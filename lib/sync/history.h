@@ -1,4 +1,4 @@
-// How long synchronised steps took: means of all, percentiles of the last ones, and for whom this rank
+// Durations of synchronised steps: means of all, percentiles of the latest, and the ranks for which this rank
 // waited. Part of a Reducer. Threads: guarded by the reducer's mutex.
 #pragma once
 
@@ -13,25 +13,25 @@
 
 namespace weft {
 
-// Of one step, nanoseconds.
+// Durations in one step, in nanoseconds.
 struct StepTimes {
   uint64_t step_ns = 0;           // begin to the end of finish
   uint64_t compute_ns = 0;        // begin to the call of finish
   uint64_t communication_ns = 0;  // first launch to last completion
-  uint64_t overlap_ns = 0;        // of that, before the call of finish
+  uint64_t overlap_ns = 0;        // the part of communication_ns before the call of finish
   uint64_t exposed_ns = 0;        // inside finish
 };
 
-// What waiting for one rank has cost.
+// The cost of waiting for one rank.
 struct Waited {
-  uint64_t ns = 0;       // this rank
+  uint64_t ns = 0;       // time this rank waited
   uint64_t last = 0;     // steps in which it was the straggler
-  uint64_t last_ns = 0;  // Straggler::ns of these
+  uint64_t last_ns = 0;  // sum of Straggler::ns in these steps
 };
 
 class History {
  public:
-  static constexpr size_t kSteps = 128;  // that percentiles are of
+  static constexpr size_t kSteps = 128;  // steps that percentiles cover
   static constexpr auto kTimes = {&StepTimes::step_ns, &StepTimes::compute_ns, &StepTimes::communication_ns,
                                   &StepTimes::overlap_ns, &StepTimes::exposed_ns};
 
@@ -40,7 +40,7 @@ class History {
     for (const auto what : kTimes) sum_.*what += times.*what;
   }
   uint64_t mean(uint64_t StepTimes::* what) const { return steps_ == 0 ? 0 : sum_.*what / steps_; }
-  // The least time that at least `percent` of the last steps did not exceed.
+  // Returns the smallest time that at least `percent` of the latest steps did not exceed.
   uint64_t percentile(uint64_t StepTimes::* what, uint64_t percent) const {
     std::array<uint64_t, kSteps> sorted;
     const size_t count = recent();
@@ -51,15 +51,15 @@ class History {
   }
   size_t recent() const { return static_cast<size_t>(std::min<uint64_t>(steps_, kSteps)); }
 
-  // What identifies the parameters that were absent from a step.
+  // Adds a hash of the parameters that were absent from a step.
   void add_pattern(uint64_t pattern) {
     if (!std::exchange(has_pattern_, true)) pattern_ = pattern;
     same_pattern_ &= pattern == pattern_;
   }
-  // No step was any other than the first: it could be static.
+  // True if all steps had the first one's pattern: the reducer could be static.
   bool same_pattern() const { return same_pattern_; }
 
-  // Of the last step. waited_ns: per rank.
+  // Adds the waits of the last step. waited_ns: per rank.
   void add_waits(const std::vector<uint64_t>& waited_ns, const Straggler& straggler) {
     waited_.resize(waited_ns.size());
     for (size_t r = 0; r < waited_ns.size(); r++) waited_[r].ns += waited_ns[r];
@@ -69,7 +69,7 @@ class History {
     waited.last++;
     waited.last_ns += straggler.ns;
   }
-  // Ranks have other numbers from here on.
+  // Resets the waits, because the ranks have new numbers.
   void forget_waits(int ranks) {
     waited_.assign(static_cast<size_t>(ranks), {});
     straggler_ = {};

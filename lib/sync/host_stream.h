@@ -1,4 +1,4 @@
-// Whether a stream is the host's, or none. Threads: any thread.
+// Recognises host streams. Threads: any thread.
 #pragma once
 
 #include <weft/weft.h>

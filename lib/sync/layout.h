@@ -1,7 +1,7 @@
-// How a gradient lies in the program's memory, against its place in a bucket: the places of a bucket are
-// packed and may be of another type, a gradient may have any strides. Used by ready (into the bucket) and by
-// a bucket's completion (back). Values of parameters, which lie as their gradients, are packed and unpacked
-// by it too. Threads: immutable after construction; any thread.
+// Maps a gradient in the program's memory to its place in a bucket. Places are packed and may have another
+// dtype, and a gradient may have any strides. Used by ready (into the bucket) and after a bucket's completion
+// (back). It also packs and unpacks values of parameters, which have their gradients' layout. Threads:
+// immutable after construction; any thread.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +17,27 @@ namespace weft {
 class Layout {
  public:
   explicit Layout(const Param& param);
-  // A gradient of the parameter that has other strides: as many as the parameter's, in elements, which
-  // check_strides has taken.
+  // For a gradient with other strides than its parameter: one stride per dimension, in elements, accepted by
+  // check_strides.
   Layout(const Param& param, const std::vector<int64_t>& strides);
 
-  // gradient -> place of this type: scale * it, or it added to what is there (scale is 1 then). Reads all of
-  // the gradient. streaming: see CopyArgs.
+  // Copies gradient -> place of this dtype: scale * gradient, or adds it to the place (scale is 1 then).
+  // Reads the whole gradient. streaming: see CopyArgs.
   void flatten(const DeviceOps& ops, const std::byte* gradient, std::byte* place, Dtype place_dtype, bool add,
                double scale, bool streaming) const;
-  // scale * place -> gradient, elements [first, first + count) in the order of the place. first and count are
-  // from piece().
+  // Copies scale * place -> gradient for elements [first, first + count) in the order of the place. first and
+  // count come from piece().
   void unflatten(const DeviceOps& ops, const std::byte* place, Dtype place_dtype, std::byte* gradient,
                  uint64_t first, uint64_t count, double scale, bool streaming) const;
-  // The same as plain bytes, of any dtype, for any elements [first, first + count): a value -> packed, which
-  // is where element `first` goes, and back.
+  // Copy elements [first, first + count) as plain bytes of any dtype: value -> packed, where element `first`
+  // goes to the start of packed, and back.
   void pack(const std::byte* value, std::byte* packed, uint64_t first, uint64_t count) const;
   void unpack(const std::byte* packed, std::byte* value, uint64_t first, uint64_t count) const;
   // Calls move(offset in the gradient, offset in the place, elements) for consecutive elements, in order.
   template <class Move>
   void for_each_run(uint64_t first, uint64_t count, Move&& move) const;
-  // How many elements from `first` on to move in one go so that it takes about `most` elements' time.
+  // Returns how many elements from `first` on to move at once, so that it takes about as long as `most` dense
+  // elements.
   uint64_t piece(uint64_t first, uint64_t most) const;
 
   bool dense() const { return dims_.empty(); }
@@ -60,7 +61,7 @@ class Layout {
   uint32_t element_bytes_;
   uint64_t count_;
   uint64_t run_;           // elements that are consecutive in both; count_ for a dense gradient
-  std::vector<Dim> dims_;  // of the runs, outermost first; empty for a dense gradient
+  std::vector<Dim> dims_;  // dimensions over runs, outermost first; empty for a dense gradient
 };
 
 template <class Move>

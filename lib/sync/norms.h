@@ -1,6 +1,6 @@
-// The norms of a reducer's gradients, and what the ranks make of them at the end of a step: by how much
-// results are scaled, whether the step is skipped. Part of a reducer's state; Step measures (step_norms.cpp).
-// Threads: under the engine's drive lock while a step is under way, then the program's thread.
+// The norms of a reducer's gradients, and what the ranks decide from them at the end of a step: the factor of
+// the results, and whether the step is skipped. Part of a reducer's state; Step measures (step_norms.cpp).
+// Threads: under the engine's progress lock during a step, then the program's thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -14,11 +14,11 @@
 
 namespace weft {
 
-// What a rank says in finish; travels as it is.
+// A rank's request in finish. Sent as raw bytes.
 struct FinishRecord {
-  static constexpr uint32_t kSkip = 1;           // it wants the step skipped
-  static constexpr uint32_t kSkipNonfinite = 2;  // if a result is not finite
-  static constexpr uint32_t kJoined = 4;         // it says nothing
+  static constexpr uint32_t kSkip = 1;           // skip the step
+  static constexpr uint32_t kSkipNonfinite = 2;  // skip it if a result is not finite
+  static constexpr uint32_t kJoined = 4;         // the rank has joined and requests nothing
   double clip_norm = 0;                          // 0: no limit
   uint32_t flags = 0;
   uint32_t reserved = 0;
@@ -27,27 +27,29 @@ struct FinishRecord {
 };
 static_assert(sizeof(FinishRecord) == 16);
 
-// What follows.
+// The decision of the ranks.
 struct Ruling {
   double total = 0;        // the norm of all results
-  double factor = 1;       // of the results
-  uint64_t nonfinite = 0;  // parameters
+  double factor = 1;       // factor applied to the results
+  uint64_t nonfinite = 0;  // parameters with a result that is not finite
   bool skipped = false;
 };
 
-// records: one a rank, from other processes: kMismatch naming a rank for what cannot be, or for ranks that
-// clip or skip differently. total, nonfinite: equal on all ranks.
+// records: one per rank, from other processes. kMismatch, naming a rank, for an invalid record, or for ranks
+// that clip or skip differently. total, nonfinite: equal on all ranks.
 Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
                     Ruling* ruling);
 
-// Gradients do not hold all that travels: results are rounded on their way back, and may overflow.
+// True if gradients cannot hold every value of the communication dtype: results are rounded on their way
+// back, and may overflow.
 inline bool rounds(Dtype travels, Dtype held) {
   return travels != held && dtype_size(held) <= dtype_size(travels);
 }
 
 class Norms {
  public:
-  // Pieces of a parameter whose sums are added in order: their size is part of what the bits are.
+  // A parameter's sums are added up over pieces of this size, in order. The size thus affects the result's
+  // bits.
   static constexpr uint64_t kPieceElements = 1u << 16;
 
   explicit Norms(size_t params) : params_(params), sums_(2 * params) {}
@@ -57,10 +59,10 @@ class Norms {
     sums_[param] += piece.sum;
     sums_[params_ + param] += piece.finite ? 0 : 1;
   }
-  // Of each parameter the sum of squares, then of each how many pieces are not finite.
+  // The sums of squares of all parameters, then for each parameter the number of pieces that are not finite.
   std::vector<double>& sums() { return sums_; }
 
-  double norm(uint64_t param) const;  // finite if all of its result is, and only then
+  double norm(uint64_t param) const;  // finite if and only if the parameter's whole result is finite
   double total() const;               // summed in the order of the parameters
   uint64_t nonfinite() const;
   Ruling ruling;  // of the last step

@@ -1,6 +1,6 @@
-// How a step opens where ranks may be uneven: each tells all others whether it has data, its weight, and
-// whether it has joined; from these records every rank draws the same conclusion. Used by Step, on whichever
-// thread drives the engine. Threads: values; one thread at a time.
+// The step handshake for ranks that may be uneven. Each rank publishes whether it has data, its weight, and
+// whether it has joined. From these records every rank draws the same conclusion. Used by Step, on the thread
+// that polls the engine. Threads: values; one thread at a time.
 #pragma once
 
 #include <weft/weft.h>
@@ -12,14 +12,13 @@
 
 namespace weft {
 
-// What a rank says; travels as it is.
+// A rank's record. Sent as raw bytes.
 struct OpeningRecord {
-  static constexpr uint32_t kData = 1;    // it has gradients, of this step or accumulated ones
+  static constexpr uint32_t kData = 1;    // it has gradients, of this step or accumulated
   static constexpr uint32_t kJoined = 2;  // it has no more data
-  static constexpr uint32_t kReplan = 4;  // no step: it wants another plan
-  static constexpr uint32_t kGather = 8;  // no step: parameters are gathered
-  static constexpr uint32_t kFixed =
-      16;  // what is absent from the step is so on all ranks (WEFT_BEGIN_FIXED)
+  static constexpr uint32_t kReplan = 4;  // not a step: the rank wants a re-plan
+  static constexpr uint32_t kGather = 8;  // not a step: parameters are gathered
+  static constexpr uint32_t kFixed = 16;  // its absent parameters are absent on all ranks (WEFT_BEGIN_FIXED)
   static constexpr uint32_t kZeros = 32;  // no gradient is of this step: it has joined, or began without data
   uint64_t step = 0;
   double weight = 1;
@@ -31,12 +30,12 @@ struct OpeningRecord {
 static_assert(sizeof(OpeningRecord) == 24);
 
 enum class Turn : uint8_t {
-  kReduce,     // as any step
-  kOver,       // all ranks have joined: nothing is reduced
-  kReplan,     // nothing is reduced: the ranks make a plan
+  kReduce,     // a normal step
+  kOver,       // nothing is reduced: all ranks have joined
+  kReplan,     // nothing is reduced: the ranks re-plan
   kGather,     // nothing is reduced: the ranks gather parameters (sync/gather.h)
-  kDiffers,    // the values of the ranks differ (sync/prelude.h): nothing is reduced
-  kExhausted,  // a rank has joined, and the others are to stop: nothing is reduced
+  kDiffers,    // nothing is reduced: the values of the ranks differ (sync/prelude.h)
+  kExhausted,  // nothing is reduced: a rank has joined, and the others are to stop
 };
 
 struct OpeningRules {
@@ -44,23 +43,23 @@ struct OpeningRules {
   bool stop_when_exhausted = false;
 };
 
-// What follows for one rank.
+// The conclusion for one rank.
 struct Opening {
   Turn turn = Turn::kReduce;
   double divisor = 1;       // of the sums
   double factor = 1;        // of this rank's contribution, before it is added
-  bool fixed = false;       // every rank knows what is absent everywhere
-  uint32_t active = 0;      // ranks with data
-  int first_active = -1;    // the lowest of them
-  int last_active = -1;     // the highest of them
-  std::vector<int> joined;  // ranks
+  bool fixed = false;       // every rank knows which parameters are absent everywhere
+  uint32_t active = 0;      // number of ranks with data
+  int first_active = -1;    // the lowest of them; -1: none
+  int last_active = -1;     // the highest of them; -1: none
+  std::vector<int> joined;  // the ranks that have joined
 };
 
-// Of a communicator whose ranks are never uneven.
+// Returns the handshake's outcome for a communicator whose ranks are never uneven.
 Opening even_opening(int size, uint32_t micro_batches);
 
-// records: one a rank, from other processes: kMismatch naming a rank for what cannot be, or for ranks that
-// disagree on the step, on micro_batches or on whether absent parameters are fixed.
+// records: one per rank, from other processes. kMismatch, naming a rank, for an invalid record. Also for
+// ranks that disagree on the step, on micro_batches or on WEFT_BEGIN_FIXED.
 Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const OpeningRules& rules,
                      Opening* opening);
 

@@ -1,5 +1,4 @@
-// Whether the options of a reducer can be meant. Used by Reducer::create, before ranks compare them. Pure;
-// any thread.
+// Validates reducer options. Used by Reducer::create, before ranks compare them. Pure; any thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -8,10 +7,10 @@
 
 namespace weft {
 
-// size: ranks of the communicator. kArg naming what is wrong and what it needs. Parameters and a plan of the
-// program's own are checked where they are read (manifest.h, plan.h).
+// size: ranks of the communicator. kArg, naming what is wrong and what it needs. Parameters and the program's
+// own plan are checked where they are read (manifest.h, plan.h).
 Status check_options(const weft_reducer_options& options, int size);
-// Of a list of bucket limits, wherever it is given.
+// Checks a list of bucket limits.
 Status check_limits(const uint64_t* limits, uint64_t count);
 
 }  // namespace weft

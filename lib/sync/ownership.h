@@ -1,6 +1,6 @@
-// Which rank owns which elements of the buckets, where a reducer is sharded: the owner receives their sums
-// and updates the parameters there. A pure function of manifest, plan and number of ranks, so all ranks get
-// the same. Part of a reducer's state. Threads: immutable; any thread.
+// Assigns elements of a sharded reducer's buckets to ranks. The owner receives their sums and updates the
+// parameters there. A pure function of manifest, plan and number of ranks, so all ranks get the same result.
+// Part of a reducer's state. Threads: immutable; any thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -12,15 +12,15 @@
 
 namespace weft {
 
-// Consecutive elements of a bucket that one collective brings to their owners.
+// Consecutive elements of a bucket that one collective sends to their owners.
 struct Share {
-  static constexpr int kEach = -1;  // rank r owns the r-th of as many equal parts as there are ranks
+  static constexpr int kEach = -1;  // the range has one equal part for each rank; rank r owns the r-th
   int owner = kEach;
   uint64_t offset = 0;  // in the bucket
   uint64_t count = 0;   // of each rank's part
 };
 
-// Elements of a parameter, in the order of its place.
+// A range of a parameter's elements, in the order of its place.
 struct Owned {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -28,13 +28,13 @@ struct Owned {
 
 class Ownership {
  public:
-  // whole: a parameter has one owner (WEFT_REDUCER_OWN_WHOLE); who it is does not depend on the plan.
-  // Otherwise each rank owns one range of every bucket: equal ones, aligned to cache lines, the last with
-  // what is left over; a bucket that is too small for that belongs to one rank, to each in turn.
+  // whole: a parameter has one owner (WEFT_REDUCER_OWN_WHOLE), which does not depend on the plan. Otherwise
+  // each rank owns one range of every bucket. The ranges are equal and aligned to cache lines, and the last
+  // rank's also has the remainder. A bucket that is too small for that belongs to one rank, in turn.
   Ownership(const Manifest& manifest, const Plan& plan, int size, bool whole);
 
   const std::vector<Share>& shares(uint32_t bucket) const { return shares_[bucket]; }
-  // What of a parameter that is in a bucket a rank owns.
+  // Returns the part of a bucket's parameter that a rank owns.
   Owned of(int rank, uint64_t param) const;
   std::vector<weft_slice> slices(int rank) const;  // in the order of the buckets
   uint64_t memory_bytes() const;
@@ -50,10 +50,12 @@ class Ownership {
   std::vector<std::vector<Share>> shares_;
 };
 
-// Per parameter the rank that owns it whole: the largest first, each to the rank that has the least so far.
+// Returns for each parameter the rank that owns it whole: the largest first, each to the rank with the fewest
+// bytes so far.
 std::vector<int> whole_owners(const Manifest& manifest, int size);
 
-// The same buckets, with the parameters of an owner beside each other, so that fewer collectives are needed.
+// Returns the same buckets with the parameters of an owner next to each other, so that fewer collectives are
+// needed.
 Plan grouped_by_owner(const Manifest& manifest, const Plan& plan, int size);
 
 }  // namespace weft

@@ -1,9 +1,9 @@
-// What a synchronised step does before gradients travel, if the reducer was created so: the ranks compare
-// their values (weft_reducer_options.check_interval), and one rank's buffers go to all
-// (WEFT_REDUCER_BUFFERS). Part of a reducer's state; it stays when that is bound to another communicator.
-//
-// Threads: open and arrive by the program's thread, before the step opens and after its prelude is over;
-// in between the memory belongs to Step.
+// The pre-step: what a synchronised step does before gradients are communicated, if the reducer's options ask
+// for it. The ranks compare their values (weft_reducer_options.check_interval), and one rank's buffers are
+// broadcast (WEFT_REDUCER_BUFFERS). Part of a reducer's state; carried over when the reducer is bound to
+// another communicator.
+// Threads: open and arrive by the program's thread, before the step opens and after its prelude is over. In
+// between the memory belongs to Step.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace weft {
 
 class Prelude {
  public:
-  // The options and manifest that the reducer was created with.
+  // Takes the options and manifest of the reducer.
   Prelude(const Manifest& manifest, bool buffers, int32_t root, uint32_t check_interval);
 
   bool compares() const { return interval_ != 0; }
   bool compares(uint64_t step) const { return interval_ != 0 && step % interval_ == 0; }
-  // The step's begin has something to wait for.
+  // True if the step's begin must wait for the prelude.
   bool due(uint64_t step) const { return !chunks_.empty() || compares(step); }
   const std::vector<Chunk>& chunks() const { return chunks_; }  // of the buffers
   std::byte* memory(const Manifest& manifest, size_t chunk) {
@@ -29,17 +29,17 @@ class Prelude {
   }
   int32_t root_option() const { return root_; }
   uint32_t check_interval() const { return interval_; }
-  // Whose buffers: -1 if no rank has data.
+  // Returns the rank whose buffers are sent; -1 if no rank has data.
   int root(const Opening& opening, int size) const;
 
-  // Before the step: hash the values if they are compared in it, and pack the buffers if this rank may be the
-  // root. Returns the digest of all values, or 0.
+  // Called before the step: hashes the values if the step compares them, and packs the buffers if this rank
+  // may be the root. Returns the digest of all values, or 0.
   uint64_t open(const Manifest& manifest, const Buckets& buckets, uint64_t step, bool may_be_root);
-  // Afterwards: unpack the root's buffers, on another rank.
+  // Called afterwards on the other ranks: unpacks the root's buffers.
   void arrive(const Manifest& manifest, const Buckets& buckets);
   bool may_be_root(int rank, bool has_data, int size) const;
 
-  // Of the values that are compared, for finding out which differ.
+  // The compared parameters and their digests, to find those that differ.
   const std::vector<uint32_t>& params() const { return params_; }
   const std::vector<uint64_t>& digests() const { return digests_; }
   uint64_t memory_bytes() const;
@@ -48,13 +48,13 @@ class Prelude {
   const int32_t root_;
   const uint32_t interval_;
   std::vector<Chunk> chunks_;
-  std::vector<uint64_t> offsets_;  // of each in staging
+  std::vector<uint64_t> offsets_;  // of each chunk in staging_
   Bytes staging_;
   std::vector<uint32_t> params_;
   std::vector<uint64_t> digests_;
 };
 
-// The parameters whose values are equal on all ranks between steps. Buffers are not among them.
+// Returns the parameters whose values are equal on all ranks between steps. Buffers are not among them.
 std::vector<uint32_t> compared_params(const Manifest& manifest);
 void digest_values(const Manifest& manifest, const Buckets& buckets, const std::vector<uint32_t>& params,
                    std::vector<uint64_t>* digests);

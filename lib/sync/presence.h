@@ -1,9 +1,8 @@
-// Which parameters contribute to a step: whether earlier local steps accumulated something, which are absent
-// here, and which are absent on every rank.
-//
-// Threads: absent and accumulated marks of a parameter are written by the thread that claimed it in Readiness
-// and read once it has arrived; the map belongs to Step, under the engine's drive lock, and after the step to
-// the program's thread.
+// Tracks which parameters contribute to a step: those that earlier local steps accumulated, those absent on
+// this rank, and those absent on every rank.
+// Threads: the thread that claimed a parameter in Readiness writes its absent and accumulated marks, which
+// are read once it has arrived. The map belongs to Step, under the engine's progress lock, and after the step
+// to the program's thread.
 #pragma once
 
 #include <atomic>
@@ -15,7 +14,7 @@ namespace weft {
 
 class Presence {
  public:
-  // mapped: with room for what the ranks exchange.
+  // mapped: allocates the map that the ranks exchange.
   Presence(size_t params, bool mapped)
       : params_(params),
         windows_(params),
@@ -23,29 +22,29 @@ class Presence {
         here_(mapped ? words(params) : 0),
         anywhere_(here_.size()) {}
 
-  // A window is the local steps that a synchronised step sums up, and that one.
+  // A window is a synchronised step and the local steps that it sums up.
   bool accumulated(uint64_t param) const { return windows_[param] == window_; }
   void note_accumulated(uint64_t param) { windows_[param] = window_; }
   void next_window() {
     if (++window_ == 0) window_ = 1;
     local_steps_ = 0;
   }
-  uint64_t local_steps() const { return local_steps_; }  // of this window, so far
+  uint64_t local_steps() const { return local_steps_; }  // in this window, so far
   void note_local_step() { local_steps_++; }
 
-  // stamp: the step's, as in StepWord. A parameter whose accumulated gradient travels is not absent.
+  // stamp: the step's, as in StepWord. A parameter whose accumulated gradient is communicated is not absent.
   void note_absent(uint64_t param, uint32_t stamp) { absent_[param].store(stamp, std::memory_order_relaxed); }
   bool absent(uint64_t param, uint32_t stamp) const {
     return absent_[param].load(std::memory_order_relaxed) == stamp;
   }
-  // The step is tried again under another stamp.
+  // Copies the marks to another stamp, under which the step is tried again.
   void carry(uint32_t stamp, uint32_t next) {
     for (size_t i = 0; i < params_; i++) {
       if (absent(i, stamp)) note_absent(i, next);
     }
   }
 
-  // A bit for each parameter that is present: what is here goes out, what is anywhere comes in.
+  // One bit for each parameter that is present: here() is sent, anywhere() is received.
   static size_t words(size_t params) { return (params + 63) / 64; }
   std::vector<uint64_t>& here() { return here_; }
   std::vector<uint64_t>& anywhere() { return anywhere_; }
@@ -61,10 +60,10 @@ class Presence {
 
  private:
   const size_t params_;
-  uint32_t window_ = 1;                              // of begin and finish
-  uint64_t local_steps_ = 0;                         // as well
-  std::vector<uint32_t> windows_;                    // the last window in which something was accumulated
-  std::unique_ptr<std::atomic<uint32_t>[]> absent_;  // the last step from which it was absent
+  uint32_t window_ = 1;            // used by begin and finish only
+  uint64_t local_steps_ = 0;       // used by begin and finish only
+  std::vector<uint32_t> windows_;  // per parameter: the last window in which a gradient was accumulated
+  std::unique_ptr<std::atomic<uint32_t>[]> absent_;  // per parameter: the last step from which it was absent
   std::vector<uint64_t> here_;
   std::vector<uint64_t> anywhere_;
 };

@@ -1,5 +1,5 @@
-// What every rank wants of a reducer that is being created, and must want alike. For Reducer::create.
-// Threads: any thread.
+// What a rank requests of a reducer that is being created. It must be equal on all ranks. For
+// Reducer::create. Threads: any thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -24,15 +24,15 @@ struct Proposal {
   uint32_t check_interval = 0;
   int32_t reduce_dtype = 0;
   std::vector<uint64_t> limits;
-  uint64_t plan = 0;  // digest of the program's own; 0 if it has none
-  uint64_t uses = 0;  // as well
+  uint64_t plan = 0;  // digest of the program's own plan; 0 if it has none
+  uint64_t uses = 0;  // digest of weft_param.uses; 0 if each is 1
   Manifest manifest;
 
   Bytes write() const;
   static Status read(ByteView bytes, Proposal* out);
 };
 
-// What is different between two ranks' proposals, written; empty if nothing is.
+// Describes the difference between two ranks' serialised proposals; empty if there is none.
 std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs);
 
 }  // namespace weft

@@ -180,8 +180,7 @@ class Readiness {
   // A parameter's word holds the stamp of the last step that touched it (bits 32 to 63), the number of uses
   // in that step (bits 2 to 31), and these two flags:
   static constexpr uint64_t kClaimed = 1;  // no further use is accepted
-  static constexpr uint64_t kCopied =
-      2;  // no thread copies the gradient; set in local steps and for absent parameters only
+  static constexpr uint64_t kCopied = 2;   // no thread copies it; local steps and absent parameters only
   static constexpr uint64_t kUse = 4;
   static uint64_t fresh(uint32_t stamp) { return uint64_t{stamp} << 32; }
   static uint32_t stamp_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }

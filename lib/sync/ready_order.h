@@ -1,6 +1,5 @@
-// When gradients became ready in the last step that noted it, and so in which order. Part of a reducer's
-// state.
-//
+// Records when gradients became ready in a step, and in which order. Keeps the last step that was recorded.
+// Part of a reducer's state.
 // Threads: begin, noted, params and times by the program's thread between steps; note by any thread, for
 // parameters that it has claimed.
 #pragma once
@@ -13,7 +12,7 @@
 
 namespace weft {
 
-// Of each parameter, ns since its step began; kNeverReady: it was not.
+// Per parameter, ns since its step began; kNeverReady if it did not become ready.
 inline constexpr uint64_t kNeverReady = UINT64_MAX;
 using ReadyTimes = std::vector<uint64_t>;
 
@@ -26,9 +25,9 @@ class ReadyOrder {
     std::fill(times_.begin(), times_.end(), kNeverReady);
     next_ = 0;
   }
-  // No atomic operation: two threads may take the same number, or one that was taken. The times tell them
-  // apart; numbers do where time stands still. (Builtins: without optimisation a store of std::atomic is an
-  // exchange.)
+  // Uses no atomic read-modify-write: two threads may take the same number, or an earlier one. The times
+  // order them; the numbers decide only where times are equal. (Builtins, because a std::atomic store is an
+  // exchange without optimisation.)
   void note(uint64_t param, uint64_t since_begin_ns) {
     const uint32_t number = __atomic_load_n(&next_, __ATOMIC_RELAXED);
     __atomic_store_n(&next_, number + 1, __ATOMIC_RELAXED);
@@ -37,7 +36,7 @@ class ReadyOrder {
   }
 
   bool noted() const { return __atomic_load_n(&next_, __ATOMIC_RELAXED) > 0; }
-  // All parameters; those that never became ready come last.
+  // Returns all parameters; those that never became ready come last.
   std::vector<uint32_t> params() const {
     std::vector<uint32_t> out(position_.size());
     std::iota(out.begin(), out.end(), 0u);
@@ -53,9 +52,9 @@ class ReadyOrder {
 
  private:
   static constexpr uint32_t kNever = UINT32_MAX;
-  std::vector<uint32_t> position_;  // element i: whoever claimed i
-  ReadyTimes times_;                // element i: the same
-  uint32_t next_ = 0;               // at least 1 once something is noted
+  std::vector<uint32_t> position_;  // element i is written by the thread that claimed parameter i
+  ReadyTimes times_;                // likewise
+  uint32_t next_ = 0;               // at least 1 once something is recorded
 };
 
 }  // namespace weft

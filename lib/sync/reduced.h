@@ -1,6 +1,6 @@
-// Where the other ranks of a host have the buckets of a reducer, so that a program reads results where their
-// owners have them (WEFT_REDUCER_REDUCED_VIEWS). Part of a reducer's state: made with the plan, and anew for
-// every communicator. Threads: immutable after make; any thread.
+// The addresses of the buckets of the host's other ranks, so that a program reads results in their owners'
+// memory (WEFT_REDUCER_REDUCED_VIEWS). Part of a reducer's state: made with the plan, and anew for every
+// communicator. Threads: immutable after make; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@ namespace weft {
 
 class PeerBuckets {
  public:
-  // Collective: every rank says where its buckets lie and finds those of the others, or none does.
-  // kUnsupported where ranks do not reach each other's memory.
-  // agreement: what is being made, by when, over which lane.
+  // Collective: every rank publishes the places of its buckets and maps those of the others, or no rank does.
+  // kUnsupported if ranks cannot access each other's memory. agreement: what is being made, the deadline and
+  // the lane.
   static Status make(const Agreement& agreement, const Plan& plan, const Buckets& buckets,
                      std::unique_ptr<PeerBuckets>* peers);
 
-  // A rank's bucket. To be read while that rank lets it be.
+  // Returns the address of a rank's bucket. This rank may read it until its own next begin
+  // (Reducer::await_readers).
   const std::byte* at(int rank, uint32_t bucket) const {
     return memory_[static_cast<size_t>(rank) * buckets_ + bucket];
   }
@@ -30,11 +31,11 @@ class PeerBuckets {
 
  private:
   PeerBuckets() = default;
-  // What the ranks said of their buckets, which are other processes' words. The drive lock is held.
+  // Maps the buckets that the ranks published; `said` comes from other processes. The progress lock is held.
   Status find(Comm& comm, const std::vector<uint64_t>& bytes, const std::vector<Bytes>& said);
 
   size_t buckets_ = 0;
-  std::vector<const std::byte*> memory_;  // of rank 0's buckets, rank 1's and so on
+  std::vector<const std::byte*> memory_;  // rank 0's buckets, rank 1's and so on
 };
 
 }  // namespace weft

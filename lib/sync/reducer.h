@@ -233,8 +233,7 @@ class Reducer {
   std::string step_text() const;
   // Lists every byte that the reducer holds, by its owner (report.cpp).
   std::vector<std::pair<const char*, uint64_t>> memory_parts() const;
-  std::vector<std::pair<const char*, uint64_t>> heap_parts()
-      const;  // without gradients and the hook's memory
+  std::vector<std::pair<const char*, uint64_t>> heap_parts() const;  // without gradients and hook memory
   uint64_t heap_bytes() const;
   uint64_t device_bytes() const;  // tables, and views on devices
 
@@ -256,9 +255,8 @@ class Reducer {
 
   // Used by begin and finish.
   uint64_t failed_attempts_ =
-      0;  // failures of the next synchronised step so far (fail.cpp); equal on all ranks
-  std::optional<std::string>
-      fail_next_;  // the text of a failed local step, which makes the next synchronised step fail
+      0;  // failed attempts of the next synchronised step (fail.cpp); equal on all ranks
+  std::optional<std::string> fail_next_;  // text of a failed local step; the next synchronised step will fail
   uint32_t stamp_ = 0;
   bool replanned_ = false;  // re-planned, or tried to automatically, at least once; equal on all ranks
   bool may_retry_ = false;  // some rank may retry the next step; equal on all ranks
@@ -275,8 +273,7 @@ class Reducer {
   bool measured_ = false;         // a step with norms has finished
   uint64_t finished_ = 0;         // steps finished here, including those that were rolled back
   uint64_t kept_step_ = kNoStep;  // the step whose contributions are all retained
-  uint32_t kept_buckets_ =
-      0;  // buckets whose contributions are in the retained copies; the others are in the buckets
+  uint32_t kept_buckets_ = 0;     // buckets whose contributions are in the retained copies
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   std::atomic<uint64_t> copied_gradients_{0};  // gradients with another layout than their parameter
@@ -286,8 +283,8 @@ class Reducer {
   History history_;                      // guarded by mutex_
   Status last_error_;                    // guarded by mutex_
   bool warned_of_error_memory_ = false;  // guarded by mutex_
-  std::string
-      plan_kept_;  // why automatic re-planning kept the buckets (WEFT_REDUCER_REPLAN); guarded by mutex_
+  // Why automatic re-planning kept the buckets (WEFT_REDUCER_REPLAN); guarded by mutex_.
+  std::string plan_kept_;
 };
 
 }  // namespace weft

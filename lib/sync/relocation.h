@@ -1,5 +1,6 @@
-// The buckets of another plan, and the gradients' way into them. Used by Reducer's re-plan and rebind,
-// between steps: made before the ranks agree that they all can, run after it. Threads: one thread at a time.
+// Makes the buckets of another plan and moves the gradients into them. Used by Reducer's re-plan and rebind,
+// between steps. It is constructed before the ranks agree that all of them can, and run after it. Threads:
+// one thread at a time.
 #pragma once
 
 #include <vector>
@@ -12,10 +13,12 @@ namespace weft {
 
 class Relocation {
  public:
-  // Gives `next`, which has another plan than `old`, buckets in the memory of old's; none where they do not
-  // fit, or without memory for the scratch: they are then made beside the old ones.
+  // Gives `next`, which has another plan than `old`, buckets in the memory of old's buckets. Sets
+  // next->buckets to null if they do not fit there, or if the scratch cannot be allocated. They are then
+  // allocated separately.
   Relocation(const ReducerState& old, ReducerState* next);
-  // Once next has buckets: the values that gradients have in views, or that local steps have added up.
+  // Moves the values that gradients have in views, or that local steps have accumulated. `next` must have
+  // buckets.
   void run();
 
  private:

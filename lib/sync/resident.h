@@ -1,10 +1,9 @@
-// Buckets that travel from device to device. Where the communicator's backend executes a bucket's collective
-// on the device of its gradients (Collectives::takes), the bucket lies there while it travels, and nothing of
-// it comes to the host. Its place in host memory (Buckets) keeps what local steps have added up, and zeros.
-// Those of the default hook, and of one that narrows for it (Hook::narrows), whose rounding the copies do:
-// others compute in host memory. Made with the plan.
-//
-// Threads: immutable after make; what lies in the memory belongs to Step.
+// Device buckets: buckets that are communicated directly from device memory. If the communicator's backend
+// runs a bucket's collective on the device of its gradients (Collectives::takes), the bucket is there during
+// communication, and no data comes to the host. Its place in host memory (Buckets) holds what local steps
+// have accumulated, and zeros. This applies to buckets of the default hook, and of a hook with a fused cast
+// (Hook::narrows), whose cast the copies do. Other hooks compute in host memory. Made with the plan.
+// Threads: immutable after make; the contents belong to Step.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,9 @@ struct ReducerState;
 
 class ResidentBuckets {
  public:
-  // For a state that has all but what points at buckets: null if there is none, and marks those that there
-  // are in the schedule. Takes the memory of `old` (null: none) if that is of this communicator and has room.
+  // For a state that is complete except for pointers to buckets. Marks the device buckets in the schedule;
+  // null if there are none. Takes over the memory of `old` (null: none) if it belongs to this communicator
+  // and has room.
   static Status make(ReducerState* state, const ResidentBuckets* old,
                      std::shared_ptr<ResidentBuckets>* resident);
   ResidentBuckets(const ResidentBuckets&) = delete;
@@ -31,13 +31,13 @@ class ResidentBuckets {
 
   bool has(uint32_t bucket) const { return buckets_[bucket] != nullptr; }
   std::byte* memory(uint32_t bucket) const { return buckets_[bucket]; }
-  // For its collectives: its buffer is theirs once the copy into it has ended.
+  // The device call of its collectives: they may use the bucket once the copy into it has ended.
   const DeviceCall* call(uint32_t bucket) const { return &calls_[bucket]; }
   uint64_t bytes() const { return bytes_ + measured_bytes_; }
-  // All of its memory, between steps.
+  // Returns all of its memory, for measurements between steps.
   SurveyPlace survey_place() const { return {memory_.get(), bytes_, &calls_[first_]}; }
-  // For the norms of one bucket at a time: the sums of its pieces, in pinned memory, and what they are made
-  // of.
+  // For the norms of one bucket at a time: the sums of its pieces, in pinned memory, and the kernels'
+  // intermediate sums.
   Squares* squares() const { return squares_; }
   SquaresPart* squares_parts() const { return reinterpret_cast<SquaresPart*>(parts_.get()); }
   ~ResidentBuckets();
@@ -46,13 +46,13 @@ class ResidentBuckets {
   ResidentBuckets() = default;
   Status make_norms(const ReducerState& state, const std::vector<uint32_t>& staying);
 
-  std::shared_ptr<std::byte> memory_;  // of all of them
+  std::shared_ptr<std::byte> memory_;  // of all device buckets
   uint64_t bytes_ = 0;
-  const void* owner_ = nullptr;  // whose memory it is: compared alone
+  const void* owner_ = nullptr;  // the collectives that own the memory; only compared
   std::vector<std::byte*> buckets_;
   std::vector<DeviceCall> calls_;
-  uint32_t first_ = 0;  // bucket that is here
-  // With norms alone.
+  uint32_t first_ = 0;  // the first device bucket
+  // Used with norms only.
   std::shared_ptr<Accelerator> accelerator_;
   std::shared_ptr<std::byte> parts_;
   Squares* squares_ = nullptr;

@@ -1,11 +1,10 @@
-// A sparse gradient's way through a step. What a rank's program hands over is kept as entries, each row once.
-// Then the ranks exchange how many they have, the rows, and the values; every rank merges the others' lists,
-// which are sorted, and adds up values of the same row in the order of ranks. Where entries would move more
-// than the whole gradient, that is reduced instead.
-//
-// Threads: check any thread; put and complete whoever claimed the parameter in Readiness (put under a lock,
-// because while uses are learned nobody does); what follows under the engine's drive lock, in a step whose
-// gradient has arrived; result by the program's thread after the step.
+// A sparse gradient in a step. It keeps the entries that the program passes, with unique rows. The ranks then
+// exchange their counts, the rows, and the values. Every rank merges the sorted lists of the others, and sums
+// values of the same row in the order of ranks. If the entries would need more traffic than the whole
+// gradient, the whole is reduced instead.
+// Threads: check by any thread. put and complete by the thread that claimed the parameter in Readiness (put
+// under a lock, because while uses are learned no thread claims it). The calls after these under the engine's
+// progress lock, in a step whose gradient has arrived. result by the program's thread after the step.
 #pragma once
 
 #include <weft/weft.h>
@@ -22,7 +21,7 @@ namespace weft {
 
 class SparseGradient {
  public:
-  // fixed: rows are those of the first step, and stay. total: see Grown.
+  // fixed: the rows of the first step are used in all steps. total: see Grown.
   SparseGradient(const Param& param, const HostAllocator& allocator, bool fixed, std::atomic<uint64_t>* total)
       : shape_(param),
         fixed_(fixed),
@@ -39,42 +38,43 @@ class SparseGradient {
   }
 
   Status check(const weft_sparse& entries) const { return shape_.check(entries); }
-  // The entries of this step, instead of those of an earlier call: alone, or beside what was accumulated.
+  // Stores the entries of this step, replacing those of an earlier call: alone, or in addition to accumulated
+  // ones.
   Status put(const weft_sparse& entries, bool accumulated);
-  // They are complete, and become part of what is accumulated.
+  // Completes the step's entries: they become part of the accumulated ones.
   Status complete(const DeviceOps& ops);
 
-  // What is known of the step when its bucket is launched.
+  // The parameters of the exchange, known when the bucket is launched.
   struct Terms {
     int rank = 0;
     int size = 1;
     double factor = 1;   // of this rank's values
     double divisor = 1;  // of the sums
     bool absent = false;
-    bool sends = true;  // else every rank keeps its own
+    bool sends = true;  // false: every rank keeps its own entries
   };
-  // Counts, rows, values; stage k comes before collective k, the last one after all. Without `sends` there is
-  // one stage.
+  // The collectives are counts, rows, values. Stage k comes before collective k, and the last stage after
+  // all. Without `sends` there is only one stage.
   static constexpr uint32_t kCollectives = 3;
   void begin(const Terms& terms);
-  // A stage begins: what must be known and had. kMismatch, naming the rank, for what others cannot have sent;
-  // kNoMemory.
+  // Begins a stage: checks what was received and allocates memory. kMismatch, naming the rank, for invalid
+  // data from another rank; kNoMemory.
   Status enter(uint32_t stage);
-  // A piece of its work. True when it is done.
+  // Does a piece of the stage's work. True when the stage is done.
   bool work(const DeviceOps& ops);
-  // Whether the collective after the stage takes place, alike on all ranks.
+  // Returns whether the collective after the stage takes place; equal on all ranks.
   bool takes_place(uint32_t collective) const { return takes_place_[collective]; }
   void fill(uint32_t collective, CollectiveArgs* args);
 
-  // For hooks that see entries: what weft_bucket.entries points at, without any.
+  // For hooks that see entries: returns what weft_bucket.entries points to, without entries.
   weft_bucket_entries* hide();
   weft_bucket_entries* shown() { return &shown_; }
-  // After begin, on the thread of the hook's stage: a copy of this rank's entries, as they will travel, for
-  // what was handed over stays for a retry. kNoMemory.
+  // Copies this rank's entries for the hook, scaled as for communication. Called after begin, on the thread
+  // of the hook's stage. A copy, because a retry needs the original entries. kNoMemory.
   Status show_own(const DeviceOps& ops);
-  // What the hook left of them travels. kHook for what is no list of entries.
+  // Uses the entries that the hook left. kHook for an invalid list.
   Status take_shown();
-  // After the last stage: the result.
+  // Shows the result to the hook after the last stage.
   void show_result();
 
   void result(weft_sparse* result) const;
@@ -83,9 +83,9 @@ class SparseGradient {
     return result_count_ * (sizeof(int64_t) * shape_.extents.size() + shape_.row_bytes);
   }
   uint64_t result_elements() const { return result_count_ * shape_.row_elements; }
-  // The ranks are others.
+  // Forgets fixed rows, because the ranks have changed.
   void forget_fixed() { known_ = false; }
-  // The step fails: nothing is contributed, whatever was put, and nothing is promised of it.
+  // Drops all entries, because the step fails. WEFT_REDUCER_SPARSE_FIXED's check is skipped for them.
   void leave_empty();
 
  private:
@@ -108,7 +108,7 @@ class SparseGradient {
   void end();
   List list(size_t rank) const;
   uint64_t piece() const;  // rows
-  // Null while there is no room, because no rank has sent any.
+  // Null if the block is empty, because no rank has sent rows.
   int64_t* own_rows() const {
     auto* const rows = rows_.as<int64_t>();
     return rows == nullptr ? nullptr : rows + static_cast<uint64_t>(terms_.rank) * most_;
@@ -117,36 +117,36 @@ class SparseGradient {
   const SparseShape shape_;
   const bool fixed_;
   std::mutex mutex_;
-  Entries mine_;           // the complete ones first
-  uint64_t complete_ = 0;  // of them
-  bool empty_ = false;     // leave_empty() in place of complete()
+  Entries mine_;           // the complete entries come first
+  uint64_t complete_ = 0;  // number of complete entries
+  bool empty_ = false;     // leave_empty() was called instead of complete()
 
   Terms terms_;
   uint32_t stage_ = 0;
   bool takes_place_[kCollectives] = {};
-  List own_;                      // what travels of this rank's
+  List own_;                      // the entries of this rank that are communicated
   std::vector<uint64_t> counts_;  // of all ranks
-  uint64_t most_ = 0;             // the largest of them: a rank's block in rows_ and values_
+  uint64_t most_ = 0;             // the largest count: the size of a rank's block in rows_ and values_
   Way way_ = Way::kNothing;
-  bool known_ = false;  // fixed: counts, way and rows stand
+  bool known_ = false;  // fixed: counts, way and rows are settled
   Grown rows_;          // of all ranks
   Grown values_;
   Grown fixed_rows_;          // this rank's
-  uint64_t row_ = 0;          // the work's place
-  std::vector<uint64_t> at_;  // in each list
+  uint64_t row_ = 0;          // the work's progress
+  std::vector<uint64_t> at_;  // position in each list
   std::vector<const std::byte*> inputs_;
 
   uint64_t result_count_ = 0;
   Grown result_rows_;
   Grown result_values_;
-  Grown result_indices_;  // where several dimensions are named
+  Grown result_indices_;  // used if indices name several dimensions
 
   weft_bucket_entries shown_;
   Grown shown_rows_;
   Grown shown_values_;
 };
 
-// Those of a reducer.
+// The sparse gradients of a reducer.
 class SparseGradients {
  public:
   SparseGradients(const Manifest& manifest, const HostAllocator& allocator, bool fixed);

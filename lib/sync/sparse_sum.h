@@ -1,5 +1,5 @@
-// weft_sparse_all_reduce: a sparse gradient's way through a step (sparse.h) as one operation of a user's
-// call. put by the caller's thread; next under the drive lock.
+// weft_sparse_all_reduce: runs the exchange of a sparse gradient (sparse.h) as one composite operation. The
+// caller's thread calls put, and next runs under the progress lock.
 #pragma once
 
 #include <weft/weft.h>
@@ -13,17 +13,17 @@ namespace weft {
 
 class SparseSum final : public Program {
  public:
-  // result is filled by the last stage; it and ops outlive the operation.
+  // The last stage fills result; result and ops outlive the operation.
   SparseSum(const Param& param, const HostAllocator& allocator, const DeviceOps& ops, int rank, int size,
             bool mean, weft_sparse* result);
   ~SparseSum() override;
-  // This rank's entries. kArg, kNoMemory.
+  // Adds this rank's entries. kArg, kNoMemory.
   Status put(const weft_sparse& entries);
 
   Status next(CollectiveArgs* stage, Next* what) override;
   const char* name() const override { return "sparse"; }
 
-  // Free what is in a result.
+  // Frees the memory of a result.
   static void release(weft_sparse* result);
 
  private:
@@ -41,11 +41,11 @@ class SparseSum final : public Program {
   uint32_t stage_ = 0;
   bool begun_ = false;
   bool entered_ = false;
-  weft_sparse sum_ = WEFT_SPARSE_INIT;     // the gradient's, while it is copied
-  weft_sparse copied_ = WEFT_SPARSE_INIT;  // the caller's own, which result_ is given when it is complete
+  weft_sparse sum_ = WEFT_SPARSE_INIT;     // the gradient's result, while it is copied
+  weft_sparse copied_ = WEFT_SPARSE_INIT;  // the copy; result_ receives it when it is complete
   uint64_t index_bytes_ = 0;
   uint64_t value_bytes_ = 0;
-  uint64_t done_bytes_ = 0;  // of both
+  uint64_t done_bytes_ = 0;  // of indices and values together
 };
 
 }  // namespace weft

@@ -1,8 +1,8 @@
-// A bucket's stage as something to run: by Step in place, or by the context's worker beside it. One per
-// bucket, used again for every stage.
-//
-// Threads: prepare and what is read afterwards by Step, under the drive lock, while it is not out; run by
-// whoever runs stages. It shares what the stage touches, so nothing goes away under one that was given up.
+// A bucket's stage as a job. Step runs it in place, or the context's worker runs it concurrently. There is
+// one per bucket, reused for every stage.
+// Threads: Step calls prepare and reads results under the progress lock, while the job is not out. Any thread
+// that runs stages calls run. The job shares ownership of what the stage uses, so nothing is freed under a
+// stage that was given up.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ class StageJob final : public StageWork {
       : counts(counts), state_(std::move(state)), bucket_(bucket) {
     owner_ = state_.get();
   }
-  // On the thread of a stage that returned after everybody had given it up, or by the step.
+  // Runs on the thread of a stage that returned after it was given up, or with the step.
   ~StageJob() override {
     if (!unfinished()) return;
     state_->buckets->abandon();
     state_->scratch->abandon();
   }
 
-  // joins: the rank has no data in this step, and the hook is told first.
+  // joins: the rank has no data in this step, so the hook's join is called first.
   void prepare(const weft_stage& stage, bool joins) {
     stage_ = stage;
     joins_ = joins;
@@ -38,12 +38,12 @@ class StageJob final : public StageWork {
     error_memory_.reset();
     began_ns_ = ended_ns_ = 0;
   }
-  // A stage that the bucket's copies do. Under the drive lock.
+  // Replaces a stage whose work the bucket's copies do. Under the progress lock.
   Status skip(uint32_t stage) {
     step_ = state_->views->bucket(bucket_).step;
     return state_->comm->reach(FailPlace::kStage, bucket_, stage);
   }
-  // With the hook's turn, or under the drive lock in `caller` mode.
+  // Needs the hook's turn, or the progress lock in `caller` mode.
   void run() override {
     ReducerState& s = *state_;
     Context& context = s.comm->context();
@@ -66,12 +66,12 @@ class StageJob final : public StageWork {
   Hook& hook() override { return *state_->hook; }
   Engine& engine() override { return state_->comm->context().engine(); }
 
-  // It completes later, by its token.
+  // True if the stage completes later, by its token.
   bool pends() const { return status_.ok() && stage_.pending != 0; }
-  // It runs, is given up, and its completion would not be heard.
+  // Marks a running stage as given up: its completion would not be noticed.
   void leave() { left_.store(true); }
-  // Given up, and returned pending since: who works on it may write into the bucket and the scratch for ever.
-  // Any thread.
+  // True if the stage was given up and has returned pending since: its thread may write into the bucket and
+  // the scratch at any time. Any thread.
   bool unfinished() const { return left_.load() && !out() && pends(); }
 
   const Status& status() const { return status_; }
@@ -79,11 +79,12 @@ class StageJob final : public StageWork {
   uint64_t step() const { return step_; }  // Hook::step_of
   // Hook::error_memory, after the bucket's last stage.
   const std::optional<ErrorMemory>& error_memory() const { return error_memory_; }
-  uint64_t began_ns() const { return began_ns_; }  // if a trace ran
+  uint64_t began_ns() const { return began_ns_; }  // set while a trace runs
   uint64_t ended_ns() const { return ended_ns_; }
   uint64_t memory_bytes() const { return sizeof *this + counts.capacity() * sizeof(uint64_t); }
 
-  // One a rank, of the dynamic collective before the stage: from other processes until they have been judged.
+  // The ranks' counts for the dynamic collective before the stage. From other processes until judge_counts
+  // has checked them.
   std::vector<uint64_t> counts;
 
  private:

@@ -41,8 +41,7 @@ class GatherStaging;
 
 struct ReducerState {
   std::shared_ptr<Comm> comm;
-  std::shared_ptr<Lane>
-      lane;  // the reducer's own lane: the program may call collectives between begin and finish
+  std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
   std::shared_ptr<StepFailures> failures;  // notes received on `lane`; made with it
   std::shared_ptr<Hook> hook;
   std::shared_ptr<Lane> hook_lane;  // the lane of the hook's own communicator; null if the hook has none
@@ -77,15 +76,14 @@ struct ReducerState {
   std::unique_ptr<PeerBuckets> peers;    // null without WEFT_REDUCER_REDUCED_VIEWS
   std::unique_ptr<HookViews> views;      // Step writes `step` and `divisor`
   Schedule schedule;
-  std::atomic<bool> beside_devices{false};  // a gradient declared as host memory might be on a device
-  DeviceReach reach;                        // for gradients on devices
-  std::shared_ptr<DeviceBuckets> devices;   // null if no gradient is on a device
-  std::shared_ptr<DeviceViews>
-      views_on_devices;  // carried over; null except in view mode with gradients on devices
-  std::shared_ptr<ResidentBuckets> residents;  // null if no bucket is communicated from device memory
-  std::unique_ptr<Captures> captures;          // null without WEFT_REDUCER_GRAPH
-  std::shared_ptr<Buckets> buckets;            // carried over on a rebind
-  std::shared_ptr<GatherStaging> staging;      // sharded reducers whose parameters all have values; else null
+  std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
+  DeviceReach reach;                              // for gradients on devices
+  std::shared_ptr<DeviceBuckets> devices;         // null if no gradient is on a device
+  std::shared_ptr<DeviceViews> views_on_devices;  // carried over; null except in view mode with devices
+  std::shared_ptr<ResidentBuckets> residents;     // null if no bucket is communicated from device memory
+  std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
+  std::shared_ptr<Buckets> buckets;               // carried over on a rebind
+  std::shared_ptr<GatherStaging> staging;  // sharded reducers whose parameters all have values; else null
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<KeptParts> kept;       // null if every gradient is copied into its bucket as a whole
   std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies

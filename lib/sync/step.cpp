@@ -228,8 +228,7 @@ void Step::look_at(uint32_t bucket) {
 // True when that is done.
 bool Step::make_up(uint32_t bucket) {
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (s_.resident(bucket) || (begun_.straight && hooked.straight))
-    return true;  // the copy into the bucket did it
+  if (s_.resident(bucket) || (begun_.straight && hooked.straight)) return true;  // the copy into it did that
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;

@@ -180,8 +180,7 @@ class Step final : public Task, public FlightSource {
     uint64_t generation = 0;      // of the pending stage
     uint64_t stage_began_ns = 0;  // sparse gradients, while a trace runs
     uint32_t stages = 0;          // completed
-    uint64_t count =
-        0;  // dynamic_count of the last stage; 0: the optional collective after it does not take place
+    uint64_t count = 0;           // dynamic_count of the last stage; 0 skips the optional collective after it
     uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
     uint64_t moved = 0;             // the largest of those counts
     uint32_t absent = 0;            // parameters
@@ -333,8 +332,7 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped_ = 0;
   // Norms: results are copied back once all buckets are measured and finishing_ has the records of all ranks.
   std::vector<FinishRecord> finishing_;
-  Bytes
-      rounded_;  // a piece of a result in the gradients' dtype, if that differs from the communication dtype
+  Bytes rounded_;  // a piece of a result in the gradients' dtype, if that is not the communication dtype
   uint32_t measured_ = 0;  // buckets
   bool heard_ = false;     // finishing_ is complete
   bool ruled_ = false;

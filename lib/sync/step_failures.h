@@ -1,7 +1,6 @@
-// Steps that a rank has given up with weft_reducer_fail: what this rank and the others said of them. A rank
-// that fails a step tells all others before it goes on with the step's collectives, so each of them knows by
-// the time its step is over.
-//
+// Records of steps that ranks have failed with weft_reducer_fail, and their texts. A rank that fails a step
+// notifies all others before it continues with the step's collectives. Each of them thus knows by the time
+// its step is over.
 // Threads: any thread.
 #pragma once
 
@@ -16,7 +15,8 @@
 
 namespace weft {
 
-// A synchronised step's name, equal on all ranks. A step that fails keeps its number for the next attempt.
+// Identifies an attempt of a synchronised step, equal on all ranks. A failed step keeps its number for the
+// next attempt.
 struct StepAttempt {
   uint64_t step = 0;
   uint64_t attempt = 0;
@@ -31,12 +31,12 @@ class StepFailures final : public NoteListener {
 
   explicit StepFailures(int size) : told_(static_cast<size_t>(size)) {}
 
-  // At most kMaxText bytes of the text, cut between UTF-8 characters.
+  // Returns at most kMaxText bytes of the text, cut between UTF-8 characters.
   static std::string_view cut(std::string_view text);
-  // The note of this rank to the others. The text is cut.
+  // Encodes this rank's note to the others. The text is cut.
   static Bytes encode(const StepAttempt& at, std::string_view text);
   void on_note(int rank, ByteView note) override;
-  // kStepFailed, which names the ranks that have failed this attempt and quotes them; or ok.
+  // Returns kStepFailed, which names the ranks that have failed this attempt and quotes their texts; or ok.
   Status of(const StepAttempt& at) const;
 
  private:
@@ -45,7 +45,8 @@ class StepFailures final : public NoteListener {
     StepAttempt at;
     std::string text;
   };
-  // Of one rank. It may have failed the next step already when this rank looks at the last one.
+  // The last two notes of a rank. It may have failed the next step already when this rank checks the last
+  // one.
   struct LastTwo {
     std::array<Told, 2> told;
     size_t older = 0;
@@ -54,7 +55,7 @@ class StepFailures final : public NoteListener {
   std::vector<LastTwo> told_;  // by rank; guarded by mutex_
 };
 
-// For a state that has a lane, before any rank begins a step on it.
+// Registers the listener, for a state that has a lane, before any rank begins a step on it.
 void listen_for_failures(ReducerState* state);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// What a rank brings to an agreement (agreement.h), as bytes. Pure functions, for agreement.cpp and tests;
-// what is decoded is another rank's word. Threads: any thread.
+// A rank's vote in an agreement (agreement.h), as bytes. Pure functions, for agreement.cpp and tests. Decoded
+// bytes come from another rank. Threads: any thread.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ using Digest = std::array<std::byte, 32>;
 
 struct Vote {
   Code code = Code::kOk;
-  std::string reason;  // why it cannot, unless kOk
+  std::string reason;  // the error's text; empty for kOk
   Digest content{};
 };
 
 Bytes encode(const Vote& vote);
-// False for anything that encode does not write.
+// False for bytes that encode does not write.
 bool decode(ByteView bytes, Vote* vote);
 
 }  // namespace weft

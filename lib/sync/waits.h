@@ -1,8 +1,8 @@
-// For whom a step's collectives wait: looked at now and then while nothing advances, so it costs nothing
-// where nobody is late. Part of Step. Threads: under the engine's drive lock.
-//
-// What a rank can know without asking: in shared memory who has not come; over messages whose message is
-// awaited, and that rank may itself wait for another, as they tell each other (core/wait_notes.h).
+// Tracks the ranks for which a step's collectives wait. It samples from time to time while nothing advances,
+// so it costs nothing when no rank is late. Part of Step. Threads: under the engine's progress lock.
+// A rank knows without communication: in shared memory, which ranks have not arrived; over messages, whose
+// message is awaited. That rank may itself wait for another, as the ranks notify each other
+// (core/wait_notes.h).
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class Waits {
     since_ns_ = 0;
     notes_.clear();
   }
-  // A poll in which nothing advanced.
+  // Called after a poll in which nothing advanced.
   void look(const Lane& lane, uint64_t now_ns) {
     if (since_ns_ != 0 && now_ns - since_ns_ < kEveryNs) return;
     charge(now_ns);
     since_ns_ = now_ns;
     for (size_t r = 0; r < late_.size(); r++) late_[r] = lane.waits_for(static_cast<int>(r));
   }
-  // The collective is over.
+  // Called when the collective is over.
   void end(uint64_t now_ns) {
     charge(now_ns);
     since_ns_ = 0;
@@ -44,8 +44,8 @@ class Waits {
   }
 
   WaitNotes notes_;
-  std::vector<bool> late_;  // at the last look
-  uint64_t since_ns_ = 0;   // of the last look; 0: nothing is waited for
+  std::vector<bool> late_;  // per rank, at the last sample
+  uint64_t since_ns_ = 0;   // time of the last sample; 0: nothing is waited for
 };
 
 }  // namespace weft

@@ -1,12 +1,11 @@
-// Weighted means (WEFT_DIVIDE_WEIGHTS): what a rank contributes is multiplied by its factor before it
-// travels, which it knows once every rank has begun the step (sync/opening.h). In copy mode a gradient that
-// comes later is multiplied as it is copied into its bucket, and is marked; a pass over the bucket
-// (Step::make_up) multiplies all others. Which of the two it was depends on timing and changes no bit: both
-// round the product once, to the same type.
-//
-// So not where the copy rounds as well, or the pass is needed anyway: gradients that travel as another type,
-// add to what local steps have left, or are retained as they came. Made with the plan. Threads: said of each
-// call.
+// Weighted means (WEFT_DIVIDE_WEIGHTS). A rank's contribution is multiplied by its factor before it is
+// communicated. The rank knows the factor once every rank has begun the step (sync/opening.h). In copy mode a
+// gradient that comes later is multiplied as it is copied into its bucket, and is marked. A pass over the
+// bucket (Step::make_up) multiplies all others. The choice depends on timing but changes no bit: both round
+// the product once, to the same dtype.
+// Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
+// gradients that are communicated in another dtype, add to what local steps have left, or are retained as
+// they came. Made with the plan. Threads: stated for each call.
 #pragma once
 
 #include <atomic>
@@ -22,25 +21,25 @@ struct ReducerState;
 
 class Weighting {
  public:
-  // For a state that has all else; null if no copy multiplies.
+  // For a state that is otherwise complete; null if no copy multiplies.
   static std::unique_ptr<Weighting> make(const ReducerState& state);
 
-  // ---- drive lock
-  // The factor of the step of this stamp.
+  // ---- progress lock
+  // Sets the factor of the step of this stamp.
   void know(uint32_t stamp, double factor) {
     factor_.store(factor, std::memory_order_relaxed);
     stamp_.store(stamp, std::memory_order_release);
   }
-  // Once all gradients of the bucket are there: consecutive elements from `first` on, whether they have been
-  // multiplied or not.
+  // A range of consecutive elements from `first` on that are all multiplied already (done), or all not.
+  // Called once all gradients of the bucket are ready.
   struct Stretch {
     uint64_t count = 0;
     bool done = false;
   };
   Stretch stretch(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const;
 
-  // ---- any thread, by who claimed the parameter, before it is counted: so the step is not over
-  // What the copy multiplies by.
+  // ---- any thread: the one that claimed the parameter, before it is counted, so the step is not over
+  // Returns the factor of the copy and marks the parameter.
   double take(uint64_t param, uint32_t bucket, uint32_t stamp);
 
   uint64_t memory_bytes() const {
@@ -50,10 +49,10 @@ class Weighting {
  private:
   Weighting() = default;
 
-  std::vector<bool> buckets_;    // whose copies may multiply
-  std::vector<uint32_t> marks_;  // by parameter: the last step in which its copy has
+  std::vector<bool> buckets_;    // true: copies of the bucket may multiply
+  std::vector<uint32_t> marks_;  // per parameter: the stamp of the last step in which its copy multiplied
   std::atomic<double> factor_{1};
-  std::atomic<uint32_t> stamp_{0};  // of factor_
+  std::atomic<uint32_t> stamp_{0};  // the step of factor_
 };
 
 }  // namespace weft
