@@ -53,7 +53,8 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
                        cat(name, twice ? " is absent already" : " is ready already: it has a gradient"));
 }
 
-// A claimed parameter contributes what local steps accumulated, or, true, zeros.
+// Excludes a claimed parameter. True: it is absent and contributes zeros. False: it contributes what local
+// steps have accumulated.
 bool Reducer::leave_out(uint64_t param, uint32_t stamp) {
   ReducerState& s = *state_;
   const bool device_view = !s.copy && s.buckets->place(param).on_device;
@@ -75,8 +76,9 @@ std::byte* Reducer::destination(uint64_t param) const {
   return given != nullptr ? static_cast<std::byte*>(given) : state_->manifest.gradient(param);
 }
 
-// start: as for a step with data. What was accumulated is data. The zeros are written when it is known that
-// the step takes place: until then results of the last one are untouched.
+// Begins a step without data. start: as for a step with data. Accumulated gradients count as data. Step
+// writes the zeros once the step is known to take place, so that until then results of the last step stay
+// untouched.
 void Reducer::begin_without_data(StepStart start, bool joined) {
   bool accumulated = false;
   next_stamp();
@@ -90,14 +92,14 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
   open_step(start, true);
 }
 
-// The ranks opened the step and found that nothing is to be reduced.
+// Closes a step in which the ranks found nothing to reduce.
 Status Reducer::not_reduced() {
   state_->readiness->close();
   reduced_ = false;
   const Opening& opening = step_->opening();
   if (opening.turn == Turn::kOver) drop_window();
   if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
-  next_window();                                    // what was accumulated for it is dropped with it
+  next_window();                                    // drops what was accumulated for the step
   failed_attempts_++;
   note_opening(true, false);
   return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
@@ -105,8 +107,8 @@ Status Reducer::not_reduced() {
                   .with_ranks(opening.joined));
 }
 
-// All ranks have joined: what this one has accumulated finds no sum to be part of. The next one's first is of
-// other data.
+// Drops the accumulated gradients after all ranks have joined: no sum is left to add them to. The next step
+// begins with other data.
 void Reducer::drop_window() {
   const ReducerState& s = *state_;
   if (start_.record.has(OpeningRecord::kData)) {
@@ -117,8 +119,8 @@ void Reducer::drop_window() {
   next_window();
 }
 
-// What the statistics say of the step. over: else it was given up, and may still run: how it opened is not
-// known.
+// Updates the statistics of the step. over: false if the step was given up. It may then still run, and its
+// handshake's outcome is unknown.
 void Reducer::note_opening(bool over, bool reduced) {
   const ReducerState& s = *state_;
   uint64_t absent = 0, everywhere = 0, bytes = 0, pattern = 0;
@@ -158,12 +160,12 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   const bool commit = options.finish_flags != 0 || state_->retain;
   destinations_ = nullptr;
   {
-    // Of the last step, which may be one of this rank's own: it stays if all have joined already.
+    // The value of the last step, which may be this rank's own. It stays if all ranks have joined already.
     const std::lock_guard lock(mutex_);
     if (stats_.steps > 0) result->last_active = stats_.last_active;
   }
   for (;;) {
-    const ReducerState& s = *state_;  // another one after a re-plan
+    const ReducerState& s = *state_;  // a re-plan replaces it
     if (s.comm->failed()) return note(s.comm->failure());
     if (s.readiness->step().open()) {
       return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
@@ -178,12 +180,12 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
                              ? fail_step(std::string(*fail_next_))
                              : wait_for_step(s.comm->context().clock().now_ns(), commit,
                                              options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_);
-    if (ended.code() == Code::kStepFailed) continue;  // the others' affair
+    if (ended.code() == Code::kStepFailed) continue;  // the other ranks handle the failure
     WEFT_TRY(ended);
     const Turn turn = step_->opening().turn;
     if (turn == Turn::kOver) return {};
     if (turn == Turn::kReplan) {
-      // That the others want what cannot be is their error; the old plan stays.
+      // An invalid request of the other ranks is their error; the old plan stays.
       const Status planned = take_plan(nullptr, {});
       if (!planned.ok() && state_->comm->failed()) return note(planned);
       continue;
@@ -217,7 +219,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
   if (place.on_device) return note(result_on_device(param, gradient).with_prefix(name));
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
-    // In view mode it is in the view.
+    // In view mode the result is in the view.
     const Dtype dtype = s.copy ? s.travels(place.bucket) : place.dtype;
     const std::byte* const from =
         s.copy ? step_->result_of(place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
@@ -227,7 +229,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
   return {};
 }
 
-// There is a result.
+// Checks that there is a result.
 Status Reducer::check_result(uint64_t param) const {
   const ReducerState& s = *state_;
   const auto refuse = [&](const char* why) {
@@ -238,7 +240,7 @@ Status Reducer::check_result(uint64_t param) const {
   if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
     return refuse("it was absent on every rank: there is no result");
   }
-  const bool aside = s.copy || s.buckets->place(param).sparse;  // not where gradients are
+  const bool aside = s.copy || s.buckets->place(param).sparse;  // results are not where the gradients are
   if (aside && s.norms && s.norms->ruling.skipped) return refuse("the last step was skipped");
   return {};
 }

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// The digest finds ranks that differ; it protects against nobody.
+// The digest finds ranks that differ. It is no protection against an adversary.
 Digest digest(ByteView content) {
   Digest out;
   crypto_generichash(reinterpret_cast<unsigned char*>(out.data()), out.size(),
@@ -25,7 +25,7 @@ Vote read(ByteView bytes) {
 }
 
 Status refusal(int rank, const char* doing, const Vote& vote) {
-  // What is wrong on one rank is a difference between ranks to the others.
+  // A bad argument of one rank is a difference between ranks for the others.
   const Code code = vote.code == Code::kArg ? Code::kMismatch : vote.code;
   return Status::error(code, cat("rank ", rank, " cannot ", doing, ": ", vote.reason), Evidence::kReport)
       .with_ranks({rank});

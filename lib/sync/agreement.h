@@ -17,7 +17,7 @@ namespace weft {
 // Describes how the contents of two ranks differ, for the error's text. Either may come from another process.
 using Difference = std::function<std::string(int rank, ByteView mine, int other_rank, ByteView theirs)>;
 
-// What the ranks agree on, "create the reducer", and the communicator and lane that they use.
+// Names the subject of an agreement, "create the reducer", and the communicator and lane that the ranks use.
 struct Agreement {
   Comm& comm;
   const char* doing;

@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kDefaultChunkBytes = 25u << 20;
-constexpr uint64_t kInPlaceBytes = 256u << 10;  // from here on a copy costs more than a message of its own
+constexpr uint64_t kInPlaceBytes = 256u << 10;  // from this size on a copy costs more than a separate message
 
 Status check(const weft_averager_options& options, const Manifest& manifest,
              const std::vector<Averager::Level>& levels, Comm& comm) {
@@ -97,7 +97,7 @@ Averager::Averager(std::shared_ptr<Comm> comm, Manifest manifest, std::vector<Le
   divide(options.chunk_bytes != 0 ? options.chunk_bytes : kDefaultChunkBytes);
 }
 
-// Small values travel together, large ones by themselves.
+// Groups small values into chunks; each large value is a chunk by itself.
 void Averager::divide(uint64_t chunk_bytes) {
   uint64_t longest = 0, bytes = 0;
   for (uint64_t i = 0; i < order_.size(); i++) {
@@ -122,7 +122,7 @@ Status Averager::step(uint64_t* period) {
   *period = 0;
   const uint64_t step = steps_;
   if (step >= warmup_) {
-    // The largest period that divides the step wins, as in a clock that strikes.
+    // The largest period that divides the step wins.
     for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
       if ((step - warmup_) % level->period != 0) continue;
       WEFT_TRY(average(*level->comm));

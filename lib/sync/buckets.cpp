@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kScratchAlignment = 64;  // as weft.h promises
-constexpr uint64_t kGuardBytes = 32;        // at least, behind scratch of a program's own hook
+constexpr uint64_t kScratchAlignment = 64;  // promised in weft.h
+constexpr uint64_t kGuardBytes = 32;        // at least, after the scratch of a program's own hook
 constexpr std::byte kGuard{0xA5};
 
 Dtype held_as(const PlannedBucket& bucket, Buckets::Hold hold) {
@@ -23,7 +23,7 @@ Dtype held_as(const PlannedBucket& bucket, Buckets::Hold hold) {
   }
 }
 
-// What consecutive parts take, each aligned.
+// Returns the size of consecutive parts, each aligned.
 uint64_t total_of(const std::vector<uint64_t>& sizes, uint64_t alignment) {
   uint64_t total = 0;
   for (const uint64_t size : sizes) total += round_up(size, alignment);
@@ -40,7 +40,7 @@ std::vector<std::byte*> cut(std::byte* at, const std::vector<uint64_t>& sizes, u
   return parts;
 }
 
-// Take one slab for consecutive, aligned parts. No memory is taken for nothing.
+// Allocates one slab for consecutive, aligned parts; none if the total is 0.
 Status take(std::shared_ptr<Arena> arena, const std::vector<uint64_t>& sizes, uint64_t alignment,
             const char* what, Slab* slab, std::vector<std::byte*>* parts) {
   slab->arena = std::move(arena);
@@ -53,7 +53,7 @@ Status take(std::shared_ptr<Arena> arena, const std::vector<uint64_t>& sizes, ui
   return {};
 }
 
-// The parts in a slab that is there already; false if they do not fit, however aligned.
+// Places the parts in an existing slab; false if they fit with none of the alignments.
 bool fit(const Slab& slab, const std::vector<uint64_t>& sizes, std::initializer_list<uint64_t> alignments,
          std::vector<std::byte*>* parts) {
   for (const uint64_t alignment : alignments) {
@@ -75,7 +75,7 @@ Status Slab::pin(const DeviceReach& reach) {
 
 Slab::~Slab() {
   if (pinned_by != nullptr) arena->unpin(memory);
-  // The arena only refuses what it did not give.
+  // The arena fails only for memory that it did not allocate.
   if (!left && memory != nullptr) static_cast<void>(arena->free(memory));
 }
 
@@ -86,7 +86,7 @@ Buckets::Sizes Buckets::measure(const Plan& plan, Hold hold) {
     const Dtype held = held_as(b, hold);
     held_.push_back(held);
     sizes.held.push_back(b.count * dtype_size(held));
-    // A bucket of empty parameters has an address of its own all the same.
+    // A bucket of empty parameters still gets its own address.
     sizes.buckets.push_back(b.sparse ? 0 : std::max<uint64_t>({b.bytes(), sizes.held.back(), 1}));
   }
   held_bytes_ = sizes.held;
@@ -134,7 +134,7 @@ std::shared_ptr<Buckets> Buckets::make_over(const Buckets& old, const Manifest& 
   const Sizes sizes = made->measure(plan, hold);
   if (!fit(*old.slab_, sizes.buckets, {Arena::kAlignment, kScratchAlignment}, &made->buffers_))
     return nullptr;
-  // What is retained is copied as bytes, wherever it begins.
+  // Retained contributions are copied as bytes, so they need no alignment.
   if (old.retained_slab_ && !fit(*old.retained_slab_, sizes.held, {kScratchAlignment, 1}, &made->retained_)) {
     return nullptr;
   }
@@ -177,7 +177,7 @@ Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
   }
   WEFT_TRY(
       take(std::move(arena), sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->parts_));
-  // A result may lie there.
+  // A hook's result may be in its scratch.
   WEFT_TRY(made->slab_.pin(reach).with_prefix("scratch of the hook: "));
   for (size_t b = 0; guarded && b < sizes.size(); b++) {
     const uint64_t used = schedule.buckets[b].scratch_bytes;

@@ -1,4 +1,4 @@
-// The reducer's calls in a step that is captured into a CUDA graph: what is wrong with them, in front of
+// The reducer's calls in a step that is captured into a CUDA graph: checks their arguments and calls
 // Captures. Threads: as Reducer's calls.
 #include "base/text.h"
 #include "core/context.h"
@@ -62,7 +62,7 @@ Status Reducer::finish_captured(const weft_finish_options& options, const Status
   return note(s.captures->finish(streams, wrong));
 }
 
-// Calls that belong between steps.
+// Rejects calls that are only valid between steps.
 Status Reducer::outside_capture(const char* what) const {
   if (!capturing()) return {};
   return Status::error(Code::kState, cat(what, " inside a captured step: finish it first"));

@@ -18,8 +18,8 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kAlignment = 256;       // as cudaMalloc's
-constexpr uint64_t kLookNs = 100'000'000;  // from one look at launches to the next
-constexpr int64_t kEndMs = 3000;           // for a launch that is under way, before it is given up and after
+constexpr uint64_t kLookNs = 100'000'000;  // interval of the watcher's checks
+constexpr int64_t kEndMs = 3000;           // for a launch in progress: before it is aborted, and again after
 
 struct NamedFlag {
   uint64_t flag;
@@ -56,7 +56,7 @@ Status Captures::check(uint64_t flags, uint32_t check_interval) {
 
 Status Captures::make(const Agreement& agreement, ReducerState* state, std::unique_ptr<Captures>* out) {
   Comm& comm = agreement.comm;
-  const Agreement again{comm, agreement.doing, agreement.deadline, agreement.lane};  // lanes are open by now
+  const Agreement again{comm, agreement.doing, agreement.deadline, agreement.lane};  // already open
   const auto no_difference = [](int, ByteView, int, ByteView) { return std::string(); };
   auto made = std::make_unique<Captures>(state);
   Bytes id;
@@ -65,7 +65,7 @@ Status Captures::make(const Agreement& agreement, ReducerState* state, std::uniq
   WEFT_TRY(agree_on(again, local, {}, no_difference));
   std::vector<Bytes> all;
   WEFT_TRY(comm.agree(id, &all, again.deadline, again.lane));
-  // Who cannot begin says so before the others wait for it.
+  // A rank that cannot connect reports that before the others wait for it.
   local = made->lane_->connect(all[0]);
   WEFT_TRY(agree_on(again, local, {}, no_difference));
   local = made->await([&](bool* done) { return made->lane_->connected(done); }, again.deadline);
@@ -78,7 +78,7 @@ Status Captures::make(const Agreement& agreement, ReducerState* state, std::uniq
   return {};
 }
 
-// What ranks cannot do; local.
+// Checks what this rank cannot capture, and opens the graph lane. Local.
 Status Captures::prepare() {
   const Manifest& manifest = s_.manifest;
   if (!s_.hook->copies_suffice() || s_.hook->comm() != nullptr) {
@@ -120,7 +120,7 @@ Status Captures::prepare() {
   return {};
 }
 
-// Leaves some of the time to tell the others how it went.
+// Returns an earlier deadline, which leaves time to report the outcome to the other ranks.
 Deadline Captures::most_of(Deadline deadline) const {
   const uint64_t now = s_.comm->context().clock().now_ns();
   return Deadline::at(now + (std::max(deadline.ns(), now) - now) / 4 * 3);
@@ -138,7 +138,7 @@ Status Captures::await(const std::function<Status(bool* done)>& ask, Deadline de
                        Evidence::kDeadline);
 }
 
-// All collectives once, not captured: the first ones connect ranks and take memory.
+// Runs all collectives once without capturing: the first run connects ranks and allocates memory.
 Status Captures::warm_up(Deadline deadline) {
   Accelerator& accelerator = s_.devices->accelerator();
   for (const Slot& slot : s_.schedule.slots) {
@@ -188,9 +188,9 @@ Captures::~Captures() {
         Status::error(Code::kCancelled, "the reducer was destroyed in a launch of its captured step"));
     quiet = idle(Deadline::after(clock, kEndMs, 0));
   }
-  if (!quiet) return;  // the device may still read and write what is left here
-  // CUDA waits for the device: for ever, if a graph that nobody should have launched waits there for its
-  // peers.
+  if (!quiet) return;  // leaks the memory, because the device may still access it
+  // CUDA's free functions wait for the device. That takes forever if a graph launched by mistake waits there
+  // for its peers, so a thread calls them and this one waits for a limited time.
   const auto freed = std::make_shared<std::atomic<bool>>(false);
   const auto body = [freed, accelerator = s_.reach.accelerator, tables = tables_, words = words_,
                      device = device_, event = event_] {
@@ -211,7 +211,7 @@ Captures::~Captures() {
   }
 }
 
-// ---- a step that is being captured
+// ---- the step that is being captured
 
 Status Captures::begin(uint32_t micro_batches, int64_t timeout_ms) {
   const std::lock_guard lock(mutex_);
@@ -228,7 +228,8 @@ Status Captures::begin(uint32_t micro_batches, int64_t timeout_ms) {
   return {};
 }
 
-// What its graph reads: it stays, also where the capture fails, once something was put into the graph.
+// Allocates the table that the step's graph reads. It stays once something was put into the graph, even if
+// the capture fails.
 Status Captures::make_table() {
   uint64_t pieces = 0;
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) pieces += 2 * uint64_t{s_.devices->room(b)};
@@ -293,7 +294,7 @@ Status Captures::launch(uint32_t b) {
   return b + 1 == buckets_.size() ? count(&words_->ended) : Status();
 }
 
-// Gradients into their bucket, or results out of it.
+// Puts the copy of the gradients into the bucket (`in`), or of the results out of it, on the stream.
 Status Captures::copy(uint32_t b, bool in) {
   const PlannedBucket& planned = s_.plan.buckets[b];
   const uint64_t element = dtype_size(s_.narrowed(b));
@@ -323,7 +324,7 @@ Status Captures::copy(uint32_t b, bool in) {
       device_, lane_->stream(), {pieces, used, in ? gradients : travels, in ? travels : gradients, scale});
 }
 
-// One more, on the device.
+// Adds 1 to a counter, on the device.
 Status Captures::count(uint64_t* word) {
   FoldKernelArgs fold{};
   fold.inputs[0] = reinterpret_cast<const std::byte*>(word);

@@ -1,4 +1,5 @@
-// Reducer::create and its end: what ranks agree on, and in which order things are made and unmade.
+// Reducer::create and the destructor: the ranks' agreement, and the order in which objects are made and
+// destroyed.
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
 
-// This rank's wish, or why it has none.
+// Fills this rank's proposal and plan, or returns why it cannot.
 Status propose(const weft_reducer_options& options, int size, const Hook* hook, Proposal* proposal,
                Plan* plan) {
   WEFT_TRY(check_options(options, size));
@@ -85,7 +86,7 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   return {};
 }
 
-// What the hook plans for each bucket, and the thread for its stages.
+// Asks the hook for its plan of each bucket, and starts the thread for its stages.
 Status schedule_hook(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
@@ -105,8 +106,7 @@ Status schedule_hook(ReducerState* s, Deadline deadline) {
   });
 }
 
-// Who owns which part of a sharded reducer's buckets, and where values are put together that are not in
-// arenas.
+// Assigns a sharded reducer's buckets to owners, and allocates memory in which values are packed.
 Status share_out(ReducerState* s) {
   for (const PlannedBucket& bucket : s->plan.buckets) {
     for (const uint32_t param : bucket.params) {
@@ -125,7 +125,7 @@ Status share_out(ReducerState* s) {
   return {};
 }
 
-// The buckets' memory, and what gradients on devices need beside it.
+// Allocates the buckets, and the objects for gradients on devices.
 Status make_buckets(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
   if (!s->buckets) {
@@ -142,7 +142,7 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
   return s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline);
 }
 
-// What a step does beside the buckets' collectives.
+// Adds the step's other collectives around those of the buckets.
 void schedule_around(ReducerState* s) {
   if (s->prelude) {
     std::vector<uint64_t> buffers;
@@ -156,7 +156,8 @@ void schedule_around(ReducerState* s) {
   if (s->ordered) s->schedule.order();
 }
 
-// What is known of parameters from step to step; a state that takes another's place has that already.
+// Makes the objects that keep data about parameters across steps. A state that replaces another one already
+// has them.
 void make_notes(ReducerState* s) {
   const size_t params = s->manifest.params.size();
   if (!s->uses && (s->learns || !s->manifest.uses.empty())) {
@@ -169,7 +170,7 @@ void make_notes(ReducerState* s) {
   if (!s->ready_ns) s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(params);
 }
 
-// Where collectives and stages find the buckets and their scratch.
+// Binds collectives and stages to the memory of the buckets and their scratch.
 Status bind_memory(ReducerState* s) {
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
   let_copies_round(s);
@@ -192,7 +193,7 @@ Status bind_memory(ReducerState* s) {
   return {};
 }
 
-// The hook's plans and all memory; local.
+// Makes the hook's plans and allocates all memory; local.
 Status furnish_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
   WEFT_TRY(schedule_hook(s, deadline));
@@ -208,7 +209,8 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   return {};
 }
 
-// Both are tried, so that those who share the hook's communicator keep the same numbers of lanes there too.
+// Opens both lanes even if the first fails, so that the ranks of the hook's communicator keep the same lane
+// numbers there too.
 Status open_lanes(ReducerState* s) {
   Status opened = s->comm->open_lane(&s->lane, true);
   if (opened.ok()) listen_for_failures(s);
@@ -245,7 +247,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   auto state = std::make_shared<ReducerState>();
   state->comm = comm;
   state->hook = std::move(hook);
-  // Here, where every rank comes or none, so that lanes keep the same numbers everywhere.
+  // Opened here, where all ranks arrive or none, so that lanes have the same numbers on all ranks.
   const Status opened = open_lanes(state.get());
   state->copy = options.mode != WEFT_GRADIENT_VIEW;
   state->on_bucket = options.on_bucket;
@@ -373,9 +375,9 @@ Reducer::~Reducer() {
     }));
   }
   const Deadline deadline = Deadline::after(context.clock(), kDestroyTimeoutMs, 0);
-  // Also a step that finish gave up on ends, once its stage returns.
+  // A step that finish gave up on ends too, once its stage returns.
   const bool quiet = !begun || context.engine().wait([&] { return step_->finished(word.stamp()); }, deadline);
-  // One that does not keeps what it touches, and the hook.
+  // A stage that does not return keeps the memory that it uses, and the hook.
   context.engine().wait([&] { return !step_->stage_out(); }, deadline);
   bool gathered = false;
   (void)guarded_run([&] { gathered = end_gather(); }).ok();
@@ -386,10 +388,10 @@ Reducer::~Reducer() {
     state_->scratch->abandon();
   }
   if (quiet && gathered) {
-    (void)guarded_run([this] { close_lanes(*state_); }).ok();  // a lane that is not kept is opened anew
+    (void)guarded_run([this] { close_lanes(*state_); }).ok();  // a lane that is not reused is opened anew
   } else if (!quiet) {
-    // A stage that never completes still has the step's requests: they outlive the reducer, and with them,
-    // for as long as the process runs, its communicator and context.
+    // A stage that never completes still has the step's requests. They outlive the reducer until the process
+    // ends, and with them its communicator and context.
     (void)guarded_run([&] { context.keep(step_); }).ok();
   }
   if (state_->on_bucket != nullptr)

@@ -11,11 +11,11 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kViewAlignment = 256;  // as cudaMalloc's
-constexpr uint64_t kMostRuns = 1u << 16;  // a run takes a piece, and a block of threads, of its own
+constexpr uint64_t kMostRuns = 1u << 16;  // each run takes a piece of its own, and so a block of threads
 
 uint64_t pieces_of(const Layout& layout) {
   if (layout.count() == 0) return 0;
-  return layout.runs() * (layout.run() / kCopyPieceElements + 2);  // a slice may begin anywhere
+  return layout.runs() * (layout.run() / kCopyPieceElements + 2);  // + 2, because a slice may begin anywhere
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ Status DeviceViews::clear(Context& context, const Buckets& buckets, DeviceBucket
   for (uint64_t param = 0; param < places_.size(); param++) {
     if (places_[param] == nullptr) continue;
     const Buckets::Place& place = buckets.place(param);
-    // A kernel copies zeros from the fresh bucket: of the same bits in any type.
+    // A kernel copies zeros from the fresh bucket; zeros have the same bits in any dtype.
     devices->clear(place.bucket);
     devices->add(place.bucket, place.memory, places_[param], place.count, place.element_bytes,
                  place.gradient_bytes);
@@ -162,7 +162,7 @@ Status DeviceBuckets::make_buckets(const Manifest& manifest, const Plan& plan) {
 }
 
 DeviceBuckets::~DeviceBuckets() {
-  // Freeing waits for the kernels that read it.
+  // Freeing waits for the kernels that read the tables.
   if (tables_ != nullptr) accelerator_->free_pinned(tables_);
   for (const std::unique_ptr<Bucket>& bucket : buckets_) {
     if (bucket == nullptr) continue;
@@ -179,18 +179,19 @@ DeviceBuckets::~DeviceBuckets() {
 
 Status DeviceBuckets::note(uint32_t bucket, uint64_t param, DeviceStream stream) {
   Bucket& b = *buckets_[bucket];
-  // A capture may have begun since it was noted: the caller can still be told.
+  // A capture may have begun since the stream was noted; the caller can still get the error.
   if (accelerator_->is_legacy(stream)) WEFT_TRY(accelerator_->check_stream(lanes_[b.lane].device, stream));
   if (!lists(b, stream)) {
     const std::lock_guard lock(b.mutex);
     WEFT_TRY(note_locked(&b, stream));
   }
-  std::atomic<DeviceStream>& last = gradients_[param].stream;  // of several uses the last one's
+  std::atomic<DeviceStream>& last = gradients_[param].stream;  // of several uses, the last one's stream
   if (last.load(std::memory_order_relaxed) != stream) last.store(stream, std::memory_order_relaxed);
   return {};
 }
 
-// Whoever records the bucket's events sees what was noted before: this call's gradient arrives first.
+// True if the bucket's first streams include this one. No lock is needed: this call's gradient arrives before
+// the bucket's events are recorded, and that thread then sees what was noted.
 bool DeviceBuckets::lists(const Bucket& bucket, DeviceStream stream) {
   const uint32_t listed = bucket.listed.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < listed; i++) {
@@ -227,7 +228,8 @@ Status DeviceBuckets::record(uint32_t bucket, uint32_t stamp) {
     const int device = lanes_[b.lane].device;
     for (size_t i = 0; i < b.noted && status.ok(); i++) {
       const Seen& seen = b.seen[i];
-      // A capture may have begun since it was noted, and an event of a capture is none to ask for.
+      // A capture may have begun since the stream was noted, and an event recorded in a capture cannot be
+      // queried.
       status = accelerator_->check_stream(device, seen.stream);
       if (status.ok()) status = accelerator_->record(device, seen.made, seen.stream);
     }
@@ -254,7 +256,7 @@ void DeviceBuckets::inherit(DeviceBuckets& old) {
   for (const std::unique_ptr<Bucket>& from : old.buckets_) {
     for (size_t i = 0; from != nullptr && i < from->noted; i++) {
       for (const std::unique_ptr<Bucket>& to : buckets_) {
-        // It was a stream of this device before, and one more would only wait longer.
+        // It was a stream of this device before, and a superfluous stream only makes the copy wait longer.
         if (to != nullptr && to->lane == from->lane)
           static_cast<void>(note_locked(to.get(), from->seen[i].stream).ok());
       }
@@ -339,7 +341,7 @@ Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs
   Bucket& b = *buckets_[bucket];
   Lane& lane = lanes_[b.lane];
   const std::lock_guard lock(lane.mutex);
-  // Its event until here; the next step records it anew.
+  // The stream's event is free until the next step records it anew.
   DeviceStream from = nullptr;
   DeviceEvent made = nullptr;
   {
@@ -363,7 +365,7 @@ Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs
 bool DeviceBuckets::returned() {
   for (uint32_t b = 0; b < buckets_.size(); b++) {
     bool over = true;
-    // A device that fails copies nothing any more.
+    // A device that fails has stopped copying.
     if (has(b) && query(b, Way::kOut, &over).ok() && !over) return false;
   }
   return true;

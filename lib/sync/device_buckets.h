@@ -113,8 +113,8 @@ class DeviceBuckets {
   // the gradients. query() reports the end.
   enum class Way : uint8_t { kIn, kOut };
   Status launch(uint32_t bucket, Way way, Dtype from, Dtype to, double scale);
-  Status add_into(uint32_t bucket,
-                  const CopyArgs& args);  // Adds a gradient to the bucket, as part of the next launch.
+  // Adds a gradient to the bucket, as part of the next launch.
+  Status add_into(uint32_t bucket, const CopyArgs& args);
   // Sums squares of a bucket on its device. After record_out, query(kOut) reports the end.
   Status squares(uint32_t bucket, const SquaresKernelArgs& args);
   Status record_out(uint32_t bucket);

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kPackedBytes = 4096;  // hashed at a time, of values with gaps
+constexpr uint64_t kPackedBytes = 4096;  // hashed at a time, for values with gaps
 
 class Hash {
  public:

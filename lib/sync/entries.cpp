@@ -17,7 +17,7 @@ struct Key {
   const std::byte* values;  // ascending in the order of the entries
 };
 
-// Of the entries of one row, in their order.
+// Sums the entries of one row, in their order.
 void add_up(const SparseShape& shape, const DeviceOps& ops, const std::byte** inputs, uint64_t count,
             std::byte* sum) {
   constexpr uint64_t kMost = 1u << 16;
@@ -27,7 +27,7 @@ void add_up(const SparseShape& shape, const DeviceOps& ops, const std::byte** in
   fold.output_count = 1;
   fold.count = shape.row_elements;
   for (uint64_t done = 0; done < count;) {
-    // What was summed up takes the place of the last one that it contains.
+    // The partial sum replaces the last input that it contains.
     if (done > 0) inputs[--done] = sum;
     const uint64_t now = std::min(count - done, kMost);
     fold.inputs = inputs + done;
@@ -51,7 +51,7 @@ Status Grown::reserve(uint64_t bytes, uint64_t keep) {
     return Status::error(Code::kNoMemory, cat("no memory for ", bytes_text(bytes), " of a sparse gradient"));
   };
   if (bytes > kMostBytes) return refused();
-  // A little more, because counts vary.
+  // Reserves a little more, because counts vary.
   const uint64_t size = round_up(bytes + bytes / 8, kAlignment);
   std::byte* const block = allocator_.get(size, kAlignment);
   if (block == nullptr) return refused();
@@ -139,7 +139,7 @@ Status Entries::coalesce(const SparseShape& shape, const DeviceOps& ops) {
   WEFT_TRY(spare_values_.reserve(count_ * shape.row_bytes));
   Key* const keys = keys_.as<Key>();
   const auto** const inputs = inputs_.as<const std::byte*>();
-  // Where rows are empty, so are all pointers: then their order does not matter.
+  // If rows have no bytes, all pointers are equal, and their order does not matter.
   for (uint64_t i = 0; i < count_; i++) keys[i] = {rows()[i], values() + i * shape.row_bytes};
   std::sort(keys, keys + count_,
             [](const Key& a, const Key& b) { return a.row != b.row ? a.row < b.row : a.values < b.values; });

@@ -1,6 +1,6 @@
-// Steps that the program gives up (weft_reducer_fail): this rank tells all others, then takes part in what is
-// left of the step with zeros, so that no rank waits in vain and the next step finds all of them together.
-// Threads: one thread at a time, as begin and finish.
+// weft_reducer_fail. This rank notifies all others, then takes part in the rest of the step with zeros. No
+// rank thus waits in vain, and the next step finds all of them at the same point. Threads: one thread at a
+// time, as begin and finish.
 #include <algorithm>
 #include <mutex>
 
@@ -22,15 +22,17 @@ Status Reducer::fail(std::string_view text) {
   return ended.code() == Code::kStepFailed && !state_->comm->failed() ? Status() : ended;
 }
 
-// The synchronised step that adds up this accumulation will fail: the other ranks are told then.
+// Marks the accumulation as failed: the synchronised step that sums it up will fail, and the other ranks are
+// notified then.
 Status Reducer::fail_local(std::string_view text) {
   WEFT_TRY(finish_local());
   if (!fail_next_) fail_next_.emplace(text);
   return {};
 }
 
-// Ends the open synchronised step. Returns kStepFailed, or how the step ended otherwise. Where some rank may
-// complete the step without this one, the communicator fails: no rank may keep results that lack a part.
+// Ends the open synchronised step. Returns kStepFailed, or how the step ended otherwise. If some rank may
+// complete the step without this one, the communicator fails, because no rank may keep results that lack a
+// part.
 Status Reducer::fail_step(std::string_view text) {
   const ReducerState& s = *state_;
   Comm& comm = *s.comm;
@@ -54,8 +56,8 @@ Status Reducer::fail_step(std::string_view text) {
     }
   }
   const Status ended = wait_for_step(entered_ns, false, deadline);
-  kept_step_ = kNoStep;  // this rank has no contribution that could be retried
-  return ended.ok() && comm.failed() ? note(comm.failure()) : ended;  // its results may have come before
+  kept_step_ = kNoStep;  // this rank has no contribution to retry
+  return ended.ok() && comm.failed() ? note(comm.failure()) : ended;  // the results may have arrived before
 }
 
 void Reducer::fail_comm(std::string_view text) {
@@ -67,8 +69,9 @@ void Reducer::fail_comm(std::string_view text) {
           .with_step(stats_.steps));
 }
 
-// WEFT_BEGIN_FIXED: the other ranks pass over a bucket whose parameters are all absent. This rank cannot tell
-// which buckets these are while none of a bucket's parameters is ready and some are still missing.
+// True if other ranks may skip a bucket with WEFT_BEGIN_FIXED, because all of its parameters are absent
+// there. This rank cannot tell whether they do while none of a bucket's parameters is ready and some are
+// missing.
 bool Reducer::may_be_left_out() const {
   const ReducerState& s = *state_;
   const uint32_t stamp = s.readiness->step().stamp();
@@ -93,7 +96,7 @@ void Reducer::tell_failure(std::string_view text, Deadline deadline) {
                                       : told.with_prefix(cat(step_text(), ": ")).with_step(stats_.steps));
 }
 
-// What has not become ready contributes zeros, and receives nothing.
+// Contributes zeros for the parameters that are not ready; they receive no result.
 void Reducer::fill_missing(Deadline deadline) {
   ReducerState& s = *state_;
   const uint32_t stamp = s.readiness->step().stamp();
@@ -118,14 +121,14 @@ void Reducer::fill_missing(Deadline deadline) {
   }
 }
 
-// The step is over on all ranks, and its results count for none. What local steps have accumulated for it is
-// lost with it.
+// Closes a step that failed on all ranks; its results are invalid everywhere. What local steps have
+// accumulated for it is lost.
 Status Reducer::close_failed(const Status& failed) {
   const ReducerState& s = *state_;
   s.readiness->close();
   next_window();
   if (s.sparse) s.sparse->forget_fixed();
-  if (start_.noting) s.order->begin();  // it may lack gradients
+  if (start_.noting) s.order->begin();  // the recorded order may lack gradients
   failed_attempts_++;
   note_opening(true, false);
   const std::lock_guard lock(mutex_);
@@ -133,7 +136,7 @@ Status Reducer::close_failed(const Status& failed) {
   return last_error_ = failed;
 }
 
-// What is accumulated from here on is for another step.
+// Starts a new accumulation window for the next step.
 void Reducer::next_window() {
   state_->presence->next_window();
   fail_next_.reset();

@@ -113,7 +113,7 @@ void Gather::begin() {
   record_.flags = OpeningRecord::kGather;
 }
 
-// The communicator has failed: it is over once its requests have completed.
+// Ends the gather after the communicator has failed, once its requests have completed.
 Poll Gather::give_up() {
   for (; collected_ < submitted_; collected_++) {
     if (!request(collected_).done()) return Poll::kWaiting;
@@ -129,7 +129,7 @@ void Gather::end(Status status) {
   finished_.store(started_.load(), std::memory_order_release);
 }
 
-// The oldest collective: the lane completes them in order.
+// Collects the oldest collective: the lane completes them in order.
 bool Gather::collect() {
   if (collected_ == submitted_ || !request(collected_).done()) return false;
   const Move& move = moves_[collected_];
@@ -176,7 +176,7 @@ void Gather::fill(const Move& move, CollectiveArgs* args) {
   args->tag = slot_tag(scramble(plan_tag_ ^ (kTag + submitted_ * kSplitMixStep)));
   switch (move.kind) {
     case Move::Kind::kOpening:
-      *args = s_.schedule.slots.front().args;  // that of a step: those who have joined are there
+      *args = s_.schedule.slots.front().args;  // as in a step, where joined ranks wait
       args->src = reinterpret_cast<const std::byte*>(&record_);
       args->dst = reinterpret_cast<std::byte*>(records_.data());
       return;
@@ -216,7 +216,8 @@ bool Gather::submit() {
   return submitted_ != before;
 }
 
-// A bounded part of what this rank owns of a bucket (mine), or of what it does not. True at the bucket's end.
+// Copies a bounded piece of the bucket's elements that this rank owns (mine), or of the others. True at the
+// bucket's end.
 template <class Copy>
 bool Gather::copy_some(uint32_t bucket, bool mine, Copy&& copy) {
   Cursor& at = cursors_[mine ? 0 : 1];
@@ -293,12 +294,12 @@ Status Reducer::gather_params(const weft_gather_options& options, const Status& 
     start_gather(wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
   }
   if (wish.ok() && s.staging) return {};
-  // The others learn why with their next call, as this rank does, and this rank at once, too.
+  // The error is returned here at once. The next call returns it as well, as on the other ranks.
   const Status gathered = await_gather();
   return note(!wish.ok() ? wish : !gathered.ok() && s.comm->failed() ? gathered : unable_);
 }
 
-// announce: ranks that have joined are waiting for the next step's opening.
+// announce: ranks that have joined wait for the handshake of a step.
 void Reducer::start_gather(int64_t timeout_ms, const Status& wish, bool announce) {
   ReducerState& s = *state_;
   Gather::Call call;
@@ -316,14 +317,14 @@ void Reducer::start_gather(int64_t timeout_ms, const Status& wish, bool announce
   owed_.store(false);
 }
 
-// The first to ask for a value after a sharded step starts the gather, on all ranks alike.
+// Starts the gather after a sharded step, at the first request for a value; the same on all ranks.
 void Reducer::start_owed_gather() {
-  if (!owed_.load()) return;  // then gathering_ is set, if there is one
+  if (!owed_.load()) return;  // then gathering_ is set, if there is a gather
   const std::lock_guard lock(owed_mutex_);
   if (owed_.load()) start_gather(0, Status(), state_->uneven);
 }
 
-// Before the next step: whoever asks for a value from now on asks for that step's result.
+// Called before the next step: later requests for a value are for that step's result.
 Status Reducer::end_owed_gather() {
   {
     const std::lock_guard lock(owed_mutex_);
@@ -332,8 +333,8 @@ Status Reducer::end_owed_gather() {
   return settle_gather();
 }
 
-// A gather that was started is over: how it went, once. On all ranks alike, so that a call that is refused
-// for it is refused on all.
+// Waits for a gather that was started, and returns its result once. The same on all ranks, so that a call
+// rejected because of it is rejected on all ranks.
 Status Reducer::settle_gather() {
   if (!gathering_.load()) return {};
   const Status gathered = await_gather();
@@ -357,8 +358,8 @@ Status Reducer::await_gather() {
   return gather_->result();
 }
 
-// Before the reducer is destroyed: a gather is waited for, since the other ranks count on this one. False if
-// it goes on all the same.
+// Waits for a gather before the reducer is destroyed, because the other ranks count on this one. False if the
+// gather does not end.
 bool Reducer::end_gather() {
   constexpr int64_t kPatienceMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS / 2;
   if (!gathering_.load()) return true;
@@ -375,7 +376,7 @@ bool Reducer::end_gather() {
   return false;
 }
 
-// Until a parameter's value is here, while parameters are gathered or after that.
+// Waits until a parameter's value is here, during a gather or after it.
 Status Reducer::wait_value(const Parts& at, uint64_t param, int64_t timeout_ms) {
   const ReducerState& s = *at.state;
   const std::shared_ptr<Gather>& gather = at.gather;

@@ -101,8 +101,8 @@ class Gather final : public Task {
   uint64_t plan_tag_ = 0;
   std::atomic<uint32_t> started_{0};  // number of gathers
   std::atomic<uint32_t> finished_{0};
-  std::unique_ptr<std::atomic<uint32_t>[]>
-      done_;  // per bucket: the number of the last gather in which its values arrived
+  // Per bucket, the number of the last gather in which its values arrived.
+  std::unique_ptr<std::atomic<uint32_t>[]> done_;
   Status result_;
   Call call_;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kMaxScratch = uint64_t{1} << 40;
 
-// The bytes that a side of a collective covers.
+// The range of bytes that one side of a collective covers.
 struct Extent {
   int32_t space = WEFT_SPACE_BUCKET;
   uint64_t begin = 0;
@@ -216,7 +216,7 @@ Status plan_again(const ReducerState& state, Deadline deadline) {
   const Comm& seen = hook.comm() != nullptr ? *hook.comm() : *state.comm;
   HookViews views(state.manifest, state.plan, seen.rank(), seen.size(),
                   hook.takes_sparse() ? state.sparse.get() : nullptr);
-  Schedule schedule;  // the one that there is
+  Schedule schedule;  // discarded: the current one stays in use
   return with_turn(state.comm->context(), hook, deadline, [&] {
     WEFT_TRY(hook.replan(state.plan.buckets.size()));
     return make_schedule(hook, state.manifest, state.plan, &views, &schedule);

@@ -7,9 +7,9 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kLeastBytes = 16 << 10;  // below, a copy costs less than another stretch to fold
+constexpr uint64_t kLeastBytes = 16 << 10;  // below this size a copy costs less than one more range to fold
 
-// Whether nothing but its all-reduce reads the bucket before the result is there.
+// True if only the all-reduce reads the bucket before its result is there.
 bool only_reduced(const ReducerState& s, const Slot& slot) {
   const PlannedBucket& planned = s.plan.buckets[slot.bucket];
   return slot.whole() && slot.average && !planned.sparse && !planned.on_device() &&
@@ -19,7 +19,7 @@ bool only_reduced(const ReducerState& s, const Slot& slot) {
 }  // namespace
 
 std::unique_ptr<KeptParts> KeptParts::make(const ReducerState& s) {
-  // Weights scale what is in the bucket, and what is retained is a copy of it.
+  // Weights scale the bucket's contents, and retained contributions are a copy of them.
   if (!s.copy || !s.hook->plain() || s.retain || s.sharded || s.uneven) return nullptr;
   std::unique_ptr<KeptParts> made(new KeptParts);
   made->parts_.resize(s.manifest.params.size());

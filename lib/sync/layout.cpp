@@ -17,7 +17,7 @@ Layout::Layout(const Param& param)
 
 Layout::Layout(const Param& param, const std::vector<int64_t>& strides)
     : dtype_(param.dtype), element_bytes_(dtype_size(param.dtype)), count_(param.count), run_(param.count) {
-  // The place has the parameter's order of dimensions if that is dense, else it is row-major.
+  // The place has the parameter's order of dimensions if that is dense, and is row-major otherwise.
   std::vector<size_t> order(param.shape.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (param.dense) {
@@ -29,7 +29,7 @@ Layout::Layout(const Param& param, const std::vector<int64_t>& strides)
   take_run();
 }
 
-// The next inner dimension. Merges those that are contiguous in the gradient too.
+// Adds the next inner dimension. Merges dimensions that are contiguous in the gradient too.
 void Layout::add_dim(uint64_t extent, uint64_t stride) {
   if (extent == 1) return;
   if (!dims_.empty() && dims_.back().stride == stride * extent) {
@@ -103,7 +103,7 @@ void Layout::move_run(const DeviceOps& ops, const CopyArgs& args) const {
   if (dims_.empty() || args.src_dtype != args.dst_dtype || args.scale != 1) {
     ops.copy(args);
   } else {
-    // Many short runs: cheaper than a kernel each.
+    // For many short runs memcpy is cheaper than one kernel call each.
     std::memcpy(args.dst, args.src, args.count * element_bytes_);
   }
 }

@@ -23,14 +23,14 @@ Status wrong(uint64_t index, const std::string& name, const std::string& what, C
   return Status::error(code, cat("parameter ", index, " ('", name, "'): ", what));
 }
 
-// Elements of a shape, and that their bytes and offsets fit in 63 bits.
+// Counts the elements of a shape, and checks that their bytes and offsets fit in 63 bits.
 Status count_elements(uint64_t index, Param* param) {
   uint64_t count = 1;
   bool overflow = false;
   for (const int64_t extent : param->shape) {
     if (extent < 0)
       return wrong(index, param->name, cat("shape [", list_text(param->shape), "] is negative"));
-    // A zero counts as one here: row-major strides, which step over it, must fit too.
+    // A zero extent counts as 1 here: row-major strides treat it as 1, and must fit too.
     overflow |= __builtin_mul_overflow(count, static_cast<uint64_t>(std::max<int64_t>(extent, 1)), &count);
   }
   uint64_t bytes = 0;
@@ -43,7 +43,7 @@ Status count_elements(uint64_t index, Param* param) {
   return {};
 }
 
-// Dimensions with more than one element, by ascending stride.
+// Returns the dimensions with more than one element, by ascending stride.
 std::vector<size_t> dims_by_stride(const Param& param) {
   std::vector<size_t> dims;
   for (size_t d = 0; d < param.shape.size(); d++) {
@@ -54,14 +54,14 @@ std::vector<size_t> dims_by_stride(const Param& param) {
   return dims;
 }
 
-// Normalises the strides, refuses those that may address an element twice, and finds whether they are dense.
+// Normalises the strides, rejects those that may address an element twice, and sets `dense`.
 Status check_strides(uint64_t index, Param* param) {
   const std::vector<int64_t> contiguous = row_major(param->shape);
   for (size_t d = 0; d < param->shape.size(); d++) {
     if (param->shape[d] <= 1 || param->count == 0) param->strides[d] = contiguous[d];
   }
   if (param->count == 0) return {};
-  uint64_t furthest = 0;  // the largest offset that the dimensions so far reach
+  uint64_t furthest = 0;  // the largest offset of the dimensions so far
   uint64_t packed = 1;    // the stride that the next dimension has if the layout is dense
   param->dense = true;
   for (const size_t d : dims_by_stride(*param)) {
@@ -133,7 +133,7 @@ Status check_param(uint64_t index, Param* param) {
   return check_sparse(index, *param);
 }
 
-// No machine has this much, and sums of offsets below it cannot overflow.
+// Limits the total size: no machine has this much, and sums of offsets below it cannot overflow.
 Status check_total(const std::vector<Param>& params) {
   uint64_t total = 0;
   for (size_t i = 0; i < params.size(); i++) {
@@ -158,7 +158,7 @@ Status check_names(const std::vector<Param>& params) {
   return {};
 }
 
-// Gradients that share memory would each be taken for both: the one that is written back later wins.
+// Rejects gradients that share memory: each would contribute to both, and the result written last would win.
 Status check_gradients(const Manifest& manifest) {
   struct Run {
     uintptr_t begin, end;
@@ -169,7 +169,7 @@ Status check_gradients(const Manifest& manifest) {
     const auto at = reinterpret_cast<uintptr_t>(manifest.gradient(i));
     const Param& p = manifest.params[i];
     if (at == 0 || p.count == 0 || !p.reduced()) continue;
-    // Those with gaps may lie between each other.
+    // Gradients with gaps may be interleaved.
     const uint64_t size = dtype_size(p.dtype);
     Layout(p).for_each_run(0, p.count, [&](uint64_t offset, uint64_t, uint64_t count) {
       runs.push_back({at + offset * size, at + (offset + count) * size, i});
@@ -203,14 +203,14 @@ Status check_param_flags(uint64_t index, const weft_param& in, const Param& para
   return {};
 }
 
-// Nothing of it is looked at but a name for errors, if it has one.
+// Stores an ignored parameter: only its name is used, for errors.
 void ignore(const weft_param& in, Param* out) {
   out->name = in.name == nullptr ? "" : std::string(in.name, strnlen(in.name, kMaxParamName));
   out->flags = WEFT_PARAM_IGNORED;
   out->count = 0;
 }
 
-// Complex numbers as what they are in memory: pairs of floats, in one more dimension.
+// Splits complex numbers into pairs of floats, as they are in memory, with one more dimension.
 Status split_pairs(uint64_t index, Param* param) {
   if (param->shape.size() == kMaxParamDims) {
     return wrong(index, param->name, cat("complex numbers have at most ", kMaxParamDims - 1, " dimensions"));
@@ -252,7 +252,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
     return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
   }
   if (in.ndim > 0 && in.shape == nullptr) return wrong(index, out->name, "shape is NULL");
-  // An unknown dtype must not become a known one by being narrowed.
+  // Checked before the conversion, which could turn an unknown dtype into a known one.
   out->pairs = in.dtype == WEFT_DTYPE_C64 || in.dtype == WEFT_DTYPE_C128;
   const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount);
   if (!known) {
@@ -287,7 +287,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   return {};
 }
 
-// From this rank's index to the number by which ranks compare it.
+// Replaces this rank's device index by the number that ranks compare.
 void number_device(Param* param, std::vector<int32_t>* devices) {
   if (!param->on_device()) return;
   const auto known = std::find(devices->begin(), devices->end(), param->device);
@@ -398,7 +398,7 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
   ByteReader reader(bytes);
   const auto count = reader.get<uint32_t>();
   manifest->params.clear();
-  // One by one: the count is believed only as far as bytes follow.
+  // Parameters are added one by one, because the count is not trusted: the bytes may end earlier.
   for (uint32_t i = 0; i < count && reader.ok(); i++) {
     Param p;
     p.flags = reader.get<uint64_t>();

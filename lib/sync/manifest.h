@@ -57,8 +57,8 @@ struct Manifest {
     void* parameter = nullptr;
   };
   std::vector<Home> homes;
-  std::vector<int32_t>
-      devices;  // this rank's device indices, in order of first mention; ranks do not compare them
+  // This rank's device indices, in order of first mention; ranks do not compare them.
+  std::vector<int32_t> devices;
   std::vector<uint32_t> uses;  // per parameter; empty: each is used once
   // The communication dtype of f16, bf16 and f32 gradients, if it is not their own:
   // weft_reducer_options.reduce_dtype.

@@ -32,7 +32,7 @@ bool possible(const FinishRecord& record) {
 Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
                     Ruling* ruling) {
   *ruling = {total, 1, nonfinite, false};
-  size_t first = records.size();  // that has a say
+  size_t first = records.size();  // the first rank that has not joined
   for (size_t r = 0; r < records.size(); r++) {
     const FinishRecord& record = records[r];
     if (!possible(record)) {
@@ -54,14 +54,14 @@ Status judge_finish(const std::vector<FinishRecord>& records, double total, uint
   const bool finite = nonfinite == 0 && std::isfinite(total);
   if (!finite && records[first].has(FinishRecord::kSkipNonfinite)) ruling->skipped = true;
   const double limit = records[first].clip_norm;
-  // A norm that is no number says nothing about how to scale.
+  // The results cannot be scaled by a norm that is not finite.
   if (!ruling->skipped && finite && limit > 0 && total > limit) ruling->factor = limit / total;
   return {};
 }
 
 double Norms::norm(uint64_t param) const {
   if (sums_[params_ + param] != 0) return std::isfinite(sums_[param]) ? kNan : std::sqrt(sums_[param]);
-  // Squares of large numbers overflow, which the numbers have not.
+  // The sum of squares of large numbers may overflow although the numbers are finite.
   return std::min(std::sqrt(sums_[param]), std::numeric_limits<double>::max());
 }
 

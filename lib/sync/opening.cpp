@@ -21,7 +21,7 @@ Status check_record(const OpeningRecord& record, int rank) {
       .with_ranks({rank});
 }
 
-// What the opening is of: 0 for a step.
+// Returns the purpose of the handshake; 0 for a step.
 uint32_t kind(const OpeningRecord& record) {
   return record.flags & (OpeningRecord::kReplan | OpeningRecord::kGather);
 }
@@ -31,7 +31,7 @@ std::string does(uint32_t kind, const char* ending) {
   return kind == OpeningRecord::kReplan ? cat("re-plan", ending) : cat("gather", ending, " parameters");
 }
 
-// All have begun the same step, and those with data divide it alike.
+// Checks that all ranks have begun the same step, and that those with data use the same divisor.
 Status check_agreement(const std::vector<OpeningRecord>& records, int first_active) {
   const auto first = std::find_if(records.begin(), records.end(), [](const OpeningRecord& record) {
     return !record.has(OpeningRecord::kJoined);
@@ -69,7 +69,7 @@ Status check_agreement(const std::vector<OpeningRecord>& records, int first_acti
   return {};
 }
 
-// Each contribution is scaled by its share of the sum.
+// Checks that the sum of the weights is finite. Each contribution is scaled by its share of it.
 Status check_sum(const std::vector<OpeningRecord>& records, double scaled_sum) {
   if (std::isfinite(scaled_sum)) return {};
   int largest = -1;
@@ -127,7 +127,7 @@ Status judge_opening(const std::vector<OpeningRecord>& records, int rank, const 
   opening->divisor = share * (any ? records[static_cast<size_t>(opening->first_active)].micro_batches : 1);
   if (rules.divide_by == WEFT_DIVIDE_WEIGHTS && any) {
     WEFT_TRY(check_sum(records, weights * ranks));
-    // Scaled so that they are about 1: a 16-bit gradient times a number of samples would overflow.
+    // Scaled so that factors are about 1: a 16-bit gradient times a number of samples would overflow.
     opening->factor = records[static_cast<size_t>(rank)].weight * ranks / weights;
   }
   return {};

@@ -25,9 +25,9 @@ constexpr const char* kReducedViews =
     "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read in the views of "
     "their owners";
 
-// Flags that mean something only, or never, together.
+// A rule about flags that require or exclude others.
 struct Rule {
-  uint64_t flags;  // all of these
+  uint64_t flags;  // the rule applies if all of these are set
   uint64_t needs;
   uint64_t excludes;
   const char* otherwise;
@@ -60,7 +60,7 @@ Status check_rules(uint64_t flags) {
   return {};
 }
 
-// Of the mode, and of flags that are for one of them.
+// Checks the mode, and flags that apply to one mode only.
 Status check_mode(const weft_reducer_options& options) {
   const bool view = options.mode == WEFT_GRADIENT_VIEW;
   constexpr NamedValue kModes[] = {

@@ -94,7 +94,7 @@ Owned Ownership::of(int rank, uint64_t param) const {
   if (!owners_.empty()) return owners_[param] == rank ? Owned{0, count} : Owned{};
   const uint32_t bucket = plan_.bucket_of[param];
   const std::vector<Share>& shares = shares_[bucket];
-  uint64_t begin = 0, end = 0;  // of what the rank owns in the bucket
+  uint64_t begin = 0, end = 0;  // the range that the rank owns in the bucket
   if (shares.front().owner == Share::kEach) {
     begin = static_cast<uint64_t>(rank) * shares.front().count;
     end = rank + 1 == size_ ? plan_.buckets[bucket].count : begin + shares.front().count;

@@ -10,10 +10,10 @@
 namespace weft {
 namespace {
 
-// The bucket that a dtype and device are filling.
+// The bucket that parameters of a dtype and device are added to.
 struct Open {
   size_t limit = 0;              // index into the limits
-  uint32_t first = 0, last = 0;  // positions of members in the order of assignment
+  uint32_t first = 0, last = 0;  // positions of its first and last member in the order of assignment
   uint64_t bytes = 0;
   PlannedBucket bucket;
 };
@@ -38,7 +38,7 @@ PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
 
 std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
                                   const std::vector<uint32_t>& order, bool by_first) {
-  // An ordered map, so that what is left over at the end comes in an order that all ranks share.
+  // An ordered map, so that the buckets left over at the end have the same order on all ranks.
   std::map<std::tuple<Dtype, bool, int32_t, int32_t>, Open> open;
   std::vector<Closed> closed;
   const auto close = [&](Open& o) {
@@ -76,7 +76,7 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   return buckets;
 }
 
-// Where each parameter is.
+// Fills bucket_of and offset_of.
 void index(const Manifest& manifest, Plan* plan) {
   plan->bucket_of.assign(manifest.params.size(), kNoBucket);
   plan->offset_of.assign(manifest.params.size(), 0);
@@ -89,7 +89,8 @@ void index(const Manifest& manifest, Plan* plan) {
   }
 }
 
-// Every parameter that has gradients is in one bucket, and those of a bucket go together.
+// Checks that every parameter with gradients is in exactly one bucket, and that a bucket's members have the
+// same dtype and device.
 Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets) {
   std::vector<bool> seen(manifest.params.size());
   size_t count = 0;

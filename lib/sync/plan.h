@@ -21,13 +21,12 @@ inline constexpr uint32_t kNoBucket = UINT32_MAX;  // for parameters without gra
 inline constexpr uint32_t kMaxLimits = 1u << 16;
 
 struct PlannedBucket {
-  Dtype dtype = Dtype::kF32;  // communication dtype
-  Dtype gradients =
-      Dtype::kF32;           // dtype of its gradients; differs from dtype only with Manifest::reduce_dtype
-  uint64_t limit_bytes = 0;  // the limit that closed the bucket, or would have closed it; 0: none
-  uint64_t count = 0;        // elements; 0 for a sparse gradient
-  bool sparse = false;       // it has one parameter, whose entries are communicated (sync/sparse.h)
-  int32_t device = kHost;    // Param::device of its parameters
+  Dtype dtype = Dtype::kF32;      // communication dtype
+  Dtype gradients = Dtype::kF32;  // of the gradients; not `dtype` only with Manifest::reduce_dtype
+  uint64_t limit_bytes = 0;       // the limit that closed the bucket, or would have closed it; 0: none
+  uint64_t count = 0;             // elements; 0 for a sparse gradient
+  bool sparse = false;            // it has one parameter, whose entries are communicated (sync/sparse.h)
+  int32_t device = kHost;         // Param::device of its parameters
   std::vector<uint32_t> params;   // in the bucket's order: packed, without padding
   std::vector<uint64_t> offsets;  // of each parameter, in elements
 

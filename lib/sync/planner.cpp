@@ -11,9 +11,10 @@
 namespace weft {
 namespace {
 
-constexpr size_t kMostPieces = 2048;  // that boundaries are looked for between: their square is the work
+// Boundaries are searched between at most so many pieces; the work grows with their square.
+constexpr size_t kMostPieces = 2048;
 
-// Neighbours in the order of readiness that stay together.
+// Parameters that are neighbours in the order of readiness and stay together.
 struct Piece {
   std::vector<uint32_t> params;
   uint64_t bytes = 0;
@@ -30,7 +31,7 @@ uint64_t last_ready(const ReadyTimes& ready) {
   return last;
 }
 
-// Those that never came are last.
+// Sorts parameters by ready time; those that never became ready come last.
 std::vector<uint32_t> by_readiness(const ReadyTimes& ready) {
   std::vector<uint32_t> order(ready.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -38,7 +39,7 @@ std::vector<uint32_t> by_readiness(const ReadyTimes& ready) {
   return order;
 }
 
-// The dense parameters that may share buckets, one list for each dtype and device.
+// Returns the dense parameters that may share buckets, one list for each dtype and device.
 std::vector<std::vector<Piece>> pieces_of(const Manifest& manifest, const std::vector<uint32_t>& order,
                                           const ReadyTimes& ready) {
   const uint64_t last = last_ready(ready);
@@ -78,15 +79,16 @@ struct Bucket {
   uint64_t ready_ns;
 };
 
-// The boundaries that let the last bucket be through earliest, if these pieces have the network alone:
-// through[j], for the first j pieces, is the least over all first pieces i of the last bucket of
-// max(through[i], when piece j - 1 is ready) + the cost of pieces i to j - 1. most: bytes of several pieces.
+// Finds the boundaries with which the last bucket is done earliest, if these pieces have the network alone.
+// Let through[j] be that time for the first j pieces. It is the minimum over i, the first piece of the last
+// bucket. The cost is max(through[i], ready time of piece j - 1) + cost of pieces i to j - 1. most: the
+// largest size in bytes of a bucket of several pieces.
 void cut(const std::vector<Piece>& pieces, const TransferCost& cost, uint64_t most,
          std::vector<Bucket>* buckets) {
   struct Best {
     uint64_t through_ns = UINT64_MAX;
     uint32_t buckets = 0;
-    size_t first = 0;  // piece of the last bucket
+    size_t first = 0;  // first piece of the last bucket
   };
   std::vector<Best> best(pieces.size() + 1);
   best[0].through_ns = 0;
@@ -129,7 +131,7 @@ uint64_t TransferCost::ns(uint64_t bytes) const {
   const Point& from = above == points_.end() ? points_[points_.size() - 2] : *(above - 1);
   if (to.bytes == from.bytes) return to.ns;
   const double slope = static_cast<double>(to.ns - from.ns) / static_cast<double>(to.bytes - from.bytes);
-  constexpr double kMost = 1125899906842624;  // 2^50 ns, 13 days: no cast of more, and no sum that overflows
+  constexpr double kMost = 1125899906842624;  // 2^50 ns, 13 days: the cast is valid, and sums do not overflow
   return from.ns + static_cast<uint64_t>(std::min(slope * static_cast<double>(bytes - from.bytes), kMost));
 }
 

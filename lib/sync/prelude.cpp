@@ -35,7 +35,7 @@ Prelude::Prelude(const Manifest& manifest, bool buffers, int32_t root, uint32_t 
 
 int Prelude::root(const Opening& opening, int size) const {
   if (root_ == WEFT_ROOT_LAST_ACTIVE) return opening.last_active;
-  return root_ < size ? root_ : 0;  // it may be gone, after a shrink
+  return root_ < size ? root_ : 0;  // a shrink may have removed that rank
 }
 
 bool Prelude::may_be_root(int rank, bool has_data, int size) const {
@@ -64,7 +64,7 @@ uint64_t Prelude::memory_bytes() const {
   return bytes;
 }
 
-// The step is open: wait for what comes before its gradients. If that fails the step is over.
+// Waits, in an open step, for the pre-step before its gradients. If that fails the step is over.
 Status Reducer::await_prelude(int64_t timeout_ms) {
   ReducerState& s = *state_;
   if (!s.prelude || !s.prelude->due(start_.number)) return {};
@@ -81,7 +81,8 @@ Status Reducer::await_prelude(int64_t timeout_ms) {
     return {};
   }
   if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) {
-    if (step_->opening().turn != Turn::kDiffers) return {};  // for those who finish the step
+    // The call that finishes the step handles the other turns.
+    if (step_->opening().turn != Turn::kDiffers) return {};
     const std::vector<int> stale = step_->opening().joined;
     WEFT_TRY(not_reduced());
     return note(name_difference(s.prelude->params(), s.prelude->digests(), stale, deadline)

@@ -60,8 +60,8 @@ class Presence {
 
  private:
   const size_t params_;
-  uint32_t window_ = 1;            // used by begin and finish only
-  uint64_t local_steps_ = 0;       // used by begin and finish only
+  uint32_t window_ = 1;            // changed by begin and finish only
+  uint64_t local_steps_ = 0;       // likewise
   std::vector<uint32_t> windows_;  // per parameter: the last window in which a gradient was accumulated
   std::unique_ptr<std::atomic<uint32_t>[]> absent_;  // per parameter: the last step from which it was absent
   std::vector<uint64_t> here_;

@@ -37,7 +37,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   return Manifest::read(bytes.subspan(read), &out->manifest);
 }
 
-// Parameters first: what the user is most likely to have got wrong, and what explains the most.
+// Compares the parameters first: they are the most likely mistake, and explain most other differences.
 std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
   Proposal a, b;
   if (const Status s = Proposal::read(mine, &a); !s.ok()) return cat("rank ", rank, ": ", s.text());

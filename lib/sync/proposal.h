@@ -1,4 +1,4 @@
-// What a rank requests of a reducer that is being created. It must be equal on all ranks. For
+// Holds a rank's request for a reducer that is being created. It must be equal on all ranks. For
 // Reducer::create. Threads: any thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Gradients in device memory on their way from the program into their buckets, and what its streams wait for.
+// Gradients in device memory, from the program into their buckets, and streams that wait for results.
 // Threads: as Reducer's calls.
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// Bytes that a gradient spans, gaps included.
+// Returns the bytes that a gradient spans, gaps included.
 uint64_t span_of(const Param& param) {
   if (param.count == 0) return 0;
   uint64_t last = 0;
@@ -34,14 +34,15 @@ const char* place_text(MemoryPlace place) {
 
 }  // namespace
 
-// In a program that uses devices gradients of the host are looked at. Before the step is open.
+// Detects that the program uses devices; gradients declared as host memory are then checked. Called before
+// the step is open.
 void Reducer::notice_devices() {
   Accelerator* const accelerator = state_->comm->context().accelerator();
   if (accelerator == nullptr || state_->beside_devices.load(std::memory_order_relaxed)) return;
   state_->beside_devices.store(accelerator->notice_use(), std::memory_order_relaxed);
 }
 
-// Memory for gradients of a parameter, which lie on a device or on the host.
+// Checks that the memory of a parameter's gradient is where the manifest declares it.
 Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) const {
   const ReducerState& s = *state_;
   Accelerator* const accelerator = s.comm->context().accelerator();
@@ -88,7 +89,7 @@ Status Reducer::check_gradient_stream(uint64_t param, const weft_stream* stream)
   return {};
 }
 
-// *gradient becomes where it is.
+// Sets *gradient to the gradient's address, and checks it.
 Status Reducer::find_gradient(uint64_t param, void** gradient) const {
   const ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -108,7 +109,7 @@ Status Reducer::find_gradient(uint64_t param, void** gradient) const {
   return check_gradient_memory(param, *gradient);
 }
 
-// Whether a gradient can be ready like this; *gradient becomes where it is. Its stream is noted.
+// Checks a ready call for a gradient on a device, sets *gradient to its address, and notes its stream.
 Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -119,12 +120,13 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
     return Status::error(Code::kUnsupported,
                          "on a device a local step adds up gradients without gaps, in their own type alone");
   }
-  // A call that will be refused, because the parameter is ready already, notes nothing.
+  // The parameter is ready already, and the call will be rejected, so nothing is noted.
   if (s.readiness->claimed(param, step.stamp())) return {};
   return s.devices->note(place.bucket, param, stream->handle);
 }
 
-// Of a claimed parameter. If the device fails the step does: the other ranks count on it.
+// Takes the gradient of a claimed parameter. If the device fails the step fails, because the other ranks
+// count on it.
 void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -133,14 +135,15 @@ void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
     s.devices->take(param, step.stamp());
     return;
   }
-  if (!s.copy) return;  // the program adds up in the view
+  if (!s.copy) return;  // the program accumulates in the view
   const CopyArgs args{
       static_cast<const std::byte*>(gradient), place.memory, place.count, place.dtype, place.dtype, 1.0};
   fail_device(s.devices->accumulate(place.bucket, param, args, s.presence->accumulated(param)), param);
 }
 
-// The bucket's last gradient: what is on its streams now is what its copy waits for. The step begins that
-// when it has been recorded, so it is not over before, unless it fails: the state is kept until then.
+// Records events on the bucket's streams after its last gradient: the copy waits for them. The step launches
+// the bucket only once they are recorded, so it cannot end earlier unless it fails. The shared pointer keeps
+// the state until then.
 void Reducer::arrive_on_device(uint32_t bucket) {
   if (state_->readiness->arrive_unless_last(bucket)) return;
   const std::shared_ptr<ReducerState> state = state_;
@@ -167,7 +170,7 @@ void Reducer::fail_device(const Status& status, uint64_t param) {
                    .with_ranks({s.comm->rank()}));
 }
 
-// What local steps have added up is in the buckets: before these move.
+// Waits until devices have added the gradients of local steps to the buckets. Called before the buckets move.
 Status Reducer::await_devices(Deadline deadline) {
   DeviceBuckets* const devices = state_->devices.get();
   if (devices == nullptr) return {};
@@ -175,7 +178,7 @@ Status Reducer::await_devices(Deadline deadline) {
   return Status::error(Code::kTimeout, "gradients of local steps are still being added up on a device");
 }
 
-// Once, after a step, for a gradient in device memory.
+// Copies one result to a gradient in device memory after a step, and waits.
 Status Reducer::result_on_device(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -205,13 +208,14 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   return failed;
 }
 
-// A stream that waits is let go by the progress thread.
+// True if streams can wait: the progress thread releases them.
 bool Reducer::lets_streams_wait() const {
   Context& context = state_->comm->context();
   return context.engine().mode() == Engine::Mode::kThread && context.gate().holds_streams();
 }
 
-// All gradients are ready: these streams wait for the step in place of the host. False where the host waits.
+// Makes the given streams wait for the step in place of the host. All gradients are ready. False if the host
+// must wait instead.
 bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t entered_ns) {
   ReducerState& s = *state_;
   Context& context = s.comm->context();
@@ -226,7 +230,7 @@ bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t ente
     DeviceCall call;
     Status held = context.gate().enter(stream.device, stream.handle, &call);
     if (held.ok()) held = context.gate().hold(call);
-    // Streams that wait already go on when the step is over.
+    // Streams that wait already continue when the step is over.
     if (!held.ok()) {
       if (call.ticket != nullptr) context.gate().leave(&call);
       return false;
@@ -239,8 +243,8 @@ bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t ente
   return true;
 }
 
-// A gradient that is claimed may still be on its way, on another thread: a stream that waited for the step
-// before the events of its gradients are recorded there would wait for itself. False after a failure.
+// Waits for claimed gradients that are still being copied on other threads. If a stream waited for the step
+// before the events of its gradients are recorded on it, it would wait for itself. False after a failure.
 bool Reducer::await_gradients(uint32_t stamp, Deadline deadline) {
   const ReducerState& s = *state_;
   const auto all = [&] { return s.readiness->full() && s.devices->recorded(stamp); };
@@ -248,7 +252,7 @@ bool Reducer::await_gradients(uint32_t stamp, Deadline deadline) {
   return all() && !s.comm->failed();
 }
 
-// Whether a stream can be told to wait, of a step that is not over.
+// Checks that a stream can wait, in a step that is not over.
 Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
   const ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
@@ -261,14 +265,14 @@ Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
   }
   if (s.readiness->full()) return {};
   const std::vector<uint32_t> missing = s.readiness->missing();
-  if (missing.empty()) return {};  // another thread's call of ready is about to return
+  if (missing.empty()) return {};  // another thread's ready call is about to return
   return Status::error(
       Code::kState, cat("a stream cannot wait for parameter ", param, " ('", s.manifest.params[param].name,
                         "') yet: the gradients of ", s.manifest.names(missing, 8),
                         " are not ready in this step, and what makes them may come after it on the stream"));
 }
 
-// A stream waits in place of the host for one parameter's result.
+// Makes a stream wait in place of the host for one parameter's result.
 Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream stream) {
   ReducerState& s = *state_;
   WEFT_TRY(note(known(param)));

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// In a program that uses devices.
+// Rejects device memory. Called in a program that uses devices.
 Status check_on_host(Accelerator& accelerator, const weft_sparse& entries) {
   for (const void* const start : {static_cast<const void*>(entries.indices), entries.values}) {
     PointerInfo info;
@@ -29,7 +29,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
     return note(ready_refused(param, step));
   }
   const auto named = [&](const Status& status) {
-    if (status.ok()) return status;  // no text is made in vain
+    if (status.ok()) return status;  // avoids building a text
     return note(status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
   };
   SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
@@ -45,7 +45,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   WEFT_TRY(named(gradient->check(entries)));
   if (s.uses && s.uses->learning()) {
     const std::lock_guard lock(s.uses->mutex());
-    if (s.uses->learning()) {  // each may be the last
+    if (s.uses->learning()) {  // each use may be the last
       s.uses->set_copied(param);
       if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
         return note(ready_refused(param, step));
@@ -58,7 +58,8 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   return take(param, {}, step, &entries);
 }
 
-// Of a claimed parameter. Without memory the step fails: the other ranks count on it.
+// Takes the entries of a claimed parameter. Without memory the step fails, because the other ranks count on
+// it.
 void Reducer::take_entries(uint64_t param, const weft_sparse* entries) {
   ReducerState& s = *state_;
   SparseGradient& gradient = *s.sparse->of(param);
@@ -86,7 +87,7 @@ Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {
   return {};
 }
 
-// What the last step reduced.
+// Returns the bytes that the last step reduced.
 uint64_t Reducer::reduced_bytes(uint32_t bucket) const {
   const PlannedBucket& planned = state_->plan.buckets[bucket];
   return planned.sparse ? state_->sparse->of(planned.params.front())->result_bytes() : planned.bytes();

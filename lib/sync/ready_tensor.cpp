@@ -1,5 +1,5 @@
-// Dense gradients that say what they are: a tensor against the manifest, before it becomes ready. Nothing is
-// allocated unless its strides are not the parameter's or it is refused. Threads: any thread.
+// Dense gradients with a description: checks a tensor against the manifest before it becomes ready. Allocates
+// only if its strides are not the parameter's, or if it is rejected. Threads: any thread.
 #include <algorithm>
 
 #include "base/text.h"
@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// As the program counts them: complex numbers, not their halves.
+// Returns the dimensions as the program counts them: of complex numbers, not of their halves.
 size_t dims_of(const Param& param) {
   return param.shape.size() - (param.pairs ? 1 : 0);
 }
@@ -25,11 +25,11 @@ bool same_shape(const weft_tensor& tensor, const Param& param) {
          std::equal(tensor.shape, tensor.shape + tensor.ndim, param.shape.begin());
 }
 
-// Whether both place the elements alike; the stride of an extent of 1 says nothing. packed: the parameter's
-// are row-major here, whatever its strides.
+// True if both place the elements alike; the stride of an extent of 1 has no meaning. packed: the parameter's
+// layout is row-major here, whatever its strides.
 bool same_layout(const weft_tensor& tensor, const Param& param, bool packed) {
   if (static_cast<size_t>(tensor.ndim) != dims_of(param)) return false;
-  int64_t contiguous = 1;  // cannot overflow where the shapes are equal: the manifest was checked
+  int64_t contiguous = 1;  // cannot overflow if the shapes are equal, because the manifest was checked
   for (size_t d = dims_of(param); d-- > 0;) {
     const int64_t extent = param.shape[d];
     if (tensor.shape[d] != extent) return false;
@@ -46,7 +46,7 @@ std::string device_text(int32_t kind, int32_t device) {
   return cat(" on ", kind == WEFT_DEVICE_CUDA ? "CUDA device " : "an unknown device ", device);
 }
 
-// "f32 [2, 3] with strides [1, 2]"; of a shape that nobody has checked.
+// Returns a text like "f32 [2, 3] with strides [1, 2]". The shape may be invalid.
 std::string tensor_text(const weft_tensor& tensor) {
   const auto dtype = static_cast<Dtype>(tensor.dtype);
   std::string out = tensor.dtype == WEFT_DTYPE_C64    ? "c64"
@@ -65,7 +65,7 @@ std::string tensor_text(const weft_tensor& tensor) {
 
 }  // namespace
 
-// As this rank numbers its devices.
+// Returns this rank's index of the parameter's device.
 int32_t Reducer::device_of(uint64_t param) const {
   return state_->manifest.params[param].on_device() ? state_->manifest.device(param) : 0;
 }
@@ -75,7 +75,7 @@ Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const 
   const Param& wanted = state_->manifest.params[param];
   const Buckets::Place& place = state_->buckets->place(param);
   if (place.sparse) return note(check_gradient(param, gradient.data, stream));
-  // In its view, where gradients with gaps are row-major.
+  // The gradient is in its view, where gradients with gaps are row-major.
   const std::byte* const view =
       !state_->copy && place.on_device ? state_->views_on_devices->of(param) : place.memory;
   const bool viewed = !state_->copy && (gradient.data == nullptr || gradient.data == view);
@@ -92,7 +92,8 @@ Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const 
   return ready_restrided(param, gradient);
 }
 
-// All but its strides are the parameter's: it is copied element by element, and so is its result.
+// Accepts a gradient that differs from the parameter only in its strides. It is copied element by element,
+// and so is its result.
 Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
   const Param& wanted = state_->manifest.params[param];
   std::vector<int64_t> shape(gradient.shape, gradient.shape + gradient.ndim);
@@ -115,7 +116,7 @@ Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
   return {};
 }
 
-// Which is not the parameter's gradient: both sides.
+// Makes the error for a tensor that does not match the parameter, with both descriptions.
 Status Reducer::another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const {
   Param wanted = state_->manifest.params[param];
   const std::string name = cat("parameter ", param, " ('", wanted.name, "'): ");

@@ -1,5 +1,5 @@
-// Going on after a failure: what is known of each step, a reducer over another communicator, and the step
-// that failed once more.
+// Recovery after a failure: the outcome of each step, rebinding the reducer to another communicator, and
+// retrying the failed step.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kPatienceMs = 2000;  // for a stage, or a gradient that another thread copies
+constexpr int64_t kPatienceMs = 2000;  // for a stage, or for a gradient that another thread copies
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void Reducer::verdict(weft_verdict* verdict) const {
   verdict->rolled_back = finished_ > stats_.steps ? 1 : 0;
 }
 
-// Every rank has finished the step when all have come here. The lane orders it behind the step's collectives.
+// Waits until every rank has finished the step. The lane runs the barrier after the step's collectives.
 Status Reducer::commit(Deadline deadline) {
   CollectiveArgs barrier;
   barrier.coll = Coll::kBarrier;
@@ -47,9 +47,9 @@ Status Reducer::commit(Deadline deadline) {
                   .with_step(stats_.steps - 1));
 }
 
-// The last step that all ranks of comm have finished; committed ones are among them. plan: that of all. A
-// re-plan that broke off may have come to its end on some ranks alone: then all take rank 0's. given: why
-// this rank cannot, which the others learn.
+// Finds the number of steps that all ranks of comm have finished; these include all committed ones. plan: set
+// to the common plan. A re-plan that was interrupted may have completed on some ranks only; then all take
+// rank 0's plan. given: the error that keeps this rank from rebinding; the others receive it.
 Status Reducer::agree_on_committed(const Agreement& agreement, const Status& given, uint64_t* committed,
                                    Plan* plan) {
   Comm& comm = agreement.comm;
@@ -88,7 +88,7 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
   return Plan::unpack(state_->manifest, words, plan);
 }
 
-// Whether the reducer can be bound to comm now: nothing of it is under way any more.
+// Checks that the reducer can be bound to comm now: none of its operations is in progress.
 Status Reducer::check_rebind(Comm& comm) {
   const ReducerState& old = *state_;
   Context& context = old.comm->context();
@@ -105,19 +105,19 @@ Status Reducer::check_rebind(Comm& comm) {
   if (old.readiness->step().open()) {
     return Status::error(Code::kState, cat("rebind inside ", step_text(), ": finish it first"));
   }
-  end_owed_gather().ok();  // that it failed is known by then
+  end_owed_gather().ok();  // its error is known by then
   const bool quiet = step_->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   const auto returned = [&] { return !step_->stage_out(); };
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
   if (!quiet || !context.engine().wait(returned, soon)) {
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
   }
-  if (step_->stage_given_up()) {  // as it has returned
+  if (step_->stage_given_up()) {  // although the stage has returned
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(),
                                            "' was given up before it completed, and may still write into "
                                            "its bucket: create a new reducer"));
   }
-  // A gradient that came too late for the step may still be on its way into its bucket.
+  // A gradient that came too late for the step may still be copied into its bucket.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
     return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");
@@ -127,7 +127,7 @@ Status Reducer::check_rebind(Comm& comm) {
 }
 
 Status Reducer::rebind(std::shared_ptr<Comm> comm) {
-  static_cast<void>(settle_finish().ok());  // it is known that it failed
+  static_cast<void>(settle_finish().ok());  // its failure is known
   ReducerState& old = *state_;
   Context& context = comm->context();
   const Deadline deadline =
@@ -137,20 +137,20 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   uint64_t committed = 0;
   Plan plan;
   WEFT_TRY(note(agree_on_committed(agreement, check_rebind(*comm), &committed, &plan)));
-  // Known from here on, also if what follows fails: another rank may have told its program.
+  // Set from here on, even if the rest fails: another rank may have reported it to its program.
   {
     const std::lock_guard lock(mutex_);
     stats_.steps = committed;
   }
   std::shared_ptr<ReducerState> next = old.heir();
-  Status bound = comm->open_lane(&next->lane, true);  // by all, or by none
+  Status bound = comm->open_lane(&next->lane, true);  // by all ranks or by none
   next->comm = comm;
   if (bound.ok()) listen_for_failures(next.get());
   std::optional<Relocation> relocation;
   next->buckets = old.buckets;
   next->plan = std::move(plan);
   if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
-  bool told = false;  // the hook, of another communicator
+  bool told = false;  // the hook was notified of the new communicator
   if (bound.ok()) {
     bound = with_turn(context, *next->hook, deadline, [&] {
       WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
@@ -165,7 +165,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
       comm->notes().ignore(next->lane->key().id);
       comm->close_lane(next->lane);
     }
-    // Steps over the old one may go on.
+    // Restores the old binding, because steps on the old communicator may continue.
     const auto back = [&] { return old.hook->rebind(old.comm->rank(), old.comm->size()); };
     Status stays = told ? with_turn(context, *old.hook, deadline, back) : Status();
     if (told && stays.ok()) stays = plan_again(old, deadline);
@@ -174,14 +174,14 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   }
   if (relocation) {
     relocation->run();
-    kept_step_ = kNoStep;  // laid out for the other plan
+    kept_step_ = kNoStep;  // the retained contributions have the old plan's layout
   }
   take_over(std::move(next), relocation.has_value());
   return {};
 }
 
-// The state of another communicator takes the old one's place: of steps over that one nothing is left but
-// their number. moved: it has another plan.
+// Replaces the state by that of another communicator. Of the old steps only their number remains. moved: the
+// new state has another plan.
 void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   const std::shared_ptr<ReducerState> old = state_;
   synchronised_ = 0;
@@ -201,7 +201,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   next_window();
   reduced_ = false;
   lent_ = false;
-  last_active_ = -1;  // ranks have other numbers
+  last_active_ = -1;  // ranks have new numbers
 }
 
 Status Reducer::retry(const weft_finish_options& options) {
@@ -226,12 +226,12 @@ Status Reducer::retry(const weft_finish_options& options) {
   }
   const uint32_t failed = stamp_;
   s.presence->carry(failed, next_stamp());
-  // Of a bucket that did not travel, because it was absent whole, nothing was kept.
+  // Nothing was retained of a bucket that was not communicated because all of its parameters were absent.
   for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
     if (has_bucket(i) && s.presence->absent(i, stamp_) && !s.buckets->place(i).sparse)
       clear_place(s.buckets->place(i));
   }
-  start_.noting = false;  // when gradients became ready is known, from the step that failed
+  start_.noting = false;  // the failed step has recorded the order already
   open_step(start_, true);
   tell(options);
   WEFT_TRY(await_prelude(timeout_ms_));

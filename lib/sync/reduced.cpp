@@ -11,7 +11,7 @@ namespace weft {
 Status PeerBuckets::make(const Agreement& agreement, const Plan& plan, const Buckets& buckets,
                          std::unique_ptr<PeerBuckets>* peers) {
   Comm& comm = agreement.comm;
-  // Lanes are open by now.
+  // The lanes are open already.
   const Agreement again{comm, agreement.doing, agreement.deadline, agreement.lane};
   const auto count = static_cast<uint32_t>(plan.buckets.size());
   std::vector<uint64_t> bytes(count);
@@ -60,14 +60,14 @@ Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const s
   return {};
 }
 
-// Before this rank's gradients change: the others may read them until they have come to their begin as well.
+// Waits before this rank's gradients change, because other ranks may read them until they also reach begin.
 Status Reducer::await_readers() {
   if (!lent_) return {};
   CollectiveArgs barrier;
   barrier.coll = Coll::kBarrier;
   barrier.tag = state_->schedule.slots.empty() ? 1 : state_->schedule.slots.front().args.tag;
   const Status came = state_->comm->run(state_->lane, barrier, state_->comm->op_deadline(timeout_ms_));
-  lent_ = false;  // also after a failure, which is the communicator's
+  lent_ = false;  // also after a failure, which has failed the communicator
   if (!came.ok()) {
     return came.with_prefix(cat("begin: not every rank has come to it, and results of step ",
                                 stats_.steps - 1, " may still be read: "));

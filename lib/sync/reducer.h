@@ -253,9 +253,9 @@ class Reducer {
   uint64_t other_bytes_ = 0;
   bool has_values_ = false;  // this rank has a value of some parameter that has a gradient
 
-  // Used by begin and finish.
-  uint64_t failed_attempts_ =
-      0;  // failed attempts of the next synchronised step (fail.cpp); equal on all ranks
+  // Written by begin and finish.
+  // Failed attempts of the next synchronised step so far (fail.cpp); equal on all ranks.
+  uint64_t failed_attempts_ = 0;
   std::optional<std::string> fail_next_;  // text of a failed local step; the next synchronised step will fail
   uint32_t stamp_ = 0;
   bool replanned_ = false;  // re-planned, or tried to automatically, at least once; equal on all ranks

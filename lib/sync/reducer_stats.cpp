@@ -1,4 +1,4 @@
-// What is known of a reducer's buckets and steps, in numbers. report.cpp says the same as JSON.
+// Statistics of a reducer's buckets and steps. report.cpp returns the same as JSON.
 #include <algorithm>
 
 #include "base/text.h"
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Under mutex_.
+// mutex_ must be held.
 void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
   StepTimes times;
   times.step_ns = now_ns - start_.begin_ns;
@@ -29,8 +29,8 @@ void Reducer::note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced) {
   history_.add_waits(step_->waits().waited_ns(), step_->waits().straggler());
 }
 
-// Reports the bucket that holds back most, and warns once of one whose memory keeps growing: without
-// mutex_, because the log may be the program's code.
+// Records the largest error memory among the buckets, and warns once of one that keeps growing. It warns
+// without mutex_, because the log may call the program's code.
 void Reducer::note_error_memory() {
   double largest = 0;
   uint32_t largest_at = 0;
@@ -76,7 +76,7 @@ void Reducer::trace_ready(uint64_t param) {
   trace->record(event);
 }
 
-// While it runs, also because finish has given it up, no more than which buckets are done.
+// Returns a bucket's times. While the step runs, even if finish has given it up, only done_ns is set.
 Step::Times Reducer::times(uint32_t bucket) const {
   const uint32_t stamp = synchronised_.load();
   if (step_->finished(stamp)) return step_->times(bucket);

@@ -6,20 +6,20 @@
 namespace weft {
 namespace {
 
-// The bytes of a move, wherever they are at the moment.
+// The bytes of a move, with their current position.
 struct Piece {
   uint64_t at = 0;
   uint64_t to = 0;
   uint64_t bytes = 0;
-  uint64_t end = 0;     // by the new order, packed
-  bool parked = false;  // in the scratch
+  uint64_t end = 0;     // end in the packed new order
+  bool parked = false;  // it is in the scratch
 };
 
 void move(std::byte* memory, uint64_t from, uint64_t to, uint64_t bytes) {
   if (from != to) std::memmove(memory + to, memory + from, bytes);
 }
 
-// Close the gaps. The pieces stay in their order, which is that of their places.
+// Closes the gaps. The pieces are sorted by position, and keep that order.
 void pack(std::byte* memory, std::vector<Piece>& pieces) {
   uint64_t at = 0;
   for (Piece& piece : pieces) {
@@ -29,12 +29,13 @@ void pack(std::byte* memory, std::vector<Piece>& pieces) {
   }
 }
 
-// The packed pieces in their new order, from the last one on: as many as the scratch holds are taken out of
-// the row, which closes, and put behind it. pieces: by place; order: by new place.
+// Sorts the packed pieces into their new order, from the last one backwards. Each round takes as many pieces
+// as the scratch holds out of the row, closes the row, and puts them after it. pieces: by current position;
+// order: by new position.
 void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>& order, std::byte* scratch,
              uint64_t scratch_bytes) {
   for (;;) {
-    // What is last already stays.
+    // Pieces that are last already stay.
     while (!pieces.empty() && pieces.back() == order.back()) {
       pieces.pop_back();
       order.pop_back();
@@ -81,7 +82,7 @@ void relayout(std::byte* memory, std::vector<Move> moves, std::byte* scratch, ui
   for (Piece* piece : order) piece->end = end += piece->bytes;
   const std::vector<Piece*> placed = order;
   reorder(memory, pieces, order, scratch, scratch_bytes);
-  // Packed in the new order, none is behind its new place.
+  // In the packed new order no piece is beyond its new position.
   for (size_t i = placed.size(); i-- > 0;) {
     move(memory, placed[i]->end - placed[i]->bytes, placed[i]->to, placed[i]->bytes);
   }

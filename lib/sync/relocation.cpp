@@ -23,7 +23,7 @@ void Relocation::list_moves() {
   for (uint64_t i = 0; i < old_.manifest.params.size(); i++) {
     const Buckets::Place& from = old_.buckets->place(i);
     if (from.memory == nullptr || from.count == 0) continue;
-    // The views of devices stay where they are.
+    // Views on devices stay where they are.
     if (from.on_device ? !old_.copy || !old_.presence->accumulated(i)
                        : old_.copy && !old_.presence->accumulated(i)) {
       continue;

@@ -1,4 +1,4 @@
-// Assigning parameters to buckets anew, between steps.
+// Re-plans: assigns parameters to buckets anew, between steps.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -16,18 +16,18 @@
 namespace weft {
 namespace {
 
-// What a rank brings to a re-plan; travels as it is.
+// A rank's vote in a re-plan. Sent as raw bytes.
 struct PlanVote {
-  static constexpr uint32_t kRefuses = 1;  // its call is wrong: its own error
-  static constexpr uint32_t kWants = 2;    // it has called weft_reducer_replan; others have joined
-  static constexpr uint32_t kBrings = 4;   // ... with a plan of its own
-  static constexpr uint32_t kKnows = 8;    // it has noted an order of readiness
+  static constexpr uint32_t kRefuses = 1;  // its own call is wrong; the rank has the error
+  static constexpr uint32_t kWants = 2;  // it has called weft_reducer_replan; ranks that have joined have not
+  static constexpr uint32_t kBrings = 4;   // ... with its own plan
+  static constexpr uint32_t kKnows = 8;    // it has recorded an order of readiness
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
-  static constexpr uint32_t kItself = 32;  // ... no: its begin has (WEFT_REDUCER_REPLAN)
-  static constexpr uint32_t kNeeds = 64;   // ... with WEFT_PLANNER_FIRST_NEEDED, which models as well
+  static constexpr uint32_t kItself = 32;  // the re-plan is automatic, from begin (WEFT_REDUCER_REPLAN)
+  static constexpr uint32_t kNeeds = 64;   // ... with WEFT_PLANNER_FIRST_NEEDED, which implies the model
   uint32_t flags = 0;
-  uint32_t limits = 0;  // how many it names
-  uint64_t wish = 0;    // digest of what it asks for
+  uint32_t limits = 0;  // number of limits it requests
+  uint64_t wish = 0;    // digest of its request
 
   bool has(uint32_t flag) const { return (flags & flag) != 0; }
 };
@@ -35,13 +35,13 @@ static_assert(sizeof(PlanVote) == 16);
 
 }  // namespace
 
-// What a program asks for.
+// A program's request for a re-plan.
 struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
-  bool by_model = false;                       // ... and by what a step costs then
-  bool by_need = false;                        // ... and first what is needed first
-  bool by_itself = false;                      // WEFT_REDUCER_REPLAN: what cannot be is no error
+  bool by_model = false;                       // ... and the model of a step
+  bool by_need = false;                        // ... and launched in the order in which they are needed
+  bool by_itself = false;  // automatic (WEFT_REDUCER_REPLAN): a plan that is not possible is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
   uint64_t digest() const;
@@ -77,7 +77,7 @@ uint64_t PlanRequest::digest() const {
 
 namespace {
 
-// The rank whose plan is taken, and the lowest one that asks for it.
+// Finds the rank whose plan is taken, and the lowest rank that requests a re-plan.
 Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   *root = -1;
   *asks = -1;
@@ -129,7 +129,7 @@ CollectiveArgs send(std::vector<Word>* words, int root) {
   return args;
 }
 
-// request: null on a rank that has joined. knows: it has noted an order of readiness.
+// request: null on a rank that has joined. knows: this rank has recorded an order of readiness.
 PlanVote vote_on(const PlanRequest* request, const Status& given, bool knows) {
   PlanVote mine;
   if (knows) mine.flags |= PlanVote::kKnows;
@@ -148,7 +148,7 @@ bool anyone(const std::vector<PlanVote>& votes, uint32_t flag) {
   return std::any_of(votes.begin(), votes.end(), [&](const PlanVote& vote) { return vote.has(flag); });
 }
 
-// Collective: the limits that `asks` names, if it names some. request: this rank's.
+// Collective: receives the limits that rank `asks` requests, if any. request: this rank's.
 Status hear_limits(const ReducerState& s, const std::vector<PlanVote>& votes, int asks,
                    const PlanRequest* request, Deadline deadline, std::vector<uint64_t>* limits) {
   const uint32_t named = asks >= 0 ? votes[static_cast<size_t>(asks)].limits : 0;
@@ -158,7 +158,8 @@ Status hear_limits(const ReducerState& s, const std::vector<PlanVote>& votes, in
   return s.comm->run(s.lane, send(limits, asks), deadline);
 }
 
-// Collective: what the model of a step needs; null where a rank has no memory for that, which all know alike.
+// Collective: measures the data for the step's model. Null if a rank has no memory for it, which all ranks
+// then know.
 Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Survey>* surveyed) {
   Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, surveyed,
                            s.residents ? s.residents->survey_place() : SurveyPlace());
@@ -168,7 +169,7 @@ Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Sur
   return {};
 }
 
-// On the rank whose plan is taken. surveyed: null if buckets end at the limits.
+// Makes the plan, on the rank whose plan is taken. surveyed: null to end buckets at the limits.
 Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
                  const Survey* surveyed, LaunchOrder launch, Plan* plan) {
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
@@ -178,7 +179,7 @@ Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::v
   return {};
 }
 
-// Collective: the plan that root has drawn; null on the others.
+// Collective: receives root's plan. drawn: that plan on root; null on other ranks.
 Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline deadline, Plan* plan) {
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (drawn != nullptr) drawn->pack(&words);
@@ -211,8 +212,8 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
   return note(take_plan(&request, wish));
 }
 
-// Ranks that have joined are waiting for the next step's opening. This one is no step: what is known of the
-// last one, and its results, stay.
+// Takes part in the handshake for which ranks that have joined wait. It begins no step: the statistics and
+// results of the last step stay.
 Status Reducer::open_replan() {
   const ReducerState& s = *state_;
   if (!s.uneven) return {};
@@ -220,7 +221,7 @@ Status Reducer::open_replan() {
   mine.step = stats_.steps;
   mine.flags = OpeningRecord::kReplan;
   std::vector<OpeningRecord> all(static_cast<size_t>(s.comm->size()));
-  CollectiveArgs args = s.schedule.slots.front().args;  // that of a step
+  CollectiveArgs args = s.schedule.slots.front().args;  // the same as in a step
   args.src = reinterpret_cast<const std::byte*>(&mine);
   args.dst = reinterpret_cast<std::byte*>(all.data());
   const auto failed = [&](const Status& why) {
@@ -228,7 +229,7 @@ Status Reducer::open_replan() {
   };
   if (Status done = s.comm->run(s.lane, args, s.comm->op_deadline(timeout_ms_)); !done.ok())
     return failed(done);
-  step_->commit(stats_.steps);  // who opens the next step has finished the one before
+  step_->commit(stats_.steps);  // a rank that reaches the next handshake has finished the step before
   Opening opening;
   const Status judged = judge_opening(all, s.comm->rank(), s.rules, &opening);
   if (judged.ok()) return {};
@@ -236,7 +237,8 @@ Status Reducer::open_replan() {
   return failed(s.comm->failure());
 }
 
-// Collective. request: null on a rank that has joined, whose order of readiness may be the one that is taken.
+// Collective. request: null on a rank that has joined; its order of readiness may still be the one that is
+// used.
 Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   const ReducerState& s = *state_;
   const Deadline deadline = Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms,
@@ -247,7 +249,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   int root = -1, asks = -1;
   const Status judged = judge_votes(votes, &root, &asks);
   const bool by_itself = anyone(votes, PlanVote::kItself);
-  if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // at the next step, then
+  if (by_itself && !judged.ok() && judged.code() == Code::kState) return {};  // retried at the next step
   if (!judged.ok()) s.comm->agreed_error(judged);
   WEFT_TRY(given);
   WEFT_TRY(judged);
@@ -261,7 +263,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   if (draws) {
     const auto launch = anyone(votes, PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
     const Status status = draw_plan(s, request, limits, surveyed.get(), launch, &drawn);
-    if (!status.ok()) {  // the others wait for it
+    if (!status.ok()) {  // the other ranks wait for the plan
       s.comm->fail(status);
       return s.comm->failure();
     }
@@ -275,7 +277,7 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
   return request == nullptr || request->by_itself ? Status() : moved;
 }
 
-// limits: in use from now on if that succeeds.
+// limits: in use from now on if the call succeeds.
 Status Reducer::put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline deadline) {
   state_->limits.swap(*limits);
   if (plan == state_->plan) {
@@ -290,16 +292,17 @@ Status Reducer::put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline 
   return moved;
 }
 
-// On all ranks alike: what one of them cannot have now it could not have at the next begin either.
+// Keeps the plan after a failed automatic re-plan, on all ranks alike. A failure now would recur at the next
+// begin.
 void Reducer::keep_plan(const Status& why) {
   state_->comm->context().log().warn(cat("no re-plan, the buckets stay as they are: ", why.text()));
   const std::lock_guard lock(mutex_);
   plan_kept_ = why.text();
 }
 
-// Once a synchronised step has shown the order of readiness. All ranks have made as many steps, and take part
-// in every re-plan, so they agree on when. Not where another rank may retry the step, which begins without
-// one.
+// Re-plans automatically once a synchronised step has recorded the order of readiness. All ranks have made as
+// many steps and take part in every re-plan, so they agree on the time. Not while another rank may retry the
+// step, because a retry begins without a re-plan.
 Status Reducer::replan_by_itself() {
   if (!state_->replans || replanned_ || stats_.steps == 0 || may_retry_) return {};
   WEFT_TRY(open_replan());
@@ -310,7 +313,7 @@ Status Reducer::replan_by_itself() {
   return take_plan(&request, {});
 }
 
-// Everything that hangs on the plan, made anew; gradients keep their values.
+// Replaces everything that depends on the plan; gradients keep their values.
 Status Reducer::move_to(Plan plan, Deadline deadline) {
   ReducerState& old = *state_;
   Context& context = old.comm->context();
@@ -321,10 +324,11 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
   next->plan = std::move(plan);
   const uint64_t buckets = next->plan.buckets.size();
   const Status told = with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
-  if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));  // its state may be of either plan
+  // The hook's state may be of either plan.
+  if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));
   WEFT_TRY(told);
   Relocation relocation(old, next.get());
-  // In the order of the reducer's own lane: the program may be in other collectives, or other reducers'
+  // Uses the reducer's own lane, because the program may be in other collectives, or in another reducer's
   // begin.
   const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
   if (const Status furnished = furnish(next.get(), {}, agreement); !furnished.ok()) {
@@ -333,7 +337,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
     return furnished;
   }
   if (const Status quiet = await_devices(deadline); !quiet.ok()) {
-    old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the others have the new plan
+    old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the other ranks have the new plan
     return quiet;
   }
   if (old.devices && !old.copy) next->devices->inherit(*old.devices);

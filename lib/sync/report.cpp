@@ -1,5 +1,5 @@
-// All that is known of a reducer and its steps, as JSON (docs/reducer.md lists the fields), and what it holds
-// in memory. For weft_reducer_report and the statistics. Threads: between steps, one thread at a time.
+// The report of a reducer and its steps as JSON (docs/reducer.md lists the fields), and its memory. For
+// weft_reducer_report and the statistics. Threads: between steps, one thread at a time.
 #include <nlohmann/json.hpp>
 
 #include "core/context.h"
@@ -42,7 +42,7 @@ constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
                                      {"overlap", &StepTimes::overlap_ns},
                                      {"exposed", &StepTimes::exposed_ns}};
 
-// What was chosen when the reducer was created.
+// Returns the options of the reducer.
 Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   static constexpr const char* kDivisors[] = {"world", "active", "weights"};
   Json dtypes = Json::array(), flags = Json::array();
@@ -184,7 +184,7 @@ std::string Reducer::report() const {
   }
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
-  // Taken while one runs alone.
+  // Allocated only during a re-plan.
   json["replan"] = {{"scratch_bytes", s.buckets->longest_bytes()}};
   const std::lock_guard lock(mutex_);
   json["reducer"]["plan_kept"] = plan_kept_.empty() ? Json() : Json(plan_kept_);

@@ -11,12 +11,12 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;  // as cudaMalloc's
 
-// Whether its bucket's collective needs nothing of the host: equal on all ranks, but for the device.
+// True if the bucket's collective does not need the host. Equal on all ranks unless their devices differ.
 bool can_stay(const ReducerState& s, const Slot& slot) {
   const PlannedBucket& planned = s.plan.buckets[slot.bucket];
-  // Norms are those of the results as gradients have them.
+  // Norms are those of the results in the gradients' dtype.
   const bool measured = s.norms == nullptr || !rounds(s.narrowed(slot.bucket), planned.gradients);
-  // One rounding from the gradient to what travels, as on the host.
+  // The gradient must be rounded only once on its way to the communication dtype, as on the host.
   const bool exact = !s.hook->narrows() || !rounds(planned.gradients, planned.dtype);
   return slot.whole() && measured && exact && planned.on_device() && planned.count > 0 &&
          s.comm->collectives().takes(s.devices->device(slot.bucket), slot.args);
@@ -27,7 +27,7 @@ bool can_stay(const ReducerState& s, const Slot& slot) {
 Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
                              std::shared_ptr<ResidentBuckets>* out) {
   out->reset();
-  // What is kept for another try, and shards, are read in host memory.
+  // Retained contributions and shards are read in host memory.
   if (s->devices == nullptr || !s->hook->copies_suffice() || s->retain || s->sharded) return {};
   std::shared_ptr<ResidentBuckets> made(new ResidentBuckets);
   const size_t count = s->plan.buckets.size();
@@ -42,7 +42,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
   }
   if (staying.empty()) return {};
   Collectives& collectives = s->comm->collectives();
-  const int device = s->devices->device(staying.front());  // the communicator's: one for all of them
+  const int device = s->devices->device(staying.front());  // the same for all of them
   made->owner_ = &collectives;
   if (old != nullptr && old->owner_ == &collectives && old->bytes_ >= made->bytes_) {
     made->memory_ = old->memory_;
@@ -71,7 +71,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
 
 Status ResidentBuckets::make_norms(const ReducerState& s, const std::vector<uint32_t>& staying) {
   constexpr uint64_t kStretches = Norms::kPieceElements / kSquaresStretch;
-  uint64_t most = 0;  // pieces of a bucket
+  uint64_t most = 0;  // most pieces of a bucket
   for (const uint32_t b : staying) {
     uint64_t pieces = 0;
     for (const uint32_t param : s.plan.buckets[b].params)
@@ -79,7 +79,7 @@ Status ResidentBuckets::make_norms(const ReducerState& s, const std::vector<uint
     most = std::max(most, pieces);
   }
   const int device = calls_[staying.front()].device;
-  // Each sum's kernels come after the ones before it: they share their parts.
+  // Kernels of different sums run one after the other, so they share parts_.
   const uint64_t parts = kStretches * sizeof(SquaresPart);
   WEFT_TRY(s.comm->collectives().allocate_on_device(device, parts, &parts_));
   std::byte* memory = nullptr;

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// What is known only in the step is set there.
+// Plans the collectives of a sparse gradient. The step sets the fields that are known only then.
 Status plan_sparse(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
   HookedBucket& hooked = schedule->buckets.emplace_back();
   hooked.asks = bucket.entries != nullptr;
@@ -46,7 +46,7 @@ Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, st
   return {};
 }
 
-// The exchange of the ranks' counts.
+// Returns the slot that exchanges the ranks' counts.
 Slot counts_before(const Slot& dynamic) {
   Slot slot;
   slot.kind = Slot::Kind::kCounts;
@@ -65,10 +65,10 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
                      const SparseGradients* sparse) {
   size_t strides = 0;
   for (const Param& p : manifest.params) strides += p.dense ? 0 : p.shape.size();
-  strides_.reserve(strides);  // so that nothing moves: the views point at them
+  strides_.reserve(strides);  // reserved, because the views point to its elements
   params_.reserve(manifest.params.size());
   buckets_.reserve(plan.buckets.size());
-  size_t shown = plan.buckets.size();  // to hooks, up to the last that they see
+  size_t shown = plan.buckets.size();  // number of buckets up to the last one that hooks see
   while (sparse == nullptr && shown > 0 && plan.buckets[shown - 1].sparse) shown--;
   for (const PlannedBucket& planned : plan.buckets) {
     weft_bucket bucket{};
@@ -233,7 +233,7 @@ void Schedule::add_finish(uint64_t record_bytes) {
 }
 
 void Schedule::write(ByteWriter* writer) const {
-  // Slots and not buckets: their order is agreed on too.
+  // Writes slots and not buckets, because ranks agree on their order too.
   const auto is_declared = [&](const Slot& s) {
     const bool of_entries = s.kind == Slot::Kind::kSparse && s.index == 0 && buckets[s.bucket].asks;
     return s.kind == Slot::Kind::kBucket || of_entries;
@@ -320,7 +320,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
                        x.average == y.average && x.optional == y.optional && x.dynamic == y.dynamic &&
                        x.what == y.what;
     if (alike && x.resident == y.resident) continue;
-    // The order is by bucket and index: where they differ, one rank has a collective that the other lacks.
+    // The order is by bucket and index. If these differ, one rank has a collective that the other lacks.
     const uint32_t bucket = i < count_a ? x.bucket : y.bucket;
     const std::string where =
         bucket < plan.buckets.size() ? plan.text(manifest, bucket) : cat("bucket ", bucket);

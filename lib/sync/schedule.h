@@ -44,10 +44,10 @@ class HookViews {
   std::vector<int64_t> strides_;  // row-major strides of gradients that are not dense
 };
 
-// One collective of a step. It belongs to a bucket (also the exchange of counts before a dynamic one), to a
-// sparse gradient (sync/sparse.h), to the handshake (sync/opening.h) or the prelude (sync/prelude.h), to the
-// map of present parameters (sync/presence.h), or to the ranks' requests in finish (sync/norms.h). Step owns
-// the memory of the last ones.
+// One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each
+// dynamic one. The others belong to a sparse gradient (sync/sparse.h), the handshake (sync/opening.h), the
+// prelude (sync/prelude.h), the map of present parameters (sync/presence.h), or the ranks' requests in finish
+// (sync/norms.h). Step owns the memory of all that belong to no bucket.
 struct Slot {
   enum class Kind : uint8_t {
     kBucket,

@@ -71,7 +71,7 @@ Status SparseGradient::enter(uint32_t stage) {
   }
 }
 
-// Fixed: the entries of this rank are those of the first step.
+// Checks, for fixed rows, that this rank's rows are those of the first step.
 Status SparseGradient::check_unchanged() const {
   const uint64_t count = counts_[static_cast<size_t>(terms_.rank)];
   if (terms_.absent || empty_) return {};
@@ -81,7 +81,7 @@ Status SparseGradient::check_unchanged() const {
                            own_.count, " now), which WEFT_REDUCER_SPARSE_FIXED promises"));
 }
 
-// Of all ranks; what each draws from them is the same.
+// Evaluates the counts of all ranks; each draws the same conclusion.
 Status SparseGradient::take_counts() {
   WEFT_TRY(judge_counts(counts_, shape_.rows, &most_));
   way_ = choose();
@@ -95,8 +95,9 @@ Status SparseGradient::take_counts() {
   return {};
 }
 
-// What moves less: everybody's entries to everybody, in blocks of the largest count, or an all-reduce of the
-// whole. As floats, whose rounding is the same everywhere, because products may be large.
+// Chooses the way with less traffic: an all-gather of entries in blocks of the largest count, or an
+// all-reduce of the whole gradient. Computes in floating point, because products may be large; its rounding
+// is the same on all ranks.
 SparseGradient::Way SparseGradient::choose() const {
   if (most_ == 0) return Way::kNothing;
   const auto ranks = static_cast<double>(counts_.size());
@@ -107,7 +108,7 @@ SparseGradient::Way SparseGradient::choose() const {
   return entries <= whole || shape_.row_bytes == 0 ? Way::kEntries : Way::kWhole;
 }
 
-// The lists are merged without further looks: each must be sorted and within the shape.
+// Checks that each list is sorted and within the shape, because merge() does not.
 Status SparseGradient::check_received() const {
   for (size_t r = 0; r < counts_.size(); r++) {
     if (are_rows(rows_.as<int64_t>() + r * most_, counts_[r], shape_.rows)) continue;
@@ -158,7 +159,7 @@ uint64_t SparseGradient::piece() const {
   return std::max<uint64_t>(kPieceBytes / std::max<uint64_t>(shape_.row_bytes, 64), 1);
 }
 
-// This rank's values to their place among all ranks', and zeros up to the end of its block.
+// Writes this rank's values to its block, and zeros up to the end of the block.
 bool SparseGradient::write_values(const DeviceOps& ops) {
   const uint64_t count = std::min(piece(), most_ - row_);
   const uint64_t mine = std::min(count, std::max(own_.count, row_) - row_);
@@ -178,7 +179,7 @@ bool SparseGradient::write_values(const DeviceOps& ops) {
   return row_ == most_;
 }
 
-// The same as a whole gradient, where the result will be.
+// Writes this rank's values as a whole gradient to the place of the result.
 bool SparseGradient::write_whole(const DeviceOps& ops) {
   const uint64_t count = std::min(piece(), shape_.rows - row_);
   std::byte* const whole = result_values_.data();
@@ -202,7 +203,7 @@ SparseGradient::List SparseGradient::list(size_t rank) const {
           counts_[rank]};
 }
 
-// The lists are sorted: the next row is the smallest of those that come next in each.
+// Merges the sorted lists: the next row is the smallest of their next rows.
 bool SparseGradient::merge(const DeviceOps& ops) {
   const size_t lists = way_ == Way::kAlone ? 1 : counts_.size();
   FoldArgs fold;

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Before the indices of a result.
+// The header in front of a result's indices.
 struct alignas(kCacheLine) Owner {
   HostAllocator allocator;
   uint64_t bytes = 0;
@@ -33,7 +33,7 @@ SparseSum::SparseSum(const Param& param, const HostAllocator& allocator, const D
   terms_.divisor = mean ? size : 1;
 }
 
-// A result that the caller was not given.
+// Frees a result that the caller did not receive.
 SparseSum::~SparseSum() {
   release(&copied_);
 }
@@ -67,7 +67,7 @@ Status SparseSum::next(CollectiveArgs* stage, Next* what) {
   return {};
 }
 
-// In one block of the caller's own.
+// Allocates the result as one block of the caller's own.
 Status SparseSum::begin_result() {
   gradient_.result(&sum_);
   if (sum_.count == 0) return {};
@@ -86,7 +86,7 @@ Status SparseSum::begin_result() {
   return {};
 }
 
-// Whether there is more.
+// Copies a piece of the result. True if there is more.
 bool SparseSum::copy_piece() {
   const bool indices = done_bytes_ < index_bytes_;
   const uint64_t at = indices ? done_bytes_ : done_bytes_ - index_bytes_;

@@ -163,7 +163,7 @@ bool Step::absent_everywhere(uint32_t param) const {
 }
 
 void Step::bucket_done(uint32_t bucket) {
-  // What may throw comes first, so that each bucket is reported once.
+  // The call that may throw comes first, so that each bucket is reported once.
   if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// Parameters that become ready several times in a step, as weft_param.uses says or as the first step shows.
+// Parameters that become ready several times in a step, as weft_param.uses declares or the first step shows.
 #include "sync/uses.h"
 
 #include "base/arguments.h"
@@ -13,7 +13,7 @@ Status Reducer::too_often(uint64_t param, StepWord step) const {
   return Status::error(Code::kState, cat(name, " became ready too often", uses_text(param, step, 1)));
 }
 
-// What is expected of a parameter that did not come as often. more: uses that were refused.
+// Describes the actual and expected number of uses. more: uses that were rejected.
 std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) const {
   const Uses* const uses = state_->uses.get();
   if (uses == nullptr || (!uses->learns() && uses->needed(param) == 1)) return {};
@@ -22,12 +22,12 @@ std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) con
              uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
 }
 
-// Whether it has become ready, for the last time or not, where that is counted.
+// True if the parameter was used in this step, finally or not, where uses are counted.
 bool Reducer::used(uint64_t param, uint32_t stamp) const {
   return state_->uses && state_->readiness->uses(param, stamp) > 0;
 }
 
-// While uses are learned each may be the last, and nothing travels.
+// Takes a use while uses are learned: each may be the last, and nothing is communicated.
 Status Reducer::take_use(uint64_t param, const Given& gradient, StepWord step) {
   ReducerState& s = *state_;
   s.uses->set_copied(param);
@@ -37,8 +37,8 @@ Status Reducer::take_use(uint64_t param, const Given& gradient, StepWord step) {
   return {};
 }
 
-// A use that may be the last one: where its gradient is, or, in view mode, a copy of one that is elsewhere.
-// Uses::mutex is held.
+// Keeps a use that may be the last: its gradient's address or, in view mode, a copy of a gradient outside its
+// view. Uses::mutex is held.
 void Reducer::remember(uint64_t param, const Given& gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
@@ -52,7 +52,7 @@ void Reducer::remember(uint64_t param, const Given& gradient) {
   }
 }
 
-// The end of the step that shows how often parameters are used: what became ready is complete now.
+// Ends the step in which uses are learned: every gradient that became ready is complete now.
 Status Reducer::take_learned(StepWord step) {
   ReducerState& s = *state_;
   std::vector<uint32_t> unused;
@@ -79,7 +79,7 @@ Status Reducer::take_learned(StepWord step) {
   return {};
 }
 
-// What the first step did not use is absent from every later one.
+// Marks the parameters that the first step did not use as absent; they are absent from every later step.
 Status Reducer::leave_out_unused() {
   const ReducerState& s = *state_;
   if (!s.uses || !s.uses->learns() || s.uses->learning() || (!s.mapped && !start_.fixed)) return {};
@@ -93,7 +93,7 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   WEFT_TRY(note(check_timeout("timeout_ms", timeout_ms, true)));
   WEFT_TRY(note(known(*parts().state, param)));
   start_owed_gather();
-  // First: parts that are put in place later know of this step, too.
+  // Read before parts(): parts that are installed later know this step, too.
   const uint32_t stamp = synchronised_.load();
   const bool gathering = gathering_.load();
   const Parts at = parts();

@@ -1,5 +1,5 @@
-// The values of the parameters, as far as a reducer deals with them between steps: broadcast from one rank,
-// and compared. Called by the program's thread, on all ranks; everything travels on the reducer's own lane.
+// The values of the parameters between steps: broadcasts from one rank, and comparisons. Called by the
+// program's thread, on all ranks; all communication is on the reducer's own lane.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -23,17 +23,17 @@ constexpr uint64_t kAllFlags = WEFT_BROADCAST_PARAMS | WEFT_BROADCAST_STATE | WE
 constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_BROADCAST_PARAMS), WEFT_NAMED(WEFT_BROADCAST_STATE),
                                  WEFT_NAMED(WEFT_BROADCAST_BUFFERS)};
 
-// What a rank brings to a broadcast or a comparison before anything of the values moves; travels as it is.
+// A rank's vote before a broadcast or a comparison moves any values. Sent as raw bytes.
 struct ValuesVote {
   uint32_t call = 0;     // kBroadcast or kCheck
-  uint32_t refuses = 0;  // 1: its call is wrong: its own error
-  uint64_t missing = 0;  // 1 + a parameter of which it has no value
-  // Of a broadcast.
+  uint32_t refuses = 0;  // 1: the rank's own call is wrong; the rank has the error
+  uint64_t missing = 0;  // 1 + the index of a parameter whose value the rank lacks
+  // Used by broadcasts.
   uint64_t flags = 0;
   uint64_t chunk_bytes = 0;
   uint32_t in_flight = 0;
   int32_t root = 0;
-  // Of a comparison.
+  // Used by comparisons.
   uint64_t digest = 0;
 
   static constexpr uint32_t kBroadcast = 1;
@@ -50,7 +50,7 @@ Status differs(int rank, const char* what, uint64_t theirs, uint64_t mine) {
       .with_ranks({rank});
 }
 
-// What is wrong with any rank's vote.
+// Returns the first error in the ranks' votes.
 Status judge(const std::vector<ValuesVote>& votes, const Manifest& manifest) {
   const ValuesVote& first = votes.front();
   for (size_t r = 0; r < votes.size(); r++) {
@@ -101,7 +101,7 @@ CollectiveArgs gather(const T* mine, std::vector<T>* all) {
 // A bit for each parameter.
 using ParamBits = std::vector<uint64_t>;
 
-// The first parameter that has a value on one rank and none on the other.
+// Describes the first parameter that has a value on one rank and none on the other.
 std::string value_difference(const Manifest& manifest, int rank, ByteView mine, int other_rank,
                              ByteView theirs) {
   ByteReader a(mine), b(theirs);
@@ -121,7 +121,8 @@ std::string value_difference(const Manifest& manifest, int rank, ByteView mine, 
   return "a rank's list of values is not readable";
 }
 
-// Parameters with a value here. Values on devices are left out: a reducer does not move them.
+// Returns the parameters with a value on this rank, except for values on devices, which a reducer does not
+// copy.
 std::vector<uint32_t> params_with_values(const ReducerState& s) {
   std::vector<uint32_t> params;
   bool on_device = false;
@@ -140,7 +141,8 @@ std::vector<uint32_t> params_with_values(const ReducerState& s) {
   return params;
 }
 
-// The messages of one broadcast: some at a time, packed and unpacked while others travel.
+// Sends the messages of one broadcast: up to in_flight at a time, packed and unpacked while others are in
+// flight.
 class Messages {
  public:
   Messages(ReducerState& state, std::vector<Chunk> chunks, const ValuesVote& how)
@@ -150,7 +152,7 @@ class Messages {
         staging_(s_.comm->context().options().host_allocator),
         flights_(std::min<size_t>(how.in_flight, chunks_.size())) {}
 
-  // Memory to pack in. kNoMemory.
+  // Allocates memory for packing. kNoMemory.
   Status prepare() {
     uint64_t most = 0;
     for (const Chunk& chunk : chunks_) {
@@ -162,7 +164,7 @@ class Messages {
     return {};
   }
 
-  // Returns when nothing is under way any more, also after a failure.
+  // Returns when nothing is in flight any more, also after a failure.
   Status run(Deadline deadline) {
     Status status;
     for (size_t done = 0, next = 0; done < chunks_.size() && (status.ok() || done < next); done++) {
@@ -187,7 +189,8 @@ class Messages {
     Request request;
     std::byte* staging = nullptr;
   };
-  // What is thrown must not leave requests behind that are under way, nor ranks that count on this one.
+  // Turns an exception into a failure of the communicator, so that no requests stay in flight and no rank
+  // waits for this one.
   template <class Work>
   Status or_fail(Work&& work) {
     Status thrown = guarded_run(work);
@@ -226,7 +229,8 @@ Status start_together(const Agreement& agreement, ReducerState* state, bool give
   constexpr uint64_t kKeepsPlan =
       WEFT_REDUCER_KEEP_PLAN | WEFT_REDUCER_REPLAN | WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED;
   if ((s.flags & kKeepsPlan) == 0 && !given_plan) {
-    // A re-plan frees pinned memory, which waits for the device: a stream may be waiting for the program.
+    // A re-plan frees pinned memory, which waits for the device. A stream there may be waiting for the
+    // program.
     const bool may = s.copy && s.hook->can_replan() && !s.manifest.has_devices();
     const auto mine = static_cast<std::byte>(may ? 1 : 0);
     std::vector<Bytes> all;
@@ -336,8 +340,8 @@ Status Reducer::check() {
   return equal ? Status() : note(name_difference(params, digests, {}, deadline));
 }
 
-// The ranks' digests differ: find the first parameter that does. Collective. What ranks of stale hold counts
-// for nothing.
+// Finds the first parameter that differs, after the ranks' digests differ. Collective. The values of the
+// ranks in `stale` are ignored.
 Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
                                 const std::vector<int>& stale, Deadline deadline) {
   const ReducerState& s = *state_;
@@ -345,7 +349,7 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
   std::vector<DigestSearch::Row> rows(static_cast<size_t>(s.comm->size()));
   const auto is_stale = [&](int r) { return std::find(stale.begin(), stale.end(), r) != stale.end(); };
   size_t fresh = 0;
-  while (is_stale(static_cast<int>(fresh))) fresh++;  // not all are
+  while (is_stale(static_cast<int>(fresh))) fresh++;  // some rank is not stale
   while (!search.found()) {
     const DigestSearch::Row row = search.row();
     WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));

@@ -1,4 +1,4 @@
-// What the ranks of a new reducer settle before its first step.
+// Start-up of a new reducer: settles values and re-planning among the ranks before the first step.
 #pragma once
 
 #include "base/status.h"
