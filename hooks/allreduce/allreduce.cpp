@@ -1,5 +1,5 @@
-// The default hook: one all-reduce of the bucket in place, averaged over the step's divisor. Its stages have
-// nothing to compute. Listed in the registry; calls never overlap (core/hook.h).
+// The default hook: one all-reduce of the bucket in place, averaged over the step's divisor. Its stages do
+// nothing. Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
 

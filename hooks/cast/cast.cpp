@@ -1,11 +1,11 @@
-// fp16 and bf16: another hook, by default allreduce, works on the bucket cast to 16 bits; its result is cast
-// back. Listed in the registry; calls never overlap (core/hook.h).
-//
-// Scaled before it is cast, so that neither the cast nor a sum overflows where the mean does not; the hook
-// inside then sees a divisor of 1, and its averages are sums. order=ddp casts first and divides in 16 bits,
-// as DistributedDataParallel's hooks do. A hook inside that sends nothing, or averages over all ranks where
-// it has a communicator of its own or none later (post_local_sgd), leaves gradients that nobody divides:
-// these are cast as they are, and its averages are averages.
+// fp16 and bf16: an inner hook, by default allreduce, works on the bucket cast to 16 bits, and its result is
+// cast back. Listed in the registry; calls never overlap (core/hook.h).
+// The bucket is divided before the cast, so that neither the cast nor a sum overflows where the mean does
+// not. The inner hook then sees a divisor of 1, and its averages become sums. order=ddp casts first and
+// divides in 16 bits, as DistributedDataParallel's hooks do. Some inner hooks leave gradients undivided: one
+// that sends nothing, and one that averages over all ranks in its first steps, and later over its own
+// communicator or not at all (post_local_sgd). The cast does not divide for these, and their averages stay
+// averages.
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +36,7 @@ class Cast final : public Hook {
       : settings_(std::move(settings)), inner_(std::move(inner)), host_(host) {}
 
   std::string name() const override { return cat(settings_.name, "[", inner_->name(), "]"); }
-  // Sparse gradients pass by: they are not cast.
+  // Sparse gradients are passed to the inner hook without a cast.
   bool takes_sparse() const override { return inner_->takes_sparse(); }
   bool sends_sparse() const override { return inner_->sends_sparse(); }
   bool equal_results() const override { return inner_->equal_results(); }
@@ -72,7 +72,7 @@ class Cast final : public Hook {
       const bool wide_dst = c.coll == WEFT_COLL_ALL_GATHER || c.coll == WEFT_COLL_ALL_TO_ALL;
       WEFT_TRY(move(room, before, wide_src ? ranks : 1, c, &c.src_space, &c.src_offset_bytes));
       WEFT_TRY(move(room, before, wide_dst ? ranks : 1, c, &c.dst_space, &c.dst_offset_bytes));
-      if (scaled && c.op == WEFT_OP_AVG) c.op = WEFT_OP_SUM;  // what is cast is scaled already
+      if (scaled && c.op == WEFT_OP_AVG) c.op = WEFT_OP_SUM;  // the cast has divided already
     }
     weft_hook_collective result{};
     result.dtype = static_cast<int32_t>(settings_.dtype);
@@ -120,8 +120,8 @@ class Cast final : public Hook {
   }
 
  private:
-  // Of a bucket: where the inner hook leaves its result in the scratch, its collectives, and whether what it
-  // sees is divided.
+  // Per bucket: the offset in the scratch of the inner hook's result, the number of its collectives, and
+  // whether the cast divides.
   struct Placed {
     uint64_t result = 0;
     uint32_t collectives = 0;
@@ -135,7 +135,8 @@ class Cast final : public Hook {
                          cat("hook '", inner_->name(), "' inside '", settings_.name, "': ", what));
   }
 
-  // The bucket as the inner hook sees it: it lies where the scratch begins, and its own scratch after it.
+  // Returns the bucket as the inner hook sees it: its buffer is at the start of the scratch, and its own
+  // scratch follows.
   weft_bucket narrowed(const weft_bucket& bucket, bool scaled) {
     weft_bucket narrow = bucket;
     narrow.struct_size = sizeof narrow;
@@ -152,7 +153,7 @@ class Cast final : public Hook {
     return narrow;
   }
 
-  // A side of a collective of the inner hook, as one of this hook's scratch.
+  // Translates a side of an inner hook's collective to an offset in this hook's scratch.
   Status move(const uint64_t (&room)[2], uint64_t before, uint64_t ranks, const weft_hook_collective& c,
               int32_t* space, uint64_t* offset) const {
     if (*space != WEFT_SPACE_BUCKET && *space != WEFT_SPACE_SCRATCH) return wrong("a space is unknown");
@@ -179,8 +180,8 @@ class Cast final : public Hook {
   const Settings settings_;
   const std::shared_ptr<Hook> inner_;
   const DeviceOps& host_;
-  std::map<const char*, Placed> placed_;   // by where the name of a bucket's first parameter lies: unique
-  std::vector<weft_bucket_param> params_;  // of the bucket that is being looked at
+  std::map<const char*, Placed> placed_;  // key: the unique address of the name of a bucket's first parameter
+  std::vector<weft_bucket_param> params_;  // of the current bucket
 };
 
 Status make(Dtype dtype, const char* name, const HookArgs& args, std::shared_ptr<Hook>* hook) {

@@ -1,4 +1,4 @@
-// A Codec of codes with a scale for each block: the scales of a slice, then its codes.
+// A Codec with a scale for each block of codes. A slice is encoded as its scales, followed by its codes.
 #pragma once
 
 #include "common/bucket.h"
@@ -9,7 +9,7 @@ namespace weft {
 
 class BlockCodec final : public Codec {
  public:
-  // block: values of a scale, a power of two from 32 to 16384.
+  // block: values per scale, a power of two from 32 to 16384.
   BlockCodec(BlockCode code, uint32_t block, bool stochastic, const DeviceOps& host)
       : code_(code), block_(block), stochastic_(stochastic), host_(host) {}
 
@@ -44,9 +44,9 @@ class BlockCodec final : public Codec {
   }
 
  private:
-  static constexpr uint64_t kPiece = 16384;  // 64 KiB of values; blocks divide it
+  static constexpr uint64_t kPiece = 16384;  // 64 KiB of values; a multiple of every block size
 
-  // A slice is a multiple of block_.
+  // slice is a multiple of block_.
   uint64_t scales_bytes(uint64_t slice) const { return slice / block_ * sizeof(float); }
   uint64_t codes_bytes(uint64_t values) const { return code_ == BlockCode::kSign ? values / 8 : values; }
 

@@ -1,5 +1,5 @@
-// A bucket as f32 values, whatever its dtype, and what is remembered of its parameters. Used by hooks that
-// compute, in their stages.
+// Helpers for hooks that compute in their stages: a bucket's values as f32, whatever its dtype, and its
+// parameters' error memories.
 #pragma once
 
 #include <weft/weft.h>
@@ -27,11 +27,11 @@ inline std::span<const weft_bucket_param> params_of(const weft_bucket& bucket) {
   return {bucket.params, bucket.param_count};
 }
 
-// Bytes of scratch that hold the values of a bucket of another dtype; 0 for f32. A multiple of 64.
+// Returns the bytes of scratch for the f32 values of a bucket of another dtype; 0 for f32. A multiple of 64.
 inline uint64_t values_bytes(const weft_bucket& bucket) {
   return dtype_of(bucket) == Dtype::kF32 ? 0 : round_up(bucket.count * sizeof(float), 64);
 }
-// They lie in the bucket itself, or where the scratch begins.
+// Returns the address of the f32 values: the bucket itself, or the start of the scratch.
 inline float* values_of(const weft_bucket& bucket) {
   return static_cast<float*>(dtype_of(bucket) == Dtype::kF32 ? bucket.buffer : bucket.scratch);
 }
@@ -59,18 +59,19 @@ inline void add(const DeviceOps& host, const float* src, float* dst, uint64_t co
   host.accumulate(args);
 }
 
-// The bucket's contributions as f32, count of them from begin on, in `values`, which may be their own place.
+// Converts `count` of the bucket's contributions from `begin` on to f32 in `values`, which may be their own
+// place.
 inline void load_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count,
                         float* values) {
   const auto* const from = static_cast<const std::byte*>(bucket.buffer);
   copy(host, dtype_of(bucket), from + begin * dtype_size(dtype_of(bucket)), Dtype::kF32, values, count);
 }
-// All of them, in their own place.
+// Converts all contributions, in their own place.
 inline float* load_values(const DeviceOps& host, const weft_bucket& bucket) {
   load_values(host, bucket, 0, bucket.count, values_of(bucket));
   return values_of(bucket);
 }
-// The result, into the bucket.
+// Converts the result into the bucket.
 inline void store_values(const DeviceOps& host, const weft_bucket& bucket, uint64_t begin, uint64_t count,
                          const float* values) {
   auto* const to = static_cast<std::byte*>(bucket.buffer);
@@ -80,13 +81,13 @@ inline void store_values(const DeviceOps& host, const weft_bucket& bucket) {
   store_values(host, bucket, 0, bucket.count, values_of(bucket));
 }
 
-// Error feedback: what was not sent in earlier steps is added to a bucket's values, and what is not sent now
-// is kept.
+// Error feedback: values not sent in earlier steps are added to a bucket's values, and those not sent now are
+// kept.
 inline void plan_errors(HookState& state, const weft_bucket& bucket) {
   for (const weft_bucket_param& p : params_of(bucket)) state.array(HookState::kError, p.name, p.count);
 }
-// The errors of the values [begin, begin + count) of the bucket: work(error, place in that range, count) for
-// each parameter in it. Parameters lie in the order of their offsets.
+// Calls work(error, position in the range, count) for each parameter that intersects the bucket's values
+// [begin, begin + count). Parameters are sorted by offset.
 template <class Work>
 inline void errors_of(HookState& state, const weft_bucket& bucket, uint64_t begin, uint64_t count,
                       Work&& work) {
@@ -101,7 +102,7 @@ inline void errors_of(HookState& state, const weft_bucket& bucket, uint64_t begi
     work(error + (from - p->offset), from - begin, to - from);
   }
 }
-// The error of a range that is part of one parameter; null if it is not.
+// Returns the error memory of a range that is within one parameter; null if it is not.
 inline float* error_of(HookState& state, const weft_bucket& bucket, uint64_t begin, uint64_t count) {
   float* all = nullptr;
   errors_of(state, bucket, begin, count, [&](float* error, uint64_t /*at*/, uint64_t n) {
@@ -109,7 +110,8 @@ inline float* error_of(HookState& state, const weft_bucket& bucket, uint64_t beg
   });
   return all;
 }
-// values: those of the range, as residual below.
+// values: the range's values; add_errors adds their errors to them. residual below: the range's values that
+// were not sent.
 inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, uint64_t begin,
                        uint64_t count, float* values) {
   errors_of(state, bucket, begin, count,
@@ -120,17 +122,18 @@ inline void keep_errors(HookState& state, const weft_bucket& bucket, uint64_t be
   errors_of(state, bucket, begin, count,
             [&](float* error, uint64_t at, uint64_t n) { std::copy_n(residual + at, n, error); });
 }
-// More that was not sent, times scale.
+// Adds more values that were not sent, times scale.
 inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket,
                              uint64_t begin, uint64_t count, const float* residual, double scale) {
   errors_of(state, bucket, begin, count,
             [&](float* error, uint64_t at, uint64_t n) { add(host, residual + at, error, n, scale); });
 }
 
-// Whether no value is an infinity or a NaN. A loop of fixed length becomes vectors.
+// True if no value is an infinity or a NaN. The inner loop has a fixed length so that the compiler vectorises
+// it.
 inline bool all_finite(const float* values, uint64_t count) {
   constexpr uint64_t kTogether = 256;
-  const auto odd = [](float value) {  // its sign bit: the exponent has ones alone
+  const auto odd = [](float value) {  // sets the sign bit if all bits of the exponent are set
     return (std::bit_cast<uint32_t>(value) & 0x7F800000u) + 0x00800000u;
   };
   uint32_t any = 0;
@@ -141,7 +144,8 @@ inline bool all_finite(const float* values, uint64_t count) {
   for (; i < count; i++) any |= odd(values[i]);
   return any >> 31 == 0;
 }
-// to[i] = from[i], or 0 instead of an infinity or a NaN; false if there was one. Disjoint or identical.
+// Copies to[i] = from[i], with 0 for infinities and NaNs; false if there was one. from and to are disjoint or
+// identical.
 inline bool copy_finite(const float* from, uint64_t count, float* to) {
   constexpr uint64_t kTogether = 4096;
   bool all = true;
@@ -164,11 +168,11 @@ inline Status check_floats(const char* hook, const weft_bucket& bucket) {
                            name(dtype_of(bucket)), " (parameter '", bucket.params[0].name, "')"));
 }
 
-// Seeds of stochastic things, from what all of them depend on.
+// Mixes the inputs of a seed for random numbers.
 constexpr uint64_t mix(uint64_t h) {
   return scramble(h + kSplitMixStep);
 }
-// The same for a parameter, whatever bucket it lies in.
+// Mixes a parameter's name into a seed, which thus does not depend on the bucket.
 inline uint64_t mix(uint64_t h, const char* text) {
   for (; *text != 0; text++) h = mix(h ^ static_cast<unsigned char>(*text));
   return h;

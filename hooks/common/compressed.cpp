@@ -8,8 +8,9 @@
 namespace weft {
 namespace {
 
-// Where things lie for one bucket. The values that a rank works on are those of a piece, which stays in the
-// cache, or where slices are encoded as a whole the bucket's own.
+// Sizes of a bucket's slices, and offsets in its scratch. The area `values` holds one piece, which stays in
+// the cache. If slices are encoded as a whole, it holds the bucket's f32 values, and is empty for f32
+// buckets.
 struct Slices {
   uint64_t ranks, rank, count, slice, bytes, values, sent, received, work, vote;
 
@@ -98,19 +99,19 @@ class Compressed final : public FeedbackHook {
   }
 
  private:
-  static constexpr uint32_t kPlain = 2;  // stage that decodes; collective of uncompressed steps
+  static constexpr uint32_t kPlain = 2;  // the stage that decodes, and the collective of uncompressed steps
 
-  // Of slice r: work(where a piece begins in the slice, where in the bucket, how long it is).
+  // Calls work(offset in slice r, offset in the bucket, length) for each piece of slice r.
   template <class Work>
   void each_piece(const Slices& at, uint64_t r, Work&& work) const {
     const uint64_t length = at.length(r), piece = codec_->piece() != 0 ? codec_->piece() : length;
     for (uint64_t first = 0; first < length; first += piece) {
       work(first, at.begin(r) + first, std::min(piece, length - first));
     }
-    if (length == 0) work(0, at.begin(r), 0);  // a slice of nothing is encoded as well
+    if (length == 0) work(0, at.begin(r), 0);  // an empty slice is encoded as well
   }
 
-  // Where the values from `begin` on of the bucket are worked on.
+  // Returns where the bucket's values from `begin` on are processed.
   float* values_at(const weft_bucket& bucket, uint64_t begin) const {
     return codec_->piece() != 0 ? static_cast<float*>(bucket.scratch) : values_of(bucket) + begin;
   }
@@ -128,8 +129,9 @@ class Compressed final : public FeedbackHook {
     }
   }
 
-  // What this rank sends of a piece: with feedback, and what it did not send before. Of one parameter's they
-  // are added to its error, where encoding then leaves what is lost.
+  // Returns the values that this rank sends of a piece: its contributions and, with feedback, the values not
+  // sent before. If the piece is within one parameter, both are summed in its error memory, and encoding then
+  // leaves the loss there.
   float* contributions(const weft_bucket& bucket, uint64_t begin, uint64_t count) {
     float* const values = values_at(bucket, begin);
     float* const error =
@@ -172,7 +174,7 @@ class Compressed final : public FeedbackHook {
     }
   }
 
-  // Of rank `rank` for slice `slice`, in this step.
+  // Returns the seed of rank `rank` for slice `slice` in this step.
   uint64_t seed(const weft_bucket& bucket, uint64_t rank, uint64_t slice) {
     const uint64_t step = mix(settings_.seed ^ mix(state_.iteration(bucket)));
     return mix(mix(step ^ rank << 32 ^ slice), bucket.params[0].name);

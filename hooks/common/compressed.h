@@ -1,10 +1,9 @@
-// A hook that sends encoded gradients: each rank encodes its contributions, slice by slice, and sends every
-// slice to its owner; the owner decodes and adds them in rank order, divides, encodes the mean, and sends
-// that to all. So a rank sends 2 (W-1)/W encoded buckets, as in an all-reduce, and not the W - 1 of an
-// all-gather; all ranks decode the same bytes. What either encoding loses is added to the next step's
-// contributions, if feedback is on: the owner adds what its encoding lost, times the divisor.
-//
-// Made by the factories of hooks, which bring a Codec. Calls never overlap (core/hook.h).
+// A hook that sends encoded gradients. Each rank encodes its contributions, slice by slice, and sends every
+// slice to its owner. The owner decodes and adds them in rank order, divides, encodes the mean, and sends it
+// to all ranks. A rank thus sends 2 (W-1)/W encoded buckets, as in an all-reduce, instead of the W - 1 of an
+// all-gather. All ranks decode the same bytes. With feedback the losses of both encodings are added to the
+// next step's contributions. The owner adds the loss of its own encoding times the divisor.
+// Made by the factories of hooks, which provide a Codec. Calls never overlap (core/hook.h).
 #pragma once
 
 #include <memory>
@@ -14,31 +13,31 @@
 
 namespace weft {
 
-// How a slice is encoded. Threads: the hook's.
+// The encoding of a slice. Threads: the hook's.
 class Codec {
  public:
   virtual ~Codec() = default;
-  // Slices, but the last, are multiples of it.
+  // All slices except the last are multiples of this.
   virtual uint64_t unit() const { return 1; }
-  // Values of a piece of a slice, a multiple of unit(): what comes before and after encoding finds a piece in
-  // the cache. 0: a slice is encoded as a whole.
+  // Values of a piece of a slice, a multiple of unit(), so that a piece stays in the cache while it is
+  // processed. 0: a slice is encoded as a whole.
   virtual uint64_t piece() const { return 0; }
-  // Of an encoded slice of so many values; a multiple of 4.
+  // Size of an encoded slice of this many values; a multiple of 4.
   virtual uint64_t bytes(uint64_t slice) const = 0;
-  // Of memory for encoding such a slice.
+  // Size of the memory for encoding such a slice.
   virtual uint64_t scratch_bytes(uint64_t /*slice*/) const { return 0; }
-  // Encode `count` values, a piece: those from `first` on of a slice, which begins at `to`. With residual:
-  // values become what is lost, finite in any case. scratch: aligned to 64 bytes.
+  // Encodes a piece: `count` values from `first` on of a slice, whose encoding begins at `to`. residual:
+  // values are replaced by the loss, which is always finite. scratch: aligned to 64 bytes.
   virtual void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual,
                       uint64_t seed, std::byte* to, std::byte* scratch) const = 0;
-  // values[i] = what was encoded, or values[i] + that. The bytes may come from another process and be
-  // anything.
+  // Sets values[i] to the decoded value, or adds it (`add`). The bytes may come from another process and may
+  // be invalid.
   virtual void decode(const std::byte* from, uint64_t first, uint64_t count, uint64_t slice, bool add,
                       float* values) const = 0;
 };
 
 struct CompressedSettings {
-  std::string name;  // with all options
+  std::string name;  // includes all options
   bool feedback = true;
   bool rescue = false;  // needs feedback
   uint64_t seed = 0;

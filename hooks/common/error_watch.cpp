@@ -9,19 +9,19 @@
 namespace weft {
 namespace {
 
-// A large parameter is measured by a sample: this many blocks of this many values, evenly spread.
+// Large parameters are measured by a sample: this many blocks of this many values, evenly spread.
 constexpr uint64_t kBlock = 1024;
 constexpr uint64_t kBlocks = 16;
 
-// A memory keeps growing when its mean norm over a window of steps has risen by a fifth three
-// times, one after the other, and is more than 6 gradients; of more than 24 gradients two times
-// suffice. Memories that converge have stopped rising by then.
+// A memory keeps growing when its mean norm over a window of steps has risen by a fifth three times in a row
+// and exceeds 6 gradients. If it exceeds 24 gradients, two rises suffice. Memories that converge have stopped
+// rising by then.
 constexpr float kWindow = 32;
 constexpr float kRise = 1.2f;
 constexpr float kLarge = 6;
 constexpr float kHuge = 24;
 constexpr uint64_t kStepsBetweenVotes = 8;
-// An uncompressed bucket has recovered when its memory is smaller than this many gradients.
+// An uncompressed bucket has recovered when its memory is at most this many gradients.
 constexpr float kRecovered = 1;
 
 double sum_of_squares(const DeviceOps& host, Dtype dtype, const void* values, uint64_t count) {
@@ -145,12 +145,12 @@ bool ErrorWatch::wants_rescue(const weft_bucket& bucket) {
   return f[kGradient] != 0 && f[kMemory] > kRecovered * f[kGradient];
 }
 
-// Equal on all ranks.
+// Sets the ranks' decision, which is equal on all ranks.
 void ErrorWatch::decide(const weft_bucket& bucket, bool uncompressed) {
   std::vector<float>& f = fields(bucket);
   if ((f[kUncompressed] != 0) == uncompressed) return;
   f[kUncompressed] = uncompressed ? 1 : 0;
-  f[kMemorySum] = f[kGradientSum] = f[kSteps] = f[kMean] = f[kRises] = f[kGrowing] = 0;  // a new window
+  f[kMemorySum] = f[kGradientSum] = f[kSteps] = f[kMean] = f[kRises] = f[kGrowing] = 0;  // new window
 }
 
 }  // namespace weft

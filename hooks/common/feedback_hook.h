@@ -1,5 +1,5 @@
-// A built-in hook that may keep what it does not send: its error memory is watched. Calls never
-// overlap (core/hook.h).
+// Base of built-in hooks that may keep what they do not send; watches their error memory. Calls never overlap
+// (core/hook.h).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace weft {
 
 class FeedbackHook : public StatefulHook {
  public:
-  // rescue: only with feedback.
+  // rescue: requires feedback.
   FeedbackHook(const HookArgs& args, bool feedback, bool rescue)
       : StatefulHook(args.log), feedback_(feedback), watch_(state_, args.host, rescue) {}
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kSeparators = " ,\t\n";
 
-// All of the text as a number.
+// Parses the whole text as a number.
 template <class Number>
 bool parse(const std::string& text, Number* value) {
   const char* const end = text.data() + text.size();
@@ -19,7 +19,7 @@ bool parse(const std::string& text, Number* value) {
   return error == std::errc() && stop == end;
 }
 
-// The shortest text that is read as this value again.
+// Returns the shortest text that parses to the same value.
 std::string number_text(double value) {
   std::array<char, 32> text;
   const auto result = std::to_chars(text.data(), text.data() + text.size(), value);

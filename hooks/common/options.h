@@ -1,5 +1,5 @@
-// The options of a built-in hook, as text: "rank=4 start=100". Every hook reads its own when it is made and
-// gets its full name from them, which ranks agree on. On the thread that makes the hook.
+// The options of a built-in hook as text: "rank=4 start=100". Every hook reads its options when it is made.
+// They are part of its full name, which ranks agree on. Threads: the thread that makes the hook.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// Each call reads one option, if it was given, and checks it; done() reports the first mistake.
+// Each call reads and checks one option, if it was given; done() returns the first error.
 class Options {
  public:
   Options(std::string hook, std::string_view text);
@@ -23,12 +23,12 @@ class Options {
   Options& flag(const char* key, bool* value);  // 0 or 1
   // *value: the position in names.
   Options& choice(const char* key, int* value, std::initializer_list<const char*> names);
-  // kArg for options that nobody read, or that have no such value. *name: the hook's name with all options,
-  // from which the same hook can be made: "powersgd(rank=4 start=100 ...)"; may be null.
+  // kArg for options that no call has read, or for invalid values. *name: the hook's name with all options,
+  // from which the same hook can be made: "powersgd(rank=4 start=100 ...)". name may be null.
   Status done(std::string* name);
 
  private:
-  // The text that was given for a key; null if there is none.
+  // Returns the text given for a key; null if there is none.
   const std::string* take(const char* key);
   void bad(const char* key, const std::string& value, const std::string& wanted);
   void keep(const char* key, const std::string& value);

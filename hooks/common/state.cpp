@@ -68,7 +68,8 @@ void HookState::note(const std::string& what) const {
   if (log_ != nullptr) log_->warn(cat("saved state of a hook: ", what));
 }
 
-// Plans have asked for all that they need before the first stage.
+// Logs loaded arrays that are not used. Called after the plans, which have requested all arrays that they
+// need.
 void HookState::note_unclaimed() {
   for (const auto& [kind, arrays] : kinds_) {
     std::vector<std::string> names;

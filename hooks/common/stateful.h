@@ -1,5 +1,5 @@
-// A built-in hook that remembers things of its parameters: how they are saved and loaded, and what is left of
-// them over another communicator. Calls never overlap (core/hook.h).
+// Base of built-in hooks with state for parameters: saves and loads it, and adapts it to another
+// communicator. Calls never overlap (core/hook.h).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class StatefulHook : public Hook {
  public:
   explicit StatefulHook(std::shared_ptr<Log> log) : state_(std::move(log)) {}
 
-  // Nobody knows what the others got of a step that failed, so what was not sent is forgotten.
+  // Clears the errors: it is unknown what the other ranks received in a step that failed.
   Status rebind(int rank, int size) override {
     state_.set_rank(rank, size);
     state_.clear(HookState::kError);

@@ -1,5 +1,5 @@
-// Sends nothing: every rank keeps its own gradients. For measuring what communication costs a training
-// program at most. Listed in the registry; calls never overlap (core/hook.h).
+// Sends nothing: every rank keeps its own gradients. For measuring the most that communication costs a
+// training program. Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
 

@@ -1,6 +1,6 @@
-// onebit: the sign of every value, and the mean magnitude of every 64 (Seide et al. 2014; Karimireddy et
-// al. 2019, "Error feedback fixes SignSGD"). Without feedback it does not converge, so it has always. Listed
-// in the registry.
+// onebit: sends the sign of every value, and the mean magnitude of every 64 (Seide et al. 2014; Karimireddy
+// et al. 2019, "Error feedback fixes SignSGD"). Error feedback is always on, because it does not converge
+// without. Listed in the registry.
 #include <memory>
 
 #include "common/block_codec.h"

@@ -1,6 +1,6 @@
-// post_local_sgd: averages over all ranks until step `start`, then over the ranks of the hook's own
-// communicator (those of a host, say) or, with local=none, over nobody: every replica goes its own way, and
-// an averager (weft_averager) brings the models together now and then (Lin et al. 2018, "Don't use large
+// post_local_sgd: averages over all ranks until step `start`. Then it averages over the ranks of the hook's
+// own communicator (those of a host, for example) or, with local=none, not at all. The replicas then diverge,
+// and an averager (weft_averager) averages the models from time to time (Lin et al. 2018, "Don't use large
 // mini-batches, use local SGD"). Listed in the registry; calls never overlap (core/hook.h).
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 struct Settings {
   std::string name;
   uint64_t start = 1000;
-  bool local = true;  // averages over its own communicator, later
+  bool local = true;  // averages over its own communicator from step `start` on
 };
 
 class PostLocalSgd final : public StatefulHook {
@@ -53,8 +53,8 @@ class PostLocalSgd final : public StatefulHook {
  private:
   static constexpr uint32_t kAll = 0, kLocal = 1;  // collectives
 
-  // What nobody averages is divided by its micro-batches all the same, and by what else there is in the
-  // divisor: the ranks' results have the mean that an all-reduce gives.
+  // Divides gradients that are not averaged by everything in the divisor except the number of ranks, such as
+  // the micro-batches. The mean of the ranks' results then equals that of an all-reduce.
   void share(const weft_bucket& bucket) const {
     const Dtype dtype = dtype_of(bucket);
     copy(host_, dtype, bucket.buffer, dtype, bucket.buffer, bucket.count, bucket.size / bucket.divisor);

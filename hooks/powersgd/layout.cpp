@@ -14,8 +14,8 @@ bool same_shape(const Matrix& a, const Matrix& b) {
   return a.rows == b.rows && a.columns == b.columns;
 }
 
-// A name for the matrix that a bucket of just these parameters is: what is remembered of it is of no use once
-// they are arranged in another way.
+// Makes a name for the matrix of a bucket with these parameters. The name depends on the parameters'
+// arrangement, because the stored factors are of no use for another one.
 void name_square(const weft_bucket& bucket, std::array<char, 24>* name) {
   uint64_t hash = bucket.count;
   for (const weft_bucket_param& p : params_of(bucket)) hash = mix(mix(hash ^ p.count), p.name);
@@ -51,7 +51,7 @@ bool Layout::compresses(const weft_bucket_param& param, uint64_t* rows, uint64_t
   return static_cast<double>(*rows + *columns) * rank * settings_.min_rate < static_cast<double>(param.count);
 }
 
-// Returns where the factors begin in scratch: behind the values.
+// Returns the offset of the factors in scratch: after the values.
 uint64_t Layout::lay_out_params(const weft_bucket& bucket) {
   uint64_t rows = 0;
   uint64_t columns = 0;
@@ -70,7 +70,7 @@ uint64_t Layout::lay_out_params(const weft_bucket& bucket) {
 uint64_t Layout::lay_out_square(const weft_bucket& bucket) {
   auto side = static_cast<uint64_t>(std::sqrt(static_cast<double>(bucket.count)));
   while (side * side < bucket.count) side++;
-  if (2 * side * settings_.rank >= bucket.count) return 0;  // nothing is gained
+  if (2 * side * settings_.rank >= bucket.count) return 0;  // compression gains nothing
   name_square(bucket, &square_name_);
   add_matrix(square_name_.data(), 0, side, side);
   return round_up(side * side * sizeof(float), 64);

@@ -9,10 +9,11 @@
 namespace weft::hook_powersgd {
 namespace {
 
-// Of a column's norm, what is left of it beside the columns before it: below that it is rounding errors.
+// Threshold for a column's norm after projection, relative to before: a smaller rest is rounding error.
 constexpr double kDependent = 1e-5;
 
-// The sum of partial ones, as a GPU's threads add (kernels/cuda/orthonormal.h).
+// Returns the dot product from partial sums, in the order in which a GPU's threads add
+// (kernels/cuda/orthonormal.h).
 double dot(const float* a, const float* b, uint64_t count) {
   double sums[kDotPartial] = {};
   for (uint64_t begin = 0; begin < count; begin += kDotPartial) {
@@ -29,7 +30,7 @@ void scale(float* column, uint64_t rows, double factor) {
   for (uint64_t i = 0; i < rows; i++) column[i] = static_cast<float>(double{column[i]} * factor);
 }
 
-// Column k among those before it. False if it depends on them and is zero now.
+// Orthonormalises column k against those before it. False if it depends on them; it is zero then.
 bool orthonormalize_column(float* columns, uint64_t rows, uint64_t k, double epsilon) {
   float* const column = columns + k * rows;
   const double norm = std::sqrt(dot(column, column, rows));
@@ -68,7 +69,7 @@ void orthonormalize_or_refill(float* columns, uint64_t rows, uint64_t rank, doub
 void fill_random(float* values, uint64_t count, uint64_t seed) {
   for (uint64_t i = 0; i < count; i++) {
     const uint64_t bits = mix(seed ^ mix(i));
-    int32_t sum = -2 * 65535;  // of four numbers of 16 bits, around 0
+    int32_t sum = -2 * 65535;  // sum of four 16-bit numbers, centred at 0
     for (int part = 0; part < 64; part += 16) sum += static_cast<int32_t>(bits >> part & 0xFFFF);
     values[i] = static_cast<float>(sum) * 0x1p-15f;
   }

@@ -1,14 +1,13 @@
-// powersgd: each matrix of gradients M travels as two thin factors (Vogels et al. 2019, "PowerSGD"): P = M Q
-// is averaged and made orthonormal, Q = M^T P is averaged, and everybody has P Q^T. batched_powersgd takes a
-// whole bucket for one square matrix. Listed in the registry; calls never overlap (core/hook.h).
-//
-// Until step `start` buckets travel plain. Then there are two dependent collectives a bucket, not three as in
-// DistributedDataParallel: what is not compressed travels with the Ps. With alternate=1 there is one: a step
-// averages P = M Q for the orthonormal Q of the last step and takes P Q^T, the next one averages Q = M^T P.
-//
-// Error feedback is local: a rank keeps M - P Q^T of its own last factor, before that is averaged, and
-// nothing of what is sent as it is. DistributedDataParallel keeps the difference from the average, which
-// grows without bound where ranks see different data; feedback=ddp does that.
+// powersgd: sends each gradient matrix M as two thin factors (Vogels et al. 2019, "PowerSGD"). P = M Q is
+// averaged and orthonormalised, Q = M^T P is averaged, and every rank computes P Q^T. batched_powersgd treats
+// a whole bucket as one square matrix. Listed in the registry; calls never overlap (core/hook.h).
+// Until step `start` buckets are sent uncompressed. Then there are two dependent collectives a bucket,
+// instead of DistributedDataParallel's three, because uncompressed parameters are sent with the Ps. With
+// alternate=1 there is one. A step averages P = M Q for the orthonormal Q of the last step and computes P
+// Q^T, and the next one averages Q = M^T P.
+// Error feedback is local: a rank keeps M - P Q^T with its own last factor, before that is averaged. It keeps
+// nothing of what is sent uncompressed. DistributedDataParallel keeps the difference from the average, which
+// grows without bound if ranks see different data; feedback=ddp does that.
 #include <map>
 #include <memory>
 #include <string>
@@ -35,7 +34,8 @@ class PowerSgd final : public FeedbackHook {
         layout_(settings_) {}
 
   std::string name() const override { return settings_.name; }
-  // Every rank multiplies the average by the factor that it remembers of the step before.
+  // Alternating, the tag has the iteration, because every rank multiplies the average by its stored factor of
+  // the step before.
   uint64_t step_of(const weft_bucket& bucket) const override {
     return settings_.alternate ? iteration_ : bucket.step;
   }
@@ -117,7 +117,7 @@ class PowerSgd final : public FeedbackHook {
     return {};
   }
 
-  // A bucket's factors are of no use to other buckets; what was not sent belongs to parameters.
+  // Drops a bucket's factors, which are of no use to other buckets. Errors belong to parameters and stay.
   Status replan(uint64_t buckets) override {
     WEFT_TRY(FeedbackHook::replan(buckets));
     if (!settings_.batched) return {};
@@ -127,14 +127,14 @@ class PowerSgd final : public FeedbackHook {
   }
 
  private:
-  static constexpr uint32_t kP = 0, kQ = 1, kPlain = 2, kEnd = 3;  // collectives, and stages
+  static constexpr uint32_t kP = 0, kQ = 1, kPlain = 2, kEnd = 3;  // indices of collectives and stages
   static constexpr std::string_view kLeft = "p", kRight = "q";
 
-  // Where the vote is in scratch, with rescue=1.
+  // Returns the vote's offset in scratch, with rescue=1.
   uint64_t vote_bytes() const { return round_up(layout_.scratch_bytes, 64); }
-  // Whether P is what an alternating step averages.
+  // True if an alternating step averages P, and not Q.
   bool makes_p() const { return iteration_ % 2 == 0; }
-  // Whether the collective that follows a stage runs in this step.
+  // True if the collective that follows a stage takes place in this step.
   bool sends(uint32_t collective, bool plain) const {
     if (plain || collective == kPlain) return plain && collective == kPlain;
     return !settings_.alternate || (collective == kP) == makes_p();
@@ -167,7 +167,7 @@ class PowerSgd final : public FeedbackHook {
   }
   float* p_of(const weft_bucket& bucket, const Matrix& m) const { return at(bucket, layout_.p_bytes, m.p); }
   float* q_of(const weft_bucket& bucket, const Matrix& m) const { return at(bucket, layout_.q_bytes, m.q); }
-  // Behind the factors that travel with them.
+  // Returns the address of a piece: after the factors that it is sent with.
   float* sent_piece(const weft_bucket& bucket, const Piece& piece) const {
     const bool behind_p = !settings_.alternate || makes_p();
     return behind_p ? at(bucket, layout_.p_bytes, layout_.p_count + piece.at)
@@ -184,7 +184,7 @@ class PowerSgd final : public FeedbackHook {
     args.right = q_of(bucket, m);
     return args;
   }
-  // Of matrices in the bucket.
+  // Multiplies a group of matrices in the bucket.
   void multiply(LowRank product, const weft_bucket& bucket, const Group& group) const {
     LowRankArgs args = factors(product, bucket, layout_.matrices[group.first]);
     args.matrix = values(bucket);
@@ -194,8 +194,8 @@ class PowerSgd final : public FeedbackHook {
     host_.low_rank(args);
   }
 
-  // Each matrix has an error of its own, and the error becomes the matrix: what was not sent before and the
-  // contribution, until what is sent now is taken from it. Otherwise errors are the parameters'.
+  // True if each matrix has its own error memory. The memory then holds the matrix itself: values not sent
+  // before plus the contribution, until the sent part is subtracted. Otherwise errors belong to parameters.
   bool errors_of_matrices() const { return settings_.feedback == Feedback::kLocal && !settings_.batched; }
   template <class Work>
   void with_matrices(Work&& work) {
@@ -210,11 +210,11 @@ class PowerSgd final : public FeedbackHook {
     host_.low_rank(args);
     is_open(m) = false;
   }
-  // The first product of a step: the left factor, or the right one.
+  // Computes the first product of a step: the left factor, or the right one.
   void multiply_first(LowRank product, const weft_bucket& bucket) {
     if (!errors_of_matrices()) return multiply_all(product, bucket);
     with_matrices([&](const Matrix& m, float* error) {
-      // Of a step that failed: nobody knows what the others got of it.
+      // Left over from a step that failed: it is unknown what the other ranks received.
       if (std::exchange(is_open(m), true)) std::fill_n(error, m.rows * m.columns, 0.0f);
       LowRankArgs args = factors(product, bucket, m);
       args.matrix = error;
@@ -230,7 +230,7 @@ class PowerSgd final : public FeedbackHook {
   void multiply_all(LowRank product, const weft_bucket& bucket) {
     for (const Group& group : layout_.groups) multiply(product, bucket, group);
   }
-  // Do something with each parameter's error and its values.
+  // Calls work(error, values) for each parameter with an error memory.
   template <class Work>
   void with_errors(const weft_bucket& bucket, Work&& work) {
     for (const weft_bucket_param& p : params_of(bucket)) {
@@ -240,7 +240,7 @@ class PowerSgd final : public FeedbackHook {
   }
 
   // ---- stages
-  // Of a step in which the bucket is not compressed, because its error memory keeps growing.
+  // Runs a stage of a bucket that is not compressed because its error memory keeps growing.
   void rescue(const weft_bucket& bucket, const weft_stage& stage) {
     if (stage.index == kPlain) watch_.measure_memory(bucket);
     if (stage.index != kP) return;
@@ -253,7 +253,7 @@ class PowerSgd final : public FeedbackHook {
     watch_.release(bucket);
   }
 
-  // The contributions as f32; to those of matrices add_errors adds what was not sent before.
+  // Converts the contributions to f32, and adds the values not sent before, except with errors_of_matrices().
   void load_contributions(const weft_bucket& bucket) {
     if (settings_.batched) {
       const Matrix& square = layout_.matrices.front();
@@ -282,7 +282,7 @@ class PowerSgd final : public FeedbackHook {
 
   void make_q(const weft_bucket& bucket) {
     for (const Matrix& m : layout_.matrices) {
-      // Epsilon is beside the norm of the ranks' sum, not of their mean.
+      // Epsilon is relative to the norm of the ranks' sum, not of their mean.
       orthonormalize(p_of(bucket, m), m.rows, m.rank, settings_.epsilon / bucket.divisor);
     }
     if (!errors_of_matrices()) {
@@ -297,7 +297,7 @@ class PowerSgd final : public FeedbackHook {
     });
   }
 
-  // Alternating: one factor is the last step's, the other one is computed.
+  // Alternating: takes one factor from the last step and computes the other one.
   void make_factor(const weft_bucket& bucket) {
     for (const Matrix& m : layout_.matrices) {
       if (makes_p()) {
@@ -311,7 +311,8 @@ class PowerSgd final : public FeedbackHook {
     with_matrices([&](const Matrix& m, float* error) { keep_residual(bucket, m, error); });
   }
 
-  // A factor of the last step, what is zero there or all of it random; orthonormal.
+  // Sets a factor to the last step's (warm) or to zero, orthonormalises it, and replaces columns that become
+  // zero by random ones.
   void start(std::string_view kind, bool warm, uint64_t rows, const Matrix& m, float* factor) {
     const uint64_t count = rows * m.rank;
     const uint64_t seed = mix(mix(settings_.seed ^ mix(iteration_)), m.name);
@@ -323,7 +324,7 @@ class PowerSgd final : public FeedbackHook {
     orthonormalize_or_refill(factor, rows, m.rank, settings_.epsilon, seed);
   }
 
-  // Of the square that a bucket is: the parameters' part of it.
+  // Keeps the errors of a batched bucket: the part of its square matrix that belongs to parameters.
   void keep_residual(const weft_bucket& bucket) {
     if (!settings_.batched || settings_.feedback != Feedback::kLocal) return;
     multiply_all(LowRank::kResidual, bucket);
@@ -345,11 +346,11 @@ class PowerSgd final : public FeedbackHook {
       std::copy_n(sent_piece(bucket, piece), piece.count, values(bucket) + piece.offset);
     }
     if (settings_.feedback == Feedback::kDdp) {
-      // The mean of the contributions: inside a cast these are divided already.
+      // The mean of the contributions; inside a cast these are divided already.
       const double of_mean = bucket.divisor / bucket.size;
       with_errors(bucket, [&](std::vector<float>& error, const float* v) {
         add(host_, v, error.data(), error.size(), -of_mean);
-        copy_finite(error.data(), error.size(), error.data());  // infinities and NaNs have arrived
+        copy_finite(error.data(), error.size(), error.data());  // infinities and NaNs have been sent
       });
     }
     if (settings_.batched) {
@@ -364,11 +365,11 @@ class PowerSgd final : public FeedbackHook {
     if (all_finite(factor, count)) {
       std::copy_n(factor, count, kept.data());
     } else {
-      std::fill(kept.begin(), kept.end(), 0.0f);  // the next step starts from a random one
+      std::fill(kept.begin(), kept.end(), 0.0f);  // the next step starts from a random factor
     }
   }
 
-  // What compression saves, for the log.
+  // Counts the values that compression saves, for the log.
   void count(const weft_bucket& bucket, bool plain) {
     const bool p = !settings_.alternate || makes_p(), q = !settings_.alternate || !makes_p();
     values_before_ += bucket.count;
@@ -382,15 +383,16 @@ class PowerSgd final : public FeedbackHook {
   const Settings settings_;
   const DeviceOps& host_;
   const std::shared_ptr<Log> log_;
-  Layout layout_;  // of the bucket that is being looked at
-  // Matrices whose errors hold contributions of a step that is under way, or has failed: all names are there
-  // from the plan on.
+  Layout layout_;  // of the current bucket
+  // True for a matrix whose error memory holds contributions of a step in progress, or of a step that failed.
+  // The plan adds all names.
   std::map<std::string, bool, std::less<>> open_;
   uint64_t iteration_ = 0;
-  uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;  // compressed ones, since the hook was made
+  // In steps from `start` on, since the hook was made.
+  uint64_t steps_ = 0, values_before_ = 0, values_after_ = 0;
 };
 
-// With fewer columns the error memory of a whole bucket keeps growing: models are ruined.
+// With fewer columns the error memory of a whole bucket keeps growing, and models are ruined.
 constexpr uint64_t kBatchedRank = 4;
 
 Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {

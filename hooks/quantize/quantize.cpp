@@ -1,7 +1,8 @@
-// quantize: DistributedDataParallel's quantisation hooks, for comparison: a byte a value between the least
-// and the largest one of the bucket (per tensor) or of every 512 values (per channel), gathered from all
-// ranks and averaged. Each rank sends its bucket to all others, so int8 moves less from three ranks on; there
-// is no error feedback. Listed in the registry; calls never overlap (core/hook.h).
+// quantize: DistributedDataParallel's quantisation hooks, for comparison. A byte per value encodes its
+// position between the smallest and largest value of the bucket (per tensor) or of every 512 values (per
+// channel). The bytes are gathered from all ranks and averaged. Each rank sends its bucket to all others, so
+// the hook int8 sends less from three ranks on. There is no error feedback. Listed in the registry; calls
+// never overlap (core/hook.h).
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -19,17 +20,17 @@ namespace {
 
 constexpr uint64_t kChannel = 512;
 
-// What a code c of a channel stands for: scale * (c - zero).
+// A channel's scale: code c stands for scale * (c - zero).
 struct Scale {
   float scale;
   int32_t zero;
 };
 
-// Values that a loop of fixed length takes at once, so that the compiler makes vectors of it.
+// Values per iteration of loops with a fixed length, so that the compiler vectorises them.
 constexpr uint64_t kTogether = 16;
 
-// The nearest whole number, ties to even, of a value between -2^22 and 2^22: what std::nearbyint says, which
-// is a call where the instruction set has no rounding.
+// Returns the nearest integer, ties to even, of a value between -2^22 and 2^22. It equals std::nearbyint,
+// which is a function call on instruction sets without rounding.
 inline float nearest(float value) {
   constexpr float kShift = 0x1.8p23f;
   return (value + kShift) - kShift;
@@ -56,7 +57,7 @@ Scale scale_of(const float* values, uint64_t count) {
   return {scale, static_cast<int32_t>(std::clamp(nearest(-least / scale), 0.0f, 255.0f))};
 }
 
-// Codes of as many values.
+// Encodes `count` values.
 void encode(const float* values, const Scale& by, uint64_t count, uint8_t* codes) {
   if (!(by.scale > 0)) {
     std::fill_n(codes, count, uint8_t{0});
@@ -76,7 +77,7 @@ void encode(const float* values, const Scale& by, uint64_t count, uint8_t* codes
   for (; i < count; i++) codes[i] = static_cast<uint8_t>(code(values[i]));
 }
 
-// values[i] += what the code stands for.
+// Adds the decoded values to `values`.
 void add_decoded(const uint8_t* codes, const Scale& by, uint64_t count, float* values) {
   const auto zero = static_cast<float>(by.zero);
   uint64_t i = 0;
@@ -126,7 +127,7 @@ class Quantize final : public Hook {
   uint64_t channels(const weft_bucket& bucket) const {
     return (bucket.count + channel(bucket) - 1) / channel(bucket);
   }
-  // A rank's: the scale of every channel, then codes.
+  // Size of a rank's record: the scale of every channel, then codes.
   uint64_t record_bytes(const weft_bucket& bucket) const {
     return round_up(channels(bucket) * sizeof(Scale) + bucket.count, sizeof(Scale));
   }
@@ -135,7 +136,7 @@ class Quantize final : public Hook {
            record_bytes(bucket) * static_cast<uint64_t>(rank);
   }
 
-  // work(scale, codes, begin, count) for each channel of a rank's record.
+  // Calls work(scale, codes, begin, count) for each channel of a rank's record.
   template <class Work>
   void each_channel(const weft_bucket& bucket, int rank, Work&& work) const {
     auto* const scales = reinterpret_cast<Scale*>(record(bucket, rank));

@@ -1,4 +1,4 @@
-// int8 and fp8: a byte a value, and a scale for every 256. Listed in the registry.
+// int8 and fp8: send a byte per value, and a scale for every 256 values. Listed in the registry.
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kBlock = 256;
 
-// What both have: the hook of these codes.
+// Reads the options that both have, and makes the hook for these codes.
 Status make(Options options, BlockCode code, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   CompressedSettings settings;
   int rounding = 0;

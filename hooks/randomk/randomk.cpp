@@ -1,7 +1,7 @@
-// randomk: values at random places, the same ones on all ranks, so that only values travel, in one
-// all-reduce. With feedback the rest is kept (Stich et al. 2018, "Sparsified SGD with memory"); that is off
-// by default, since what has waited for many steps and then comes at once makes training with momentum
-// unstable. Listed in the registry; calls never overlap (core/hook.h).
+// randomk: sends values at random positions. These are the same on all ranks, so only values are sent, in one
+// all-reduce. With feedback the other values are kept (Stich et al. 2018, "Sparsified SGD with memory"). It
+// is off by default, because values that are kept for many steps and then sent at once make training with
+// momentum unstable. Listed in the registry; calls never overlap (core/hook.h).
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -88,7 +88,7 @@ class RandomK final : public FeedbackHook {
   float* chosen(const weft_bucket& bucket) const {
     return reinterpret_cast<float*>(static_cast<std::byte*>(bucket.scratch) + values_bytes(bucket));
   }
-  // As many stretches of a bucket as values are chosen, of equal length or one more.
+  // Divides a bucket into as many ranges as values are chosen. Their lengths differ by at most one.
   struct Stretches {
     uint64_t each, longer;
     Stretches(const weft_bucket& bucket, uint64_t chosen)
@@ -96,13 +96,13 @@ class RandomK final : public FeedbackHook {
     uint64_t begin(uint64_t j) const { return j * each + std::min(j, longer); }
     uint64_t length(uint64_t j) const { return each + (j < longer ? 1 : 0); }
   };
-  // The place of chosen value j, somewhere in stretch j.
+  // Returns the position of chosen value j, a random one within range j.
   static uint64_t place(const Stretches& stretches, uint64_t j, uint64_t seed) {
     return stretches.begin(j) + ((scramble(seed + j * kSplitMixStep) >> 32) * stretches.length(j) >> 32);
   }
 
-  // One more value says whether something that cannot wait for its turn, an infinity or a NaN, is among what
-  // is not sent.
+  // Chooses the values to send. One more value is a NaN if an infinity or a NaN is among the others: the
+  // other ranks must learn of it in this step.
   void choose(const weft_bucket& bucket, uint64_t seed) {
     float* const values = load_values(host_, bucket);
     if (settings_.feedback) add_errors(host_, state_, bucket, 0, bucket.count, values);

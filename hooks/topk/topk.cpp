@@ -1,6 +1,6 @@
-// topk: the largest values of every slice and their places; the rest is fed back (Lin et al. 2017, "Deep
-// gradient compression", without its tricks for momentum). The owner sends on the largest of the sums. Listed
-// in the registry.
+// topk: sends the largest values of every slice and their positions; the other values are fed back (Lin et
+// al. 2017, "Deep gradient compression", without its momentum corrections). The owner sends the largest sums
+// to all ranks. Listed in the registry.
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -13,7 +13,7 @@
 namespace weft::hook_topk {
 namespace {
 
-// Pairs of place and value, in order of place; places that are not used say kNoPlace.
+// Encodes pairs of position and value, sorted by position; unused pairs have kNoPlace.
 class TopK final : public Codec {
  public:
   TopK(double ratio, const DeviceOps& host) : ratio_(ratio), host_(host) {}
