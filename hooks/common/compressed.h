@@ -3,6 +3,7 @@
 // to all ranks. A rank thus sends 2 (W-1)/W encoded buckets, as in an all-reduce, instead of the W - 1 of an
 // all-gather. All ranks decode the same bytes. With feedback the losses of both encodings are added to the
 // next step's contributions. The owner adds the loss of its own encoding times the divisor.
+//
 // Made by the factories of hooks, which provide a Codec. Calls never overlap (core/hook.h).
 #pragma once
 

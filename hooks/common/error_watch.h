@@ -1,6 +1,7 @@
 // Watches the error memory of a hook with error feedback. It compares each bucket's memory with the gradient
 // and detects that it keeps growing. With rescue=1 such a bucket is sent uncompressed until it has recovered.
 // A member of hooks, whose calls never overlap (core/hook.h).
+//
 // If compression cannot empty a memory as fast as it fills, the memory grows until it is sent all at once,
 // and that ruins the model. Ranks have different memories, so with rescue=1 they vote. Every few steps an
 // additional all-reduce of a single value tells whether any rank wants the bucket uncompressed. In an

@@ -1,10 +1,12 @@
 // powersgd: sends each gradient matrix M as two thin factors (Vogels et al. 2019, "PowerSGD"). P = M Q is
 // averaged and orthonormalised, Q = M^T P is averaged, and every rank computes P Q^T. batched_powersgd treats
 // a whole bucket as one square matrix. Listed in the registry; calls never overlap (core/hook.h).
+//
 // Until step `start` buckets are sent uncompressed. Then there are two dependent collectives a bucket,
 // instead of DistributedDataParallel's three, because uncompressed parameters are sent with the Ps. With
 // alternate=1 there is one. A step averages P = M Q for the orthonormal Q of the last step and computes P
 // Q^T, and the next one averages Q = M^T P.
+//
 // Error feedback is local: a rank keeps M - P Q^T with its own last factor, before that is averaged. It keeps
 // nothing of what is sent uncompressed. DistributedDataParallel keeps the difference from the average, which
 // grows without bound if ranks see different data; feedback=ddp does that.

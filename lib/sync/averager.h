@@ -1,5 +1,6 @@
-// Averages the values of a model's parameters every few steps. It is the second half of local SGD, next to
-// the hook post_local_sgd. Implements weft_averager (weft.h is the contract).
+// Averages the values of a model's parameters periodically, every `period` steps of a level. It is the second
+// half of local SGD, next to the hook post_local_sgd. Implements weft_averager (weft.h is the contract).
+//
 // Threads: one thread at a time.
 #pragma once
 

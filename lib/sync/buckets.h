@@ -64,8 +64,7 @@ class Buckets {
   enum class Hold : uint8_t {
     kTravelling,  // the communication dtype
     kWide,        // f32 instead of 16 bits, so that sums of local steps lose no precision
-    kGradients,   // the gradients' dtype, because the program's gradients are views; not for gradients on
-                  // devices
+    kGradients,   // the gradients' dtype: gradients are views, except for those on devices
   };
 
   // retain: reserves room for a copy of every bucket. kNoMemory.

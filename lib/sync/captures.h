@@ -3,8 +3,10 @@
 // the graph lane's stream. A kernel copies and casts its gradients into the bucket, NCCL sums it in place,
 // and a kernel copies the results back. Buckets run in the plan's order, each as soon as its gradients exist.
 // The device counts begun and ended launches in two words.
+//
 // The memory that graphs refer to lives as long as this object: a table for each capture, the buckets, which
 // all captures share so that launches run one after the other, and the counters.
+//
 // Threads: begin and finish by the program's, one at a time; ready, open and the counts by any. One mutex
 // guards the step that is being captured. From the first capture on, a thread named weft-graph checks ten
 // times a second for failures of the communicator and of NCCL, and for launches that do not end.
@@ -67,8 +69,8 @@ class Captures {
   struct Bucket {
     uint32_t missing = 0;               // gradients not ready yet
     std::vector<DeviceStream> streams;  // the streams that produce them
-    CopyPiece* pieces = nullptr;  // pieces of the copy into the bucket, then pieces of the copy out of it
-    std::byte* table = nullptr;   // the graph lane's table
+    CopyPiece* pieces = nullptr;        // of the copy into the bucket, then of the copy out of it
+    std::byte* table = nullptr;         // the graph lane's table
   };
   Status prepare();
   Deadline most_of(Deadline deadline) const;

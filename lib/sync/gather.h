@@ -1,6 +1,7 @@
 // Gathers parameters of a sharded reducer: sends the owners' values to all ranks, bucket by bucket in the
 // order of the parameters, while the program computes. Reducer starts it between steps, and the next step
 // waits for it.
+//
 // Threads: start and result by the program's thread, while no gather is in progress; finished and done by any
 // thread; poll and all private members under the engine's progress lock.
 #pragma once

@@ -1,5 +1,6 @@
 // Layouts of gradients that are not laid out as their parameters, for the copies into the bucket and back.
 // Part of a reducer's state.
+//
 // Threads: the thread that claimed the parameter calls set() before the gradient is counted (while uses are
 // learned, under Uses::mutex). Step calls of() once the parameter has arrived.
 #pragma once

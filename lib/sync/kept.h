@@ -3,6 +3,7 @@
 // gradients, which must not change until the bucket is done, and their copy is saved. This applies only to
 // gradients copied without conversion, in one piece, and to steps that read the bucket in no other way.
 // Results are written to the bucket as usual. Made with the plan.
+//
 // Threads: stated for each call.
 #pragma once
 

@@ -43,6 +43,7 @@ enum class LaunchOrder {
 // Returns a plan that launches buckets as they become ready and whose exposed time is the smallest in the
 // model. For gradients of one dtype on one device it is optimal. It never exposes more than make_plan's plan
 // with these limits and the same order. Among equals, the plan with fewer buckets wins.
+//
 // kFirstNeeded: no bucket of several parameters exceeds the last limit, so that there are buckets to choose
 // from. The best such plan's buckets are then launched in first_needed's order, which exposes as much.
 Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits, const ReadyTimes& ready,

@@ -2,6 +2,7 @@
 // for it. The ranks compare their values (weft_reducer_options.check_interval), and one rank's buffers are
 // broadcast (WEFT_REDUCER_BUFFERS). Part of a reducer's state; carried over when the reducer is bound to
 // another communicator.
+//
 // Threads: open and arrive by the program's thread, before the step opens and after its prelude is over. In
 // between the memory belongs to Step.
 #pragma once

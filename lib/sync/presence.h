@@ -1,5 +1,6 @@
 // Tracks which parameters contribute to a step: those that earlier local steps accumulated, those absent on
 // this rank, and those absent on every rank.
+//
 // Threads: the thread that claimed a parameter in Readiness writes its absent and accumulated marks, which
 // are read once it has arrived. The map belongs to Step, under the engine's progress lock, and after the step
 // to the program's thread.

@@ -1,5 +1,6 @@
 // Records when gradients became ready in a step, and in which order. Keeps the last step that was recorded.
 // Part of a reducer's state.
+//
 // Threads: begin, noted, params and times by the program's thread between steps; note by any thread, for
 // parameters that it has claimed.
 #pragma once

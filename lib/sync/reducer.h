@@ -62,6 +62,7 @@ class Reducer {
   Status join(const weft_join_options& options, weft_join_result* result);
   // The functions below may be called by any thread. They are lock-free and never poll the engine, not even
   // in caller mode.
+  //
   // Given is a gradient in the program's memory.
   struct Given {
     void* data = nullptr;

@@ -3,6 +3,7 @@
 // communication, and no data comes to the host. Its place in host memory (Buckets) holds what local steps
 // have accumulated, and zeros. This applies to buckets of the default hook, and of a hook with a fused cast
 // (Hook::narrows), whose cast the copies do. Other hooks compute in host memory. Made with the plan.
+//
 // Threads: immutable after make; the contents belong to Step.
 #pragma once
 

@@ -1,5 +1,6 @@
 // The checked declarations of a hook for each bucket, and the order in which the collectives of all buckets
 // run. Made when a reducer is created. Equal on all ranks (they agree on it), and read-only afterwards.
+//
 // The order is a wavefront. Collective k of bucket b comes at position b + k, and among equals the smaller k
 // comes first. With two collectives a bucket: (0,0) (1,0) (0,1) (2,0) (1,1) (3,0) ... While bucket b's second
 // stage computes, bucket b + 1's first collective is communicated. The order depends on the plan alone, never
@@ -70,10 +71,9 @@ struct Slot {
   bool own = false;                // on the hook's own communicator
   std::array<int32_t, 2> space{};  // WEFT_SPACE_* of source and destination
   std::array<uint64_t, 2> offset{};
-  CollectiveArgs
-      // Complete except for src and dst (set by bind) and postscale. kCounts: describes the exchange of
-      // counts, without memory.
-      args;
+  // Complete except for src and dst (set by bind) and postscale. kCounts: describes the exchange of
+  // counts, without memory.
+  CollectiveArgs args;
 
   bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts || kind == Kind::kSparse; }
   // True for a collective of a bucket's own elements that takes place in every step, on the reducer's

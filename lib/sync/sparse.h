@@ -2,6 +2,7 @@
 // exchange their counts, the rows, and the values. Every rank merges the sorted lists of the others, and sums
 // values of the same row in the order of ranks. If the entries would need more traffic than the whole
 // gradient, the whole is reduced instead.
+//
 // Threads: check by any thread. put and complete by the thread that claimed the parameter in Readiness (put
 // under a lock, because while uses are learned no thread claims it). The calls after these under the engine's
 // progress lock, in a step whose gradient has arrived. result by the program's thread after the step.

@@ -1,5 +1,6 @@
 // A bucket's stage as a job. Step runs it in place, or the context's worker runs it concurrently. There is
 // one per bucket, reused for every stage.
+//
 // Threads: Step calls prepare and reads results under the progress lock, while the job is not out. Any thread
 // that runs stages calls run. The job shares ownership of what the stage uses, so nothing is freed under a
 // stage that was given up.

@@ -1,6 +1,7 @@
 // The state of a reducer, shared by its two halves: Reducer (the program's threads) and Step (the engine).
 // Reducer::create makes it, and each rebind to another communicator makes a new one. After that only the
 // members whose comments say so change.
+//
 // "Carried over" marks an object that the next ReducerState shares after a rebind or a re-plan.
 #pragma once
 
@@ -83,7 +84,7 @@ struct ReducerState {
   std::shared_ptr<ResidentBuckets> residents;     // null if no bucket is communicated from device memory
   std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
   std::shared_ptr<Buckets> buckets;               // carried over on a rebind
-  std::shared_ptr<GatherStaging> staging;  // sharded reducers whose parameters all have values; else null
+  std::shared_ptr<GatherStaging> staging;         // null unless sharded with values of all parameters
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<KeptParts> kept;       // null if every gradient is copied into its bucket as a whole
   std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies

@@ -1,5 +1,6 @@
 // The half of a reducer that the engine polls. It launches buckets in order, runs the hook's stages, submits
 // collectives in the schedule's order, and copies a result back as soon as its bucket is done.
+//
 // Threads: poll and all private members under the engine's progress lock. prepare and set_deadline: the
 // program's thread that begins and finishes. finished: any thread; result and times after it.
 #pragma once
@@ -177,10 +178,10 @@ class Step final : public Task, public FlightSource {
     uint64_t transfer_ns = 0;
     uint64_t sent_bytes = 0;
     uint64_t least_bytes = 0;
-    uint64_t generation = 0;      // of the pending stage
-    uint64_t stage_began_ns = 0;  // sparse gradients, while a trace runs
-    uint32_t stages = 0;          // completed
-    uint64_t count = 0;           // dynamic_count of the last stage; 0 skips the optional collective after it
+    uint64_t generation = 0;        // of the pending stage
+    uint64_t stage_began_ns = 0;    // sparse gradients, while a trace runs
+    uint32_t stages = 0;            // completed
+    uint64_t count = 0;             // dynamic_count; 0 skips the following optional collective
     uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
     uint64_t moved = 0;             // the largest of those counts
     uint32_t absent = 0;            // parameters
@@ -302,8 +303,7 @@ class Step final : public Task, public FlightSource {
   std::atomic<uint32_t> prelude_over_{0};
   std::atomic<uint64_t> committed_{0};
 
-  const size_t
-      end_slot_;  // position of the collective that waits for let_end; the schedule's size if there is none
+  const size_t end_slot_;  // position of the collective that waits for let_end; the number of slots if none
   uint64_t held_since_ns_ = 0;  // since when only finish holds that collective back; 0: not yet
   bool active_ = false;
   std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
@@ -332,7 +332,7 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped_ = 0;
   // Norms: results are copied back once all buckets are measured and finishing_ has the records of all ranks.
   std::vector<FinishRecord> finishing_;
-  Bytes rounded_;  // a piece of a result in the gradients' dtype, if that is not the communication dtype
+  Bytes rounded_;          // a piece of a result, rounded to the gradients' dtype
   uint32_t measured_ = 0;  // buckets
   bool heard_ = false;     // finishing_ is complete
   bool ruled_ = false;

@@ -1,6 +1,7 @@
 // Records of steps that ranks have failed with weft_reducer_fail, and their texts. A rank that fails a step
 // notifies all others before it continues with the step's collectives. Each of them thus knows by the time
 // its step is over.
+//
 // Threads: any thread.
 #pragma once
 

@@ -4,6 +4,7 @@
 // WEFT_REDUCER_ACCUMULATE_F32. Normally a pass rounds the bucket in place (Step::make_up). In a step that has
 // only its own gradients, and whose divisor is known when it begins, gradients are copied directly in the
 // communication dtype. Such a step is called straight, and needs no pass.
+//
 // Both ways give the same bits: the same product is rounded once. The two places of a gradient overlap those
 // of others, so a step is straight as a whole or not at all. Used by Reducer and Step.
 #pragma once

@@ -1,6 +1,7 @@
 // Parameters that are used several times in a step (shared weights, checkpointing). Keeps how often each must
 // become ready, as the program declares or the first step shows. Readiness counts the uses. Part of a
 // reducer's state.
+//
 // Threads: needed by any thread; learn by the program's thread, in finish, with the mutex held. While uses
 // are learned, a thread that notes a use holds the mutex as well. Of two concurrent uses of a parameter, one
 // then comes last as a whole.

@@ -1,5 +1,6 @@
 // Tracks the ranks for which a step's collectives wait. It samples from time to time while nothing advances,
 // so it costs nothing when no rank is late. Part of Step. Threads: under the engine's progress lock.
+//
 // A rank knows without communication: in shared memory, which ranks have not arrived; over messages, whose
 // message is awaited. That rank may itself wait for another, as the ranks notify each other
 // (core/wait_notes.h).

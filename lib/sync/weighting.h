@@ -3,6 +3,7 @@
 // gradient that comes later is multiplied as it is copied into its bucket, and is marked. A pass over the
 // bucket (Step::make_up) multiplies all others. The choice depends on timing but changes no bit: both round
 // the product once, to the same dtype.
+//
 // Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
 // gradients that are communicated in another dtype, add to what local steps have left, or are retained as
 // they came. Made with the plan. Threads: stated for each call.
