@@ -4,8 +4,8 @@
 //
 // Until step `start` buckets are sent uncompressed. Then there are two dependent collectives a bucket,
 // instead of DistributedDataParallel's three, because uncompressed parameters are sent with the Ps. With
-// alternate=1 there is one. A step averages P = M Q for the orthonormal Q of the last step and computes P
-// Q^T, and the next one averages Q = M^T P.
+// alternate=1 there is one. A step averages P = M Q for the orthonormal Q of the last step, and computes P
+// Q^T. The next step averages Q = M^T P.
 //
 // Error feedback is local: a rank keeps M - P Q^T with its own last factor, before that is averaged. It keeps
 // nothing of what is sent uncompressed. DistributedDataParallel keeps the difference from the average, which

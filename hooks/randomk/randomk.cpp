@@ -101,8 +101,8 @@ class RandomK final : public FeedbackHook {
     return stretches.begin(j) + ((scramble(seed + j * kSplitMixStep) >> 32) * stretches.length(j) >> 32);
   }
 
-  // Chooses the values to send. One more value is a NaN if an infinity or a NaN is among the others: the
-  // other ranks must learn of it in this step.
+  // Chooses the values to send. An additional value is a NaN if an infinity or a NaN is among the others,
+  // because the other ranks must learn of it in this step.
   void choose(const weft_bucket& bucket, uint64_t seed) {
     float* const values = load_values(host_, bucket);
     if (settings_.feedback) add_errors(host_, state_, bucket, 0, bucket.count, values);

@@ -190,7 +190,7 @@ Captures::~Captures() {
   }
   if (!quiet) return;  // leaks the memory, because the device may still access it
   // CUDA's free functions wait for the device. That takes forever if a graph launched by mistake waits there
-  // for its peers, so a thread calls them and this one waits for a limited time.
+  // for its peers. A separate thread therefore calls them, and this thread waits for a limited time.
   const auto freed = std::make_shared<std::atomic<bool>>(false);
   const auto body = [freed, accelerator = s_.reach.accelerator, tables = tables_, words = words_,
                      device = device_, event = event_] {

@@ -4,12 +4,12 @@
 // and a kernel copies the results back. Buckets run in the plan's order, each as soon as its gradients exist.
 // The device counts begun and ended launches in two words.
 //
-// The memory that graphs refer to lives as long as this object: a table for each capture, the buckets, which
-// all captures share so that launches run one after the other, and the counters.
+// The memory that graphs refer to lives as long as this object: a table for each capture, the buckets, and
+// the counters. All captures share the buckets, so launches run one after the other.
 //
 // Threads: begin and finish by the program's, one at a time; ready, open and the counts by any. One mutex
-// guards the step that is being captured. From the first capture on, a thread named weft-graph checks ten
-// times a second for failures of the communicator and of NCCL, and for launches that do not end.
+// guards the step that is being captured. From the first capture on, a thread named weft-graph checks for
+// failures ten times a second: of the communicator, of NCCL, and launches that do not end.
 #pragma once
 
 #include <atomic>

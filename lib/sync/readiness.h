@@ -177,8 +177,8 @@ class Readiness {
   struct alignas(64) Pending {
     std::atomic<uint32_t> count{0};
   };
-  // A parameter's word holds the stamp of the last step that touched it (bits 32 to 63), the number of uses
-  // in that step (bits 2 to 31), and these two flags:
+  // A parameter's word: the stamp of the last step that touched it (bits 32 to 63), its number of uses in
+  // that step (bits 2 to 31), and these flags:
   static constexpr uint64_t kClaimed = 1;  // no further use is accepted
   static constexpr uint64_t kCopied = 2;   // no thread copies it; local steps and absent parameters only
   static constexpr uint64_t kUse = 4;

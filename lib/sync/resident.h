@@ -1,6 +1,6 @@
-// Device buckets: buckets that are communicated directly from device memory. If the communicator's backend
-// runs a bucket's collective on the device of its gradients (Collectives::takes), the bucket is there during
-// communication, and no data comes to the host. Its place in host memory (Buckets) holds what local steps
+// Device buckets: buckets that are communicated directly from device memory. They need a backend that runs a
+// bucket's collective on the device of its gradients (Collectives::takes). During communication the bucket is
+// on that device, and no data comes to the host. Its place in host memory (Buckets) holds what local steps
 // have accumulated, and zeros. This applies to buckets of the default hook, and of a hook with a fused cast
 // (Hook::narrows), whose cast the copies do. Other hooks compute in host memory. Made with the plan.
 //

@@ -46,8 +46,8 @@ class HookViews {
 };
 
 // One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each
-// dynamic one. The others belong to a sparse gradient (sync/sparse.h), the handshake (sync/opening.h), the
-// prelude (sync/prelude.h), the map of present parameters (sync/presence.h), or the ranks' requests in finish
+// dynamic one. A sparse gradient has its own (sync/sparse.h). The others are the handshake (sync/opening.h),
+// the prelude (sync/prelude.h), the map of present parameters (sync/presence.h), and the requests in finish
 // (sync/norms.h). Step owns the memory of all that belong to no bucket.
 struct Slot {
   enum class Kind : uint8_t {

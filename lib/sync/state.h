@@ -1,8 +1,8 @@
 // The state of a reducer, shared by its two halves: Reducer (the program's threads) and Step (the engine).
-// Reducer::create makes it, and each rebind to another communicator makes a new one. After that only the
-// members whose comments say so change.
+// Reducer::create makes it, and each rebind and re-plan makes a new one. After that only the members whose
+// comments say so change.
 //
-// "Carried over" marks an object that the next ReducerState shares after a rebind or a re-plan.
+// "Carried over" marks an object that the next ReducerState shares.
 #pragma once
 
 #include <weft/weft.h>
@@ -83,7 +83,7 @@ struct ReducerState {
   std::shared_ptr<DeviceViews> views_on_devices;  // carried over; null except in view mode with devices
   std::shared_ptr<ResidentBuckets> residents;     // null if no bucket is communicated from device memory
   std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
-  std::shared_ptr<Buckets> buckets;               // carried over on a rebind
+  std::shared_ptr<Buckets> buckets;               // carried over on a rebind with the same plan
   std::shared_ptr<GatherStaging> staging;         // null unless sharded with values of all parameters
   std::unique_ptr<HookScratch> scratch;
   std::unique_ptr<KeptParts> kept;       // null if every gradient is copied into its bucket as a whole

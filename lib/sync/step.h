@@ -1,5 +1,5 @@
-// The half of a reducer that the engine polls. It launches buckets in order, runs the hook's stages, submits
-// collectives in the schedule's order, and copies a result back as soon as its bucket is done.
+// The half of a reducer that the engine polls. It launches buckets in order, runs the hook's stages, and
+// submits collectives in the schedule's order. It copies a result back as soon as its bucket is done.
 //
 // Threads: poll and all private members under the engine's progress lock. prepare and set_deadline: the
 // program's thread that begins and finishes. finished: any thread; result and times after it.
