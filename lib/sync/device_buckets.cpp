@@ -341,7 +341,7 @@ Status DeviceBuckets::accumulate(uint32_t bucket, uint64_t param, const CopyArgs
   Bucket& b = *buckets_[bucket];
   Lane& lane = lanes_[b.lane];
   const std::lock_guard lock(lane.mutex);
-  // The stream's event is free until the next step records it anew.
+  // The stream's event is recorded here for the gradient's copy; the next step records it anew.
   DeviceStream from = nullptr;
   DeviceEvent made = nullptr;
   {

@@ -112,12 +112,12 @@ Status Reducer::check_rebind(Comm& comm) {
   if (!quiet || !context.engine().wait(returned, soon)) {
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
   }
-  if (step_->stage_given_up()) {  // although the stage has returned
+  if (step_->stage_given_up()) {  // the stage has returned, but is still pending
     return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(),
                                            "' was given up before it completed, and may still write into "
                                            "its bucket: create a new reducer"));
   }
-  // A gradient that came too late for the step may still be copied into its bucket.
+  // Another thread may still be copying a gradient that came too late for the step.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
     return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");

@@ -19,7 +19,7 @@ namespace {
 // A rank's vote in a re-plan. Sent as raw bytes.
 struct PlanVote {
   static constexpr uint32_t kRefuses = 1;  // its own call is wrong; the rank has the error
-  static constexpr uint32_t kWants = 2;  // it has called weft_reducer_replan; ranks that have joined have not
+  static constexpr uint32_t kWants = 2;    // it requests a re-plan; ranks that have joined do not
   static constexpr uint32_t kBrings = 4;   // ... with its own plan
   static constexpr uint32_t kKnows = 8;    // it has recorded an order of readiness
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
@@ -41,7 +41,7 @@ struct PlanRequest {
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
   bool by_model = false;                       // ... and the model of a step
   bool by_need = false;                        // ... and launched in the order in which they are needed
-  bool by_itself = false;  // automatic (WEFT_REDUCER_REPLAN): a plan that is not possible is no error
+  bool by_itself = false;                      // WEFT_REDUCER_REPLAN: an impossible plan is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
   uint64_t digest() const;

@@ -42,7 +42,7 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
   }
   if (staying.empty()) return {};
   Collectives& collectives = s->comm->collectives();
-  const int device = s->devices->device(staying.front());  // the same for all of them
+  const int device = s->devices->device(staying.front());  // the communicator's, for all of them
   made->owner_ = &collectives;
   if (old != nullptr && old->owner_ == &collectives && old->bytes_ >= made->bytes_) {
     made->memory_ = old->memory_;

@@ -22,7 +22,8 @@ std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) con
              uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
 }
 
-// True if the parameter was used in this step, finally or not, where uses are counted.
+// True if the parameter was used in this step, whether or not for the last time. Always false if uses are not
+// counted.
 bool Reducer::used(uint64_t param, uint32_t stamp) const {
   return state_->uses && state_->readiness->uses(param, stamp) > 0;
 }
