@@ -80,9 +80,9 @@ struct Bucket {
 };
 
 // Finds the boundaries with which the last bucket is done earliest, if these pieces have the network alone.
-// Let through[j] be that time for the first j pieces. It is the minimum, over the first piece i of the last
-// bucket, of max(through[i], ready time of piece j - 1) + cost of pieces i to j - 1. most: the largest size
-// in bytes of a bucket of several pieces.
+// through[j] is that time for the first j pieces. If piece i is the first one of the last bucket, the time is
+// max(through[i], ready time of piece j - 1) + cost of pieces i to j - 1. The best i gives the minimum.
+// most: the largest size in bytes of a bucket of several pieces.
 void cut(const std::vector<Piece>& pieces, const TransferCost& cost, uint64_t most,
          std::vector<Bucket>* buckets) {
   struct Best {
