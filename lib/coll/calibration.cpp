@@ -14,16 +14,16 @@
 namespace weft::coll {
 namespace {
 
-constexpr uint64_t kSentBytes = 2 << 20;  // by a rank in a trial: each other one gets a whole vector
+constexpr uint64_t kSentBytes = 2 << 20;  // by a rank in a measurement: each other rank gets a whole vector
 constexpr uint64_t kShortest = 4 << 10;
 constexpr uint64_t kLeast = 64;
 constexpr uint64_t kLongest = 1 << 20;
 constexpr int kMostRepeats = 12;
-constexpr int kLeastRepeats = 2;                  // the first one finds connections that have not sent yet
-constexpr uint64_t kMostNs = kCalibrationNs / 6;  // of a size: so that there are several repeats
-constexpr uint64_t kUnknown = UINT64_MAX;         // found: that there was too little time
-constexpr size_t kPart = 8;     // nearly the least: what went before makes short ones wait, as often as not
-constexpr double kEqual = 0.1;  // what is not faster by more stays as in the table
+constexpr int kLeastRepeats = 2;                  // the first one uses connections that have not sent yet
+constexpr uint64_t kMostNs = kCalibrationNs / 6;  // for one size, so that several repeats fit
+constexpr uint64_t kUnknown = UINT64_MAX;         // result of a rank that had too little time
+constexpr size_t kPart = 8;     // a low quantile: short ones often wait for the previous one
+constexpr double kEqual = 0.1;  // keeps the table's choice unless the other one is faster by more
 
 Status malformed(const BackendArgs& args, size_t rank) {
   const int name = args.exchange.name(static_cast<int>(rank));
@@ -49,7 +49,7 @@ class TrialMemory {
   }
   TrialMemory(const TrialMemory&) = delete;
   TrialMemory& operator=(const TrialMemory&) = delete;
-  std::byte* get() const { return memory_; }  // null: there is none
+  std::byte* get() const { return memory_; }  // null: no memory
 
  private:
   const HostAllocator& allocator_;
@@ -57,7 +57,8 @@ class TrialMemory {
   std::byte* const memory_;
 };
 
-// Whose ranks these are, and among which of them they all_reduce; empty where some share a core.
+// Builds the key of the measurement: the processes of the ranks and the members that all_reduce. Empty where
+// ranks share a core.
 Status ask_key(const LaneContext& lanes, const BackendArgs& args, std::string* key) {
   ByteWriter writer;
   this_process().put(writer);
@@ -78,7 +79,8 @@ Status ask_key(const LaneContext& lanes, const BackendArgs& args, std::string* k
   return {};
 }
 
-// *found becomes rank 0's, or 0 where a rank has found nothing. *can: of all ranks.
+// Sets *found to rank 0's value, or to 0 if any rank found nothing. Sets *can to true only if it is true on
+// all ranks.
 Status agree(const BackendArgs& args, uint64_t* found, bool* can) {
   ByteWriter writer;
   writer.put(*found).put(uint8_t{*can});
@@ -97,7 +99,7 @@ Status agree(const BackendArgs& args, uint64_t* found, bool* can) {
   return {};
 }
 
-// With memory for the largest trial.
+// Measures, with memory for the largest operation.
 Status try_out(const LaneContext& lanes, bool takes_part, const BackendArgs& args, std::byte* memory,
                uint64_t* found) {
   std::optional<uint64_t> one_shot;
@@ -134,7 +136,7 @@ Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* on
   const auto preferred =
       static_cast<size_t>(std::upper_bound(sizes.begin(), sizes.end(), table) - sizes.begin());
   const size_t boundary = contest.boundary(preferred, kEqual);
-  // Beyond the sizes that were tried the table knows as much.
+  // Beyond the measured sizes the table's value is as good as any.
   *one_shot = boundary == preferred ? table : boundary == 0 ? sizes[0] / 2 : sizes[boundary - 1];
   return {};
 }

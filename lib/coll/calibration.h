@@ -1,6 +1,7 @@
-// Up to which size an all_reduce goes in one round (one_shot) rather than in two (direct), found by running
-// both over the transport while a communicator is formed. Both fold in rank order: no bit of a result depends
-// on it. Called by whoever makes collectives over a transport, on the thread that makes the communicator.
+// Measures up to which size an all_reduce should use one round (one_shot) rather than two (direct). It runs
+// both over the transport during group setup. Both fold in rank order, so the choice changes no bit of a
+// result. Called on the thread that creates the communicator, by the code that makes collectives over a
+// transport.
 #pragma once
 
 #include "coll/lane.h"
@@ -9,19 +10,21 @@
 
 namespace weft::coll {
 
-// No trial begins when so much time is over. What is not known by then is the table's.
+// No measurement begins after this time. The table decides what is not known by then.
 inline constexpr uint64_t kCalibrationNs = 30'000'000;
 
-// The largest all_reduce that is tried among so many ranks; 0: none is.
+// Returns the size in bytes of the largest all_reduce that is measured with `ranks` ranks; 0 if none is.
 uint64_t largest_trial(int ranks);
 
-// *one_shot: as Shape::one_shot, unless too little is known in kCalibrationNs. A pure function of the times.
+// Sets *one_shot (Shape::one_shot), unless too little is known within kCalibrationNs. A pure function of the
+// measured times.
 Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* one_shot);
 
-// Choose forced->one_shot, equal on all ranks: as it was measured before by these processes, or is now, on
-// lanes of its own. Collective over args.exchange. Left alone where something says that nothing is to be
-// measured, and where ranks share cores: that would measure the scheduler. lanes: what all_reduces of the
-// communicator run among; its members are empty for a rank that takes no part in them.
+// Chooses forced->one_shot, equal on all ranks: the value that these processes measured before, or a new
+// measurement on lanes of its own. Collective over args.exchange. Leaves it alone where an option forbids
+// measuring, and where ranks share cores, because that would measure the scheduler. lanes: the ranks that
+// the communicator's all_reduces connect over the transport; its members are empty for a rank that takes no
+// part in them.
 Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced);
 
 }  // namespace weft::coll

@@ -1,6 +1,7 @@
-// Reduce-scatter by direct exchange in chunks, which all_reduce, reduce and reduce_scatter share: every rank
-// owns a slice, receives the others' parts of it and folds them in rank order, once. While chunk c is folded,
-// chunk c + 1 comes, chunk c + 2 is on its way, and what is done with chunk c - 1 goes.
+// Reduce-scatter by direct exchange in chunks, shared by all_reduce, reduce and reduce_scatter. Every rank
+// owns a slice, receives the other ranks' parts of it, and folds them once in rank order. While chunk c is
+// folded, chunk c + 1 is being received, the messages of chunk c + 2 are posted, and the previous chunk's
+// result is sent.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +12,21 @@
 
 namespace weft::coll {
 
-// Chunks of each rank that are held: one that comes next, one that comes and one that is folded.
+// Chunks of each rank in memory: one posted, one being received and one being folded.
 inline constexpr uint64_t kSets = 3;
 
-// Elements of a chunk of an exchange. A MiB is held in all: more rounds of less cost more than the
-// cache gains (measured with 2 ranks at 1 to 100 MiB).
+// Elements of a chunk of an exchange. All chunks together take one MiB. With less, the additional rounds cost
+// more than the cache gains (measured with 2 ranks at 1 to 100 MiB).
 inline uint64_t exchange_elements(const Shape& shape) {
   const uint64_t chunk = (uint64_t{1} << 20) / (kSets * static_cast<uint64_t>(shape.size));
   return std::max<uint64_t>(chunk, 16 * 1024) / 64 * 64 / shape.element;
 }
 
-// slice_at(rank): the slice of the source that the rank owns, possibly empty. folded(index, own): where chunk
-// `index`, the own elements `own`, goes. after(index, chunk): adds messages with the results of chunks
-// `index`, of `chunk` elements, to a round after they were folded: two after they were exchanged. Receives
-// may be ahead. Steps of chunk c: 2c for the exchange; after() uses 2c + 1.
+// Adds the rounds of the exchange to the schedule. slice_at(rank) returns the slice of the source that the
+// rank owns, which may be empty. folded(index, own) returns where the result of chunk `index` is written;
+// `own` are its elements. after(index, chunk) adds the messages with the results of the chunks `index`, of
+// `chunk` elements each. It is called for the round after the fold, two rounds after the exchange; its
+// receives may be posted ahead. Chunk c uses step 2c for the exchange, and after() uses 2c + 1.
 template <class SliceAt, class Folded, class After>
 void exchange_chunks(const Shape& shape, Schedule& schedule, SliceAt&& slice_at, Folded&& folded,
                      After&& after) {

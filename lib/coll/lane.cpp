@@ -14,15 +14,17 @@
 namespace weft::coll {
 namespace {
 
-// What one poll may read before it returns; less while messages travel, which need polls too.
+// Bytes that one poll may read before it returns; fewer while messages are in flight, since they need polls
+// too.
 constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
 constexpr uint64_t kMeanwhileBytes = uint64_t{256} << 10;
-// Fruitless polls between two looks at what the others are doing.
+// Idle polls between two checks of what the other ranks execute.
 constexpr uint32_t kLookRounds = 32;
-// Schedules that a lane keeps: those of a reducer's buckets take a small part of what the buckets take.
+// Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
+// buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
-// Send and receive lanes: their messages are told apart by who sends to whom. The number below the user's is
-// RollCall's.
+// Returns the lane number on the wire. Send and receive lanes share one, because sender and receiver identify
+// their messages. The number below the user's lane is RollCall's.
 uint32_t wire_lane(const LaneKey& key) {
   if (key.kind == LaneKey::Kind::kCollective) return key.id;
   return key.id == 0 ? UINT32_MAX : UINT32_MAX - 1 - key.id;
@@ -55,11 +57,11 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   round_ = 0;
   plan_ = nullptr;
   if (Status status = choose_plan(); !status.ok()) return finish(std::move(status));
-  running_ = true;  // not before: without a schedule there is nothing to take back
+  running_ = true;  // only now: without a schedule there is nothing to take back
   post_round();
 }
 
-// Find the schedule of args_, or make it.
+// Finds the schedule of args_, or builds it.
 Status TransportLane::choose_plan() {
   Shape shape;
   shape.rank = context_.rank;
@@ -129,13 +131,13 @@ void TransportLane::note_memory() {
 
 void TransportLane::post_round() {
   const bool last = round_ + 1 == plan_->schedule.rounds().size();
-  // Before anything is posted: abandon() then finds what was, should the rest throw.
+  // Set before anything is posted, so that abandon() finds the posted messages even if the rest throws.
   ahead_round_ = last ? 0 : round_ + 1;
   pending_.resize(plan_->schedule.transfers(round_).size());
   std::iota(pending_.begin(), pending_.end(), 0);
   work_index_ = 0;
   work_begin_ = 0;
-  // Receives first: what has arrived already goes straight to its place.
+  // Receives are posted first, so that data that has already arrived goes straight to its destination.
   for (const bool sends : {false, true}) {
     if (round_ == 0) post(0, When::kAhead, sends);
     post(round_, When::kInRound, sends);
@@ -205,8 +207,7 @@ bool TransportLane::reap() {
   return pending_.size() != before;
 }
 
-// What the sender executes comes first: a message of another operation says nothing else that could be
-// believed.
+// Checks the sender's operation first: nothing else in a message of another operation can be trusted.
 Status TransportLane::check(const Transfer& transfer, const Message& message) const {
   if (transfer.is_send) return message.status;
   const bool carried = message.status.ok() || message.status.code() == Code::kMismatch;
@@ -322,7 +323,7 @@ std::vector<int> TransportLane::missing() const {
   std::vector<int> ranks;
   if (!running_) return ranks;
   const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
-  // Those whose messages are awaited; if there are none, those who do not take ours.
+  // Ranks whose messages are awaited; if there are none, ranks that have not taken this rank's messages.
   for (const bool sends : {false, true}) {
     for (const uint32_t i : pending_) {
       if (transfers[i].is_send == sends && !message(round_, i).done)
@@ -350,7 +351,7 @@ bool TransportLane::waits_for(int rank) const {
   return false;
 }
 
-// Operations only read their source; broadcast has one buffer, which the root may give as either.
+// Operations only read their source. broadcast has one buffer, which the root may pass as src or dst.
 std::byte* TransportLane::at(const Ref& ref) const {
   const std::byte* const from = args_.src != nullptr ? args_.src : args_.dst;
   switch (ref.space) {

@@ -13,14 +13,14 @@
 
 namespace weft::coll {
 
-// What all lanes of a communicator share.
+// State that all lanes of a communicator share.
 struct LaneContext {
   Transport& transport;
   const DeviceOps& host;
   int rank;
   int size;
   Forced forced;
-  std::vector<int> members = {};  // of the transport, by rank; empty: all of it
+  std::vector<int> members = {};  // the transport's ranks of this group, by rank; empty: all
   int name(int peer) const { return members.empty() ? peer : members[static_cast<size_t>(peer)]; }
 };
 
@@ -50,17 +50,18 @@ class TransportLane final : public CollectiveLane {
   void post_round();
   void post(size_t round, When when, bool sends);
   void take_back(Message& message);
-  // Of a round's transfer; the messages of two rounds in a row may be under way.
+  // A transfer's message. The messages of two consecutive rounds may be in flight.
   Message& message(size_t round, uint32_t transfer) {
     return messages_[round % 2 * (messages_.size() / 2) + transfer];
   }
   const Message& message(size_t round, uint32_t transfer) const {
     return messages_[round % 2 * (messages_.size() / 2) + transfer];
   }
-  bool reap();  // complete messages; true if there were any
+  bool reap();  // handles completed messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
-  Status look_around();  // whether a rank that is waited for executes something else
-  // Some of the round's first `most` works, reading about `budget` bytes; true when they are done.
+  Status look_around();  // checks whether an awaited rank executes something else
+  // Executes part of the round's first `most` works, reading about `budget` bytes. Returns true when they are
+  // done.
   bool work(size_t most, uint64_t budget);
   void run(const Work& work, uint64_t begin, uint64_t count);
   void scales(WorkKind kind, double* prescale, double* postscale) const;
@@ -78,15 +79,15 @@ class TransportLane final : public CollectiveLane {
   bool running_ = false;
   Status result_;
   size_t round_ = 0;
-  size_t ahead_round_ = 0;         // whose messages are posted as far as they are ahead; 0: of none
+  size_t ahead_round_ = 0;         // this round's kAhead messages are posted; 0: none
   std::vector<uint32_t> pending_;  // transfers of the round whose messages are not complete
   size_t work_index_ = 0;          // into the round's works
-  uint64_t work_begin_ = 0;        // what is done of that work
-  uint64_t sent_bytes_ = 0;        // the data of its messages
-  uint32_t fruitless_ = 0;         // polls since the last progress
-  WaitNotes* waits_ = nullptr;     // of who uses the lane
+  uint64_t work_begin_ = 0;        // how much of that work is done
+  uint64_t sent_bytes_ = 0;        // payload of its messages
+  uint32_t fruitless_ = 0;         // idle polls since the last progress
+  WaitNotes* waits_ = nullptr;     // of the lane's user
 
-  // Kept between operations: the schedules of all shapes that there were lately, and memory for the largest.
+  // Kept between operations: the schedules of recently used shapes, and memory for the largest.
   struct Plan {
     Shape shape;
     const char* algorithm = "";
@@ -106,7 +107,7 @@ class TransportLane final : public CollectiveLane {
   };
   std::unordered_map<ShapeKey, Plan, HashShape> plans_;
   uint64_t plan_bytes_ = 0;
-  Plan once_;                      // of blocks of different sizes, whose schedule serves one operation
+  Plan once_;                      // for blocks of different sizes, whose schedule serves one operation
   const Plan* plan_ = nullptr;     // of the running operation
   std::vector<Message> messages_;  // see message(); never moves while messages are posted
   std::vector<const std::byte*> fold_inputs_;
@@ -115,7 +116,7 @@ class TransportLane final : public CollectiveLane {
   };
   std::unique_ptr<std::byte, FreeBytes> scratch_;  // aligned to 64 bytes
   uint64_t scratch_bytes_ = 0;
-  std::atomic<uint64_t> memory_bytes_{0};  // of all this; written under the drive lock
+  std::atomic<uint64_t> memory_bytes_{0};  // total of the above; written under the progress lock
 };
 
 }  // namespace weft::coll

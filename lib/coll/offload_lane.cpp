@@ -76,7 +76,7 @@ Poll OffloadLane::meet() {
   return reserved.ok() ? Poll::kAdvanced : finish(reserved);
 }
 
-// As much as the operation needs, and kept for the next.
+// Allocates what the operation needs, and keeps it for the next one.
 Status OffloadLane::reserve() {
   const uint64_t block = std::min(count_, chunk_) * dtype_size(args_.dtype);
   const uint64_t needed = round_up(static_cast<uint64_t>(shape_.room) * block + kCacheLine, kAlignment);
@@ -139,7 +139,8 @@ void OffloadLane::abandon() {
   state_ = State::kOver;
 }
 
-// Of an operation that has not ended well. Nothing tells when the library will be done with it, if ever.
+// Sets the memory of a failed operation aside. The library does not report when, or whether, it stops using
+// it.
 void OffloadLane::give_up_memory() {
   if (!under_way()) return;
   [[maybe_unused]] const std::byte* const aside = memory_.release();
@@ -163,15 +164,15 @@ std::byte* OffloadLane::out_area(uint64_t chunk) const {
   return slot(chunk) + round_up(in, kCacheLine);
 }
 
-// This rank's part of the chunk, block by block, between the buffers and the chunk's memory. Scales are
-// applied here.
+// Copies this rank's part of the chunk, block by block, between the buffers and the chunk's memory, and
+// applies the scales.
 void OffloadLane::copy_blocks(uint64_t chunk, bool in) {
   const uint64_t element = dtype_size(args_.dtype);
   const uint64_t size = elements(chunk) * element;
   const auto blocks = static_cast<uint64_t>(in ? shape_.in : shape_.out);
   std::byte* const staged = in ? slot(chunk) : out_area(chunk);
   CopyArgs copy;
-  // Bytes are bytes where nothing is computed.
+  // Where nothing is computed, the data is copied as bytes.
   const bool scales = is_reduction(args_.coll) && is_float(args_.dtype);
   copy.src_dtype = copy.dst_dtype = scales ? args_.dtype : Dtype::kU8;
   copy.count = scales ? elements(chunk) : size;

@@ -1,8 +1,8 @@
-// A lane whose collectives the transport's own library executes (core/offload.h). Ranks first meet in a
-// barrier of the lane below, which compares what they call and names those who do not come: the library would
-// hang or worse. Then the operation goes through memory of the lane's own, chunk by chunk, because the
-// library never takes back what it was given: where an operation is given up, that memory is set aside, and
-// the caller's buffers are free. What the library does not execute is the lane's below.
+// A lane whose collectives are executed by the transport's own library (core/offload.h). The ranks first run
+// a barrier on the lane below, which compares their calls and names absent ranks; without it the library
+// could hang or worse. The operation then goes through the lane's own memory, chunk by chunk, because the
+// library never returns memory that it was given. If an operation is abandoned, the lane sets that memory
+// aside and the caller's buffers are free. The lane below executes what the library does not.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@
 
 namespace weft::coll {
 
-// Elements of a block that fit into a chunk's memory bound it; smaller operations take no more than they
+// Memory of one chunk, which limits the elements of a block in it. Smaller operations take only what they
 // need.
 inline constexpr uint64_t kOffloadSlotBytes = uint64_t{4} << 20;
-// Below that an operation costs no more than the barrier does.
+// Smaller operations use the lane below: they cost no more than the barrier would.
 inline constexpr uint64_t kOffloadLeastBytes = 256;
 
 // Threads: as core/collectives.h says.
 class OffloadLane final : public CollectiveLane {
  public:
-  // context, offload and moved outlive the lane. number: of the offload's lanes, this one's.
+  // context, offload and moved outlive the lane. number: the index of this lane among the offload's lanes.
   OffloadLane(const LaneContext& context, const LaneKey& key, Offload& offload, uint32_t number,
               std::atomic<uint64_t>& moved);
   ~OffloadLane() override { abandon(); }
@@ -38,7 +38,7 @@ class OffloadLane final : public CollectiveLane {
   std::vector<int> absent() const override { return below() ? below_.absent() : std::vector<int>(); }
   void share_waits(WaitNotes* notes) override { below_.share_waits(notes); }
   const char* algorithm() const override { return own_ ? offload_.name() : below_.algorithm(); }
-  // What the library moves is not known.
+  // Unknown for operations of the library.
   std::optional<uint64_t> moved_bytes() const override {
     return own_ ? std::optional<uint64_t>() : below_.moved_bytes();
   }
@@ -79,16 +79,16 @@ class OffloadLane final : public CollectiveLane {
   StagedShape shape_;
   Status status_;
   uint64_t count_ = 0;  // elements of a block
-  uint64_t chunk_ = 0;  // of each block in a chunk
+  uint64_t chunk_ = 0;  // elements of each block in a chunk
   uint64_t chunks_ = 0;
   uint64_t begun_ = 0;
   uint64_t done_ = 0;
-  std::array<bool, Offload::kDepth> busy_{};  // the library has the place's memory
+  std::array<bool, Offload::kDepth> busy_{};  // the library uses this slot's memory
 
   struct FreeBytes {
     void operator()(std::byte* bytes) const;
   };
-  std::unique_ptr<std::byte, FreeBytes> memory_;  // of all slots
+  std::unique_ptr<std::byte, FreeBytes> memory_;  // all slots
   uint64_t slot_bytes_ = 0;
   std::atomic<uint64_t> memory_bytes_{0};
 };

@@ -23,7 +23,7 @@ class OverTransport final : public Collectives {
 
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     Offload* const offload = transport_->offload();
-    // The library's lanes: one for the user's, two for each of the first reducers.
+    // Lane numbers of the library: one lane for the user, two for each of the first reducers.
     const uint64_t number = key.id == 0 ? 0 : uint64_t{2} * key.id - 1 + key.twin;
     const bool whole = key.kind == LaneKey::Kind::kCollective && key.twins <= (key.id == 0 ? 1U : 2U);
     if (offload != nullptr && whole && number < offload->lanes()) {
@@ -40,7 +40,8 @@ class OverTransport final : public Collectives {
   bool settled() override { return transport_->settled(); }
   bool progress() override { return transport_->progress(); }
   bool outlives_sender() const override { return transport_->outlives_sender(); }
-  // What the library executes is all ranks' together: who has ended as many operations has what came of them.
+  // The library's operations involve all ranks. Ranks with equal ended() counts have each other's
+  // contribution to them.
   uint64_t sent_to(int rank) const override { return transport_->sent_to(rank) + ended(); }
   uint64_t received_from(int rank) const override { return transport_->received_from(rank) + ended(); }
   std::shared_ptr<Arena> arena() override { return arena_; }
@@ -65,7 +66,7 @@ class OverTransport final : public Collectives {
   std::shared_ptr<HeapArena> arena_;
   std::atomic<uint64_t> offloaded_bytes_{0};
   const std::unique_ptr<Transport> transport_;
-  const TransportCounters before_;  // measuring is not the program's
+  const TransportCounters before_;  // excludes the traffic of measurements
   const coll::LaneContext context_;
 };
 

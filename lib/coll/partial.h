@@ -1,5 +1,5 @@
-// What algorithms that add partial results share. The ranks of a power of two exchange with partners; those
-// beyond it hand their input to a rank within and get the result back.
+// Helpers of the algorithms that add partial results. The ranks of a power of two exchange with partners;
+// each rank beyond it sends its input to one of them and receives the result.
 #pragma once
 
 #include "coll/algorithm.h"
@@ -13,21 +13,21 @@ inline int power_below(int n) {
   return power;
 }
 
-// Ranks as a power of two: pairs (0, 1), (2, 3) ... of the first ranks act as one each until all fit, so that
-// parts that are combined are always of neighbouring ranks, the lower ones first.
+// Maps ranks to a power of two. Pairs (0, 1), (2, 3) ... of the first ranks act as one rank each, until the
+// number fits. So the parts that are combined always belong to neighbouring ranks, the lower ones first.
 class Partners {
  public:
   Partners(int rank, int size)
       : rank_(rank), size_(power_below(size)), paired_(2 * (size - power_below(size))) {}
 
   int size() const { return size_; }
-  // Whether two ranks act as one here; then the even one acts and the odd one waits.
+  // True if this rank and its neighbour act as one rank. The even rank acts and the odd one waits.
   bool paired() const { return rank_ < paired_; }
   bool waits() const { return paired() && rank_ % 2 == 1; }
   int mate() const { return rank_ ^ 1; }
   int index() const { return paired() ? rank_ / 2 : rank_ - paired_ / 2; }
   int rank_of(int index) const { return index < paired_ / 2 ? 2 * index : index + paired_ / 2; }
-  // The ranks that the first `index` act for are those below this one.
+  // Ranks below this one are those that the first `index` partners act for.
   int ranks_below(int index) const { return index <= paired_ / 2 ? 2 * index : index + paired_ / 2; }
 
  private:
@@ -36,7 +36,7 @@ class Partners {
   int paired_;
 };
 
-// Begin a partial result of the whole vector in the target, and let pairs become one. Uses step 0.
+// Begins a partial result of the whole vector in the target, and combines each pair. Uses step 0.
 inline void begin_partners(const Shape& shape, Schedule& schedule, const Partners& partners, Ref room) {
   if (partners.waits()) {
     schedule.send(partners.mate(), 0, source(), shape.bytes());
@@ -51,7 +51,7 @@ inline void begin_partners(const Shape& shape, Schedule& schedule, const Partner
   schedule.end_round();
 }
 
-// The one that waited gets the result.
+// Sends the result to the waiting rank of each pair.
 inline void end_partners(const Shape& shape, Schedule& schedule, const Partners& partners, uint32_t step) {
   if (!partners.paired()) return;
   if (partners.waits()) {

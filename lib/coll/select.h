@@ -1,5 +1,5 @@
-// The table of algorithms and the choice among them. Called by lanes when they build a schedule.
-// Threads: any thread; the table is constant.
+// The table of algorithms and the selection from it. Lanes call it when they build a schedule. Threads: any
+// thread; the table is constant.
 #pragma once
 
 #include <array>
@@ -16,25 +16,26 @@ namespace weft::coll {
 using AlgorithmRow = const Algorithm& (*)();
 std::span<const AlgorithmRow> algorithms();
 
-// What is used in place of the table's choice. Equal on all ranks.
+// Overrides of the table's choice. Equal on all ranks.
 struct Forced {
-  std::array<const char*, kCollCount + 1> names{};  // by collective, whatever the shape; null: the table's
+  std::array<const char*, kCollCount + 1> names{};  // by collective, for all shapes; null: the table decides
   const char*& operator[](Coll coll) { return names[static_cast<size_t>(coll)]; }
   const char* operator[](Coll coll) const { return names[static_cast<size_t>(coll)]; }
   std::optional<uint64_t> one_shot = {};  // Shape::one_shot
-  bool measured = false;                  // it was; else it is given
-  bool measure = true;                    // it may be
+  bool measured = false;                  // one_shot was measured; false: it was given
+  bool measure = true;                    // one_shot may be measured
 };
 
-// Read "all_reduce=ring,broadcast=tree", "one_shot=64K" or "off"; empty: nothing is forced. kArg naming what
-// there is.
+// Parses "all_reduce=ring,broadcast=tree", "one_shot=64K" or "off"; an empty text forces nothing. Returns
+// kArg, listing the valid names, for anything else.
 Status parse_forced(std::string_view text, Forced* forced);
 
-// "; one_shot up to 64 KiB (measured)", or nothing where that is the table's.
+// Returns "; one_shot up to 64 KiB (measured)" or the like; empty where the table decides.
 std::string text(const Forced& forced);
 
-// The first row that applies, or the forced one, unless the operation is ordered and it is not. kUnsupported,
-// naming it, when a forced one is unknown.
+// Selects the forced algorithm, or else the first row that applies. Ordered operations ignore a forced
+// algorithm that adds partial results. Returns kUnsupported, naming the algorithm, when a forced one is
+// unknown.
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);
 
 }  // namespace weft::coll

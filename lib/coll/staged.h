@@ -1,7 +1,7 @@
-// Device buffers over collectives that know host memory alone: an operation is cut into chunks, and each is
-// copied into pinned memory, carried out there, and copied back, three of them at a time, so that copies and
-// transfers overlap. Operations on host memory pass through. Made by whoever forms a communicator
-// (lib/form.cpp). Threads: as core/collectives.h says.
+// Device buffers over collectives that only support host memory. An operation is cut into chunks. Each chunk
+// is copied into pinned memory, executed there, and copied back. Three chunks are in flight, so that copies
+// and transfers overlap. Operations on host memory pass through. Made during group setup (lib/form.cpp).
+// Threads: as core/collectives.h says.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// rank is the one of the communicator. slot_bytes: of pinned memory for each chunk under way, at least 64
-// KiB; of a lane and device that have had an operation on device memory, three.
+// Wraps `inner`. rank is the communicator's. slot_bytes: pinned memory of one chunk, at least 64 KiB. Each
+// pair of lane and device that has executed an operation on device memory holds three.
 inline constexpr uint64_t kStagingSlotBytes = uint64_t{4} << 20;
 std::unique_ptr<Collectives> staged(std::unique_ptr<Collectives> inner, int rank, int size,
                                     uint64_t slot_bytes = kStagingSlotBytes);

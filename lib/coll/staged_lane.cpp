@@ -10,7 +10,7 @@
 namespace weft::coll {
 namespace {
 
-// Whether a buffer of the collective's (`in`: what is given) has a block of each rank, or this rank's alone.
+// True if the buffer (`in`: the input) has a block of each rank; false if it has only this rank's.
 bool has_all(Coll coll, bool in) {
   const Coll kind = even(coll);
   return kind == Coll::kAllToAll || in == (kind == Coll::kReduceScatter || kind == Coll::kScatter);
@@ -47,7 +47,8 @@ StagedShape staged_shape(const CollectiveArgs& args, int rank, int size) {
 }
 
 uint64_t staged_count(const CollectiveArgs& args, int size) {
-  // Ranks of all_to_all_v do not know each other's: whoever compared them has found the longest.
+  // A rank of all_to_all_v does not know the other ranks' counts. The caller that compared them has put the
+  // longest into count.
   if (args.blocks == nullptr || args.coll == Coll::kAllToAllV) return args.count;
   const uint64_t* const counts = args.blocks->from.counts;
   return *std::max_element(counts, counts + size);
@@ -62,7 +63,7 @@ uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_
 
 Status Staging::make(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena, uint64_t slot_bytes,
                      std::unique_ptr<Staging>* staging) {
-  // What is made before a failure goes with it.
+  // A failure below frees what was made so far.
   auto made = std::make_unique<Staging>(accelerator, device, std::move(arena));
   const uint64_t bytes = round_up(slot_bytes * kSlots, Arena::kAlignment);
   WEFT_TRY(made->arena_->allocate(bytes, &made->memory_));
@@ -108,7 +109,8 @@ Status StagedLane::prepare(const DeviceCall& call) {
   std::unique_ptr<Staging> made;
   WEFT_TRY(Staging::make(*call.accelerator, call.device, arena_, slot_bytes_, &made));
   const std::lock_guard lock(mutex_);
-  stagings_.emplace(call.device, std::move(made));  // or another thread's is there by now
+  // Keeps the entry of another thread that was faster.
+  stagings_.emplace(call.device, std::move(made));
   return {};
 }
 
@@ -143,10 +145,10 @@ Poll StagedLane::poll() {
   if (!status_.ok()) {
     if (std::exchange(travels_, false)) {
       inner_->abandon();
-      // Others know nothing of this yet, and may write into a slot as late as they like.
+      // Other ranks do not know of the failure yet, and may still write into a slot at any time.
       if (!inner_->writers().empty()) arena_->taint();
     }
-    // Copies that are under way end by themselves.
+    // Copies in flight end by themselves.
     if (!writers().empty()) return Poll::kWaiting;
     return Poll::kFinished;
   }
@@ -159,8 +161,7 @@ Poll StagedLane::poll() {
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
 
-// Nothing of ours is put behind the program's work: a stream that hangs then holds no copy of an operation
-// that has failed.
+// Queues nothing behind the program's work. So no copy of a failed operation is left in a stream that hangs.
 bool StagedLane::look_at_stream() {
   arrived_ = look(args_.device->ready);
   return arrived_;
@@ -190,7 +191,7 @@ bool StagedLane::travel() {
     part.count = elements(travelled_);
     if (args_.blocks != nullptr) cut_blocks(travelled_, &part);
     std::byte* const memory = staging_->slot(travelled_).memory;
-    // A rank that has no src or dst gives none.
+    // A rank whose collective has no src or dst passes null.
     part.src = shape_.in > 0 || args_.coll == Coll::kBroadcast ? memory : nullptr;
     part.dst = shape_.out > 0 || args_.coll == Coll::kBroadcast ? out_area(travelled_) : nullptr;
     inner_->start(part, next_slot());
@@ -223,14 +224,14 @@ StagedLane::Extent StagedLane::extent(uint64_t chunk, uint64_t block, bool in) c
   const uint64_t done = chunk * chunk_;
   if (args_.blocks == nullptr) return {block * count_ + done, clipped(chunk, count_)};
   const BlockList& list = in ? args_.blocks->from : args_.blocks->to;
-  // A buffer of one block alone has it at its beginning.
+  // A buffer of a single block has it at its beginning.
   const bool all = has_all(args_.coll, in);
   const int rank = all ? static_cast<int>(block) : rank_;
   return {(all ? list.offset(rank) : 0) + done, clipped(chunk, list.count(rank))};
 }
 
-// The chunk as the collective that inner_ executes: one of equal blocks, of which the shorter ones are padded
-// with what is in the slot, or one of just these.
+// Sets up the chunk as the collective that inner_ executes: either one of equal blocks, whose shorter blocks
+// are padded with the slot's old bytes, or one of exactly these blocks.
 void StagedLane::cut_blocks(uint64_t chunk, CollectiveArgs* part) {
   part->tag = 0;
   if (cut_.empty()) {
@@ -256,7 +257,7 @@ std::byte* StagedLane::out_area(uint64_t chunk) {
   return memory + round_up(in, 64);
 }
 
-// This rank's part of the chunk, block by block, between the buffers and the chunk's slot.
+// Copies this rank's part of the chunk, block by block, between the buffers and the chunk's slot.
 void StagedLane::copy_blocks(uint64_t chunk, bool in) {
   const uint64_t element = dtype_size(args_.dtype);
   const uint64_t size = elements(chunk) * element;
@@ -280,14 +281,14 @@ void StagedLane::abandon() {
   if (travelling()) inner_->abandon();
 }
 
-// This process's own device while it copies.
+// Includes this process while its own device copies.
 std::vector<int> StagedLane::writers() const {
   std::vector<int> writers = travelling() ? inner_->writers() : std::vector<int>{};
   if (staging_ == nullptr) return writers;
   bool idle = true;
   const auto look_at = [&](DeviceEvent event) {
     bool done = false;
-    // A device that fails copies nothing any more.
+    // A failed device no longer copies anything.
     if (staging_->query(event, &done).ok() && !done) idle = false;
   };
   for (uint64_t chunk = travelled_; chunk < filled_; chunk++) look_at(staging_->slot(chunk).filled);

@@ -12,31 +12,31 @@
 
 namespace weft::coll {
 
-// What a chunk of each of a collective's blocks is copied to and from. Blocks of a buffer lie one behind the
-// other, `count` elements each, as all_gather's dst does, or where the call's lists say.
+// Describes what a chunk of each of a collective's blocks is copied to and from. A buffer's blocks lie one
+// behind the other, with `count` elements each, as in all_gather's dst, or where the call's lists say.
 struct StagedShape {
   int in = 0;             // blocks of src on this rank
   int out = 0;            // blocks of dst
-  int room = 0;           // blocks that a chunk's memory holds, equal on all ranks
-  bool in_place = false;  // src and dst share them
+  int room = 0;           // blocks that a chunk's memory holds; equal on all ranks
+  bool in_place = false;  // src and dst share the chunk's memory
 };
 StagedShape staged_shape(const CollectiveArgs& args, int rank, int size);
-// Elements of the longest block, equal on all ranks.
+// Returns the elements of the longest block, equal on all ranks.
 uint64_t staged_count(const CollectiveArgs& args, int size);
-// Elements of a block in a chunk: a function of what all ranks know.
+// Returns the elements of a block in a chunk. It depends only on values that all ranks know.
 uint64_t staged_chunk(const StagedShape& shape, uint64_t element, uint64_t slot_bytes);
 
 // The streams and pinned memory that a lane uses on one device.
 class Staging {
  public:
-  static constexpr size_t kSlots = 3;  // one is filled, one travels, one is drained
+  static constexpr size_t kSlots = 3;  // one is filled, one is communicated, one is drained
   struct Slot {
     std::byte* memory = nullptr;
     DeviceEvent filled = nullptr;
     DeviceEvent drained = nullptr;
   };
 
-  // May take long. accelerator outlives it.
+  // Allocates and pins the memory, which may take long. accelerator outlives it.
   static Status make(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena, uint64_t slot_bytes,
                      std::unique_ptr<Staging>* staging);
   Staging(Accelerator& accelerator, int device, std::shared_ptr<Arena> arena)
@@ -60,7 +60,7 @@ class Staging {
   Accelerator& accelerator_;
   const int device_;
   const std::shared_ptr<Arena> arena_;
-  std::byte* memory_ = nullptr;  // of all slots
+  std::byte* memory_ = nullptr;  // all slots
   DeviceStream in_ = nullptr;
   DeviceStream out_ = nullptr;
   std::array<Slot, kSlots> slots_{};
@@ -77,9 +77,10 @@ class StagedLane final : public CollectiveLane {
         size_(size),
         slot_bytes_(slot_bytes) {}
   ~StagedLane() override;
-  // Before the first operation: inner executes blocks of different sizes. Otherwise they are padded.
+  // Called before the first operation: inner executes blocks of different sizes. Otherwise they are padded.
   void send_blocks_as_they_are();
-  // The same: of what they take, inner executes operations on devices as they are. Outlives the lane.
+  // Called before the first operation: inner itself executes device operations that `taken` accepts. taken
+  // outlives the lane.
   void pass_on(const Collectives& taken) { taken_ = &taken; }
 
   Status prepare(const DeviceCall& call) override;
@@ -104,7 +105,7 @@ class StagedLane final : public CollectiveLane {
     return args.device == nullptr || (taken_ != nullptr && taken_->takes(args.device->device, args));
   }
   bool travelling() const { return staging_ == nullptr || travels_; }
-  // Each returns whether it did something; errors go to status_.
+  // Each returns true if it did something; errors go to status_.
   bool look_at_stream();
   bool fill();
   bool travel();
@@ -112,7 +113,7 @@ class StagedLane final : public CollectiveLane {
   bool look(DeviceEvent event);
   void copy_blocks(uint64_t chunk, bool in);
   void cut_blocks(uint64_t chunk, CollectiveArgs* part);
-  // Elements of a block's part in the chunk, and where that begins in src or dst.
+  // A block's elements in the chunk: their number, and where they begin in src or dst.
   struct Extent {
     uint64_t begin = 0;
     uint64_t count = 0;
@@ -135,21 +136,21 @@ class StagedLane final : public CollectiveLane {
   std::mutex mutex_;
   std::map<int, std::unique_ptr<Staging>> stagings_;  // by device; guarded by mutex_; entries stay
   uint64_t operations_ = 0;                           // of inner_
-  // Of the travelling chunk's blocks: counts of both lists, and offsets; empty: blocks are padded.
+  // Counts and offsets of both lists for the blocks of the chunk in flight; empty if blocks are padded.
   std::vector<uint64_t> cut_;
   Blocks cut_blocks_;
 
-  // The running operation, if its buffers lie on a device. Chunks drained_ <= travelled_ <= filled_.
+  // The running operation, if its buffers are on a device. Chunks: drained_ <= travelled_ <= filled_.
   Staging* staging_ = nullptr;
   CollectiveArgs args_;
   WholeCall whole_;
   StagedShape shape_;
   Status status_;
   uint64_t count_ = 0;    // elements of the longest block
-  uint64_t chunk_ = 0;    // of each block in a chunk
+  uint64_t chunk_ = 0;    // elements of each block in a chunk
   uint64_t chunks_ = 0;   // at least 1
-  bool arrived_ = false;  // the program's stream
-  uint64_t filled_ = 0;   // copies into pinned memory were started
+  bool arrived_ = false;  // the program's stream has reached the operation
+  uint64_t filled_ = 0;   // chunks whose copies into pinned memory were started
   uint64_t travelled_ = 0;
   uint64_t drained_ = 0;
   bool travels_ = false;           // inner_ runs

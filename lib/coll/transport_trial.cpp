@@ -7,8 +7,8 @@
 namespace weft::coll {
 namespace {
 
-constexpr uint64_t kLookNs = 20'000'000;     // between looks at whether a rank is lost that is waited for
-constexpr uint32_t kTrialLane = 0x7ffffffe;  // and the next one: communicators' lanes are counted from 0
+constexpr uint64_t kLookNs = 20'000'000;     // between checks whether an awaited rank is lost
+constexpr uint32_t kTrialLane = 0x7ffffffe;  // and the next number: lanes of communicators count from 0
 
 LaneContext only(const LaneContext& ranks, const char* algorithm) {
   Forced forced;
@@ -58,7 +58,8 @@ Status TransportTrial::run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, 
   return {};
 }
 
-// Of both numbers the largest over ranks. The ranks leave it, and begin what is next, about together.
+// Replaces both numbers by their maximum over all ranks. All ranks return, and begin what is next, at about
+// the same time.
 Status TransportTrial::meet(uint64_t numbers[2]) {
   const CollectiveArgs args =
       all_reduce(Dtype::kU64, ReduceOp::kMax, reinterpret_cast<std::byte*>(numbers), 2);
@@ -82,7 +83,7 @@ Status TransportTrial::finish(TransportLane& lane, const CollectiveArgs& args, u
   }
 }
 
-// Whether waiting makes sense still.
+// Returns an error if waiting no longer makes sense.
 Status TransportTrial::look(const TransportLane& lane, uint64_t* next_ns) {
   const uint64_t now = args_.clock.now_ns();
   if (now < *next_ns && now < args_.deadline.ns()) return {};
@@ -95,7 +96,7 @@ Status TransportTrial::look(const TransportLane& lane, uint64_t* next_ns) {
       .with_ranks(missing);
 }
 
-// The other ranks wait no longer.
+// Abandons the operation and reports the error, so that the other ranks stop waiting.
 Status TransportTrial::give_up(TransportLane& lane, Status why) {
   lane.abandon();
   why = why.with_prefix("measuring messages: ");

@@ -1,5 +1,5 @@
-// Runs what calibration.h tries: all_reduces over a transport that nobody else uses yet, on lanes of its own.
-// Called by calibration.cpp, on the thread that makes the communicator.
+// Runs the measurements of calibration.h: all_reduces on lanes of its own, over a transport that nothing else
+// uses yet. Called by calibration.cpp, on the thread that makes the communicator.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace weft::coll {
 // Threads: one thread at a time.
 class TransportTrial {
  public:
-  // ranks: LaneContext of the communicator. memory: of the largest operation, which stays zero. Both outlive
-  // this object, as args does.
+  // ranks: LaneContext of the communicator. memory: enough for the largest operation; it stays zero. ranks,
+  // args and memory outlive this object.
   TransportTrial(const LaneContext& ranks, const BackendArgs& args, std::byte* memory);
-  // As Contest::Run. After an error nothing more can be run, here or on other ranks, which are told.
+  // See Contest::Run. An error is reported to the other ranks; after it nothing more can be run on any rank.
   Status run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns);
 
  private:

@@ -8,7 +8,7 @@
 namespace weft::coll {
 namespace {
 
-// Stands for the counts in a descriptor; never 0.
+// Returns the number that stands for the counts in a descriptor; never 0.
 uint64_t digest(const BlockList& list, int size) {
   uint64_t h = 0x766172;
   for (int r = 0; r < size; r++) h = scramble((h ^ list.count(r)) + kSplitMixStep);
@@ -26,7 +26,7 @@ VariableCall::VariableCall(const Collectives& collectives, int rank, int size, c
   args->count = agreed ? std::accumulate(from_.begin(), from_.begin() + size, uint64_t{0}) : 0;
   args->tag = agreed ? digest(blocks_.from, size) : 0;
   bool executes = on_device ? collectives.executes_on_device(args->coll) : collectives.executes(args->coll);
-  // The program of long blocks works on device memory, too, and pads nothing.
+  // The composition for skewed blocks also works on device memory, and pads nothing.
   if (on_device && skewed(*args, size)) executes = false;
   if (!executes || !agreed) program_ = variable_program(*args, rank, size, executes);
   args->program = program_.get();

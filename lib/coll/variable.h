@@ -1,6 +1,6 @@
-// Collectives of blocks of different sizes: what such a call keeps until it is complete, and how it is made
-// of ordinary collectives where a backend does not execute it itself. Called by lib/capi and tests; the
-// programs run on lanes (core/program.h).
+// Collectives of blocks of different sizes: what such a call keeps until it completes, and its composition of
+// ordinary collectives where a backend does not execute it itself. Called by lib/capi and tests; the
+// composite operations run on lanes (core/program.h).
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace weft::coll {
 
-// Copies of the call's arrays, and its program. Any thread; outlives the operation.
+// Holds copies of the call's arrays, and its composite operation. Any thread; outlives the operation.
 class VariableCall {
  public:
-  // `from` and `to` as in Blocks; offsets that are null: blocks lie one after the other. Fills args' blocks,
-  // count, tag and program, and leaves the rest, which is complete. Counts were checked: their sums are small
-  // enough. on_device: the call will have a device when it runs.
+  // `from` and `to` are as in Blocks; if their offsets are null, blocks lie one after the other. Fills args'
+  // blocks, count, tag and program; the caller has filled the rest. The caller has checked the counts: their
+  // sums do not overflow. on_device: the call will have a device when it runs.
   VariableCall(const Collectives& collectives, int rank, int size, const BlockList& from, const BlockList& to,
                CollectiveArgs* args, bool on_device = false);
 

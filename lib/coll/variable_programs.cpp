@@ -13,9 +13,9 @@
 namespace weft::coll {
 namespace {
 
-// What a stage or a piece of work may touch, about.
+// About how many bytes one stage or one piece of work may touch.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
-// All blocks together, padded: up to here one all_gather is quicker than a broadcast from each rank.
+// Up to this size of all blocks, padded, one all_gather is faster than a broadcast from each rank.
 constexpr uint64_t kPaddedBytes = uint64_t{64} << 10;
 
 struct FreeBytes {
@@ -40,7 +40,7 @@ class VariableProgram : public Program {
     if (scratch_ != nullptr || bytes == 0) return {};
     return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes), " of scratch"));
   }
-  // The collective that the stage is.
+  // Sets the stage to an ordinary collective of this operation.
   void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst) const {
     const DeviceCall* const device = stage->device;
     *stage = args_;
@@ -60,7 +60,7 @@ class VariableProgram : public Program {
   std::unique_ptr<std::byte, FreeBytes> scratch_;
 };
 
-// all_gather_v of long blocks: a broadcast of each, straight into place. On a device as well.
+// all_gather_v of long blocks: broadcasts each block straight into its destination. Also works on a device.
 class Broadcasts final : public VariableProgram {
  public:
   using VariableProgram::VariableProgram;
@@ -79,7 +79,7 @@ class Broadcasts final : public VariableProgram {
     while (next_ < size_ && blocks().to.count(next_) == 0) next_++;
     if (next_ == size_) return {};
     std::byte* const at = args_.dst + blocks().to.offset(next_) * element_;
-    // The root's own block is in place by now; a device's comes with the broadcast.
+    // In host memory the root's own block is already in its destination; on a device the broadcast copies it.
     const bool from_src = stage->device != nullptr && next_ == rank_;
     set(stage, Coll::kBroadcast, blocks().to.count(next_), from_src ? args_.src : at, at);
     stage->peer = next_++;
@@ -92,7 +92,8 @@ class Broadcasts final : public VariableProgram {
   int next_ = 0;
 };
 
-// Any of them, as ordinary collectives of pieces: a block's next elements, padded to the longest's.
+// Any of the collectives, as ordinary ones of pieces: the next elements of each block, padded to those of the
+// longest.
 class Pieces final : public VariableProgram {
  public:
   Pieces(const CollectiveArgs& args, int rank, int size, uint64_t longest)
@@ -107,7 +108,7 @@ class Pieces final : public VariableProgram {
     }
     count_ = std::min(piece_, longest_ - begin_);
     if (count_ == 0) {
-      // Of nothing at all: the ranks meet once.
+      // All blocks are empty: the ranks only meet once.
       *what = std::exchange(met_, true) ? Next::kOver : Next::kRun;
       return {};
     }
@@ -119,7 +120,7 @@ class Pieces final : public VariableProgram {
   }
 
  private:
-  // Whether this rank gives, and takes, a block of each rank; else one.
+  // True if this rank sends (receives) one block for each rank; false for a single block.
   bool gives_all() const {
     if (args_.coll == Coll::kScatterV) return is_root();
     return args_.coll == Coll::kReduceScatterV || args_.coll == Coll::kAllToAllV;
@@ -141,13 +142,13 @@ class Pieces final : public VariableProgram {
     WEFT_TRY(reserve(gap + out));
     if (in > 0) {
       in_ = scratch_.get();
-      std::memset(in_, 0, in);  // what pads is read
+      std::memset(in_, 0, in);  // the padding is read
     }
     if (out > 0) out_ = scratch_.get() + gap;
     return {};
   }
 
-  // The piece of a block: bytes of it, and where it begins in the list's buffer.
+  // The piece of a block: its bytes, and where it begins in the list's buffer.
   uint64_t bytes(const BlockList& list, int rank) const {
     const uint64_t count = list.count(rank);
     return std::min(count_, count - std::min(count, begin_)) * element_;
@@ -189,7 +190,7 @@ class Pieces final : public VariableProgram {
   std::byte* out_ = nullptr;
 };
 
-// all_to_all_v: first the ranks show each other what they send and take.
+// all_to_all_v: the ranks first exchange and compare their counts.
 class Agreed final : public VariableProgram {
  public:
   Agreed(const CollectiveArgs& args, int rank, int size, bool executes)
@@ -210,7 +211,8 @@ class Agreed final : public VariableProgram {
         uint64_t longest = 0;
         WEFT_TRY(compare(&longest));
         if (executes_) {
-          // Of a device's blocks the longest is told (lib/coll/staged): the count of the call is 0.
+          // For device blocks the count of the call is 0, and lib/coll/staged takes the longest block from
+          // here.
           set(stage, args_.coll, stage->device != nullptr ? longest : 0, args_.src, args_.dst);
           stage->blocks = args_.blocks;
           *what = Next::kRun;
@@ -226,14 +228,14 @@ class Agreed final : public VariableProgram {
 
  private:
   uint64_t* rows() const { return reinterpret_cast<uint64_t*>(scratch_.get()); }
-  // What the rank sends to each, and then what it takes from each.
+  // The counts that the rank sends to each rank, followed by those that it receives from each.
   const uint64_t* row(int rank) const {
     return rows() + static_cast<uint64_t>(rank) * 2 * static_cast<uint64_t>(size_);
   }
   uint64_t sends(int from, int to) const { return row(from)[to]; }
   uint64_t takes(int from, int to) const { return row(to)[size_ + from]; }
 
-  // A piece of this rank's own block: it need not travel. Whether there was one.
+  // Copies a piece of this rank's own block, which is not communicated. Returns true if there was one.
   bool copy_own() {
     const uint64_t own = blocks().from.count(rank_) * element_;
     if (copied_ == own) return false;
@@ -255,7 +257,7 @@ class Agreed final : public VariableProgram {
     return {};
   }
 
-  // All ranks see the same, and name the same pair.
+  // All ranks compare the same counts, and name the same pair.
   Status compare(uint64_t* longest) const {
     for (int from = 0; from < size_; from++) {
       for (int to = 0; to < size_; to++) {

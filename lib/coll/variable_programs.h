@@ -1,4 +1,4 @@
-// How collectives of blocks of different sizes are made of ordinary ones. Called by variable.cpp.
+// Composes collectives of blocks of different sizes from ordinary ones. Called by variable.cpp.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,13 @@
 
 namespace weft::coll {
 
-// Whether to pad the blocks of an all_gather_v to the longest would more than double what travels, and
-// matters: then variable_program makes of it what works on device memory as well.
+// True if padding the blocks of an all_gather_v to the longest would more than double the bytes sent, and the
+// size is large enough to matter. variable_program then returns a composite operation that also works on
+// device memory.
 bool skewed(const CollectiveArgs& args, int size);
 
-// args is complete but for the program, and copied. executes: the lane does the collective itself, once it is
-// known that the ranks agree.
+// Makes the composite operation. It copies args, which is complete except for the program. executes: the lane
+// executes the collective itself once the ranks have compared their counts.
 std::unique_ptr<Program> variable_program(const CollectiveArgs& args, int rank, int size, bool executes);
 
 }  // namespace weft::coll

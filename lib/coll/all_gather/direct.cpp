@@ -1,4 +1,4 @@
-// Everyone sends its block to everyone: one round, straight into place.
+// Every rank sends its block to every other rank: one round, straight into the destination.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_gather {

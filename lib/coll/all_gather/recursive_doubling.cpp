@@ -1,4 +1,4 @@
-// Partners at distance 1, 2, 4 ... exchange all that they have: log2(n) rounds.
+// Partners at distance 1, 2, 4 ... exchange all blocks that they have: log2(n) rounds.
 #include "coll/partial.h"
 
 namespace weft::coll::all_gather {

@@ -1,4 +1,4 @@
-// Blocks travel around a ring: n - 1 rounds with one neighbour each way.
+// Blocks pass around a ring: n - 1 rounds with one neighbour in each direction.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_gather {

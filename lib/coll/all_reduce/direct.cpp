@@ -1,4 +1,4 @@
-// Reduce-scatter by direct exchange to the slice's owner, who folds in rank order and rounds once; then
+// Reduce-scatter by direct exchange to the slice's owner, which folds in rank order and rounds once, then
 // all-gather of the folded chunks. Each rank sends and receives 2 (n-1)/n of the vector, as in a ring, in
 // fewer steps.
 #include "coll/exchange.h"
@@ -17,7 +17,7 @@ void build(const Shape& shape, Schedule& schedule) {
       const int from = (shape.rank + shape.size - distance) % shape.size;
       const Slice theirs = chunk_of(slice_at(from), c, chunk);
       schedule.send(to, step, target(own.begin * shape.element), own.count * shape.element);
-      // They come when what lay there has left: its owner made them of it.
+      // Safe to post ahead: the owner computed this result from the data here, so that data has been sent.
       schedule.receive(from, step, target(theirs.begin * shape.element), theirs.count * shape.element,
                        When::kAhead);
     }

@@ -7,7 +7,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-// Slices [begin, end) of `parts` as one.
+// Joins slices [begin, end) of `parts`.
 Slice slices_of(const Shape& shape, int begin, int end, int parts) {
   const Slice first = slice_of(shape, begin, parts);
   const Slice last = slice_of(shape, end - 1, parts);
@@ -20,7 +20,7 @@ void build(const Shape& shape, Schedule& schedule) {
   const Ref room = schedule.scratch(shape.bytes());
   begin_partners(shape, schedule, partners, room);
   uint32_t step = 1;
-  // What this rank still adds: halved with every round.
+  // The slices that this rank still adds; their number halves in every round.
   int begin = 0, end = parts;
   for (int distance = parts / 2; distance >= 1; distance /= 2, step++) {
     if (partners.waits()) continue;

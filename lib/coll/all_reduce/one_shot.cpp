@@ -1,4 +1,5 @@
-// Everyone sends everything to everyone and folds all of it in rank order: one round. For small sizes.
+// Every rank sends its vector to every other rank and folds all of them in rank order: one round. For small
+// sizes.
 #include <vector>
 
 #include "coll/algorithm.h"

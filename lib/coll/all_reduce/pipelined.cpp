@@ -1,5 +1,5 @@
-// Chunks pass from rank 0 to the last one, each adding its part, and come back complete: both directions of
-// every link are busy, and each rank speaks with two neighbours only. Adds in rank order.
+// Chunks pass from rank 0 to the last rank, each rank adds its part, and the results come back. Both
+// directions of every link are busy, and each rank communicates with two neighbours only. Adds in rank order.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_reduce {
@@ -14,7 +14,8 @@ void build(const Shape& shape, Schedule& schedule) {
   const Ref room = schedule.scratch(std::min(chunk, shape.count) * shape.element);
   schedule.begin(source(), target(), shape.count);
   schedule.end_round();
-  // Round t: chunk t - rank comes from below, and goes up in the next; it comes back 2 (last - rank) later.
+  // In round t, chunk t - rank is received from the rank below; it is sent upwards in the next round and
+  // returns 2 (last - rank) rounds later.
   const auto up = [&](uint64_t round, uint64_t delay, Slice* s) {
     if (round < delay || round - delay >= chunks) return false;
     *s = chunk_of(all, round - delay, chunk);

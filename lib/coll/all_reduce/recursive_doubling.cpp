@@ -1,4 +1,4 @@
-// Partners at distance 1, 2, 4 ... exchange everything and add: log2(n) rounds. Both add the lower ranks'
+// Partners at distance 1, 2, 4 ... exchange whole vectors and add: log2(n) rounds. Both add the lower ranks'
 // part first, so both get the same bits.
 #include "coll/partial.h"
 

@@ -1,6 +1,6 @@
-// Slices travel around a ring, growing by one rank's part at each, then the results travel once more: 2 (n-1)
-// times, with one neighbour each way. Slice s begins at rank s + 1 and is complete at rank s. What grows
-// travels in chunks, which have to lie somewhere until they are added.
+// Slices pass around a ring, where each rank adds its part; then the results pass around once more: 2 (n-1)
+// rounds, with one neighbour in each direction. Slice s begins at rank s + 1 and is complete at rank s.
+// Partial sums are sent in chunks, because scratch memory holds them until they are added.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_reduce {

@@ -1,4 +1,5 @@
-// Up a binomial tree to rank 0, adding, and down again: 2 log2(n) rounds. A subtree is of neighbouring ranks.
+// Adds up a binomial tree to rank 0, and sends the result down: 2 log2(n) rounds. A subtree consists of
+// neighbouring ranks.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_reduce {
@@ -8,7 +9,7 @@ void build(const Shape& shape, Schedule& schedule) {
   const Ref room = schedule.scratch(shape.bytes());
   schedule.begin(source(), target(), shape.count);
   schedule.end_round();
-  // The rank's place: it is the root of a subtree of `width` ranks.
+  // Finds the rank's place in the tree: it is the root of a subtree of `width` ranks.
   int width = 1;
   uint32_t step = 0;
   for (; width < shape.size && shape.rank % (2 * width) == 0; width *= 2, step++) {

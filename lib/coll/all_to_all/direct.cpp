@@ -1,4 +1,4 @@
-// Everyone sends block r to rank r: one round, straight into place.
+// Every rank sends block r to rank r: one round, straight into the destination.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_to_all {

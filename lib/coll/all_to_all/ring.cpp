@@ -1,4 +1,5 @@
-// One block a round, to the rank one further away each time: for networks that many flows at once congest.
+// Sends one block a round, to a rank one further away each time: for networks that many concurrent flows
+// congest.
 #include "coll/algorithm.h"
 
 namespace weft::coll::all_to_all {

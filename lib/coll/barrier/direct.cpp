@@ -1,4 +1,4 @@
-// Nothing but the handshake that every operation has (Schedule::add_handshake).
+// Consists only of the handshake that every operation has (Schedule::add_handshake).
 #include "coll/algorithm.h"
 
 namespace weft::coll::barrier {

@@ -1,4 +1,4 @@
-// The root sends everything to everyone. For small sizes.
+// The root sends the whole vector to every rank. For small sizes.
 #include "coll/algorithm.h"
 
 namespace weft::coll::broadcast {

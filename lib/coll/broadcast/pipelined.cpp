@@ -1,4 +1,5 @@
-// Chunks pass along a chain that begins at the root: each rank receives one while it sends the one before.
+// Chunks pass along a chain that begins at the root: each rank receives a chunk while it sends the previous
+// one.
 #include "coll/algorithm.h"
 
 namespace weft::coll::broadcast {

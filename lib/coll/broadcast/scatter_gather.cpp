@@ -1,5 +1,5 @@
-// The root sends a slice to each rank, the ranks gather the slices from each other: the root sends the vector
-// twice at most, however many ranks there are.
+// The root sends a slice to each rank, then the ranks gather the slices from each other. The root sends the
+// vector twice at most, for any number of ranks.
 #include "coll/algorithm.h"
 
 namespace weft::coll::broadcast {

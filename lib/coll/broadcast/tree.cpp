@@ -1,4 +1,4 @@
-// Down a binomial tree from the root: log2(n) rounds. Ranks are counted from the root.
+// Sends down a binomial tree from the root: log2(n) rounds. Ranks are counted from the root.
 #include "coll/algorithm.h"
 
 namespace weft::coll::broadcast {
@@ -7,7 +7,7 @@ namespace {
 void build(const Shape& shape, Schedule& schedule) {
   const int place = (shape.rank + shape.size - shape.root) % shape.size;
   const auto rank_at = [&](int other) { return (other + shape.root) % shape.size; };
-  // The rank's subtree is of the places from its own on, as many as the lowest bit of it says.
+  // The rank's subtree begins at its own place; its size is the lowest set bit of the place.
   int width = 1;
   while (width < shape.size && place % (2 * width) == 0) width *= 2;
   if (place == 0) schedule.copy(source(), target(), shape.bytes());

@@ -1,7 +1,7 @@
-// all_reduce and reduce: partial sums of each host, then across hosts.
+// all_reduce and reduce: partial sums in each host, then sums across hosts.
 //   spread: each rank reduces a slice of its host's sums with its counterparts, then all gather the slices
 //   else:   the leaders reduce their hosts' sums
-// 16-bit floats are rounded after the first stage and after the second; short ones travel as f32 and are
+// 16-bit floats are rounded after the first stage and after the second. Short ones are sent as f32 and
 // rounded once.
 #include "coll/algorithm.h"
 #include "coll/hierarchical/recipe.h"
@@ -13,7 +13,7 @@ bool widened(const Composed& op) {
   return widens(op.args) && !op.on_device();
 }
 
-// Widened: input and sums of twice the size, and the rounded result.
+// Widened operations need five: input and sums of twice the size, and the rounded result.
 int blocks(const Composed& op, bool spread) {
   return widened(op) && !spread ? 5 : 1;
 }
@@ -35,7 +35,7 @@ void convert(const Composed& op, const std::byte* from, Dtype from_dtype, std::b
   op.host.copy(copy);
 }
 
-// To the leader.
+// Reduces to the leader.
 void reduce_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kReduce, piece.count, op.source(piece),
       op.grouping.is_leader() ? sums(op, piece) : nullptr);
@@ -73,8 +73,8 @@ void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
       op.target(piece));
 }
 
-// reduce: to the leader of the root's host, and through its host if it is not the root, or its buffer is on
-// a device.
+// reduce: to the leader of the root's host, then through that host if the leader is not the root or the
+// buffer is on a device.
 
 void across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kReduce, piece.count, sums(op, piece), op.on_root_host() ? sums(op, piece) : nullptr,

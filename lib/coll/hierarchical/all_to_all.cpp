@@ -1,5 +1,5 @@
 // all_gather, reduce_scatter and all_to_all.
-//   spread: each rank exchanges with its counterparts what concerns their index, and shares it in its host
+//   spread: each rank exchanges the blocks of its index with its counterparts, and shares them in its host
 //   else:   the leaders gather, exchange and scatter
 #include "coll/hierarchical/blocks.h"
 #include "coll/hierarchical/recipe.h"
@@ -14,7 +14,7 @@ int row_blocks(const Composed& op) {
   return op.hosts() * op.widest();
 }
 
-// all_gather. Spread: the pieces of the counterparts, then those of everybody.
+// all_gather. If spread, the scratch holds the counterparts' pieces, then those of all ranks.
 
 int all_gather_blocks(const Composed& op, bool spread) {
   return row_blocks(op) + (spread ? op.hosts() : 0);
@@ -86,8 +86,8 @@ void reduce_scatter_back(const Composed& op, const Piece& piece, CollectiveArgs*
       op.grouping.is_leader() ? host_blocks(op, piece, partial(op, piece)) : nullptr, op.target(piece));
 }
 
-// all_to_all. Spread: what this host's ranks have for the counterparts of an index goes to the rank of that
-// index, and from there to them. Else the leader has its host's matrix of blocks.
+// all_to_all. If spread, the rank of each index collects its host's blocks for the counterparts of that index
+// and sends them there. Otherwise the leader has the host's matrix of blocks.
 
 int all_to_all_blocks(const Composed& op, bool spread) {
   return row_blocks(op) * (spread ? 2 : 1 + 2 * op.widest());
@@ -134,11 +134,11 @@ void all_to_all_back(const Composed& op, const Piece& piece, CollectiveArgs* sta
 }
 
 void all_exchanged(const Composed& op, const Piece& piece) {
-  // Spread: [host][sender there] as well.
+  // If spread, the order is [host][sender there] as well.
   unpack(op, piece, piece.spread ? second(op, piece) : piece.scratch);
 }
 
-// reduce_scatter, ordered: all blocks go to their owner, who folds them.
+// Ordered reduce_scatter: all blocks go to their owner, which folds them.
 void fold_exchanged(const Composed& op, const Piece& piece) {
   std::byte* const row = piece.spread ? second(op, piece) : piece.scratch;
   fold_ranks(op, piece.count, op.target(piece), [&](int rank) { return place_of(op, piece, row, rank); });

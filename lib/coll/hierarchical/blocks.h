@@ -1,5 +1,5 @@
-// A piece of every rank's block in a row, in order of hosts: each host has as many places as the largest one
-// has ranks, so that what a host's ranks exchange with another's is one range.
+// A row holds a piece of every rank's block, ordered by host. Each host has as many slots as the largest host
+// has ranks, so that the pieces that one host's ranks exchange with another's are one range.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace weft::coll {
 inline std::byte* place(const Composed& op, const Piece& piece, std::byte* row, int host, int index) {
   return row + op.bytes(piece, host * op.widest() + index);
 }
-// The places of this rank's host.
+// The slots of this rank's host.
 inline std::byte* host_blocks(const Composed& op, const Piece& piece, std::byte* row) {
   return place(op, piece, row, op.host_index(), 0);
 }
@@ -20,7 +20,7 @@ inline std::byte* place_of(const Composed& op, const Piece& piece, std::byte* ro
   return place(op, piece, row, op.grouping.host_of[r], op.grouping.index_of[r]);
 }
 
-// The operation's source or target has a block a rank, in their order.
+// The operation's source (pack) or target (unpack) has one block for each rank, in rank order.
 inline void pack(const Composed& op, const Piece& piece, std::byte* row) {
   for (int r = 0; r < op.ranks(); r++) {
     std::memcpy(place_of(op, piece, row, r), op.source(piece, r), op.bytes(piece));
@@ -32,7 +32,7 @@ inline void unpack(const Composed& op, const Piece& piece, std::byte* row) {
   }
 }
 
-// Spread: by index in the host, then by host.
+// The slots of a spread row: ordered by index in the host, then by host.
 inline std::byte* spread_place_of(const Composed& op, const Piece& piece, std::byte* row, int rank) {
   const auto r = static_cast<size_t>(rank);
   return row + op.bytes(piece, op.grouping.index_of[r] * op.hosts() + op.grouping.host_of[r]);

@@ -13,8 +13,8 @@
 namespace weft::coll {
 namespace {
 
-// The transport connects all ranks, so that any two can send to each other; collectives use it among the
-// counterparts of different hosts alone.
+// The transport connects all ranks, so that any two can send to each other. Collectives use it only among the
+// counterparts of different hosts.
 class Hierarchical final : public Collectives {
  public:
   Hierarchical(Grouping grouping, const BackendArgs& args, const Forced& forced,
@@ -41,7 +41,7 @@ class Hierarchical final : public Collectives {
     return {};
   }
   bool on_device() const override { return local_->on_device(); }
-  // Small sums of 16 bits are rounded once in host memory, in less time than NCCL needs to begin.
+  // Excludes small 16-bit sums: host memory rounds them once, in less time than NCCL needs to start.
   bool takes(int device, const CollectiveArgs& args) const override {
     const bool composed =
         args.coll == Coll::kAllReduce || args.coll == Coll::kReduce || args.coll == Coll::kBroadcast;
@@ -71,7 +71,7 @@ class Hierarchical final : public Collectives {
   const char* name() const override { return name_.c_str(); }
 
  private:
-  // Messages inside a host stay there.
+  // Messages inside a host use the local collectives.
   Status open_pair(LaneKey key, std::unique_ptr<CollectiveLane>* lane) {
     if (!grouping_.shares_host(key.peer)) {
       *lane = std::make_unique<TransportLane>(everybody_, key);
@@ -86,13 +86,13 @@ class Hierarchical final : public Collectives {
   const std::string name_;
   const std::unique_ptr<Collectives> local_;
   const std::unique_ptr<Transport> transport_;
-  const TransportCounters before_;  // measuring is not the program's
+  const TransportCounters before_;  // excludes the traffic of measurements
   RollCall roll_call_;
   const LaneContext everybody_;
   const LaneContext column_;
 };
 
-// As one backend, or one on devices over another.
+// Makes the collectives inside the host: one backend, or a device backend over another one.
 Status make_inside(const Backend& composed, BackendArgs& args, std::unique_ptr<Collectives>* inside) {
   if (composed.under == nullptr) return composed.local->make_collectives(args, inside);
   std::unique_ptr<Collectives> under;
@@ -117,7 +117,7 @@ Status make_local(const Backend& composed, const BackendArgs& args, const std::v
   local_args.arena = args.arena;
   local_args.names = members;
   local_args.crowded = args.crowded;
-  local_args.node = 0;  // for all: stages inside a host are no all-reduces, which alone go in two levels
+  local_args.node = 0;  // for all ranks: only all-reduces use two levels, and no stage inside a host is one
   local_args.accelerator = args.accelerator;
   local_args.device = args.device;
   local_args.progress_thread = args.progress_thread;
@@ -134,8 +134,8 @@ Status make_hierarchical(const Backend& composed, const BackendArgs& args, const
   Grouping grouping;
   WEFT_TRY(find_grouping(args, &grouping));
   std::unique_ptr<Collectives> inside;
-  // Made by all ranks of all hosts, or by none: a rank that failed takes part in the next exchange, to say
-  // so.
+  // Either all ranks of all hosts make it or none does. A rank that failed takes part in the next exchange,
+  // to report its error.
   const Status made = make_local(composed, args, grouping.locals(), &inside);
   WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat(composed.local->name, ": ")), args.deadline));
   std::unique_ptr<Transport> transport;

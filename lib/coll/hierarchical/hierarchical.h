@@ -1,6 +1,6 @@
-// Collectives of ranks on several hosts: those of each host execute them among themselves (shm, or nccl where
-// buffers lie on devices), and messages go between hosts (ucx). Called by whoever forms a communicator
-// (lib/form.cpp), on the program's thread.
+// Collectives of ranks on several hosts. The ranks of each host execute collectives among themselves (shm, or
+// nccl for device buffers), and messages go between hosts (ucx). Called during group setup (lib/form.cpp), on
+// the program's thread.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,13 @@
 
 namespace weft::coll {
 
-// Collective over args.exchange. Of a composed backend, whose local one executes collectives, and whose
-// across moves messages; args' borrowed things outlive the result, and lanes do not outlive it.
+// Makes the collectives of a composed backend: `local` executes collectives and `across` moves messages.
+// Collective over args.exchange. What args borrows outlives the result, and lanes do not outlive the result.
 Status make_hierarchical(const Backend& composed, const BackendArgs& args, const Forced& forced,
                          std::unique_ptr<Collectives>* collectives);
 
-// Whether it is worth it: there are several hosts, and ranks that share one. Collective over args.exchange.
+// Sets *yes if there are several hosts and some host has several ranks. Only then does a composed backend pay
+// off. Collective over args.exchange.
 Status spans_shared_hosts(const BackendArgs& args, bool* yes);
 
 }  // namespace weft::coll

@@ -11,10 +11,10 @@
 namespace weft::coll {
 namespace {
 
-// About what a rank exchanges across hosts at a time: long enough that its latency does not show.
+// About how many bytes a rank exchanges across hosts at a time; long enough to hide the latency.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
-// Of scratch that recipes use on devices, for a piece: one block.
+// Scratch that recipes use on devices for one piece: one block.
 constexpr uint64_t kPinnedBytes = kPieceBytes + 4 * kCacheLine;
 
 uint64_t line_elements(uint64_t element) {
@@ -34,7 +34,8 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
   across_.lane = std::move(across);
 }
 
-// Where a device has not let go, it may still read and write what is ours.
+// A device that still executes an operation may still read and write the pinned memory, which is then not
+// freed.
 HierarchicalLane::~HierarchicalLane() {
   abandon();
   release();
@@ -70,8 +71,8 @@ void HierarchicalLane::release() {
   scratch_bytes_ = 0;
 }
 
-// In the arena, where the ranks of the host read it in place; in private memory when the program has the
-// arena for itself.
+// Allocates in the arena, whose memory the ranks of the host read in place. Uses private memory if the
+// program has reserved the arena.
 Status HierarchicalLane::reserve(uint64_t bytes) {
   if (bytes <= scratch_bytes_) return {};
   release();
@@ -103,7 +104,7 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   if (Status status = reserve(round_up(bytes, kCacheLine)); !status.ok()) finish(std::move(status));
 }
 
-// Elements of a piece (of a slice) at most.
+// Returns the most elements of a piece (of a slice, if spread in slices).
 uint64_t HierarchicalLane::most(const Composed& op, bool spread) const {
   const auto blocks = static_cast<uint64_t>(std::max(recipe_->scratch_blocks(op, spread), 1));
   const uint64_t elements = std::max<uint64_t>(kPieceBytes / (blocks * op.element), 1);
@@ -111,14 +112,14 @@ uint64_t HierarchicalLane::most(const Composed& op, bool spread) const {
   return elements < line ? elements : elements / line * line;
 }
 
-// Bytes of scratch that a piece needs at most.
+// Returns the most bytes of scratch that a piece needs.
 uint64_t HierarchicalLane::need(const Composed& op, bool spread) const {
   const auto blocks = static_cast<uint64_t>(recipe_->scratch_blocks(op, spread));
-  // Parts of it begin on cache lines (Composed::part).
+  // Parts begin on cache lines (Composed::part).
   return blocks == 0 ? 0 : blocks * std::min(args_.count, most(op, spread)) * op.element + 4 * 64;
 }
 
-// The next piece of the operation. Depends on nothing that differs between ranks.
+// Cuts the operation's next piece. Depends on nothing that differs between ranks.
 void HierarchicalLane::cut(Piece* piece) {
   const Composed op = operation();
   const uint64_t left = args_.count - cut_;
@@ -130,7 +131,7 @@ void HierarchicalLane::cut(Piece* piece) {
                    : scratch_ == nullptr ? nullptr
                                          : scratch_ + place * scratch_bytes_;
   if (piece->spread && recipe_->spreads == Spreads::kSlices) {
-    // Whole cache lines for each rank; what is left is short.
+    // Each rank gets whole cache lines; what is left is short.
     const auto ranks = static_cast<uint64_t>(grouping_.widest);
     const uint64_t line = line_elements(op.element);
     const uint64_t slice = std::min(most(op, true), left / (ranks * line) * line);
@@ -158,8 +159,8 @@ Poll HierarchicalLane::poll() {
   return Poll::kAdvanced;
 }
 
-// On the local lane: the first stage of piece 0, then in turn the first stage of piece k + 1 (if there is
-// one) and the last of piece k.
+// Runs the local lane: the first stage of piece 0, then alternately the first stage of piece k + 1 (if there
+// is one) and the last stage of piece k.
 bool HierarchicalLane::advance_local() {
   if (local_.running) {
     const bool advanced = poll_below(local_);
@@ -193,7 +194,7 @@ bool HierarchicalLane::advance_across() {
     return advanced;
   }
   if (exchanged_ == inside_) return false;
-  // Leaders speak for their hosts, unless the piece or the meeting of all ranks is everybody's.
+  // Leaders exchange for their hosts; in spread pieces and the barrier of all ranks every rank takes part.
   const Piece& next = piece(exchanged_);
   if (across_.lane == nullptr || (!next.spread && !grouping_.is_leader())) {
     exchanged_++;
@@ -215,7 +216,7 @@ void HierarchicalLane::run(Below& below, void (*stage_of)(const Composed&, const
   below.lane->start(stage, below.slot++);
 }
 
-// True if the lane advanced; its operation may have ended then, and failed.
+// Returns true if the lane advanced. Its operation may have ended then, successfully or not.
 bool HierarchicalLane::poll_below(Below& below) {
   switch (below.lane->poll()) {
     case Poll::kFinished:
@@ -240,7 +241,8 @@ void HierarchicalLane::finish(Status status) {
 }
 
 void HierarchicalLane::abandon() {
-  // Also when nothing of it runs there: ranks of the host wait for this one, and shall see that it gave up.
+  // Also abandons an idle lane: ranks of the host wait for this one and must see that it abandoned the
+  // operation.
   if (running_) {
     local_.lane->abandon();
     if (across_.lane != nullptr) across_.lane->abandon();
@@ -251,7 +253,7 @@ void HierarchicalLane::abandon() {
 
 std::vector<int> HierarchicalLane::missing() const {
   if (!running_) return {};
-  // While a host's ranks wait for the exchange, only those that take part in it know for whom.
+  // While a host's ranks wait for the exchange, only those that take part in it know the missing ranks.
   if (across_.running) return across_.lane->missing();
   return local_.running ? local_.lane->missing() : std::vector<int>();
 }
@@ -262,7 +264,8 @@ bool HierarchicalLane::waits_for(int rank) const {
   return local_.running && local_.lane->waits_for(rank);
 }
 
-// Those that this rank waits for, unless they said that they wait themselves: then whoever did not.
+// Returns the ranks that this one waits for and that sent no report; if all of them did, any ranks that sent
+// none.
 std::vector<int> HierarchicalLane::absent() const {
   std::vector<int> waited_for = missing();
   for (const std::vector<int>& silent : {roll_call_.silent(wait_, waited_for), roll_call_.silent(wait_)}) {

@@ -1,6 +1,6 @@
-// One lane of collectives over a lane inside the host and one across hosts. An operation runs piece by piece
-// through a recipe's stages (recipe.h), the local stages of a piece beside the exchange of its neighbour
-// across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.h.
+// A lane of collectives over one lane inside the host and one across hosts. An operation runs piece by piece
+// through a recipe's stages (recipe.h). The local stages of a piece overlap the neighbouring piece's exchange
+// across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.cpp.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace weft::coll {
 // Threads: as core/collectives.h says.
 class HierarchicalLane final : public CollectiveLane {
  public:
-  // across: null on ranks that have no part in it. All borrowed things outlive the lane.
+  // across: null on ranks that do not communicate across hosts. All borrowed objects outlive the lane.
   HierarchicalLane(const Grouping& grouping, const DeviceOps& host, std::shared_ptr<Arena> arena,
                    RollCall& roll_call, uint32_t id, std::unique_ptr<CollectiveLane> local,
                    std::unique_ptr<CollectiveLane> across);
@@ -43,7 +43,8 @@ class HierarchicalLane final : public CollectiveLane {
   }
 
  private:
-  // One of the two lanes below, which has its own slots: operations of pieces, one after the other.
+  // One of the two lanes below, with slots of its own. It executes the operations of pieces one after the
+  // other.
   struct Below {
     std::unique_ptr<CollectiveLane> lane;
     uint64_t slot = 0;
@@ -59,7 +60,7 @@ class HierarchicalLane final : public CollectiveLane {
   Piece& piece(uint64_t number) { return pieces_[number % kInFlight]; }
   void run(Below& below, void (*stage_of)(const Composed&, const Piece&, CollectiveArgs*),
            const Piece& piece);
-  // Whether anything was done. Failures go to result_.
+  // Each returns true if it did something. Failures go to result_.
   bool advance_local();
   bool advance_across();
   bool poll_below(Below& below);
@@ -75,31 +76,31 @@ class HierarchicalLane final : public CollectiveLane {
   Below local_;
   Below across_;
 
-  // The running operation. Pieces are numbered; of each stage, how many pieces have begun it and ended it.
+  // The running operation. Pieces are numbered. Each stage counts the pieces that have begun it and ended it.
   CollectiveArgs args_;
   WholeCall whole_;
   RollCall::Wait wait_;
   const Recipe* recipe_ = nullptr;
   bool running_ = false;
-  bool ending_ = false;  // it failed, and a device may still be at work
+  bool ending_ = false;  // failed, and a device may still be working
   Status result_;
   const char* algorithm_ = "";
-  std::optional<uint64_t> moved_;  // by the lanes below
-  uint64_t cut_ = 0;               // elements that pieces were cut from
+  std::optional<uint64_t> moved_;  // bytes moved by the lanes below
+  uint64_t cut_ = 0;               // elements that are already in pieces
   bool all_cut_ = false;
   Piece pieces_[kInFlight];
-  bool back_running_ = false;  // the local lane runs a piece's last stage, else its first
-  uint64_t inside_ = 0;        // pieces through the first stage, the second, the last
+  bool back_running_ = false;  // the local lane runs a piece's last stage; false: its first
+  uint64_t inside_ = 0;        // pieces that ended the first stage; below: the second, the last
   uint64_t exchanged_ = 0;
   uint64_t back_ = 0;
 
-  // Kept between operations: a part for each piece in flight.
+  // Kept between operations: one part for each piece in flight.
   std::byte* scratch_ = nullptr;
-  std::atomic<uint64_t> scratch_bytes_{0};  // of a part; written under the drive lock
+  std::atomic<uint64_t> scratch_bytes_{0};  // of one part; written under the progress lock
   bool scratch_in_arena_ = false;
-  // The same for operations on devices, of a size that is enough for all of them.
+  // The same for operations on devices, of a fixed size that is enough for all of them.
   std::mutex mutex_;
-  std::byte* pinned_ = nullptr;  // guarded by mutex_ until the first of these
+  std::byte* pinned_ = nullptr;  // guarded by mutex_ until the first device operation
   std::atomic<uint64_t> pinned_bytes_{0};
   Accelerator* accelerator_ = nullptr;
   std::vector<const std::byte*> inputs_;

@@ -7,7 +7,7 @@
 namespace weft::coll {
 namespace {
 
-// The first byte of what a rank gives.
+// The first byte of a rank's contribution.
 constexpr auto kGoesOn = std::byte{0};
 constexpr auto kIsDone = std::byte{1};
 

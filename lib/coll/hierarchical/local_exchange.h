@@ -1,5 +1,5 @@
-// What the ranks of one host see while their part of a communicator is formed: an Exchange and an FdChannel
-// among themselves, over those of all ranks. Used on the thread that makes the communicator.
+// An Exchange and an FdChannel among the ranks of one host, on top of those of all ranks. Used during group
+// setup, on the thread that makes the communicator.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace weft::coll {
 
-// All hosts' all-gathers go through the one of all ranks, so a host that needs fewer of them (or fails) goes
-// on until the others are done: finish_together().
+// Every all-gather of a host is part of one all-gather of all ranks. So a host that needs fewer of them, or
+// fails, keeps taking part until all hosts are done: finish_together().
 class LocalExchange final : public Exchange {
  public:
-  // members: ranks of `all`, ascending; outlive it, as `all` does.
+  // members: ranks of `all`, ascending. members and `all` outlive this object.
   LocalExchange(Exchange& all, const std::vector<int>& members);
 
   int rank() const override { return rank_; }
@@ -22,7 +22,7 @@ class LocalExchange final : public Exchange {
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
   int watch_fd() const override { return all_.watch_fd(); }
 
-  // Called once by every rank, whether it succeeded or not.
+  // Called once by every rank, whether its setup succeeded or failed.
   Status finish_together(Deadline deadline);
 
  private:

@@ -1,6 +1,6 @@
-// all_reduce and reduce with the same bits on any hosts: inputs travel whole, and one rank folds an element
-// in the order of all ranks. What goes across hosts is as many inputs as a host has ranks, where partial sums
-// are one.
+// all_reduce and reduce with the same bits for any distribution over hosts. Inputs are sent whole, and one
+// rank folds each element in the order of all ranks. A host sends as many inputs across hosts as it has
+// ranks, where partial sums would be one.
 //   spread: each rank gets a slice of its host's inputs, exchanges it with its counterparts, and folds
 //   else:   the leaders gather, exchange and fold
 #include "coll/hierarchical/blocks.h"
@@ -16,7 +16,7 @@ uint64_t slice_of(const Composed& op, const Piece& piece) {
   return piece.count / static_cast<uint64_t>(op.widest());
 }
 
-// Spread: the slices of this host's ranks, those of all ranks, and the result. Else: the last two.
+// If spread: the slices of this host's ranks, those of all ranks, and the result. Otherwise the last two.
 int blocks(const Composed& op, bool spread) {
   return row_blocks(op) + 1 + (spread ? op.widest() : 0);
 }
@@ -60,7 +60,7 @@ void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
       op.target(piece));
 }
 
-// reduce: by the leader of the root's host, and through its host if it is not the root.
+// reduce: the leader of the root's host folds, and passes the result through its host if it is not the root.
 
 void across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kGather, piece.count * static_cast<uint64_t>(op.widest()),

@@ -1,12 +1,15 @@
-// How one collective is composed: a constant row of functions, one file a family of collectives. An operation
-// is cut into pieces, and each goes through three stages: among the ranks of this host, across hosts, among
-// the ranks of this host again. Every stage is an ordinary collective of its group, barriers included: so a
-// rank that completes the last one knows that all ranks executed the same call.
+// Describes how one collective is composed: a constant row of functions, with one file for each family of
+// collectives. An operation is cut into pieces. Each piece goes through three stages: among the ranks of this
+// host, across hosts, and among the ranks of this host again. Every stage is an ordinary collective of its
+// group, possibly a barrier. So a rank that completes the last stage knows that all ranks executed the same
+// call.
 //
-// Across hosts either the leaders (the first rank of each host) communicate for everybody, or, where hosts
-// have equally many ranks, all of them do: each with its counterparts of the same index ("spread").
+// Two ways lead across hosts. Either the leaders (the first rank of each host) communicate for all ranks. Or,
+// where hosts have equally many ranks, every rank communicates with its counterparts, the ranks of the same
+// index ("spread").
 //
-// Called by a lane (lane.h), drive lock held. A stage's function may copy as much as a piece's scratch.
+// Called by a lane (lane.h) under the progress lock. A stage's function may copy as many bytes as a piece's
+// scratch has.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +24,7 @@
 
 namespace weft::coll {
 
-// Elements [begin, begin + count) of the operation's `count`, in every block where there are several.
+// Elements [begin, begin + count) of the operation's `count`, in every block if there are several.
 struct Piece {
   uint64_t begin = 0;
   uint64_t count = 0;
@@ -29,13 +32,13 @@ struct Piece {
   std::byte* scratch = nullptr;
 };
 
-// The operation that stages are parts of.
+// The operation that the stages belong to.
 struct Composed {
   const Grouping& grouping;
   const DeviceOps& host;
   const CollectiveArgs& args;
   uint64_t element;
-  std::vector<const std::byte*>& inputs;  // room for one of each rank
+  std::vector<const std::byte*>& inputs;  // has room for one of each rank
 
   int ranks() const { return grouping.size(); }
   int hosts() const { return grouping.host_count(); }
@@ -45,26 +48,28 @@ struct Composed {
   int root_index() const { return grouping.index_of[static_cast<size_t>(args.peer)]; }
   bool is_root() const { return grouping.rank == args.peer; }
   bool on_root_host() const { return root_host() == host_index(); }
-  // Where to find or put the piece of block `block` (a rank; 0 where there is one).
+  // The piece of block `block` in src or dst (a rank; 0 if there is one block).
   const std::byte* source(const Piece& piece, int block = 0) const { return args.src + offset(piece, block); }
   std::byte* target(const Piece& piece, int block = 0) const { return args.dst + offset(piece, block); }
   // Bytes of `blocks` pieces.
   uint64_t bytes(const Piece& piece, int blocks = 1) const {
     return piece.count * element * static_cast<uint64_t>(blocks);
   }
-  // Part of the scratch, after `blocks` pieces in earlier parts (`part` of them). Parts begin on cache lines.
+  // Part `part` of the scratch, after `blocks_before` pieces in the earlier parts. Parts begin on cache
+  // lines.
   std::byte* part(const Piece& piece, int part, int blocks_before) const {
     return piece.scratch + round_up(bytes(piece, blocks_before), kCacheLine) +
            static_cast<uint64_t>(part) * kCacheLine;
   }
-  // 16-bit partial sums are scaled before they could overflow; others once, at the end.
+  // True for 16-bit floats, whose partial sums are scaled before they could overflow. Other sums are scaled
+  // once, at the end.
   bool narrow() const { return is_float(args.dtype) && element == 2; }
-  // src and dst lie on a device, where stages inside the host work (on scratch as well). Then no function of
-  // a recipe may touch them.
+  // True if src and dst are on a device, where the stages inside the host work, on scratch too. A recipe's
+  // functions must not touch them then.
   bool on_device() const { return args.device != nullptr; }
-  // What the leader hands out from its scratch, given by others. On devices they give scratch too, which is
-  // not read: NCCL wants to be given memory that is registered with it by all ranks of a collective or by
-  // none.
+  // The source of ranks that receive what the leader sends from its scratch. On devices they pass their
+  // scratch, which is not read. NCCL requires that all ranks of a collective pass registered memory, or none
+  // does.
   const std::byte* not_leaders(const Piece& piece) const { return on_device() ? piece.scratch : nullptr; }
 
  private:
@@ -73,33 +78,33 @@ struct Composed {
   }
 };
 
-// Whether pieces are spread where hosts are even: each is, or long ones are, in slices (all_reduce: a piece
-// is as many slices as a host has ranks).
+// When pieces are spread, where hosts are even: never; always; or long ones, in slices (all_reduce: a piece
+// has as many slices as a host has ranks).
 enum class Spreads : uint8_t { kNever, kPieces, kSlices };
 
 struct Recipe {
   Spreads spreads;
-  // How many pieces' (slices') worth of scratch a piece needs.
+  // Number of pieces (slices) whose size the scratch of one piece has.
   int (*scratch_blocks)(const Composed& op, bool spread);
-  // Stages are given with the operation's dtype and as barriers.
+  // The stage is passed in as a barrier with the operation's dtype.
   void (*inside)(const Composed& op, const Piece& piece, CollectiveArgs* stage);
   void (*across)(const Composed& op, const Piece& piece, CollectiveArgs* stage);
   void (*back)(const Composed& op, const Piece& piece, CollectiveArgs* stage);
-  // After the last stage; may be null.
+  // Called after the last stage; may be null.
   void (*done)(const Composed& op, const Piece& piece);
 };
 
-// Sums of 16 bits that are short enough to travel as f32.
+// True for sums of 16-bit floats that are short enough to be sent as f32.
 inline bool widens(const CollectiveArgs& args) {
   const uint64_t element = dtype_size(args.dtype);
   return is_reduction(args.coll) && is_float(args.dtype) && element == 2 &&
          args.count * element <= kSmallBytes;
 }
 
-// Not for send and receive, which are not composed.
+// Not called for send and receive, which are not composed.
 const Recipe& recipe_of(const CollectiveArgs& args);
 
-// For recipes: fill in a stage.
+// Fills in a stage.
 inline void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst,
                 int root = 0) {
   stage->coll = coll;
@@ -114,7 +119,8 @@ inline void set_op(const Composed& op, CollectiveArgs* stage, bool first) {
   if (first == op.narrow()) stage->postscale = op.args.postscale;
 }
 
-// The inputs of all ranks, folded in their order and scaled once. input(rank): where a rank's is.
+// Folds the inputs of all ranks in rank order and scales once. input(rank) returns the location of a rank's
+// input.
 template <class Input>
 void fold_ranks(const Composed& op, uint64_t count, std::byte* to, Input&& input) {
   for (int r = 0; r < op.ranks(); r++) op.inputs[static_cast<size_t>(r)] = input(r);

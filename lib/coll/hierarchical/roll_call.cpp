@@ -7,11 +7,12 @@ namespace weft::coll {
 namespace {
 
 constexpr uint64_t kPatienceNs = 50'000'000;
-// Fruitless polls between two looks at the clock; operations between two at what came, when none waits.
+// Idle polls between two clock reads; also operations between two checks for reports while this rank never
+// waits.
 constexpr uint32_t kLookRounds = 64;
-// In the transport's numbering of lanes: collective lanes count from 0, messages have the last number.
+// A lane number of the transport: collective lanes count from 0, and messages use the last number.
 constexpr uint32_t kWireLane = UINT32_MAX - 1;
-// Of one rank: what it says about more lanes is dropped.
+// Limits the lanes of one rank; reports about more lanes are dropped.
 constexpr size_t kMostLanes = 1024;
 
 }  // namespace
@@ -41,7 +42,7 @@ void RollCall::begins() {
     listens_ = true;
     for (int r = 0; r < static_cast<int>(lines_.size()); r++) listen(r);
   }
-  // What others say while this rank is never the one who waits must be taken too.
+  // Receives the reports of other ranks even if this rank never waits.
   if (begun_++ % kLookRounds == 0) hear();
 }
 
@@ -59,7 +60,7 @@ void RollCall::waits(Wait* wait) {
 void RollCall::hear() {
   for (int r = 0; r < static_cast<int>(lines_.size()); r++) {
     Line& line = lines_[static_cast<size_t>(r)];
-    // Who is lost says nothing more; the control channel tells.
+    // A lost rank reports nothing more; the control channel reports the loss.
     while (r != rank_ && line.receive.done && line.receive.status.ok()) {
       const bool known = line.arrived.contains(line.room.lane) || line.arrived.size() < kMostLanes;
       if (line.receive.received_bytes == sizeof line.room && known) {
@@ -77,7 +78,7 @@ void RollCall::say(Wait* wait) {
       if (r != rank_) wait->untold.push_back(r);
     }
   }
-  // Who has not taken the last note yet (it may be stopped) keeps nobody else from hearing this one.
+  // A rank that has not received the last report yet (it may be stopped) delays the report to no other rank.
   std::erase_if(wait->untold, [&](int r) {
     Line& line = lines_[static_cast<size_t>(r)];
     if (line.sent > 0 && !line.send.done) return false;

@@ -1,9 +1,10 @@
-// Who has come to an operation that does not go on. A rank that waits for another one cannot tell whether
-// that one is absent or waits in turn, on its own host perhaps. So whoever has waited for a while says to all
-// others, over the transport, how far it is; the error of a deadline then names those who said nothing. Costs
-// an operation that goes on nothing but a look at the clock now and then.
+// Progress reports of operations that do not advance. A rank that waits for another rank cannot tell whether
+// that rank is absent or itself waits, perhaps on its own host. So a rank that has waited for a while sends
+// its position to all other ranks over the transport. The error of a deadline then names the ranks that sent
+// no report. An operation that advances pays only for an occasional clock read.
 //
-// One a communicator, used by all its lanes. Drive lock, except construction and destruction.
+// A communicator has one, which all its lanes use. Needs the progress lock, except for construction and
+// destruction.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +24,26 @@ class RollCall {
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  // A lane's operation.
+  // The wait of a lane's operation.
   struct Wait {
     uint32_t lane = 0;
     uint64_t slot = 0;
     Descriptor descriptor;
     uint32_t fruitless = 0;  // polls since it advanced
-    uint64_t since_ns = 0;   // about when it last did
-    bool tells = false;      // has begun to tell the others
+    uint64_t since_ns = 0;   // approximate time of its last advance
+    bool tells = false;      // has begun to send reports
     std::vector<int> untold;
   };
-  // An operation begins, goes on, or has been polled in vain.
+  // An operation begins; advances; or was polled without progress.
   void begins();
   void goes_on(Wait* wait) { wait->fruitless = 0; }
   void waits(Wait* wait);
-  // Of `ranks` (of all) those who have not said that they are there.
+  // Returns those of `ranks` (without it: of all ranks) that have not reported this operation.
   std::vector<int> silent(const Wait& wait, const std::vector<int>& ranks) const;
   std::vector<int> silent(const Wait& wait) const;
 
  private:
-  // On the wire.
+  // The report on the wire.
   struct Note {
     uint64_t lane = 0;
     uint64_t arrived = 0;  // the slot, plus one
@@ -54,7 +55,7 @@ class RollCall {
     Note said;
     uint64_t received = 0;  // notes
     uint64_t sent = 0;
-    std::map<uint64_t, uint64_t> arrived;  // by lane; few
+    std::map<uint64_t, uint64_t> arrived;  // by lane; few entries
   };
   void listen(int peer);
   void hear();

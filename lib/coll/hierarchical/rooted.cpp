@@ -1,4 +1,4 @@
-// broadcast, gather and scatter: through the leaders, with blocks in order of hosts on the way.
+// broadcast, gather and scatter: through the leaders. On the way, blocks are ordered by host.
 #include "coll/hierarchical/blocks.h"
 #include "coll/hierarchical/recipe.h"
 
@@ -12,11 +12,11 @@ int all_blocks(const Composed& op, bool) {
   return op.hosts() * op.widest();
 }
 
-// broadcast: on the root's host first. The buffer may be given as either.
+// broadcast: on the root's host first. The root may pass the buffer as src or dst.
 
 std::byte* buffer(const Composed& op, const Piece& piece) {
   if (op.args.dst != nullptr) return op.target(piece);
-  return const_cast<std::byte*>(op.source(piece));  // the root's, which is only read
+  return const_cast<std::byte*>(op.source(piece));  // the root's buffer, which is only read
 }
 
 void from_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
@@ -37,7 +37,7 @@ void broadcast_back(const Composed& op, const Piece& piece, CollectiveArgs* stag
   set(stage, Coll::kBroadcast, piece.count, nullptr, op.target(piece));
 }
 
-// broadcast on devices: the leaders exchange scratch, which the root's comes to as well.
+// broadcast on devices: the leaders exchange scratch memory, and the root's data goes through it too.
 
 int one_block(const Composed&, bool) {
   return 1;
@@ -54,7 +54,7 @@ void scratch_across(const Composed& op, const Piece& piece, CollectiveArgs* stag
   set(stage, Coll::kBroadcast, piece.count, piece.scratch, piece.scratch, op.root_host());
 }
 
-// The root reads its own, and writes it only where it gave another buffer to be written.
+// The root reads its own buffer. It writes a buffer only if it passed a different one as dst.
 void scratch_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   const bool keeps = op.is_root() && (op.args.dst == nullptr || op.args.dst == op.args.src);
   set(stage, Coll::kBroadcast, piece.count, piece.scratch, keeps ? piece.scratch : op.target(piece));

@@ -1,4 +1,4 @@
-// One message from the lane's rank.
+// Receives one message from the lane's peer.
 #include "coll/algorithm.h"
 
 namespace weft::coll::point_to_point {

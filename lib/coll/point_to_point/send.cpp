@@ -1,4 +1,4 @@
-// One message to the lane's rank.
+// Sends one message to the lane's peer.
 #include "coll/algorithm.h"
 
 namespace weft::coll::point_to_point {

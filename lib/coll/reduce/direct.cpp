@@ -7,7 +7,7 @@ namespace {
 void build(const Shape& shape, Schedule& schedule) {
   const bool is_root = shape.rank == shape.root;
   const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
-  // Those that are sent, and those that are made meanwhile.
+  // Two result buffers: one is sent while the other one is computed.
   const uint64_t result_bytes =
       std::min(exchange_elements(shape), slice_at(shape.rank).count) * shape.element;
   Ref results[2];

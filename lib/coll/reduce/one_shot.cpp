@@ -1,4 +1,4 @@
-// Everyone sends everything to the root, which folds it in rank order. For small sizes.
+// Every rank sends its vector to the root, which folds them in rank order. For small sizes.
 #include <vector>
 
 #include "coll/algorithm.h"

@@ -1,4 +1,4 @@
-// Chunks pass along a chain that ends at the root, each rank adding its part.
+// Chunks pass along a chain that ends at the root; each rank adds its part.
 #include "coll/algorithm.h"
 
 namespace weft::coll::reduce {
@@ -14,7 +14,7 @@ void build(const Shape& shape, Schedule& schedule) {
   const Slice all{0, shape.count};
   const uint64_t most = std::min(chunk, shape.count) * shape.element;
   const Ref room = schedule.scratch(most);
-  // Two places, so that a chunk is sent while the next one is added.
+  // Two buffers, so that a chunk is sent while the next one is added.
   const Ref places[] = {schedule.scratch(most), schedule.scratch(most)};
   const auto sum_at = [&](uint64_t c) {
     return is_root ? target(chunk_of(all, c, chunk).begin * shape.element) : places[c % 2];

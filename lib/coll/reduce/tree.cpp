@@ -1,4 +1,4 @@
-// Up a binomial tree to the root, adding: log2(n) rounds. Ranks are counted from the root.
+// Adds up a binomial tree to the root: log2(n) rounds. Ranks are counted from the root.
 #include "coll/algorithm.h"
 
 namespace weft::coll::reduce {

@@ -1,4 +1,4 @@
-// Partners at half the distance each time exchange the half that the other one keeps: log2(n) rounds.
+// Partners exchange the half that the other one keeps, at half the distance each time: log2(n) rounds.
 #include "coll/partial.h"
 
 namespace weft::coll::reduce_scatter {

@@ -1,5 +1,5 @@
-// Blocks travel around a ring, chunk by chunk, and grow by one rank's part at each: n - 1 rounds with one
-// neighbour each way. Block b begins at rank b + 1 and ends at rank b.
+// Blocks pass around a ring, chunk by chunk, and each rank adds its part: n - 1 rounds with one neighbour in
+// each direction. Block b begins at rank b + 1 and ends at rank b.
 #include "coll/algorithm.h"
 
 namespace weft::coll::reduce_scatter {
@@ -8,7 +8,7 @@ namespace {
 void build(const Shape& shape, Schedule& schedule) {
   const int n = shape.size;
   const uint64_t chunk = std::min(shape.count, chunk_elements(shape));
-  // What is received, and what is sent of it in the next round.
+  // `room` receives a chunk; `own` is what the next round sends.
   const Ref room = schedule.scratch(chunk * shape.element);
   const Ref own = schedule.scratch(chunk * shape.element);
   uint32_t step = 0;
