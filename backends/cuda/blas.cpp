@@ -33,8 +33,8 @@ Blas::~Blas() {
   for (const auto& [device, handle] : handles_) (void)call_.destroy(handle);
 }
 
-// The runtime's stand-in may be cuBLAS's as well; then one that the process has loaded; then an installed
-// one.
+// Looks first in the file that replaces the runtime, then for a cuBLAS that the process has loaded, then for
+// an installed one.
 Status Blas::load() {
   void* found = nullptr;
   std::string file = library_.file;
@@ -71,7 +71,7 @@ Status Blas::handle_of(int device, Handle* handle) {
   return {};
 }
 
-// A row-major matrix is to cuBLAS its transposed one, `columns` values a column.
+// cuBLAS sees a row-major matrix as its transpose, with `columns` values in a column.
 Status Blas::multiply(int device, DeviceStream stream, const LowRankArgs& args) {
   WEFT_TRY(probe());
   constexpr uint64_t kMost = std::numeric_limits<int>::max();

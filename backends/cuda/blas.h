@@ -1,5 +1,6 @@
-// cuBLAS for products with thin factors: found and loaded when they are first asked for, a handle a device.
-// Declared here, since CUDA's headers may be installed without cuBLAS's. Threads: any thread.
+// cuBLAS for products with thin factors. It is found and loaded when first needed, with one handle for each
+// device. Its functions are declared here, because CUDA's headers may be installed without cuBLAS's. Threads:
+// any thread.
 #pragma once
 
 #include <map>
@@ -17,10 +18,11 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // kUnavailable with "because ..." where there is no cuBLAS.
+  // Returns kUnavailable with "because ..." if there is no cuBLAS.
   Status probe();
-  // left = matrix * right, or right = transposed matrix * left, of each of the batch. The device is the
-  // current one. offsets are read now. The first one on a device takes long.
+  // Computes left = matrix * right, or right = transposed matrix * left, for each member of the batch.
+  // `device` is the current device. offsets are read before the call returns. The first call on a device
+  // takes long.
   Status multiply(int device, DeviceStream stream, const LowRankArgs& args);
 
  private:
@@ -37,8 +39,8 @@ class Blas {
   Status handle_of(int device, Handle* handle);
 
   const Library& library_;
-  std::mutex mutex_;    // held while cuBLAS is called: a handle is one thread's at a time
-  bool tried_ = false;  // guarded by mutex_, as all below
+  std::mutex mutex_;    // held during cuBLAS calls: one thread at a time may use a handle
+  bool tried_ = false;  // guarded by mutex_, like all members below
   Status status_;
   Calls call_;
   std::map<int, Handle> handles_;

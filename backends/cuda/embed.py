@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write a C++ file that holds another file's bytes: embed.py KERNELS.fatbin OUT.cpp.
+"""Writes a C++ file that contains another file's bytes: embed.py KERNELS.fatbin OUT.cpp.
 
-The assembler reads them (.incbin), so that megabytes need no compiling; the length and a hash stand in a comment, so that the
-file changes with them.
+The assembler reads the bytes (.incbin), so that megabytes need no compiling. A comment contains their length and a hash, so
+that the C++ file changes with them.
 """
 import hashlib
 import sys

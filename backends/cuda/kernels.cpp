@@ -5,7 +5,7 @@
 #include "base/dtype.h"
 #include "base/text.h"
 
-// What nvcc made of lib/kernels/cuda.
+// The fat binary that nvcc made of lib/kernels/cuda.
 extern "C" const unsigned char weft_cuda_kernels[];
 
 namespace weft::cuda {
@@ -35,8 +35,8 @@ Status Kernels::load() {
   return load_locked();
 }
 
-// A kernel is loaded on a device when its function there is first asked for, or launched. Without the lock: a
-// launch on another device must not wait for this.
+// Loads the kernels on a device. The driver loads a kernel when its function is first requested there, or
+// launched. The lock is not held meanwhile, so that a launch on another device does not wait.
 Status Kernels::load_on(int device) {
   std::array<CUkernel, kCount> kernels{};
   {
@@ -80,7 +80,7 @@ Status Kernels::launch(Name kernel, DeviceStream stream, uint64_t blocks, Args a
     return Status::error(Code::kArg, cat("a launch of ", blocks, " blocks"));
   WEFT_TRY(load());
   void* parameters[] = {&args};
-  // A CUkernel may be given where a CUfunction is asked for, since CUDA 12.
+  // Since CUDA 12 a CUkernel may be passed as a CUfunction.
   return check("a launch",
                library_.call.cuLaunchKernel(reinterpret_cast<CUfunction>(kernels_[kernel]),
                                             static_cast<unsigned>(blocks), 1, 1, kKernelThreads, 1, 1, 0,

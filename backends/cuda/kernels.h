@@ -1,5 +1,5 @@
-// The kernels of lib/kernels/cuda on CUDA devices: their fat binary is part of this module, and is given to
-// the driver with the first launch. Threads: any thread.
+// The kernels of lib/kernels/cuda on CUDA devices. Their fat binary is part of this module; the first launch
+// passes it to the driver. Threads: any thread.
 #pragma once
 
 #include <array>
@@ -14,16 +14,16 @@ namespace weft::cuda {
 
 class Kernels {
  public:
-  // library is loaded and outlives this.
+  // library is loaded and outlives this object.
   explicit Kernels(const Library& library) : library_(library) {}
   ~Kernels();
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
 
-  // On the current device, which is this one. May wait for what runs there.
+  // Loads the kernels on `device`, which is the current device. May wait for work in flight there.
   Status load_on(int device);
-  // The stream's device is the current one. The kernels' arguments are checked: addresses are the caller's
-  // matter.
+  // The stream's device is the current device. The kernels' arguments are checked, but the caller is
+  // responsible for addresses.
   Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status fold(DeviceStream stream, const FoldKernelArgs& args);
@@ -55,11 +55,11 @@ class Kernels {
   Status check(const char* what, CUresult result) const;
 
   const Library& library_;
-  std::mutex mutex_;     // held while the driver is given the kernels
-  bool loaded_ = false;  // guarded by mutex_, as all below
+  std::mutex mutex_;     // held while the kernels are passed to the driver
+  bool loaded_ = false;  // guarded by mutex_, like all members below
   CUlibrary code_ = nullptr;
   std::array<CUkernel, kCount> kernels_{};
-  std::set<int> devices_;  // that have them
+  std::set<int> devices_;  // devices on which the kernels are loaded
 };
 
 }  // namespace weft::cuda

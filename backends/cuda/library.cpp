@@ -37,7 +37,7 @@ Status find(const std::string& file, const char* symbol, Function* function) {
   return {};
 }
 
-// One file may stand in for both.
+// One file may replace both the runtime and the driver.
 template <class Function>
 Status find_driver(const std::string& file, const char* symbol, Function* function) {
   if (find(file, symbol, function).ok()) return {};

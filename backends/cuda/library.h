@@ -1,5 +1,5 @@
-// The CUDA runtime and driver, found and loaded when they are first used: a runtime that the process has
-// loaded already before an installed one. Only what CUDA 12.0 has, and what later ones have kept.
+// The CUDA runtime and driver, found and loaded at first use. A runtime that the process has already loaded
+// comes before an installed one. Uses only functions of CUDA 12.0 that later versions have kept.
 #pragma once
 
 #include <cuda.h>
@@ -11,14 +11,15 @@
 
 namespace weft::cuda {
 
-// Of the runtime only what cannot leave an error behind: its calls note what fails, and that an event is not
-// done yet, as the thread's last error, where the program's own error may stand that it has yet to read
-// (cudaGetLastError). The driver has no such note. Streams and events of the two are the same.
+// The runtime functions in use, none of which leaves an error behind. Other runtime calls store a failure,
+// even "this event is not done yet", as the thread's last error. There they would overwrite an error of the
+// program that it has not read yet (cudaGetLastError). The driver stores no such error. Runtime and driver
+// share streams and events.
 #define WEFT_CUDA_RUNTIME(X) \
   X(cudaRuntimeGetVersion)   \
   X(cudaDriverGetVersion)
 
-// The headers' names stand for the versions that they mean.
+// The headers' macros map these names to versioned functions.
 #define WEFT_CUDA_DRIVER(X)            \
   X(cuInit)                            \
   X(cuDeviceGetCount)                  \
@@ -66,7 +67,7 @@ struct Functions {
 
 struct Library {
   Functions call;
-  std::string file;  // that the runtime was loaded as
+  std::string file;  // the file that the runtime was loaded from
   int runtime = 0;   // 12080: 12.8
   int driver = 0;
   int devices = 0;
@@ -74,11 +75,12 @@ struct Library {
 
 inline constexpr int kMinVersion = 12'000;
 
-// file: of the runtime, in place of those that are there. kUnavailable and why.
+// Loads the libraries. file: a runtime to use in place of the installed one. Returns kUnavailable and the
+// reason on failure.
 Status load(const std::string& file, Library* library);
 
-// What a call of the driver returned, as a status: kNoMemory, kArg, kState for what a capture forbids for
-// now, kSystem.
+// Converts a result of the driver to a status: kNoMemory, kArg, kState for what a capture currently forbids,
+// or kSystem.
 Status check(const Library& library, const char* what, CUresult result);
 
 // "12.8"

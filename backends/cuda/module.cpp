@@ -1,4 +1,4 @@
-// What libweft-cuda.so exports. Loading it loads nothing of CUDA's.
+// The export of libweft-cuda.so. Loading the module loads nothing of CUDA.
 #include <memory>
 
 #include "runtime.h"

@@ -15,13 +15,14 @@ struct Search {
       : file(stands_in), seen(seen_before) {
     found[0] = 0;
   }
-  const std::string_view file;  // that is taken for the driver; empty: none
+  const std::string_view file;  // a file that counts as the driver; empty: none
   const unsigned long long seen;
   unsigned long long loaded = 0;
-  std::array<char, 4096> found;  // what the driver was loaded as; empty: it was not
+  std::array<char, 4096> found;  // the file that the driver was loaded from; empty: not loaded
 };
 
-// Of an object that the process has loaded; not 0: look no further. The loader's lock is held meanwhile.
+// Examines one loaded object of the process; a result other than 0 ends the search. The loader's lock is held
+// meanwhile.
 int look(dl_phdr_info* object, size_t /*size*/, void* data) {
   Search& search = *static_cast<Search*>(data);
   search.loaded = object->dlpi_adds;
@@ -33,7 +34,7 @@ int look(dl_phdr_info* object, size_t /*size*/, void* data) {
   if (!(is_driver || stands_in) || path.size() >= search.found.size()) return 0;
   std::memcpy(search.found.data(), path.data(), path.size());
   search.found[path.size()] = 0;
-  return is_driver ? 1 : 0;  // what stands in is often the runtime, and the driver comes behind it
+  return is_driver ? 1 : 0;  // a replacement file is often the runtime, and the driver comes after it
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ bool ProgramsDriver::find(const std::string& file) {
     attributes_of_.store(reinterpret_cast<decltype(&::cuPointerGetAttributes)>(symbol),
                          std::memory_order_release);
   }
-  // A file that is none will not become one.
+  // A loaded file that is not the driver never becomes one.
   if (!found()) seen_.store(search.loaded, std::memory_order_relaxed);
   return found();
 }

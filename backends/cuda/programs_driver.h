@@ -1,6 +1,6 @@
-// The CUDA driver that the program itself has loaded, by CUDA's runtime or otherwise: whoever has device
-// memory has loaded it. It is asked where memory lies; nothing is loaded or started for that, no device, no
-// context. Threads: any thread.
+// The CUDA driver that the program itself has loaded, through CUDA's runtime or directly. A program with
+// device memory has loaded it. Weft queries it for the location of memory. A query loads and starts nothing:
+// no library, no device, no context. Threads: any thread.
 #pragma once
 
 #include <cuda.h>
@@ -12,22 +12,23 @@
 
 namespace weft::cuda {
 
-// Where memory lies, by a driver's cuPointerGetAttributes.
+// Returns the location of memory, as a driver's cuPointerGetAttributes reports it.
 PointerInfo ask(decltype(&::cuPointerGetAttributes) attributes_of, const void* pointer);
 
 class ProgramsDriver {
  public:
-  // file: what stands in for it, besides libcuda.so. True once it was found. Allocates nothing before.
+  // Returns true once the driver has been found. file: a replacement that counts besides libcuda.so.
+  // Allocates nothing until then.
   bool find(const std::string& file);
   bool found() const { return attributes_of_.load(std::memory_order_acquire) != nullptr; }
-  // Only of a driver that was found. One that the program has not begun to use knows no memory.
+  // Call it only after the driver was found. A driver that the program has not initialised knows no memory.
   PointerInfo look_at(const void* pointer) const {
     return ask(attributes_of_.load(std::memory_order_acquire), pointer);
   }
 
  private:
   std::atomic<decltype(&::cuPointerGetAttributes)> attributes_of_{nullptr};
-  std::atomic<unsigned long long> seen_{0};  // objects that the process had loaded when there was none
+  std::atomic<unsigned long long> seen_{0};  // number of loaded objects when the driver was last not found
 };
 
 }  // namespace weft::cuda

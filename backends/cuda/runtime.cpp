@@ -4,13 +4,13 @@
 
 namespace weft::cuda {
 
-// The calling thread works on this device meanwhile, and a capture that another thread of the program has
-// begun does not forbid what it does. Not by cudaSetDevice: to go back it would have to set the device that
-// the thread had before, which makes a context there, also on one that the process does not use.
+// Makes a device current on the calling thread. A capture that another thread of the program has begun does
+// not forbid the calls made meanwhile. cudaSetDevice does not fit: to go back it would have to set the
+// thread's previous device, which creates a context there, even if the process does not use that device.
 class Runtime::Scope {
  public:
   Scope(Runtime& runtime, int device) : Scope(runtime.cuda_.call, runtime.contexts_.of(device)) {}
-  // Of any device that was used: for memory that belongs to all of them.
+  // Uses any device that was used before: for memory that belongs to all of them.
   explicit Scope(Runtime& runtime) : Scope(runtime.cuda_.call, runtime.contexts_.any()) {}
   ~Scope() {
     CUcontext popped = nullptr;
@@ -81,7 +81,7 @@ Status Runtime::check(const char* what, CUresult result) const {
   return cuda::check(cuda_, what, result);
 }
 
-// As the runtime says: one that has made no device current works on the first.
+// Follows the runtime: a thread that has made no device current uses the first one.
 Status Runtime::current_device(int* device) {
   const CUresult result = cuda_.call.cuCtxGetDevice(device);
   if (result != CUDA_ERROR_INVALID_CONTEXT) return check("the current device", result);
@@ -125,9 +125,9 @@ Status Runtime::check_captured(int device, DeviceStream stream) {
   return check_device(device, stream);
 }
 
-// Where the library can tell.
+// Checks the stream's device if the library can report it.
 Status Runtime::check_device(int device, DeviceStream stream) {
-  // The default streams have no device of their own.
+  // The default streams belong to no device.
   if (is_legacy(stream) || own_of_thread(stream) || cuda_.call.stream_get_device == nullptr) return {};
   int own = device;
   WEFT_TRY(check("the stream's device", cuda_.call.stream_get_device(native(stream), &own)));
@@ -232,7 +232,7 @@ Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std:
 
 Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
   const Scope scope(*this, device);
-  // Pinned memory has one address everywhere.
+  // Pinned memory has the same address everywhere.
   return check(
       "a stream's wait for a value",
       cuda_.call.cuStreamWaitValue32(native(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ));

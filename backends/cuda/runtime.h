@@ -60,15 +60,15 @@ class Runtime final : public Accelerator {
 
  private:
   class Scope;
-  // The context of each device that was used: the one that all libraries of the process share.
+  // The context of each used device: its primary context, which all libraries of the process share.
   class Contexts {
    public:
     explicit Contexts(const Library& library) : cuda_(library) {}
     ~Contexts();
     Contexts(const Contexts&) = delete;
     Contexts& operator=(const Contexts&) = delete;
-    CUcontext any();           // null: none was used
-    CUcontext of(int device);  // null: there is none to be had, and what is done there will fail
+    CUcontext any();           // null: no device was used
+    CUcontext of(int device);  // null: unavailable, so calls that need it will fail
 
    private:
     const Library& cuda_;

@@ -26,7 +26,7 @@ struct ControlHub::Inbox {
   ControlListener* listener = nullptr;  // guarded by mutex
   std::thread::id deliverer;            // guarded by mutex; valid while delivering
   std::atomic<uint32_t> delivering{0};  // written under mutex
-  bool departed = false;                // guarded by mutex: said farewell, or died
+  bool departed = false;                // guarded by mutex: has sent its goodbye, or died
 };
 
 class LoopbackControl final : public Control {
@@ -68,14 +68,14 @@ class LoopbackControl final : public Control {
       inbox.listener = nullptr;
       if (inbox.delivering && inbox.deliverer == std::this_thread::get_id()) return;
     }
-    // Listeners do not block, so this ends.
+    // Listeners do not block, so the loop ends.
     for (uint32_t round = 0; inbox.delivering.load(std::memory_order_acquire) != 0; round++) {
       hub_->clock_.relax(round);
     }
   }
 
  private:
-  // True for the first farewell of a rank that is alive.
+  // Returns true for the first goodbye of a live rank.
   bool depart() {
     ControlHub::Inbox& inbox = *hub_->inboxes_[static_cast<size_t>(rank_)];
     const std::lock_guard lock(inbox.mutex);
@@ -129,7 +129,7 @@ void ControlHub::add(int to, Event event) {
       if (event.kind == Event::Kind::kLeft) {
         event.visible_ns = std::max(event.visible_ns, delays_->settled_ns(event.from, to));
       }
-      // Events of one rank keep their order.
+      // Events from one rank keep their order.
       for (const Event& before : inbox.events) {
         if (before.from == event.from) event.visible_ns = std::max(event.visible_ns, before.visible_ns);
       }
@@ -139,7 +139,7 @@ void ControlHub::add(int to, Event event) {
   if (!delays_) deliver(to);
 }
 
-// One thread at a time delivers to a rank, without holding a lock, so that the listener may send.
+// Delivers events to a rank. One thread at a time does so, without a lock, so that the listener may send.
 void ControlHub::deliver(int to) {
   Inbox& inbox = *inboxes_[static_cast<size_t>(to)];
   std::unique_lock lock(inbox.mutex);

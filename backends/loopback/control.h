@@ -1,6 +1,6 @@
 // The control channel between ranks of one process, without sockets or threads: for tests and the simulation.
-// Events wait in the inbox of the rank they are for. Whoever adds one delivers what is due, unless somebody
-// else is at it; with Delays events become due later, and the rank's own poll() delivers them.
+// Events wait in the inbox of their receiver. A thread that adds one delivers all due events, unless another
+// thread is delivering. With Delays events become due later, and the rank's own poll() delivers them.
 #pragma once
 
 #include <memory>
@@ -19,11 +19,11 @@ class ControlHub {
   ControlHub(int size, Clock& clock, std::shared_ptr<Delays> delays = nullptr);
   ~ControlHub();
 
-  // The control channel of a rank, once each.
+  // Returns the control channel of a rank; once for each rank.
   static std::unique_ptr<Control> connect(const std::shared_ptr<ControlHub>& hub, int rank);
-  // Simulate the death of a rank: the others learn it as from a socket or a pidfd.
+  // Simulates the death of a rank: the other ranks receive it as from a socket or a pidfd.
   void kill(int rank, Evidence evidence, const std::string& text);
-  // Deliver what is due for a rank.
+  // Delivers the due events of a rank.
   void poll(int rank) { deliver(rank); }
 
  private:

@@ -27,8 +27,8 @@ bool decode(ByteView bytes, ProcessIdentity* identity, uintptr_t* fabric) {
 
 using Handle = std::shared_ptr<Fabric>;
 
-// Rank 0 lends everyone the address of a handle, until all have said that they took theirs. All look at the
-// same identities and come to the same verdict.
+// Rank 0 publishes the address of a handle, and keeps the handle until all ranks have reported that they
+// copied it. All ranks compare the same identities, so they reach the same result.
 Status exchange_handles(const BackendArgs& args, const Handle* lent, Handle* fabric) {
   Exchange& exchange = args.exchange;
   const ProcessIdentity me = this_process();
@@ -55,8 +55,8 @@ Status share_fabric(const BackendArgs& args, Handle* fabric) {
   if (args.exchange.rank() != 0) return exchange_handles(args, nullptr, fabric);
   auto* const lent = new Handle(std::make_shared<Fabric>(args.exchange.size()));
   const Status status = exchange_handles(args, lent, fabric);
-  // After a failed exchange some rank may have heard and be about to take it: better lost than freed under
-  // its hands.
+  // After a failed exchange some rank may have the address and be about to copy the handle. A leak is better
+  // than a use after free.
   if (status.ok() || status.code() == Code::kUnavailable) delete lent;
   return status;
 }

@@ -1,4 +1,4 @@
-// The loopback backend: ranks are threads of one process. For tests, and for trying programs out.
+// The loopback backend, whose ranks are threads of one process. For tests, and for trying programs out.
 #pragma once
 
 #include "core/backend.h"

@@ -71,7 +71,7 @@ void LoopbackTransport::send(int peer, const MessageTag& tag, const Descriptor& 
     envelope.waits = message->waits;
     envelope.size = size;
     envelope.visible_ns = fabric_->delays() ? fabric_->delays()->visible_ns(rank_, peer) : 0;
-    envelope.matched = true;  // nobody's, until it is whole: there may be no memory for the copy
+    envelope.matched = true;  // hides it until it is complete: the copy may fail for lack of memory
     envelope.data = eager ? nullptr : data;
     envelope.taken = eager ? nullptr : &posted->taken;
     envelope.eager.clear();
@@ -100,7 +100,7 @@ void LoopbackTransport::receive(int peer, const MessageTag& tag, std::byte* data
 bool LoopbackTransport::progress() {
   bool any = false;
   for (auto it = posted_.begin(); it != posted_.end();) {
-    Posted& posted = *it++;  // advance may retire it
+    Posted& posted = *it++;  // advance may remove it
     any |= advance(posted);
   }
   return any;
@@ -117,7 +117,7 @@ bool LoopbackTransport::visible(const Envelope& envelope) const {
   return fabric_->delays() == nullptr || fabric_->delays()->now_ns() >= envelope.visible_ns;
 }
 
-// Find the message, and copy a piece of it.
+// Finds the message, and copies a piece of it.
 bool LoopbackTransport::advance_receive(Posted& receive) {
   Mailbox& box = fabric_->box(receive.peer, rank_);
   if (receive.copied == 0 && fabric_->delays() == nullptr) {
@@ -173,7 +173,7 @@ void LoopbackTransport::cancel(Message* message) {
                                  [&](const Envelope& e) { return e.taken == &posted->taken; });
     if (it != box.messages.end()) remove(box, it);
   }
-  // What a receive has read in part stays with its sender, who learns of the failure by other ways.
+  // A partly received message stays with its sender, which learns of the failure in other ways.
   retire(*posted, guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); }));
 }
 

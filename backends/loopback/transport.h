@@ -39,7 +39,7 @@ class LoopbackTransport final : public Transport {
     std::byte* data = nullptr;
     uint64_t capacity = 0;
     uint64_t copied = 0;
-    uint64_t envelope = 0;  // id of what is being copied
+    uint64_t envelope = 0;  // id of the envelope being copied
     uint64_t seen_arrivals = UINT64_MAX;
     std::list<Posted>::iterator self;
   };
@@ -49,13 +49,13 @@ class LoopbackTransport final : public Transport {
   bool advance(Posted& posted);
   bool advance_receive(Posted& receive);
   bool visible(const Envelope& envelope) const;
-  // With the mailbox's mutex held: copy a piece; true when that was the last.
+  // Copies a piece, with the mailbox's mutex held; returns true after the last piece.
   bool accept(Posted& receive, Envelope& envelope);
 
   const std::shared_ptr<Fabric> fabric_;
   const int rank_;
   std::list<Posted> posted_;
-  std::list<Posted> unused_;  // kept for their memory
+  std::list<Posted> unused_;  // kept to reuse their memory
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_received_{0};
 };

@@ -1,4 +1,4 @@
-// The mpi modules: what libweft-mpi-openmpi.so and libweft-mpi-mpich.so export.
+// The export of the mpi modules, libweft-mpi-openmpi.so and libweft-mpi-mpich.so.
 #include "core/backend.h"
 
 #include "frames/meet.h"
@@ -34,7 +34,7 @@ const Backend& backend() noexcept {
   return kBackend;
 }
 
-// The same, with the library's own collectives; never chosen by itself, because it promises less.
+// The same with the library's own collectives. It is never chosen automatically, because it guarantees less.
 const Backend& native_backend() noexcept {
   static constexpr bool kNatives = true;
   static constexpr Backend kBackend = {

@@ -21,7 +21,7 @@ constexpr const char* kFlavour = "Open MPI";
 constexpr const char* kFlavour = "MPICH";
 #endif
 
-// MPI is begun and ended once in a process.
+// MPI is initialised and finalised once in a process.
 std::mutex begin_mutex;
 std::atomic<int> long_calls{0};
 
@@ -30,7 +30,7 @@ bool asked(int (*question)(int*)) {
   return question(&answer) == MPI_SUCCESS && answer != 0;
 }
 
-// Objects of the process in the order in which they were loaded, until both are seen.
+// The objects of the process in load order, until both are found.
 struct Order {
   const void* mpi = nullptr;
   const void* module = nullptr;
@@ -51,7 +51,7 @@ int look_for(dl_phdr_info* info, size_t /*size*/, void* data) {
   return 0;
 }
 
-// Whether somebody else had loaded the library before this module needed it.
+// True if other code had loaded the library before this module needed it.
 bool is_the_programs() {
   Order order;
   order.mpi = reinterpret_cast<const void*>(&MPI_Init_thread);
@@ -60,8 +60,8 @@ bool is_the_programs() {
   return order.mpi_first;
 }
 
-// Open MPI's components take its functions from the whole process's, where only a program that is linked to
-// it has put them.
+// Makes MPI's functions global. Open MPI's components resolve them in the global scope, where only a program
+// linked to MPI has put them.
 void show_to_components() {
 #if defined(OPEN_MPI)
   Dl_info info{};
@@ -71,8 +71,8 @@ void show_to_components() {
 #endif
 }
 
-// At exit of a process where Weft has begun MPI, whatever has failed: mpirun takes a rank that does not for
-// one that has died, and ends the others.
+// Finalises MPI at exit of a process where Weft has initialised it, even after failures. mpirun treats a rank
+// that does not finalise as dead, and ends the other ranks.
 void end() {
   if (long_calls == 0 && !asked(MPI_Finalized)) MPI_Finalize();
 }
@@ -105,12 +105,12 @@ LongCall::~LongCall() {
 }
 
 std::string version() {
-  // If the library is not the right one, its bound is not ours: MPICH's is 8192, Open MPI's 256.
+  // The loaded library may be another one with a larger limit: MPICH's is 8192, Open MPI's 256.
   char text[std::max(MPI_MAX_LIBRARY_VERSION_STRING, 16384)] = {};
   int size = 0;
   if (MPI_Get_library_version(text, &size) != MPI_SUCCESS) return "MPI";
   std::string line(text, strnlen(text, sizeof text));
-  line = line.substr(0, line.find_first_of(",\n"));  // Open MPI goes on about who built it, MPICH with lines
+  line = line.substr(0, line.find_first_of(",\n"));  // Open MPI appends who built it, MPICH further lines
   const std::string label = "Version:";              // "MPICH Version:\t4.0.2"
   const size_t at = line.find(label);
   if (at != std::string::npos) {

@@ -1,5 +1,6 @@
-// The MPI library of this process, as Weft uses it: whether it may be called, from which threads, and who
-// begins and ends it. Used by the backend's probe and by its Link. Threads: any thread, unless said.
+// The MPI library of this process: whether and from which threads Weft may call it, and whether Weft
+// initialises and finalises it. Used by the backend's probe and by its Link. Threads: any thread, unless
+// noted.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
@@ -12,23 +13,24 @@
 
 namespace weft::mpi {
 
-// "Open MPI v4.1.4", "MPICH 4.0.2": of the library that is loaded, which need not be the one that this was
-// built for.
+// Returns "Open MPI v4.1.4" or "MPICH 4.0.2": the loaded library, which may differ from the one that this
+// module was built for.
 std::string version();
 
-// kUnavailable with "because ..." unless the library is the right one and MPI runs, or may be begun by Weft:
-// where Weft itself has loaded it. A program that has loaded MPI begins it when it likes.
+// Returns kUnavailable with "because ..." unless the library is the right one and MPI is initialised, or Weft
+// may initialise it. Weft may do so only if it has loaded the library itself. A program that has loaded MPI
+// initialises it at a time of its own.
 Status usable();
 
-// From which threads MPI may be called.
+// The threads that may call MPI.
 enum class Callers { kAny, kOneAtATime, kMainThread };
 
-// Begin MPI if nobody has; all ranks of the job do so together, so the first communicator must have all of
-// them: size. kUnavailable where MPI does not allow what an engine with a progress thread, or
-// one without, does. On the program's thread.
+// Initialises MPI if that has not happened yet. All ranks of the job must do so together, so the first
+// communicator must contain all of them: size. Returns kUnavailable if MPI does not allow the calls that an
+// engine makes with, or without, a progress thread. Called on the program's thread.
 Status begin(int size, bool progress_thread, Callers* callers);
 
-// For the time of a call of MPI's that may never return: at exit MPI is not ended while there is one.
+// Marks an MPI call that may never return. At exit MPI is not finalised while one exists.
 class LongCall {
  public:
   LongCall();
@@ -37,7 +39,7 @@ class LongCall {
   LongCall& operator=(const LongCall&) = delete;
 };
 
-// kUnavailable: "because what: MPI's words".
+// Returns kUnavailable with "because what: MPI's error text".
 Status failed(const std::string& what, int error);
 std::string words(int error);
 

@@ -15,21 +15,22 @@ namespace weft::mpi {
 namespace {
 
 constexpr int kFrameTag = 0;
-// Most messages need not be offered first: the receiver's answer is MPI's way through a busy rank, too.
+// Most messages are sent without an offer, because the receiver's answer also waits for a busy rank to call
+// MPI.
 constexpr uint64_t kEagerBytes = 256 * 1024;
-// Frames that one call of progress() hears.
+// The most frames that one call of progress() receives.
 constexpr int kMostHeard = 16;
-// How long MPI may take to let go of the staging, and how long MPI_Finalize waits for a call that is running.
+// Time for MPI to release the staging, and time that MPI_Finalize waits for a running call.
 constexpr int64_t kWindUpMs = 1000;
 constexpr int64_t kFinalizeMs = 4 * kWindUpMs;  // for the call, and to wind up
 
-// Where a rank is found, and the tag that tells its communicator from others that are made at the same time.
+// The address of a rank. The tag separates its communicator from others that are created at the same time.
 struct Address {
   int32_t world_rank = 0;
   int32_t world_size = 0;
   int32_t tag = 0;
 };
-constexpr int kLeastTagBound = 32767;  // every MPI library has as many
+constexpr int kLeastTagBound = 32767;  // the least that MPI guarantees
 
 bool parse(ByteView bytes, Address* address) {
   if (bytes.size() != sizeof *address) return false;
@@ -120,8 +121,8 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
   return {};
 }
 
-// While there is one, errors of MPI_COMM_WORLD are returned, to the program as well; otherwise it is the
-// program's handler that decides, and MPI's default ends the job. Any thread.
+// While one exists, errors of MPI_COMM_WORLD are returned, also to the program. Otherwise the program's
+// handler decides, and MPI's default handler ends the job. Any thread.
 class WorldErrors {
  public:
   WorldErrors() {
@@ -147,13 +148,13 @@ class WorldErrors {
   static inline MPI_Errhandler programs = MPI_ERRHANDLER_NULL;  // guarded by mutex
 };
 
-// What MPI makes at once: its communicator, and those of its own collectives, if they are wanted.
+// The communicators that one call creates: the link's, and those of MPI's own collectives if they are wanted.
 struct Making {
   MPI_Comm comm = MPI_COMM_NULL;
   std::vector<MPI_Comm> natives;
   const char* call = "";
   int error = MPI_SUCCESS;
-  Status thrown;  // on the thread
+  Status thrown;  // by the thread
   std::atomic<bool> over{false};
 
   void make(MPI_Group group, int tag, bool with_natives) {
@@ -167,9 +168,9 @@ struct Making {
   }
 };
 
-// MPI's calls have no deadline: they are made on a thread, which is left to MPI where a rank does not come,
-// with what it makes. Where one thread alone may call MPI there is none; the ranks have agreed a moment ago
-// that all of them come.
+// Creates the communicators. MPI's calls have no deadline, so a thread makes them. If a rank does not take
+// part, the thread and what it creates are left to MPI. There is no such thread where only one thread may
+// call MPI; the ranks have just agreed that all of them take part.
 Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* natives) {
   const auto making = std::make_shared<Making>();
   if (callers_ != Callers::kAny) {
@@ -183,7 +184,7 @@ Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* na
     };
     WEFT_TRY(start_thread("weft-mpi-join", body, {}, &thread));
     thread.detach();
-    // Some of the time is left for the ranks to tell each other how it went.
+    // Reserves part of the time for the exchange of the ranks' results.
     const uint64_t now = clock_.now_ns();
     const Deadline deadline = Deadline::at(now + (std::max(deadline_.ns(), now) - now) / 4 * 3);
     for (uint32_t round = 0; !making->over.load(std::memory_order_acquire); round++) {
@@ -212,12 +213,12 @@ Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) 
   if (error != MPI_SUCCESS) return failed("MPI_Group_incl", error);
   std::vector<MPI_Comm> natives;
   const Status created = create_group(group, tag, &natives);
-  // Otherwise the thread may still have it.
+  // Otherwise the thread may still use the group.
   if (created.ok()) MPI_Group_free(&group);
   WEFT_TRY(created);
   MPI_Comm_set_name(comm_, "weft");
   if (with_natives_) natives_ = std::make_unique<Natives>(natives, mutex_, [this] { return may_call(); });
-  // MPI_Finalize begins by deleting what is attached to MPI_COMM_SELF.
+  // MPI_Finalize first deletes the attributes of MPI_COMM_SELF.
   error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &keyval_, nullptr);
   attached_ = std::make_unique<std::atomic<MpiLink*>>(this);
   if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, keyval_, attached_.get());
@@ -245,8 +246,8 @@ bool MpiLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
   return false;
 }
 
-// Synchronous: it has gone when the receiver has begun to take it, not when MPI has put it somewhere from
-// where only further calls of MPI would send it on.
+// Uses a synchronous send: it completes when the receiver has begun to receive. A standard send may complete
+// when MPI has buffered the data, and only further MPI calls would send it on.
 void MpiLink::start(size_t slot, int peer, ByteView head, ByteView data) {
   std::byte* const to = send_slot(slot);
   std::memcpy(to, head.data(), head.size());
@@ -365,7 +366,7 @@ bool MpiLink::settled() {
 }
 
 void MpiLink::stop() {
-  // MPI_Finalize, on another thread, may be about to take the lock: it has to be done with the link.
+  // MPI_Finalize, on another thread, may be about to take the lock; it must be done with the link first.
   const Deadline deadline = Deadline::after(clock_, kFinalizeMs, 0);
   for (uint32_t round = 0; finalising_ && !deadline.expired(clock_); round++) clock_.relax(round);
   const std::lock_guard lock(mutex_);
@@ -412,9 +413,9 @@ void MpiLink::lose_all(const Status& why) {
   }
 }
 
-// A rank may free its MPI_Comm when nothing can come to it any more: MPI gives the number of a freed one to
-// the next, and takes what comes late for that one's. So each rank sends each other one a last, empty frame,
-// and keeps the MPI_Comm for ever where it has not heard all of them in time.
+// Winds up. A rank may free its MPI_Comm only when nothing can arrive for it any more: MPI gives the number
+// of a freed communicator to the next one, which would receive late messages. So each rank sends a last,
+// empty frame to every other rank. A rank that has not received all of them in time never frees the MPI_Comm.
 void MpiLink::wind_up() {
   if (comm_ == MPI_COMM_NULL) return;
   winding_up_ = true;
@@ -438,20 +439,20 @@ void MpiLink::wind_up() {
   const bool cancelled = within_time(receives_, [] { return true; });
   if (clean && natives_ != nullptr) natives_->free();
   if (clean && cancelled) MPI_Comm_free(&comm_);
-  // What is left of the sends are farewells, which have no bytes; or else MPI may still use the staging.
+  // Only the data sends count. If one is incomplete, MPI may still use the staging; goodbyes have no bytes.
   leaving.resize(data);
   const bool gone = std::all_of(leaving.begin(), leaving.end(), [](MPI_Request& request) {
     int complete = 0;
     return MPI_Test(&request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
   });
   if (!gone || !cancelled) static_cast<void>(staging_.release());
-  // Whoever still uses the link, after MPI_Finalize, is told then.
+  // After MPI_Finalize, the next use of the link reports the loss.
   all_lost_ = lost_before;
   winding_up_ = false;
   comm_ = MPI_COMM_NULL;
 }
 
-// Whether all requests are complete, and done() is true, before long.
+// Returns true if all requests complete, and done() becomes true, within kWindUpMs.
 template <class Done>
 bool MpiLink::within_time(std::vector<MPI_Request>& requests, Done&& done) {
   const Deadline deadline = Deadline::after(clock_, kWindUpMs, 0);
@@ -469,7 +470,7 @@ bool MpiLink::within_time(std::vector<MPI_Request>& requests, Done&& done) {
 // ---- called by MPI
 // -----------------------------------------------------------------------------------------------------
 
-// From stop(), or first of all from MPI_Finalize.
+// Called from stop(), or as the first step of MPI_Finalize.
 int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void* /*state*/) {
   MpiLink* const link = *static_cast<std::atomic<MpiLink*>*>(attached);
   if (link == nullptr) return MPI_SUCCESS;
@@ -479,7 +480,8 @@ int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void
     self.finalising_ = true;
     self.ended_ = true;
   }
-  // Whoever holds it may wait for a lock that MPI_Finalize has: then it goes on without us.
+  // The thread that holds the lock may wait for a lock of MPI_Finalize, so MPI_Finalize continues without
+  // this link after a while.
   const Deadline deadline = Deadline::after(self.clock_, kWindUpMs, 0);
   bool locked = self.mutex_.try_lock();
   for (uint32_t round = 0; !locked && !deadline.expired(self.clock_); round++) {
@@ -487,10 +489,10 @@ int MpiLink::on_finalize(MPI_Comm /*self*/, int /*keyval*/, void* attached, void
     locked = self.mutex_.try_lock();
   }
   if (locked) {
-    (void)guarded_run([&] { self.wind_up(); }).ok();  // nothing is thrown through MPI
+    (void)guarded_run([&] { self.wind_up(); }).ok();  // no exception passes through MPI
     self.mutex_.unlock();
   }
-  if (finalising) self.finalising_ = false;  // the last touch: stop() may be waiting for it
+  if (finalising) self.finalising_ = false;  // the last access: stop() may be waiting for it
   return MPI_SUCCESS;
 }
 

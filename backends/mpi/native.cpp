@@ -39,7 +39,7 @@ MPI_Op op_of(ReduceOp op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      return MPI_SUM;  // scales are applied outside
+      return MPI_SUM;  // scales are applied outside MPI
     case ReduceOp::kBand:
       return MPI_BAND;
     case ReduceOp::kBor:
@@ -51,9 +51,9 @@ MPI_Op op_of(ReduceOp op) {
   }
 }
 
-// What every library makes the same of: Open MPI 4.1 adds u8 and u16 saturating where it has AVX (its
-// component op/avx), MPICH 4.0 compares u64 as if it were signed, and what becomes of NaN in a minimum is not
-// said anywhere.
+// True for operations with equal results in every library. Open MPI 4.1 adds u8 and u16 with saturation where
+// the CPU has AVX (its component op/avx). MPICH 4.0 compares u64 as if it were signed. No library specifies
+// NaN in a minimum.
 bool is_plain(Dtype dtype, MPI_Op op) {
   if (op == MPI_SUM) return dtype_size(dtype) >= 4;
   return op == MPI_BAND || op == MPI_BOR || op == MPI_BXOR;
@@ -98,7 +98,7 @@ bool Natives::executes(const CollectiveArgs& args) const {
   }
 }
 
-// Counts are a chunk's, so they are small.
+// Counts are a chunk's, so they fit into an int.
 int Natives::call(const Line& line, const CollectiveArgs& part, MPI_Request* request) {
   const auto bytes = static_cast<int>(part.count * dtype_size(part.dtype));
   const auto count = static_cast<int>(part.count);
@@ -151,8 +151,9 @@ Status Natives::test(uint32_t lane, size_t place, bool* done) {
   return error == MPI_SUCCESS ? Status() : failed("MPI's own collective", error);
 }
 
-// A rank is done when MPI has its data, which may then lie in a queue that only further calls of MPI empty:
-// it makes them until all ranks have come here.
+// Begins a barrier after an operation. An operation is complete for a rank when MPI has its data, but the
+// data may still be in a queue that only further MPI calls empty. The rank makes such calls until all ranks
+// have reached this barrier.
 void Natives::end(uint32_t lane) {
   ended_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);

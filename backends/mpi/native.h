@@ -1,7 +1,7 @@
-// The MPI library's own non-blocking collectives (backend mpi.native): communicators of MPI's beside the
-// link's, one for each lane that uses them, because each has one order of operations.
+// The MPI library's own non-blocking collectives (backend mpi.native). They have MPI communicators beside the
+// link's, one for each lane that uses them, because a communicator has a single order of operations.
 //
-// Threads: as core/offload.h says. Every use of MPI is under the link's mutex and behind its check.
+// Threads: as core/offload.h says. Every use of MPI is under the link's mutex and after its may_call check.
 #pragma once
 
 #include <array>
@@ -17,15 +17,15 @@ namespace weft::mpi {
 
 class Natives final : public Offload {
  public:
-  // The user's collectives, and a reducer of two lanes.
+  // One lane for the user's collectives, and two for a reducer.
   static constexpr size_t kLanes = 3;
 
-  // Beside comm; collective, without a deadline, as MPI_Comm_dup is. What was made is in *made, errors or
-  // not.
+  // Creates the communicators beside comm; collective, without a deadline, like MPI_Comm_dup. *made receives
+  // what was created, even after an error.
   static int make(MPI_Comm comm, std::vector<MPI_Comm>* made);
-  // mutex and may_call, which is called with it held, outlive the object.
+  // mutex and may_call outlive the object. may_call is called with mutex held.
   Natives(const std::vector<MPI_Comm>& made, std::recursive_mutex& mutex, std::function<bool()> may_call);
-  ~Natives() override = default;  // what was not freed stays MPI's
+  ~Natives() override = default;  // communicators that were not freed stay with MPI
 
   const char* name() const override { return "mpi"; }
   uint32_t lanes() const override { return kLanes; }
@@ -35,17 +35,17 @@ class Natives final : public Offload {
   void end(uint32_t lane) override;
   uint64_t ended() const override { return ended_.load(std::memory_order_relaxed); }
 
-  // Whether all ranks are done with what this one has ended; goes on with it. With mutex held, as those
-  // below.
+  // Returns true if all ranks are done with the operations that this rank has ended, and advances them. Needs
+  // mutex, like the functions below.
   bool settled();
-  // Nothing is under way on any rank: MPI gets its communicators back.
+  // Frees the communicators. No rank has an operation in flight.
   void free();
 
  private:
   struct Line {
     MPI_Comm comm = MPI_COMM_NULL;
     std::array<MPI_Request, kDepth> parts{};
-    std::vector<MPI_Request> ends;  // of operations that other ranks may still be in
+    std::vector<MPI_Request> ends;  // barriers of operations that other ranks may still execute
   };
   static int call(const Line& line, const CollectiveArgs& part, MPI_Request* request);
   static Status finalised();

@@ -1,4 +1,4 @@
-// The nccl module: what libweft-nccl.so exports.
+// The export of the nccl module, libweft-nccl.so.
 #include "core/backend.h"
 
 #include <utility>
@@ -28,7 +28,7 @@ Status probe(const Libraries& libraries, std::string* detail) {
   return {};
 }
 
-// Host memory goes below.
+// Collectives on devices by NCCL; those on host memory use `below`.
 class NcclCollectives final : public Collectives {
  public:
   NcclCollectives(std::shared_ptr<Communicator> communicator, std::unique_ptr<Collectives> below)
@@ -96,7 +96,7 @@ class NcclCollectives final : public Collectives {
   }
 
   const std::unique_ptr<Collectives> below_;
-  const std::shared_ptr<Communicator> communicator_;  // shared with lanes: either may end first
+  const std::shared_ptr<Communicator> communicator_;  // shared with lanes, in any order of ends
 };
 
 Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {

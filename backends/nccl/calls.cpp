@@ -39,7 +39,8 @@ ncclDataType_t type_of(Dtype dtype) {
   }
 }
 
-// avg and premul_sum are sums whose scales Weft applies: NCCL's own keep it from its fastest kernels.
+// avg and premul_sum become sums, and Weft applies the scales: NCCL's own operations for them do not use its
+// fastest kernels.
 ncclRedOp_t op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
@@ -57,7 +58,8 @@ ncclRedOp_t op_of(ReduceOp op) {
   }
 }
 
-// Sums of f16 overflow where those of the other floats do not: their inputs are scaled, others' results.
+// Sums of f16 can overflow where those of other floats do not, so their inputs are scaled. For other types
+// the results are scaled.
 double scale_of(const CollectiveArgs& args) {
   return is_reduction(args.coll) && is_float(args.dtype) ? args.prescale * args.postscale : 1.0;
 }
@@ -87,7 +89,7 @@ uint16_t as_f16(const Communicator& c, double value) {
   return result;
 }
 
-// One operation's arguments as NCCL's.
+// One operation's arguments in NCCL's terms.
 class Calls {
  public:
   Calls(Communicator& c, const CollectiveArgs& args)
@@ -97,7 +99,8 @@ class Calls {
         stream_(static_cast<cudaStream_t>(c.stream())),
         block_(args.count * dtype_size(args.dtype)) {}
 
-  // There is no memory of ours on the device where inputs could be scaled that dst has no room for.
+  // Except for all_reduce, dst has no room for scaled inputs and Weft has no other device memory for them, so
+  // NCCL scales them.
   Status reduce(const std::byte* src, Workspace& work) {
     if (!scales_inputs(args_) || args_.coll == Coll::kAllReduce)
       return c_.check(name(args_.coll), reduce_by(op_of(args_.op), src));
@@ -112,7 +115,7 @@ class Calls {
     const void* const src = args_.src;
     switch (args_.coll) {
       case Coll::kBroadcast: {
-        // One buffer, which the root may give as either.
+        // There is one buffer, which the root may pass as src or dst.
         const void* const from = src != nullptr ? src : args_.dst;
         void* const to = args_.dst != nullptr ? args_.dst : const_cast<std::byte*>(args_.src);
         return c_.check("broadcast",
@@ -146,7 +149,8 @@ class Calls {
     return nccl_.ncclReduce(src, args_.dst, args_.count, type, op, args_.peer, c_.native(), stream_);
   }
 
-  // all_to_all, gather and scatter as a group of messages: who gives, and who takes, several blocks.
+  // Executes all_to_all, gather and scatter as a group of messages. The arguments tell whether this rank
+  // sends, or receives, several blocks.
   Status exchange(bool gives_all, bool takes_all) {
     const bool rooted = args_.coll != Coll::kAllToAll;
     const bool gives = args_.coll != Coll::kScatter || gives_all;
@@ -162,7 +166,7 @@ class Calls {
       std::byte* const to = args_.dst + (takes_all ? block : 0);
       const bool sends = gives && (gives_all || peer == args_.peer);
       const bool receives = takes && (takes_all || peer == args_.peer);
-      // The own block of a root that works in place is where it belongs.
+      // The own block of an in-place root is already in its place.
       if (peer == c_.rank() && rooted && sends && receives && from == to) continue;
       if (sends) keep(nccl_.ncclSend(from, block_, ncclUint8, peer, c_.native(), stream_));
       if (receives) keep(nccl_.ncclRecv(to, block_, ncclUint8, peer, c_.native(), stream_));

@@ -1,5 +1,5 @@
-// Which collectives NCCL executes, and one of them as NCCL's calls and kernels of ours on a communicator's
-// stream. Threads: with the drive lock held.
+// Decides which collectives NCCL executes, and puts one on a communicator's stream, as NCCL calls and Weft's
+// kernels. Needs the progress lock.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace weft::nccl {
 
-// Otherwise it is carried out in host memory: types and operations that NCCL does not have, and collectives
-// whose bits must not depend on how they are executed.
+// Returns false for operations that host memory executes: types and operations that NCCL lacks, and
+// collectives whose bits must not depend on how they are executed.
 bool executes(const CollectiveArgs& args);
 
-// What an operation needs besides its buffers, until it is over.
+// Memory that an operation needs besides its buffers, until it ends.
 struct Workspace {
   static constexpr uint64_t kPieces = 2048;
   static constexpr uint64_t kBytes = kPieces * sizeof(CopyPiece);
-  CopyPiece* pieces = nullptr;   // pinned memory: what a kernel scales
-  ncclRedOp_t own = ncclNumOps;  // an operation of NCCL's that it made
+  CopyPiece* pieces = nullptr;   // pinned memory: the pieces that a kernel scales
+  ncclRedOp_t own = ncclNumOps;  // the NCCL operation that this call created
 };
 
-// Put it on the stream. NCCL may go on with that by itself, and nothing else is put there until it is done
-// (Communicator::settled); then what is left.
+// launch() puts the operation on the stream. NCCL may finish the call asynchronously. Nothing else is put
+// there until it has (Communicator::settled). launch_rest() then launches the remaining work.
 Status launch(Communicator& communicator, const CollectiveArgs& args, Workspace& work);
 Status launch_rest(Communicator& communicator, const CollectiveArgs& args, Workspace& work);
 

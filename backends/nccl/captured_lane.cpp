@@ -49,8 +49,8 @@ Status CapturedLane::put(const CollectiveArgs& args, std::byte* table, Deadline 
   return status;
 }
 
-// A communicator that does not block may put it there by a thread of its own: it is part of the graph once
-// that is done.
+// Captures an all_reduce into a graph. A non-blocking communicator may put it there from a thread of its own.
+// It is part of the graph once that is done.
 Status CapturedLane::capture(const CollectiveArgs& args, std::byte* table, Deadline deadline) {
   Clock& clock = communicator_->clock();
   const auto go_on = [&](uint32_t round) -> Status {
@@ -62,7 +62,7 @@ Status CapturedLane::capture(const CollectiveArgs& args, std::byte* table, Deadl
     clock.relax(round);
     return {};
   };
-  // Once it has been given up the lock may be held for as long as there are graphs.
+  // After the communicator was aborted, the end thread may hold the lock as long as graphs exist.
   auto calls = communicator_->try_calls();
   for (uint32_t round = 0; !calls; round++) {
     WEFT_TRY(go_on(round));

@@ -1,5 +1,5 @@
-// All-reduces in graphs that programs capture, on a communicator of NCCL's for these alone: nobody could see
-// to it that all ranks launch what is captured and what is not in one order.
+// All-reduces in graphs that programs capture. They have an NCCL communicator of their own, because Weft
+// cannot make all ranks launch captured and other operations in one order.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ class CapturedLane final : public GraphLane {
 
   const std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<std::byte> memory_;
-  std::mutex mutex_;  // held while it is given up
+  std::mutex mutex_;  // held while the lane is abandoned
 };
 
 }  // namespace weft::nccl

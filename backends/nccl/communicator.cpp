@@ -78,7 +78,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   };
   WEFT_TRY(agree_on(args.exchange, begin(), args.deadline));
 
-  // Rank 0's identifier, and whether a rank has a progress thread.
+  // Exchanges rank 0's identifier, and whether each rank has a progress thread.
   std::vector<Bytes> all;
   Bytes mine(made->rank_ == 0 ? kIdBytes + 1 : 1, std::byte{args.progress_thread});
   if (made->rank_ == 0) std::memcpy(mine.data() + 1, id.internal, kIdBytes);
@@ -88,7 +88,7 @@ Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library
   made->messages_ = std::all_of(all.begin(), all.end(),
                                 [](const Bytes& one) { return !one.empty() && one[0] != std::byte{0}; });
 
-  // Who cannot begin says so before the others wait for it inside NCCL.
+  // A rank that cannot begin reports it before the other ranks wait for it inside NCCL.
   Status connected = made->connect(id);
   WEFT_TRY(agree_on(args.exchange, connected, args.deadline));
   connected = made->wait(args);
@@ -108,7 +108,7 @@ Status Communicator::connect(const ncclUniqueId& id) {
   return status;
 }
 
-// Until NCCL has connected the ranks; leaves some of the time to tell each other how it went.
+// Waits until NCCL has connected the ranks. Reserves part of the time for the exchange of the ranks' results.
 Status Communicator::wait(const BackendArgs& args) {
   const uint64_t now = clock_.now_ns();
   const Deadline deadline = Deadline::at(now + (std::max(args.deadline.ns(), now) - now) / 4 * 3);
@@ -148,10 +148,10 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
   return {};
 }
 
-// To free what a kernel of NCCL's that hangs may touch would wait for it.
+// Frees memory. Freeing memory that a hanging NCCL kernel may access would wait for the kernel.
 void Communicator::release(std::byte* memory, void* handle) {
   Held& held = *held_;
-  // An error is one of the communicator's: its end takes what is registered along.
+  // A failed deregistration is an error of the communicator, whose end also deregisters the memory.
   bool stays = graphs_;
   if (handle != nullptr && !aborted())
     stays = !call("memory", [&] { return nccl_->comm_deregister(native(), handle); }).ok();
@@ -173,8 +173,8 @@ void Communicator::free(const Held& held, std::byte* memory) {
       .ok();
 }
 
-// A call that is no lane's: once what lanes have called is on the stream. From any thread, without the drive
-// lock.
+// Makes an NCCL call that belongs to no lane, once the lanes' calls are on the stream. Any thread, without
+// the progress lock.
 Status Communicator::call(const char* what, const std::function<ncclResult_t()>& call) {
   const Deadline deadline = Deadline::after(clock_, kCallMs, 0);
   bool called = false;
@@ -199,7 +199,7 @@ Status Communicator::call(const char* what, const std::function<ncclResult_t()>&
 
 Communicator::~Communicator() {
   const bool any = held_->comm != nullptr;
-  // Finalizing waits for graphs as well: of one for these the thread does all of it.
+  // Finalizing also waits for graphs. For a communicator of graphs the end thread does all of it.
   bool rests = false;
   if (any && !aborted_) rests = graphs_ ? settled(&rests).ok() && rests : finalize().ok();
   if (rests) {
@@ -222,7 +222,7 @@ Communicator::~Communicator() {
   }
 }
 
-// Only of one that is at rest: what goes on may never end.
+// Finalizes a communicator at rest; an operation in flight may never end.
 Status Communicator::finalize() {
   bool done = false;
   WEFT_TRY(settled(&done));
@@ -265,7 +265,7 @@ Status Communicator::start_end_thread() {
   return {};
 }
 
-// The end thread.
+// The body of the end thread.
 void Communicator::wait_for_end(Held& held) {
   ncclResult_t (*how)(ncclComm_t) = nullptr;
   {
@@ -290,7 +290,7 @@ void Communicator::wait_for_end(Held& held) {
   held.ended.store(true, std::memory_order_release);
 }
 
-// Once. Never blocks for long: the end thread holds the mutex only while it frees memory.
+// Called once. It never blocks for long, because the end thread holds the mutex only while it frees memory.
 void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
   const std::lock_guard lock(held_->mutex);
   held_->how = how;
@@ -299,7 +299,7 @@ void Communicator::end(ncclResult_t (*how)(ncclComm_t)) {
 
 Status Communicator::check(const char* what, ncclResult_t result) const {
   if (result == ncclSuccess || result == ncclInProgress) return {};
-  // It may be unrelated, and says more all the same.
+  // The last error may be unrelated, but it is the best available detail.
   const char* const last = aborted() ? nullptr : nccl_->ncclGetLastError(held_->comm);
   const bool more = last != nullptr && *last != '\0';
   const Code code = result == ncclRemoteError ? Code::kPeerFailed : Code::kSystem;

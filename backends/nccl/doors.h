@@ -1,15 +1,17 @@
-// Which of NCCL's work a rank lets onto its device. NCCL executes a communicator's work in the order of its
-// calls, on every rank, and each call waits for its counterparts: two ranks that call a collective and a
-// message in different orders wait for ever. Collectives have one order (Communicator::has_turn). A message
-// has none with them, because the other ranks know nothing of it; so it is alone on the device of either of
-// its ranks (message_lane.h). Threads: with the drive lock held.
+// The launch gate: decides which NCCL work a rank puts onto its device. NCCL executes a communicator's work
+// in the order of its calls on every rank, and each call waits for its counterparts. So two ranks deadlock if
+// they call a collective and a message in different orders. Collectives have one order
+// (Communicator::has_turn). A message has no order relative to them, because the other ranks do not know of
+// it. So a message runs alone on the devices of both its ranks (message_lane.h). Threads: needs the progress
+// lock.
 #pragma once
 
 namespace weft::nccl {
 
 class Doors {
  public:
-  // A collective whose turn it is; false: a message is inside, ask again. Until it has left.
+  // Admits a collective whose turn it is, until leave(). Returns false while a message is inside; retry
+  // later.
   bool enter() {
     waits_ = message_ != nullptr;
     if (!waits_) collectives_++;
@@ -17,9 +19,9 @@ class Doors {
   }
   void leave() { collectives_--; }
 
-  // Collectives are inside, or wait for a message to leave.
+  // True if collectives are inside, or wait for a message to leave.
   bool collective() const { return waits_ || collectives_ > 0; }
-  // A message, which this identifies; false: somebody is inside.
+  // Admits a message, identified by the pointer. Returns false while other work is inside.
   bool take(const void* message) {
     if (collective() || message_ != nullptr) return false;
     message_ = message;

@@ -6,7 +6,8 @@
 
 namespace weft::nccl {
 
-// Where NCCL has not let go, the device may still read what is ours.
+// Keeps the event and the memory while the device may still use them, that is until NCCL has released the
+// communicator.
 Lane::~Lane() {
   if (on_device() && !communicator_->ended()) return;
   if (done_ != nullptr) communicator_->accelerator().destroy_event(communicator_->device(), done_);
@@ -38,7 +39,7 @@ void Lane::start(const CollectiveArgs& args, uint64_t slot) {
   state_ = State::kStream;
 }
 
-// Below there are more operations than here: its slots are others.
+// The lane below executes more operations than this one, so it has slots of its own.
 void Lane::start_below(CollectiveArgs args) {
   args.whole = &whole_;
   below_->start(args, below_slot_++);
@@ -86,8 +87,7 @@ Poll Lane::advance() {
   return state_ == before ? Poll::kWaiting : Poll::kAdvanced;
 }
 
-// Nothing of ours is put behind the program's work: what hangs there then holds nothing of NCCL's, which
-// could not be aborted.
+// Queues nothing behind the program's work. If that hangs, it holds no NCCL work, which could not be aborted.
 Status Lane::look_at_stream() {
   bool arrived = false;
   WEFT_TRY(communicator_->accelerator().query(communicator_->device(), args_.device->ready, &arrived));
@@ -103,8 +103,8 @@ Status Lane::begin_meeting() {
   return {};
 }
 
-// All ranks have come, with the same call. Lanes meet in an order that differs from rank to rank; NCCL's must
-// not.
+// All ranks have arrived with the same call. Lanes arrive in an order that differs between ranks; NCCL's
+// order must not.
 Status Lane::begin_numbering() {
   if (args_.coll == Coll::kBarrier) {
     state_ = State::kOver;
@@ -135,7 +135,7 @@ Status Lane::begin_work() {
 }
 
 Status Lane::settle() {
-  WEFT_TRY(communicator_->failure());  // another lane's
+  WEFT_TRY(communicator_->failure());  // the failure may be another lane's
   const auto calls = communicator_->try_calls();
   if (!calls) return {};
   bool done = false;
@@ -158,7 +158,7 @@ Status Lane::look_at_work() {
   return {};
 }
 
-// What is on the device ends before the operation does.
+// Ends the operation only after its work has left the device.
 Poll Lane::fail(const Status& status) {
   status_ = status.with_slot(whole_.slot);
   if (on_device()) {
@@ -175,7 +175,7 @@ void Lane::abandon() {
   if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
 }
 
-// This process's own device until NCCL has let go.
+// Includes this process until NCCL has released its device.
 std::vector<int> Lane::writers() const {
   if (meets()) return below_->writers();
   if (!on_device() || communicator_->ended()) return {};

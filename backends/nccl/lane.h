@@ -1,7 +1,7 @@
-// An order of collectives over NCCL. Each waits for the program's stream, meets the other ranks over the
-// host's collectives below (where it is compared, and ranks that do not come are named), gets its turn among
-// the lanes, and is put on NCCL's stream; an event says when it is over. What NCCL does not do, and what is
-// in host memory, is done below.
+// An ordered sequence of collectives over NCCL. Each operation waits for the program's stream, then runs a
+// barrier over the host's collectives below. The barrier compares the calls and names absent ranks. The
+// operation then gets its turn among the lanes and is put on NCCL's stream; an event reports its end. The
+// collectives below execute operations that NCCL does not support, and those on host memory.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,13 @@ class Lane final : public CollectiveLane {
 
  private:
   enum class State : uint8_t {
-    kStream,     // the program's stream has not come to it
-    kMeeting,    // not all ranks have
-    kNumbering,  // rank 0 says whose turn it is after whom
+    kStream,     // the program's stream has not reached it
+    kMeeting,    // some rank has not arrived
+    kNumbering,  // rank 0 assigns its turn
     kTurn,
-    kLaunching,  // NCCL puts it on the stream
+    kLaunching,  // NCCL is putting it on the stream
     kRunning,
-    kEnding,  // it failed on the device, and NCCL lets go of it
+    kEnding,  // failed on the device; NCCL has not released it yet
     kOver,
   };
   bool meets() const { return !own_ || state_ == State::kMeeting || state_ == State::kNumbering; }
@@ -64,12 +64,12 @@ class Lane final : public CollectiveLane {
   uint64_t below_slot_ = 0;  // operations of below_
 
   std::mutex mutex_;
-  std::byte* memory_ = nullptr;  // of work_; guarded by mutex_ until the first operation, as is done_
+  std::byte* memory_ = nullptr;  // of work_; like done_, guarded by mutex_ until the first operation
   DeviceEvent done_ = nullptr;
   Workspace work_;
 
   // The running operation.
-  bool own_ = false;  // NCCL's
+  bool own_ = false;  // executed by NCCL
   State state_ = State::kOver;
   CollectiveArgs args_;
   WholeCall whole_;

@@ -30,7 +30,7 @@ Status load(const std::string& file, std::shared_ptr<const Library>* library) {
   made->file = file.empty() || is_loaded(kInstalled) ? kInstalled : file;
   WEFT_TRY(find(made->file, "ncclGetVersion", &made->ncclGetVersion)
                .with_prefix(cat("because NCCL (", made->file, ") was ")));
-  // Versions up to 2.8 count in thousands: they are below the minimum either way.
+  // Versions up to 2.8 use another encoding, in thousands; they are below the minimum either way.
   if (made->ncclGetVersion(&made->version) != ncclSuccess || made->version < kMinVersion) {
     return Status::error(Code::kUnavailable,
                          cat("because NCCL is version ", version_text(made->version), " (", made->file,

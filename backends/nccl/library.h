@@ -1,6 +1,6 @@
-// NCCL, found and loaded when a communicator is made or asked about: the libnccl.so.2 that the process has
-// loaded already (a framework's own) before WEFT_NCCL_LIBRARY and an installed one. What later versions have
-// besides the oldest that Weft takes is used where it is there. Threads: any thread.
+// NCCL, found and loaded when a communicator is created or a query needs it. A libnccl.so.2 that the process
+// has already loaded (a framework's own) comes first, then WEFT_NCCL_LIBRARY, then an installed one.
+// Functions of later versions are used if they are present. Threads: any thread.
 #pragma once
 
 #include <nccl.h>
@@ -40,14 +40,14 @@ struct Library {
   WEFT_NCCL_FUNCTIONS(WEFT_NCCL_MEMBER)
 #undef WEFT_NCCL_MEMBER
   // NOLINTEND(bugprone-macro-parentheses,readability-identifier-naming)
-  // NCCL 2.28; null before.
+  // Since NCCL 2.28; null before.
   ncclResult_t (*all_to_all)(const void* src, void* dst, size_t count, ncclDataType_t type, ncclComm_t comm,
                              cudaStream_t stream) = nullptr;
   ncclResult_t (*gather)(const void* src, void* dst, size_t count, ncclDataType_t type, int root,
                          ncclComm_t comm, cudaStream_t stream) = nullptr;
   ncclResult_t (*scatter)(const void* src, void* dst, size_t count, ncclDataType_t type, int root,
                           ncclComm_t comm, cudaStream_t stream) = nullptr;
-  // NCCL 2.19; null before, all four.
+  // Since NCCL 2.19; all four are null before.
   ncclResult_t (*mem_alloc)(void** memory, size_t size) = nullptr;
   ncclResult_t (*mem_free)(void* memory) = nullptr;
   ncclResult_t (*comm_register)(ncclComm_t comm, void* memory, size_t size, void** handle) = nullptr;
@@ -57,10 +57,10 @@ struct Library {
   int version = 0;  // 22809: 2.28.9
 };
 
-// The first version whose communicators need not block.
+// The first version with non-blocking communicators.
 inline constexpr int kMinVersion = 21403;
 
-// file: as WEFT_NCCL_LIBRARY. kUnavailable and why.
+// Loads the library. file: WEFT_NCCL_LIBRARY. Returns kUnavailable and the reason on failure.
 Status load(const std::string& file, std::shared_ptr<const Library>* library);
 
 // "2.28.9"

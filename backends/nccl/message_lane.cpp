@@ -8,7 +8,7 @@
 namespace weft::nccl {
 namespace {
 
-// Verdicts. Other notes say all by coming.
+// Values of a verdict. Other notes carry no value.
 constexpr uint64_t kRefused = 0;
 constexpr uint64_t kGranted = 1;
 
@@ -23,7 +23,7 @@ MessageLane::MessageLane(std::shared_ptr<Communicator> communicator, int peer, b
       data_{std::move(data)},
       back_{std::move(back)} {}
 
-// Where NCCL has not let go, the device may still come to the event.
+// Keeps the event while the device may still record it, that is until NCCL has released the communicator.
 MessageLane::~MessageLane() {
   doors().give_back(this);
   if (done_ == nullptr || (on_device() && !communicator_->ended())) return;
@@ -107,7 +107,7 @@ Poll MessageLane::advance() {
   return state_ == before ? Poll::kWaiting : Poll::kAdvanced;
 }
 
-// The state's note, if it has one, has gone or come.
+// Called when the state's note, if it has one, was sent or received.
 Status MessageLane::step() {
   switch (state_) {
     case State::kStream:
@@ -161,7 +161,8 @@ void MessageLane::after_hello() {
   }
 }
 
-// Another message that has the door ends, or gives it back, without this one.
+// Neither answers nor takes the gate while another message holds it: that message ends, or gives the gate
+// back, independently of this one.
 void MessageLane::decide() {
   if (doors().collective()) {
     say(State::kVerdict, kRefused);
@@ -198,7 +199,7 @@ Status MessageLane::call() {
 }
 
 Status MessageLane::settle() {
-  WEFT_TRY(communicator_->failure());  // another lane's
+  WEFT_TRY(communicator_->failure());  // the failure may be another lane's
   const auto calls = communicator_->try_calls();
   if (!calls) return {};
   bool done = false;
@@ -218,7 +219,7 @@ Status MessageLane::look_at_work() {
   return {};
 }
 
-// What is on the device ends before the operation does.
+// Ends the operation only after its work has left the device.
 Poll MessageLane::fail(const Status& status) {
   status_ = status.with_slot(whole_.slot);
   if (on_device()) {
@@ -237,7 +238,7 @@ void MessageLane::abandon() {
   if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
 }
 
-// This process's own device until NCCL has let go.
+// Includes this process until NCCL has released its device.
 std::vector<int> MessageLane::writers() const {
   if (talks() != nullptr) return talks()->writers();
   if (!on_device() || communicator_->ended()) return {};

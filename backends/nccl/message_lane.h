@@ -1,14 +1,17 @@
-// The messages from one rank to another: those between devices by NCCL, those of host memory below.
+// The messages from one rank to another. NCCL sends those between devices; the lanes below send those of host
+// memory.
 //
-// A message is alone on both devices (doors.h). Its ranks take their doors one after the other, the lower
-// rank (it asks) first, and by notes below, which carry the descriptor of the call:
-//   hello   from the sender, when the program's stream has come to it
+// A message runs alone on both devices (doors.h). Its ranks take their launch gates one after the other, the
+// lower rank first (it asks). They coordinate by notes on the lanes below, which carry the descriptor of the
+// call:
+//   hello   from the sender, when the program's stream has reached the message
 //   here    from the higher rank, when it is ready as well
-//   ask     the lower rank has its own door
-//   verdict the higher rank has taken its own too, and both launch; or a collective is there: the lower rank
-//           gives its door back, and waits for the next "here"
-// A hello of the higher rank is a "here". So nobody holds a door while he waits for the other rank's program,
-// for a collective, or for a rank below: there is no circle. Both engines must be driven meanwhile.
+//   ask     from the lower rank, which has taken its own gate
+//   verdict from the higher rank. Granted: it has taken its own gate too, and both launch. Refused: it has a
+//           collective inside; the lower rank gives its gate back, and waits for the next "here"
+// A hello from the higher rank counts as "here". So no rank holds a gate while it waits for the other rank's
+// program, for a collective, or for a rank on the lanes below: there is no cyclic wait. Both engines must
+// make progress meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,8 @@ namespace weft::nccl {
 // Threads: as core/collectives.h says.
 class MessageLane final : public CollectiveLane {
  public:
-  // sends: whether this rank does. Both lanes are of the pair; data's messages go from sender to receiver,
-  // and so do notes in that direction; back's are the other rank's notes.
+  // sends: true if this rank is the sender. Both lanes connect the pair. data carries messages from sender to
+  // receiver, and the notes in that direction; back carries the receiver's notes.
   MessageLane(std::shared_ptr<Communicator> communicator, int peer, bool sends,
               std::unique_ptr<CollectiveLane> data, std::unique_ptr<CollectiveLane> back);
   ~MessageLane() override;
@@ -45,21 +48,21 @@ class MessageLane final : public CollectiveLane {
 
  private:
   enum class State : uint8_t {
-    kStream,  // the program's stream has not come to it
+    kStream,  // the program's stream has not reached it
     kHello,
     kHere,
-    kDoor,  // the lower rank waits for its own
+    kDoor,  // the lower rank waits for its own gate
     kAsk,
-    kDecide,  // the higher rank looks at its own
+    kDecide,  // the higher rank tries its own gate
     kVerdict,
     kCalm,  // the higher rank has refused, and waits for its collectives
     kCall,
-    kLaunching,  // NCCL puts it on the stream
+    kLaunching,  // NCCL is putting it on the stream
     kRunning,
-    kEnding,  // it failed on the device, and NCCL lets go of it
+    kEnding,  // failed on the device; NCCL has not released it yet
     kOver,
   };
-  // A lane below, with its own slots.
+  // A lane below, with slots of its own.
   struct Below {
     std::unique_ptr<CollectiveLane> lane;
     uint64_t slot = 0;
@@ -67,7 +70,7 @@ class MessageLane final : public CollectiveLane {
   bool on_device() const { return own_ && state_ >= State::kLaunching && state_ < State::kOver; }
   const CollectiveLane* talks() const { return own_ ? talks_ : data_.lane.get(); }
   Doors& doors() { return communicator_->doors(); }
-  // Say or hear a note; the state is the one in which that goes on.
+  // Send or receive a note; `state` is the state until that completes.
   void say(State state, uint64_t word);
   void hear(State state);
   void note(State state, bool says);
@@ -85,7 +88,7 @@ class MessageLane final : public CollectiveLane {
   const std::shared_ptr<Communicator> communicator_;
   const int peer_;
   const bool sends_;
-  const bool asks_;  // it is the lower rank
+  const bool asks_;  // this is the lower rank
   Below data_;
   Below back_;
 
@@ -93,9 +96,9 @@ class MessageLane final : public CollectiveLane {
   DeviceEvent done_ = nullptr;  // guarded by mutex_ until the first operation
 
   // The running operation.
-  bool own_ = false;  // NCCL's
+  bool own_ = false;  // executed by NCCL
   State state_ = State::kOver;
-  CollectiveLane* talks_ = nullptr;  // of the note that is under way
+  CollectiveLane* talks_ = nullptr;  // lane of the note in flight
   uint64_t word_ = 0;                // its contents
   CollectiveArgs args_;
   WholeCall whole_;

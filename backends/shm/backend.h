@@ -7,7 +7,7 @@ namespace weft::shm {
 
 const Backend& backend();
 
-// The Collectives of a group that exists.
+// Returns the Collectives of an existing group.
 class Group;
 std::unique_ptr<Collectives> collectives_over(std::shared_ptr<Group> group);
 

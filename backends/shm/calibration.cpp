@@ -8,8 +8,8 @@ namespace weft::shm {
 namespace {
 
 constexpr int kTurns = 4;
-constexpr int kShortRepeats = 6;  // in a turn: short operations cost little, and vary most
-constexpr int kLeastRepeats = 2;  // the first one finds cold memory
+constexpr int kShortRepeats = 6;  // repeats in a row: short operations cost little and vary most
+constexpr int kLeastRepeats = 2;  // the first one touches cold memory
 
 constexpr uint64_t kOneShotSizes[] = {2 << 10,  4 << 10,  8 << 10,   16 << 10,
                                       32 << 10, 64 << 10, 128 << 10, 256 << 10};

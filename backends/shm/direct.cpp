@@ -1,14 +1,14 @@
-// The paths that read peers' buffers where they lie: in arenas, which are mapped here, or in private memory,
-// pulled by process_vm_readv (or simply read, where ranks are threads of one process). Nobody ever writes
-// into another process's private memory: a late writer would spoil it after the operation has failed. Called
-// by the lane, drive lock.
+// The paths that read peers' buffers in place. The buffers are in arenas, which are mapped in this process,
+// or in private memory, which process_vm_readv copies (or which is simply read, where ranks are threads of
+// one process). No rank ever writes into another process's private memory: a late writer would corrupt it
+// after the operation has failed. Called by the lane under the progress lock.
 #include "remote.h"
 
 namespace weft::shm {
 namespace {
 
-// Any collective whose inputs can be read directly and whose results are each rank's own business. Not
-// all_reduce in place: there a rank would overwrite what others still read.
+// Any collective whose inputs can be read in place and whose ranks write only their own results. Excludes an
+// in-place all_reduce, where a rank would overwrite what other ranks still read.
 class DirectPath final : public RemotePath {
  public:
   using RemotePath::RemotePath;
@@ -43,8 +43,8 @@ class DirectPath final : public RemotePath {
   uint64_t part_ = 0;
 };
 
-// all_reduce on arenas: the owner of a slice reads it everywhere and writes the result everywhere. Each byte
-// is loaded once and stored once: the least traffic possible.
+// all_reduce on arenas: the owner of a slice reads it from all ranks and writes the result to all ranks. Each
+// byte is loaded once and stored once, which is the least traffic possible.
 class OwnerPath final : public RemotePath {
  public:
   explicit OwnerPath(PathContext& context) : RemotePath(context, Reach::kMapped) {}
@@ -77,7 +77,8 @@ class OwnerPath final : public RemotePath {
   }
 
  private:
-  // Bytes [at, at + bytes), of whose own input parts lie elsewhere. With Away's mutex (enter_peers).
+  // Folds bytes [at, at + bytes). Parts of this rank's input are outside src (Away). Needs Away's mutex
+  // (enter_peers).
   Status fold_away(const Operation& op, uint64_t at, uint64_t bytes) {
     const Away& away = *op.args.away;
     for (const uint64_t end = at + bytes; at < end;) {
@@ -103,11 +104,11 @@ class OwnerPath final : public RemotePath {
     return (part.first + part.count) * op.element;
   }
 
-  size_t away_ = 0;  // of the parts that lie elsewhere, the first that is not folded
+  size_t away_ = 0;  // index of the first part outside src that is not folded
 };
 
-// all_reduce of private memory: the owner of a slice pulls the peers' inputs chunk by chunk, which stay in
-// its cache, folds them into its own result, and the others pull that.
+// all_reduce of private memory. The owner of a slice pulls the peers' inputs chunk by chunk, so that they
+// stay in its cache, and folds them into its own result. The other ranks pull that result.
 class OwnerPulledPath final : public RemotePath {
  public:
   explicit OwnerPulledPath(PathContext& context) : RemotePath(context, Reach::kPulled) {}

@@ -1,6 +1,6 @@
-// How a Group comes to be: all-gathers in which every rank says what it can, makes its segment, has
-// handed it to all others, and has reached all of theirs. A failure of one is a failure of all, by name.
-// Called on the thread that makes the comm.
+// Creates a Group in a series of all-gathers. Every rank publishes its capabilities, creates its segment,
+// sends it to all other ranks, and maps all of theirs. If one rank fails, all ranks fail with an error that
+// names it. Called on the thread that makes the communicator.
 #include <fcntl.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -21,10 +21,10 @@
 namespace weft::shm {
 namespace {
 
-// Of Group::pause. Half of it took a tenth longer for 8 bytes to 4 KiB, a tenth of it a quarter; twice as
-// much a tenth for 8 bytes (docs/performance.md).
+// Duration of Group::pause. Half of it made operations of 8 bytes to 4 KiB 10 % slower, and a tenth of it 25
+// %. Twice as much made 8-byte operations 10 % slower (docs/performance.md).
 constexpr uint64_t kPauseNs = 50;
-constexpr int64_t kLookMs = 20;  // between looks at whether a rank is lost that is waited for
+constexpr int64_t kLookMs = 20;  // between checks whether an awaited rank is lost
 constexpr int kLeastRanks = 4;   // two on each of two nodes
 
 Status random_nonce(uint64_t* nonce) {
@@ -32,8 +32,8 @@ Status random_nonce(uint64_t* nonce) {
   return {};
 }
 
-// Whether `address` can be read in this process, and the 64 bits there. A pipe reports what a load would
-// crash on.
+// Reads the 64 bits at `address` of this process. Returns false if the address is invalid: the pipe reports
+// an error where a load would crash.
 bool read_checked(uint64_t address, uint64_t* value) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -67,7 +67,7 @@ class Founding {
     Status reached = reach_all();
     WEFT_TRY(agree(reached));
     WEFT_TRY(choose_thresholds());
-    group_->failpoints_ = args_.failpoints;  // measuring writes as well
+    group_->failpoints_ = args_.failpoints;  // the measurement's writes reach fail points too
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
                        ", private buffers: ", text(group_->thresholds()),
@@ -80,7 +80,7 @@ class Founding {
   Peer& peer(int rank) { return group_->peer(rank); }
   int name(int rank) const { return args_.exchange.name(rank); }
 
-  // Who is where, and the largest arena that all can map.
+  // Exchanges the ranks' introductions and determines the largest arena that all ranks can map.
   Status introduce() {
     Introduction me;
     me.process = this_process();
@@ -114,13 +114,14 @@ class Founding {
     return check_memory(ranks);
   }
 
-  // Make the own segment and say what others need to recognise it.
+  // Creates the own segment and what others need to recognise it.
   Status make_own() {
     uint64_t nonce = 0;
     Status status = reach(args_, FailPlace::kSystem, 0);
     if (status.ok()) status = random_nonce(&nonce);
-    // From here on the mapping counts every rank of this process as its user; should one fail before it takes
-    // its part, the mapping outlives them all rather than one of them.
+    // From here on the mapping counts every rank of this process as a user. If one of them fails before it
+    // takes its part, the mapping outlives all of them. That is better than a mapping that ends while one
+    // still uses it.
     const auto create = [&] {
       return Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
                              &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
@@ -138,7 +139,7 @@ class Founding {
     return agree(status);
   }
 
-  // Give the own segment to all and take theirs.
+  // Sends the own segment to all ranks and receives theirs.
   Status reach_all() {
     std::vector<Bytes> all;
     WEFT_TRY(args_.exchange.all_gather(encode(introduced_), &all, args_.deadline));
@@ -177,7 +178,7 @@ class Founding {
     return {};
   }
 
-  // A rank that is stopped gives nothing and closes nothing: the exchange learns that it is lost.
+  // A stopped rank sends nothing and closes nothing; the exchange reports that it is lost.
   Status receive(int r, Fd* fd) {
     for (;;) {
       const Deadline look = Deadline::after(args_.clock, kLookMs, 0).earlier(args_.deadline);
@@ -195,7 +196,8 @@ class Founding {
   Status attach(int r, uint64_t nonce) {
     Fd fd;
     WEFT_TRY(receive(r, &fd));
-    // As far from the own one as in every process: that may still lie where it did before a shrink.
+    // Keeps the distance from the own segment, as in every process. The own arena may still be where it was
+    // before a shrink.
     const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
                            (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
     WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping));
@@ -204,7 +206,7 @@ class Founding {
     return {};
   }
 
-  // Whether this rank may read every peer's private memory, tried on their nonces.
+  // True if this rank may read every peer's private memory. Tests it by reading their nonces.
   bool can_pull_all() {
     for (int r = 0; r < size_; r++) {
       uint64_t value = 0;
@@ -219,8 +221,8 @@ class Founding {
     return true;
   }
 
-  // What is given, else what was measured before or is measured now, else the table's. All ranks go through
-  // the same steps: what decides is agreed, or equal on all of them.
+  // Chooses the given thresholds, else those measured before or now, else the table's. All ranks go through
+  // the same steps, because every decision is agreed or depends on equal values.
   Status choose_thresholds() {
     WantedThresholds wanted;
     const bool may_measure = args_.measurements != nullptr && size_ > 1;
@@ -241,7 +243,7 @@ class Founding {
     if (given && mine.thresholds.origin == Thresholds::Origin::kTable)
       mine.thresholds.origin = Thresholds::Origin::kGiven;
     mine.answers = 0;
-    // Where it is forbidden, or a rank finds that it is, nothing is pulled whatever is wanted.
+    // Nothing is pulled where pulling is forbidden or a rank cannot read its peers, whatever is wanted.
     if (mine.thresholds.pull != kNever && can_pull_all()) mine.answers |= kCanPull;
     WEFT_TRY(agree(&mine));
     if ((mine.answers & kCanPull) == 0) mine.thresholds.pull = kNever;
@@ -249,7 +251,7 @@ class Founding {
     return {};
   }
 
-  // Of these processes, in this order.
+  // Builds the key of a measurement: these processes, in this order.
   std::string measurement_key(bool one_shot, bool pull, bool levels) const {
     std::string key = cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "",
                           pull ? " pull" : "", levels ? " two-level" : "");
@@ -257,9 +259,9 @@ class Founding {
     return key + processes_;
   }
 
-  // Measure, unless all ranks have done so before. Whole operations where each rank has a core; where cores
-  // are shared those would measure the scheduler, and where ranks are threads a rank that gives up would free
-  // what another reads: there only how pulling compares with staging is looked at.
+  // Measures, unless all ranks have done so before. Measures whole operations where each rank has a core. It
+  // only compares pulling with staging in two other cases. Where ranks share cores, whole operations would
+  // measure the scheduler. Where ranks are threads, a rank that fails would free what another rank reads.
   Status measure(bool one_shot, bool pull, bool levels, Verdict* mine) {
     const std::string key = measurement_key(one_shot, pull, levels);
     const std::string kept = args_.measurements->find(key);
@@ -267,7 +269,7 @@ class Founding {
     if (!kept.empty() && decode(std::as_bytes(std::span(kept)), &known)) known.answers = kMeasured;
     if (can_pull_all()) known.answers |= kCanPull;
     if (!inherited_ && group_->layout_.arena_bytes >= kLargestLevelTrial) known.answers |= kEmptyArena;
-    // What is looked at below must have been written by its owner, and not read yet.
+    // The samples must have been written by their owner and not yet read by others.
     const bool whole = !args_.crowded;
     if (!whole || threads_) known.status = write_samples();
     WEFT_TRY(agree(&known));
@@ -286,17 +288,17 @@ class Founding {
     const bool empty = (known.answers & kEmptyArena) != 0;
     if (whole) {
       WEFT_TRY(run_trials(one_shot, pull && can && !threads_, levels && empty, mine));
-      // The ranks' words in the lane are as they were made, before anybody opens it.
+      // Resets this rank's lane block, before any lane opens it.
       new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
       group_->forget_moved();
     }
-    if (levels && !empty) return {};  // a communicator with an arena of its own can find more
+    if (levels && !empty) return {};  // a communicator with an arena of its own can measure it
     const Bytes found = encode(*mine);
     args_.measurements->keep(key, std::string(reinterpret_cast<const char*>(found.data()), found.size()));
     return {};
   }
 
-  // Where a rank cannot measure all of them go on with what they have.
+  // Runs the trials. If a rank cannot measure, all ranks keep the values that they have.
   Status run_trials(bool one_shot, bool pull, bool levels, Verdict* mine) {
     const bool sizes = one_shot || pull;
     if (!sizes && !levels) return {};
@@ -311,7 +313,7 @@ class Founding {
     Verdict tried = *mine;
     tried.status = calibrate_levels(trial, &tried.thresholds);
     WEFT_TRY(agree_tried(tried, &going, mine));
-    group_->populated_.assign(group_->populated_.size(), {});  // the arenas give their memory back
+    group_->populated_.assign(group_->populated_.size(), {});  // returns the arenas' memory
     return {};
   }
 
@@ -333,12 +335,12 @@ class Founding {
     return {};
   }
 
-  // Whether pulling beats staging between this rank and the next. A byte that is staged crosses between two
-  // cores' caches three times (written, folded, copied out), a pulled one is copied by the kernel twice;
-  // which is cheaper differs by machine. Each half of the neighbour's staging is touched once, cold.
+  // True if pulling beats staging between this rank and the next. A staged byte crosses between two cores'
+  // caches three times (written, folded, copied out). A pulled byte is copied twice by the kernel. The
+  // machine decides which is cheaper. Each half of the neighbour's staging is touched once, cold.
   bool pulling_pays() {
     const int next = (rank_ + 1) % size_;
-    if (peer(next).same_process) return true;  // pulling is reading there
+    if (peer(next).same_process) return true;  // pulling is plain reading there
     const uint64_t staging = group_->layout_.staging;
     if (!group_->ensure(next, staging, kStagingBytes).ok()) return false;
     std::vector<std::byte> sink(kChunkBytes, std::byte{1});
@@ -362,8 +364,8 @@ class Founding {
     return agree(&verdict);
   }
 
-  // Ok if all ranks are; else the first one's failure, on all. *verdict: what all ranks answer with yes, and
-  // rank 0's thresholds.
+  // Returns ok if all ranks are ok; otherwise the first failed rank's error, on all ranks. Reduces *verdict
+  // to the answers that all ranks gave with yes, and rank 0's thresholds.
   Status agree(Verdict* verdict) {
     std::vector<Bytes> all;
     WEFT_TRY(args_.exchange.all_gather(encode(*verdict), &all, args_.deadline));
@@ -377,7 +379,7 @@ class Founding {
         continue;
       }
       if (r == rank_) return mine;
-      // Who lost a rank may begin anew without it (shrink): then all do.
+      // A rank that lost a peer may retry without it (shrink); then all ranks do.
       const Code code = theirs.status.code() == Code::kPeerFailed ? Code::kPeerFailed : Code::kUnavailable;
       const std::string& text = whole ? theirs.status.text() : "a malformed result";
       return Status::error(code, cat("rank ", name(r), ": ", text), Evidence::kReport).with_ranks({name(r)});
@@ -389,10 +391,10 @@ class Founding {
   const int rank_;
   const int size_;
   int users_ = 0;
-  std::string processes_;  // of the ranks
+  std::string processes_;  // of all ranks
   bool threads_ = false;   // two ranks are threads of one process
   std::shared_ptr<Group> group_;
-  std::shared_ptr<SegmentArena> inherited_;  // of the communicator that this one is shrunk from
+  std::shared_ptr<SegmentArena> inherited_;  // of the communicator that was shrunk
   std::shared_ptr<ArenaMemory> arena_memory_;
   Fd fd_;
   Introduced introduced_;

@@ -1,5 +1,5 @@
-// What ranks say to each other while a Group is founded, as bytes. Pure functions, for founding.cpp and
-// tests; what is decoded is another process's word. Threads: any thread.
+// Encodes the messages that ranks exchange while a Group is created. Pure functions, for founding.cpp and
+// tests. Decoded values come from another process and are not trusted. Threads: any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace weft::shm {
 
-// Who a rank is, the NUMA node that it is on, the largest arena that it can map, and the memory that it needs
-// at once and its machine has.
+// A rank's process, its NUMA node, the largest arena that it can map, the memory that it needs at once, and
+// the memory that its machine has.
 struct Introduction {
   ProcessIdentity process;
   int32_t node = kNoNode;
   uint64_t arena_bytes = 0;
-  uint64_t needed_bytes = 0;  // to back what is allocated anew
+  uint64_t needed_bytes = 0;  // to back new allocations
   uint64_t available_bytes = 0;
 };
 
-// By what others recognise a rank's segment, in its process.
+// Values by which peers recognise a rank's segment, in the rank's process.
 struct Introduced {
   uint64_t nonce = 0;
   uint64_t mapping = 0;
@@ -31,8 +31,8 @@ struct Introduced {
   uint64_t base = 0;
 };
 
-// How a step of founding ended on a rank, its answers to questions of all, and the thresholds that it would
-// take.
+// The result of one step of group setup on a rank: its status, its answers to yes-no questions, and the
+// thresholds that it would use.
 struct Verdict {
   Status status;
   uint8_t answers = 0;  // bits, 1: yes
@@ -40,19 +40,20 @@ struct Verdict {
 };
 inline constexpr uint8_t kCanPull = 1;
 inline constexpr uint8_t kPullPays = 2;
-inline constexpr uint8_t kMeasured = 4;    // thresholds: of these very ranks, by an earlier communicator
-inline constexpr uint8_t kEmptyArena = 8;  // nothing lies in its arena yet, which is large enough to try
+inline constexpr uint8_t kMeasured = 4;  // thresholds: measured by an earlier communicator of the same ranks
+inline constexpr uint8_t kEmptyArena = 8;  // its arena is still empty, and large enough to measure
 inline constexpr uint8_t kAllAnswers = 15;
 
 Bytes encode(const Introduction& introduction);
 Bytes encode(const Introduced& introduced);
 Bytes encode(const Verdict& verdict);
-// False for anything that encode does not write.
+// Each returns false for anything that encode does not write.
 bool decode(ByteView bytes, Introduction* introduction);
 bool decode(ByteView bytes, Introduced* introduced);
 bool decode(ByteView bytes, Verdict* verdict);
 
-// kNoMemory unless the machine has what all its ranks need. The same answer on all of them.
+// Returns kNoMemory unless the machine has the memory that all its ranks need. The result is equal on all of
+// them.
 Status check_memory(const std::vector<Introduction>& ranks);
 
 }  // namespace weft::shm

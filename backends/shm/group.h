@@ -1,6 +1,6 @@
-// The ranks of a comm as the shm backend knows them: everybody's segment, mapped here, who is a thread of
-// this very process, and whether peers' private memory may be read. Made once, collectively; constant
-// afterwards but for counters and what has been populated. Lanes and pairs borrow it.
+// The ranks of a communicator as the shm backend sees them: every rank's segment, mapped here, the ranks that
+// are threads of this process, and whether peers' private memory may be read. Made once, collectively.
+// Constant afterwards except for counters and populated ranges. Lanes and pairs borrow it.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace weft::shm {
 
-// Arena over the part of the own segment that peers reach. Threads: any thread.
+// An arena over the part of the own segment that peers access. Threads: any thread.
 class SegmentArena final : public Arena {
  public:
   explicit SegmentArena(std::shared_ptr<ArenaMemory> memory)
@@ -30,7 +30,7 @@ class SegmentArena final : public Arena {
   Status free(std::byte* memory) override;
   uint64_t populated_bytes() const override { return populated_.load(std::memory_order_relaxed); }
   void taint() override { extents_.keep_freed(); }
-  // The memory was backed anew: nobody else writes into it.
+  // The memory has new backing: no other process writes into it.
   void untaint() { extents_.reclaim(); }
   const std::shared_ptr<ArenaMemory>& memory() const { return memory_; }
 
@@ -39,22 +39,22 @@ class SegmentArena final : public Arena {
   std::byte* const base_;
   const uint64_t size_;
   ExtentAllocator extents_;
-  std::mutex mutex_;                    // of allocate
-  std::atomic<uint64_t> populated_{0};  // [0, populated_) has been handed out before and may hold anything
+  std::mutex mutex_;                    // for allocate
+  std::atomic<uint64_t> populated_{0};  // [0, populated_) was handed out before and may contain anything
 };
 
 struct Peer {
   Mapping* mapping = nullptr;
   std::byte* base = nullptr;        // as Mapping's
   std::byte* arena_base = nullptr;  // as Mapping's
-  uint64_t remote_base = 0;         // where its owner has it
+  uint64_t remote_base = 0;         // its address in the owner's process
   int64_t pid = 0;
   bool same_process = false;
 };
 
 class Group {
  public:
-  // Collective over args.exchange: every rank gets a group or none does.
+  // Collective over args.exchange: either every rank gets a group or none does.
   static Status make(const BackendArgs& args, std::shared_ptr<Group>* group);
   ~Group();
   Group(const Group&) = delete;
@@ -62,45 +62,47 @@ class Group {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
-  // What errors call a rank.
+  // The number of a rank in errors.
   int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
   const std::shared_ptr<SegmentArena>& arena() { return arena_; }
-  // More ranks than cores: who waits must let others run.
+  // More ranks than cores: a waiting rank must let others run.
   bool crowded() const { return crowded_; }
-  // Between two looks at a word of a peer's, whose line a look takes from the one who is about to write it.
+  // Waits between two polls of a peer's counter. Each poll takes the cache line from the peer that is about
+  // to write it.
   void pause() const {
     for (int i = 0; i < pauses_; i++) cpu_pause();
   }
-  // Equal on all ranks. Set while none of its lanes has an operation under way.
+  // Equal on all ranks. Set only while no lane has an operation in flight.
   const Thresholds& thresholds() const { return thresholds_; }
   void set_thresholds(const Thresholds& thresholds) { thresholds_ = thresholds; }
   bool same_process(int rank) const { return peer(rank).same_process; }
 
-  // Somewhere in a rank's segment, before its arena.
+  // Returns the object at an offset of a rank's segment, before its arena.
   template <class T>
   T& at(int rank, uint64_t offset) const {
     return *std::launder(reinterpret_cast<T*>(peer(rank).base + offset));
   }
   std::byte* memory(int rank, uint64_t offset) const { return base_of(peer(rank), offset) + offset; }
-  // Whether [memory, memory + bytes) lies in the own arena, aligned to `alignment`; *offset in the segment.
+  // True if [memory, memory + bytes) is in the own arena, aligned to `alignment`; *offset is its offset in
+  // the segment.
   bool in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const;
-  // What a peer claims to lie in its arena: checked.
+  // Checks a peer's claim about its arena.
   bool valid_claim(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
-  // Make pages of a segment safe and quick to touch. Drive lock.
+  // Makes pages of a segment safe and fast to touch. Needs the progress lock.
   Status ensure(int rank, uint64_t offset, uint64_t bytes);
-  // Read another process's private memory.
+  // Reads another process's private memory.
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
 
   // Equal on all ranks.
   const Nodes& nodes() const { return nodes_; }
-  // How an all-reduce on arenas goes: a function of what all ranks agree on.
+  // True if an all-reduce on arenas uses two levels. Depends only on values that all ranks agree on.
   bool in_two_levels(uint64_t bytes, bool ordered) const {
     return nodes_.two_levels() && bytes >= thresholds_.two_level && !ordered;
   }
 
-  // About to write into peers' memory: a place for tests to stop this rank.
+  // Called before a write into peers' memory: a fail point where tests stop this rank.
   void reach_writing(FailPlace place, uint64_t slot, uint64_t round) const {
     if (failpoints_ != nullptr) (void)failpoints_->reach(place, slot, round, *clock_);
   }
@@ -108,7 +110,7 @@ class Group {
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
-  // Of those in arenas, what crosses between NUMA nodes: read there or written there.
+  // Counts the bytes in arenas that were read or written on another NUMA node.
   void count_across(uint64_t bytes) { across_.fetch_add(bytes, std::memory_order_relaxed); }
   void forget_moved() {
     for (std::atomic<uint64_t>* const bytes : {&shared_, &direct_, &across_})
@@ -135,25 +137,25 @@ class Group {
   Thresholds thresholds_;
   Nodes nodes_;
   bool crowded_ = false;
-  int pauses_ = 1;  // of pause()
+  int pauses_ = 1;  // iterations of pause()
   FailPointsPtr failpoints_;
   Clock* clock_ = nullptr;
   std::vector<Peer> peers_;
   std::vector<PopulatedRanges> populated_;
-  std::shared_ptr<SegmentArena> arena_;  // of several communicators, if they were shrunk from each other
+  std::shared_ptr<SegmentArena> arena_;  // shared by communicators that were shrunk from each other
   std::atomic<uint64_t> shared_{0};
   std::atomic<uint64_t> direct_{0};
   std::atomic<uint64_t> across_{0};
 };
 
-// Write into every line of what this rank has read of a peer's segment, and nobody reads any more before its
-// owner writes it anew: that costs the owner a third of what lines cost that were only read. Before the owner
-// is told that they are free.
+// Writes into every cache line that this rank has read of a peer's segment. No rank reads it again before its
+// owner rewrites it. The owner's writes then cost a third of what writes to shared (only read) lines cost.
+// Called before the owner is notified that the lines are free.
 inline void write_read_lines(std::byte* read, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kCacheLine) read[at] = std::byte{0};
 }
 
-// Whether all ranks of the exchange share this host's memory. Collective.
+// Sets *all if all ranks of the exchange share this host's memory. Collective.
 Status all_local(const BackendArgs& args, bool* all);
 
 }  // namespace weft::shm

@@ -9,9 +9,9 @@
 namespace weft::shm {
 namespace {
 
-constexpr uint64_t kLookNs = 20'000'000;  // between looks at whether a rank is lost that is waited for
+constexpr uint64_t kLookNs = 20'000'000;  // between checks whether an awaited rank is lost
 
-// Every operation along one route.
+// Returns thresholds that make every operation use one route.
 Thresholds only(Route route) {
   Thresholds thresholds;
   thresholds.one_shot = route == Route::kOneShot ? kHalfBytes : 0;
@@ -37,7 +37,7 @@ GroupTrial::~GroupTrial() {
   if (arena_ != nullptr) (void)::madvise(arena_, level_bytes_, MADV_REMOVE);
 }
 
-// Its memory goes back afterwards.
+// Populates the arena. Its memory is returned afterwards.
 bool GroupTrial::populate_arena() {
   if (arena_ != nullptr) return true;
   if (available_memory() < level_bytes_) return false;
@@ -61,9 +61,10 @@ Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64
   args.src = args.dst = memory;
   uint64_t times[2] = {};
   uint64_t start = 0;
-  // Routes leave their lines of staging in different caches: a short one is timed after one of its own kind.
+  // Routes leave their staging lines in different caches, so a short operation is timed after another one on
+  // the same route.
   for (int i = bytes <= kHalfBytes ? 0 : 1; i < 2; i++) {
-    std::memset(memory, 1, bytes);  // a small number; its lines are in this core's cache
+    std::memset(memory, 1, bytes);  // a small number; brings its lines into this core's cache
     WEFT_TRY(meet(times));
     group_->set_thresholds(only(route));
     start = args_.clock.now_ns();
@@ -104,7 +105,7 @@ Status GroupTrial::finish(const CollectiveArgs& args) {
   }
 }
 
-// Whether waiting makes sense still.
+// Returns an error if waiting no longer makes sense.
 Status GroupTrial::look(uint64_t* next_ns) {
   for (int r = 0; r < group_->size(); r++) {
     const LaneBlock& theirs = group_->at<LaneBlock>(r, group_->layout().lane(0));
@@ -123,7 +124,7 @@ Status GroupTrial::look(uint64_t* next_ns) {
   return lost.ok() ? lost : give_up(lost);
 }
 
-// The other ranks see it, and wait no longer.
+// Abandons the operation. The other ranks see it and stop waiting.
 Status GroupTrial::give_up(Status why) {
   lane_.abandon();
   return why;

@@ -8,13 +8,13 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kLooks = 8;             // at the peers' words within one poll, if each rank has a core
-constexpr uint64_t kWork = 1 << 20;   // bytes touched in one poll, about
-constexpr uint64_t kRegained = 4096;  // bytes of a half asked for ahead of the operation that writes them
-constexpr uint64_t kAsked = 2048;     // up to here a peer's half is asked for at once, before it is read
+constexpr int kLooks = 8;             // polls of the peers' counters within one poll, if each rank has a core
+constexpr uint64_t kWork = 1 << 20;   // approximate bytes touched in one poll
+constexpr uint64_t kRegained = 4096;  // bytes of a half prefetched ahead of the operation that writes them
+constexpr uint64_t kAsked = 2048;  // up to this size a peer's half is prefetched at once, before it is read
 
-// Ask for a cache line that is about to be written. The compiler's builtin asks for a readable one unless
-// told the processor; every x86-64 executes this instruction.
+// Prefetches a cache line that is about to be written. The compiler's builtin prefetches it as readable
+// unless the target processor is given; every x86-64 processor executes this instruction.
 inline void prefetch_for_write(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -55,8 +55,8 @@ void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
   moved_ += group_->moved_bytes() - before;
 }
 
-// Of an operation that begins: no round of it is done, and all of those before it are. Without this, counters
-// that no operation moves would be out of reached()'s range one day.
+// Called at the beginning of an operation: none of its rounds is done, and all earlier rounds are. Without
+// it, counters that no operation moves would eventually leave reached()'s range.
 void GroupLane::catch_up() {
   for (const Step step : {kProduced, kReduced, kConsumed}) {
     publish(step, 0);
@@ -85,7 +85,7 @@ void GroupLane::post(const Descriptor& descriptor) {
   mine.arrival.sequence.store(op_.slot + 1, std::memory_order_release);
 }
 
-// What this rank has to offer. A short input is copied at once, unless it lies where peers can reach it.
+// Returns this rank's claims. A short input is copied at once, unless peers can access it in place.
 Claims GroupLane::claims() {
   Claims claims{};
   const bool all_reduce = op_.args.coll == Coll::kAllReduce;
@@ -138,8 +138,8 @@ Poll GroupLane::advance() {
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
 
-// Whoever waits for this rank sees that it will not take part, also if it had arrived: once it says farewell
-// it is named.
+// Withdraws the arrival, so that waiting ranks see that this rank will not take part, even if it had arrived.
+// The error names this rank once its goodbye arrives.
 void GroupLane::abandon() {
   if (state_ != State::kDone && op_.size > 1) {
     block(op_.rank).posts[op_.slot & 1].arrival.sequence.store(kWithdrawn, std::memory_order_release);
@@ -186,7 +186,8 @@ bool GroupLane::arrivals() {
   return true;
 }
 
-// Of an input with parts elsewhere, where not every rank's is mapped: all ranks' buckets lie in arenas.
+// Reports an input with parts outside src (Away) where some rank's input is not mapped: the buckets of all
+// ranks must be in arenas.
 Status GroupLane::not_mapped() const {
   int r = 0;
   while ((context_.claims[static_cast<size_t>(r)].flags & kMapped) != 0) r++;
@@ -198,9 +199,10 @@ Status GroupLane::not_mapped() const {
       .with_slot(told_slot(op_.args, op_.slot));
 }
 
-// Everybody is here and executes the same. How the data moves follows from what all have posted.
+// All ranks have arrived and execute the same operation. The way the data moves follows from the posts of all
+// ranks.
 void GroupLane::dispatch() {
-  // Peers have the line of the next post in their caches, from two slots ago, and nobody reads it any more.
+  // Peers have the line of the next post in their caches, from two slots ago; no rank reads it any more.
   prefetch_for_write(&block(op_.rank).posts[(op_.slot & 1) ^ 1].arrival);
   if (inline_) return take_inline();
   uint64_t flags = ~uint64_t{0};
@@ -239,7 +241,7 @@ void GroupLane::take_inline() {
       return {};
     }
     Status copy(int peer, uint64_t bytes, std::byte* to) {
-      assert(to != nullptr);  // who takes has said where to
+      assert(to != nullptr);  // a rank that takes has given a destination
       std::memcpy(to, payload(peer), bytes);
       return {};
     }
@@ -247,7 +249,7 @@ void GroupLane::take_inline() {
   finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), Source{*this}));
 }
 
-// A function of what all ranks agree on.
+// Depends only on values that all ranks agree on.
 bool GroupLane::fits_half() const {
   const bool all_reduce = op_.args.coll == Coll::kAllReduce;
   return op_.input_bytes() <= (all_reduce ? group_->thresholds().one_shot : kHalfBytes / 2);
@@ -273,8 +275,8 @@ Status GroupLane::fill_half() {
   return {};
 }
 
-// Ask for the lines of the next operation's half that peers have in their caches, from two slots ago: its
-// copy would wait for each. After this operation, whose own reads come first.
+// Prefetches the lines of the next operation's half that peers have in their caches, from two slots ago. Its
+// copy would wait for each line. Runs after this operation, whose own reads come first.
 void GroupLane::regain_half() {
   const size_t next = (op_.slot & 1) ^ 1;
   if (shown_[next] == 0) return;
@@ -328,8 +330,9 @@ bool GroupLane::waits_for(int rank) const {
   return false;
 }
 
-// Whether the running operation waits for a rank. In rounds everybody waits for everybody, in the end for who
-// does not go on: that one has done less than the ranks that wait for it, of whom this is one.
+// True if the running operation waits for a rank. In rounds every rank waits for every other, and finally for
+// the rank that makes no progress. That rank has done less than the ranks that wait for it, which include
+// this one.
 bool GroupLane::is_behind(int rank) const {
   LaneBlock& theirs = block(rank);
   switch (state_) {
@@ -346,7 +349,7 @@ bool GroupLane::is_behind(int rank) const {
   return false;
 }
 
-// Over all stages.
+// Sums over all stages.
 uint64_t GroupLane::rounds_done(LaneBlock& of) const {
   uint64_t sum = 0;
   for (const Step step : {kProduced, kReduced, kConsumed}) {

@@ -1,6 +1,6 @@
-// One ordered sequence of collectives over the segments. An operation goes: post an arrival; see everybody's
-// and compare; move the data, inline, through staging halves, or along a Path; done. Short operations do all
-// of it in one or two polls. Called by core/lane, drive lock.
+// One ordered sequence of collectives over the segments. The steps of an operation are: post an arrival; wait
+// for the arrivals of all ranks and compare them; move the data inline, through staging halves, or along a
+// Path. Short operations do all of it in one or two polls. Called by core/lane under the progress lock.
 #pragma once
 
 #include <array>
@@ -37,12 +37,12 @@ class GroupLane final : public CollectiveLane {
   void catch_up();
   void post(const Descriptor& descriptor);
   Claims claims();
-  bool arrivals();  // everybody has arrived (or the operation has failed)
+  bool arrivals();  // all ranks have arrived (or the operation has failed)
   void dispatch();
   void finish(Status status);
 
   void take_inline();
-  // Short operations: everybody's whole input in a staging half.
+  // Short operations: every rank puts its whole input into a staging half.
   bool fits_half() const;
   Status fill_half();
   void regain_half();
@@ -83,19 +83,20 @@ class GroupLane final : public CollectiveLane {
   uint64_t moved_ = 0;
   Descriptor descriptor_;             // of the running operation
   uint64_t hash_ = 0;                 // of descriptor_
-  std::array<bool, 2> written_ = {};  // descriptor_ lies in the post already
+  std::array<bool, 2> written_ = {};  // the post already contains descriptor_
   bool inline_ = false;
-  std::unique_lock<std::mutex> lent_;   // Away's, while parts of the input are read where they lie
-  int arrived_ = 0;                     // ranks below it have arrived
-  uint64_t half_ready_ = 0;             // bytes of the halves that are populated
-  std::array<uint64_t, 2> shown_ = {};  // of each half, bytes that peers have read since this core had them
+  std::unique_lock<std::mutex> lent_;  // Away's mutex, held while parts of the input are read in place
+  int arrived_ = 0;                    // all ranks below it have arrived
+  uint64_t half_ready_ = 0;            // populated bytes of the halves
+  std::array<uint64_t, 2> shown_ =
+      {};  // bytes of each half that peers have read since this core owned their lines
   // Rounds of the running path.
   Path* path_ = nullptr;
   Rounds rounds_;
   uint64_t in_ = 0;
   uint64_t mid_ = 0;
   uint64_t out_ = 0;
-  uint64_t published_ = 0;                     // consumed
+  uint64_t published_ = 0;                     // last value of `consumed`
   std::array<std::vector<uint64_t>, 3> seen_;  // last value read of every rank's counter
 };
 

@@ -1,6 +1,6 @@
-// What lies where in a rank's segment, seen by every rank of the host at the same offsets:
+// The layout of a rank's segment, with equal offsets on every rank of the host:
 //   header | lane blocks | pair blocks | staging of every lane | rings of every pair | arena
-// Any field may hold anything when its writer is another process: readers take one copy and check it.
+// A field that another process writes may contain anything, so readers copy it once and check the copy.
 #pragma once
 
 #include <atomic>
@@ -12,33 +12,34 @@
 namespace weft::shm {
 
 inline constexpr uint64_t kMagic = 0x346d687374666577;  // "weftshm4"
-inline constexpr uint32_t kLanes = 64;                  // collective lanes of a comm
+inline constexpr uint32_t kLanes = 64;                  // collective lanes of a communicator
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kHugePage = 2 << 20;
-inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in all
-// A lane's staging is a ring of kDepth chunks for long operations, and two halves, used by turns, for short
-// ones.
+inline constexpr uint64_t kInlineBytes = 48;  // payload beside the arrival flag: one cache line in total
+// A lane's staging is a ring of kDepth chunks for long operations, or two alternating halves for short
+// operations.
 inline constexpr uint64_t kDepth = 4;
 inline constexpr uint64_t kChunkBytes = 128 << 10;
 inline constexpr uint64_t kStagingBytes = kDepth * kChunkBytes;
 inline constexpr uint64_t kHalfBytes = kStagingBytes / 2;
-// A pair's ring carries what one rank sends to another one, in packets of a header and up to kPacketBytes.
+// A pair's ring holds the packets that one rank sends to another: a header and up to kPacketBytes each.
 inline constexpr uint64_t kRingDepth = 8;
 inline constexpr uint64_t kRingStride = 32 << 10;
 inline constexpr uint64_t kPacketBytes = kRingStride - 64;
 inline constexpr uint64_t kRingBytes = kRingDepth * kRingStride;
-// Of a pair: the messages of the user, and the notes of a backend that lies over this one.
+// Channels of a pair: one for the user's messages, one for the control messages of a backend on top of this
+// one.
 inline constexpr uint32_t kPairChannels = 2;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 struct Header {
   uint64_t magic;
-  uint64_t nonce;  // proves that the descriptor that came is the one that was meant
+  uint64_t nonce;  // proves that the received descriptor is the intended one
 };
 
-// What a rank says about its part in an operation too large for the line itself. Flags and addresses are its
-// own claims: checked against its segment before use.
+// A rank's claims about an operation that is too large for the inline payload. Flags and addresses are not
+// trusted: they are checked against its segment before use.
 struct Claims {
   uint64_t flags;
   uint64_t src_offset;  // in its segment, if kMapped
@@ -46,12 +47,12 @@ struct Claims {
   uint64_t src_address;  // in its process
   uint64_t dst_address;
 };
-inline constexpr uint64_t kStaged = 1;  // the first round is in its staging already
-inline constexpr uint64_t kMapped = 2;  // what peers need of src and dst lies in its arena
-inline constexpr uint64_t kPulled = 4;  // peers may read src and dst where they are
+inline constexpr uint64_t kStaged = 1;  // its staging already contains the first round
+inline constexpr uint64_t kMapped = 2;  // its arena contains what peers need of src and dst
+inline constexpr uint64_t kPulled = 4;  // peers may read src and dst in place
 
-// One rank's arrival at one operation. sequence is written last.
-inline constexpr uint64_t kWithdrawn = UINT64_MAX;  // it has given the operation up
+// A rank's arrival at one operation. sequence is written last.
+inline constexpr uint64_t kWithdrawn = UINT64_MAX;  // the rank has abandoned the operation
 struct alignas(64) Arrival {
   std::atomic<uint64_t> sequence;  // slot + 1
   uint64_t hash;                   // of the descriptor
@@ -64,17 +65,17 @@ static_assert(sizeof(Arrival) == 64);
 
 struct alignas(128) Post {
   Arrival arrival;
-  Descriptor descriptor;  // for the text of a mismatch
+  Descriptor descriptor;  // for the text of a mismatch error
 };
 
-// How far its writer has come: phase(slot, round). One writer, on a line of its own.
+// Its writer's progress: phase(slot, round). It has one writer and a cache line of its own.
 struct alignas(128) Counter {
   std::atomic<uint64_t> value;
 };
 
-// Rounds of an operation are counted below its slot, so that counters only grow. They may wrap: compare with
-// reached(), which is right for values less than 2^63 apart, so for 2^39 slots. Every kCatchUpSlots a rank
-// moves all of its counters, whether the operations in between did or not.
+// Encodes slot and round: the round is in the bits below the slot, so that counters only grow. They may wrap:
+// compare them with reached(), which is right for values less than 2^63 apart, that is 2^39 slots. Every
+// kCatchUpSlots a rank moves all of its counters, even those that no operation has moved since.
 inline constexpr int kRoundBits = 24;
 inline constexpr uint64_t kMostRounds = (uint64_t{1} << kRoundBits) - 1;
 inline constexpr uint64_t kCatchUpSlots = uint64_t{1} << 30;
@@ -85,37 +86,37 @@ inline bool reached(uint64_t value, uint64_t goal) {
   return static_cast<int64_t>(value - goal) >= 0;
 }
 
-// A rank's words in one lane. Posts alternate: a rank that posts slot s + 2 has seen everybody at s + 1, so
-// nobody reads its post of slot s any more.
+// A rank's shared state in one lane. Posts alternate. A rank that posts slot s + 2 has seen all ranks at s +
+// 1, so no rank reads its post of slot s any more.
 struct LaneBlock {
   Post posts[2];
-  Counter produced;  // rounds whose input lies in its staging
+  Counter produced;  // rounds whose input is in its staging
   Counter reduced;   // rounds whose result it has published
-  Counter consumed;  // rounds of which it reads nothing any more
-  // The fence against late writers into arenas. A writer sets `writing`, looks at `sealed` of those into
-  // whose memory it is about to write, and clears `writing` afterwards; who has failed sets `sealed` and
-  // waits for the others' `writing`. Both stores and both looks are sequentially consistent: one of the two
-  // sees the other.
-  Counter writing;  // 1 while it writes into peers' arenas
-  Counter sealed;   // 1: nobody may write into its arena any more
+  Counter consumed;  // rounds of which it no longer reads anything
+  // The fence against late writes into arenas. A writer sets `writing`, then reads `sealed` of the ranks into
+  // whose memory it is about to write, and clears `writing` afterwards. A rank that has failed sets `sealed`
+  // and then waits for the others' `writing`. Both stores and both loads are sequentially consistent, so one
+  // of the two sees the other.
+  Counter writing;  // 1 while the rank writes into peers' arenas
+  Counter sealed;   // 1: no rank may write into this rank's arena any more
 };
 static_assert(sizeof(LaneBlock) % 128 == 0);
 
-// A rank's words about one peer.
+// A rank's shared state about one peer.
 struct PairBlock {
-  Counter produced;  // packets it has put into its ring for the peer
-  Counter consumed;  // packets it has taken out of the peer's ring
+  Counter produced;  // packets that it has put into its ring for the peer
+  Counter consumed;  // packets that it has taken out of the peer's ring
   Post receive;      // the receive from the peer that it executes
 };
 
-// Before each packet in a ring.
+// Precedes each packet in a ring.
 struct alignas(64) PacketHeader {
   uint64_t sequence;  // slot + 1
   Descriptor descriptor;
 };
 static_assert(sizeof(PacketHeader) == 64);
 
-// Offsets in a segment. Equal on all ranks: they follow from what was agreed.
+// Offsets in a segment. They follow from agreed values, so they are equal on all ranks.
 struct Layout {
   Layout() = default;
   Layout(int ranks, uint64_t arena);
@@ -124,7 +125,7 @@ struct Layout {
   uint64_t pair(int peer, uint32_t channel) const { return pairs + at(peer, channel) * sizeof(PairBlock); }
   uint64_t lane_staging(uint32_t id) const { return staging + id * kStagingBytes; }
   uint64_t ring(int peer, uint32_t channel) const { return rings + at(peer, channel) * kRingBytes; }
-  // [0, control_bytes) is touched by every operation and populated at once.
+  // Every operation touches [0, control_bytes), so it is populated at once.
   uint64_t control_bytes() const { return staging; }
 
   uint64_t lanes = 0;

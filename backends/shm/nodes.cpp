@@ -11,7 +11,7 @@
 namespace weft::shm {
 namespace {
 
-// A topology without caches.
+// Loads an hwloc topology without caches.
 class Topology {
  public:
   explicit Topology(const char* synthetic) {
@@ -29,7 +29,8 @@ class Topology {
   Topology(const Topology&) = delete;
   Topology& operator=(const Topology&) = delete;
 
-  // The first node that has all of them. Nodes of memory that is faster or farther may share cores.
+  // Returns the first node that contains all of the cores. Nodes of faster or more distant memory may share
+  // cores.
   int32_t node_of(hwloc_const_cpuset_t cores) const {
     const int count = loaded_ ? hwloc_get_nbobjs_by_type(topology_, HWLOC_OBJ_NUMANODE) : 0;
     for (int i = 0; i < count; i++) {

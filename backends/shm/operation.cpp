@@ -47,7 +47,8 @@ Operation Operation::of(const CollectiveArgs& args, uint64_t slot, int rank, int
       op.gives = true;
       op.take = Take::kEach;
       break;
-    default:  // a barrier; sends and receives have lanes of their own, others are made of these
+    default:  // a barrier; sends and receives have lanes of their own, other collectives are composed of
+              // these
       break;
   }
   if (size == 1) op.gives = false;

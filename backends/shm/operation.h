@@ -1,5 +1,5 @@
-// The shape of one collective: who gives what, who takes what, and how a range of the result is made of the
-// peers' inputs. Values; used on the thread that holds the drive lock.
+// The shape of one collective: which ranks give and take data, and how a range of the result is computed from
+// the peers' inputs. Values; used on the thread that holds the progress lock.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@ namespace weft::shm {
 struct Operation {
   enum class Take : uint8_t { kNothing, kFold, kEach, kRoot };
 
-  // Everything that follows from the call.
+  // Derives all members from the call.
   static Operation of(const CollectiveArgs& args, uint64_t slot, int rank, int size);
 
-  // A rank's whole input.
+  // Bytes of a rank's whole input.
   uint64_t input_bytes() const { return bytes * static_cast<uint64_t>(src_blocks); }
   bool is_root() const { return rank == args.peer; }
-  // This rank's input and result where the call says that they are.
+  // This rank's input and result, as given in the call.
   const std::byte* input() const { return args.src != nullptr ? args.src : args.dst; }
-  // The block of a peer's input that is this rank's business, in bytes from its start.
+  // Offset in bytes of the block of a peer's input that this rank needs.
   uint64_t wanted() const { return src_blocks == 1 ? 0 : static_cast<uint64_t>(rank) * bytes; }
-  // Which ranks' input this rank reads.
+  // True if this rank reads the peer's input.
   bool takes_from(int peer) const { return take == Take::kRoot ? peer == args.peer : take != Take::kNothing; }
 
-  // The peer whose input this rank reads and nobody else does, or -1.
+  // The peer whose input only this rank reads, or -1.
   int only_source() const { return size == 2 && takes_from(1 - rank) ? 1 - rank : -1; }
 
   CollectiveArgs args;
   uint64_t slot = 0;
-  uint64_t bytes = 0;  // of a block: count elements
+  uint64_t bytes = 0;  // of one block of count elements
   uint32_t element = 1;
   int rank = 0;
   int size = 1;
@@ -41,7 +41,7 @@ struct Operation {
   Take take = Take::kNothing;
 };
 
-// Fold `inputs` (one a rank, in rank order) into the outputs.
+// Folds `inputs` (one for each rank, in rank order) into the outputs.
 inline void fold(const Group& group, const Operation& op, const std::byte* const* inputs,
                  std::byte* const* outputs, int output_count, uint64_t bytes, bool streaming = false) {
   FoldArgs args;
@@ -58,9 +58,9 @@ inline void fold(const Group& group, const Operation& op, const std::byte* const
   group.host().fold(args);
 }
 
-// Bytes [offset, offset + bytes) of this rank's result, out of everybody's input. A Source has, of a peer's
-// range of the wanted block,
-//   Status view(int peer, uint64_t bytes, const std::byte** at)   to read where it lies
+// Computes bytes [offset, offset + bytes) of this rank's result from the inputs of all ranks. A Source
+// accesses the peer's range of the wanted block:
+//   Status view(int peer, uint64_t bytes, const std::byte** at)   to read it in place
 //   Status copy(int peer, uint64_t bytes, std::byte* to)
 template <class Source>
 Status take_range(const Group& group, const Operation& op, uint64_t offset, uint64_t bytes,
@@ -98,7 +98,7 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
   return {};
 }
 
-// The source of a communicator of one.
+// The source for a communicator of one rank.
 struct NoPeers {
   Status view(int, uint64_t, const std::byte**) { return {}; }
   Status copy(int, uint64_t, std::byte*) { return {}; }

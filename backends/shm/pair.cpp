@@ -8,7 +8,7 @@
 namespace weft::shm {
 namespace {
 
-constexpr uint64_t kWork = 1 << 20;  // bytes moved in one poll, at most
+constexpr uint64_t kWork = 1 << 20;  // most bytes moved in one poll
 
 }  // namespace
 
@@ -18,8 +18,9 @@ void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
   told_ = told_slot(args, slot);
   descriptor_ = Descriptor::of(args);
   bytes_ = args.count * dtype_size(args.dtype);
-  packets_ =
-      bytes_ == 0 ? 1 : bytes_ / kPacketBytes + (bytes_ % kPacketBytes != 0);  // the descriptor travels
+  packets_ = bytes_ == 0 ? 1
+                         : bytes_ / kPacketBytes + (bytes_ % kPacketBytes !=
+                                                    0);  // a message of zero bytes still sends its descriptor
   next_ = 0;
   result_ = {};
   running_ = true;
@@ -45,7 +46,7 @@ Poll PairLane::poll() {
 
 bool SendLane::move(uint64_t packet) {
   const PairBlock& theirs = block(peer_, group_->rank());
-  // What the receiver executes, if it has come to this message already.
+  // The receiver's descriptor, if it has already reached this message.
   const Post& receive = theirs.receive;
   const bool here = receive.arrival.sequence.load(std::memory_order_acquire) == slot_ + 1;
   const Descriptor descriptor = here ? receive.descriptor : descriptor_;
@@ -54,7 +55,8 @@ bool SendLane::move(uint64_t packet) {
   if (reached(free, moved_ + 1)) {
     std::byte* const to = next_packet();
     new (to) PacketHeader{slot_ + 1, descriptor_};
-    // A receiver of something else gets the header, to learn it too, and no data.
+    // If the receiver executes something else, it gets the header, so that it learns of the mismatch, and no
+    // data.
     const uint64_t size = agreed ? bytes(packet) : 0;
     if (size > 0) std::memcpy(to + sizeof(PacketHeader), args_.src + offset(packet), size);
     group_->count_shared(size);

@@ -1,5 +1,5 @@
-// Messages from one rank to another through a ring of packets in the sender's segment. Short messages are
-// complete for the sender once they lie in the ring. Called by core/lane, drive lock.
+// Sends messages from one rank to another through a ring of packets in the sender's segment. A short message
+// is complete for the sender once the ring contains it. Called by core/lane under the progress lock.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace weft::shm {
 
-// What both directions share: one message at a time, packet by packet.
+// The base of both directions: one message at a time, packet by packet.
 class PairLane : public CollectiveLane {
  public:
   PairLane(std::shared_ptr<Group> group, int peer, uint32_t channel)
@@ -29,15 +29,17 @@ class PairLane : public CollectiveLane {
   virtual void begin() = 0;
   virtual int ring_owner() const = 0;
   virtual uint64_t ring_offset() const = 0;
-  // Move packet `packet` of the message if the other side has made it possible.
+  // Moves packet `packet` of the message if the other side has made that possible.
   virtual bool move(uint64_t packet) = 0;
   void finish(Status status) {
     result_ = std::move(status);
     running_ = false;
   }
   uint64_t offset(uint64_t packet) const { return packet * kPacketBytes; }
-  uint64_t depth() const { return channel_ == 0 ? kRingDepth : 1; }  // notes are short and one at a time
-  // Where the next one lies.
+  uint64_t depth() const {
+    return channel_ == 0 ? kRingDepth : 1;
+  }  // control messages are short and sent one at a time
+  // The location of the next packet.
   std::byte* next_packet() const {
     return group_->memory(ring_owner(), ring_offset() + moved_ % depth() * kRingStride);
   }
@@ -52,8 +54,8 @@ class PairLane : public CollectiveLane {
   CollectiveArgs args_;
   Descriptor descriptor_;
   uint64_t slot_ = 0;
-  uint64_t told_ = 0;   // the slot that errors name
-  uint64_t moved_ = 0;  // packets over all messages: where this side is in the ring
+  uint64_t told_ = 0;   // the slot that errors report
+  uint64_t moved_ = 0;  // packets of all messages: this side's position in the ring
   bool running_ = false;
 
  private:

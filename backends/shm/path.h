@@ -1,10 +1,10 @@
-// Ways to move the data of a long operation, in rounds of up to three stages that the lane runs as soon as
-// what they read is there, so that round k comes in while k-1 is reduced and k-2 goes out:
+// Moves the data of a long operation in rounds of up to three stages. The lane runs a stage as soon as its
+// inputs are there, so that round k is staged while k-1 is reduced and k-2 is copied out:
 //   in   this rank's input into its staging           waits until all have consumed round k - kDepth, or this
 //                                                     rank alone, if results come back into the staging
-//   mid  reduce what this rank owns                   waits until all have produced round k
-//   out  this rank's result out of what peers offer   waits until all have reduced (or produced) round k
-// Which path is taken follows from what all ranks posted, so all take the same. Drive lock.
+//   mid  reduce the slice that this rank owns         waits until all have produced round k
+//   out  this rank's result out of peers' memory      waits until all have reduced (or produced) round k
+// The path follows from the posts of all ranks, so all ranks use the same one. Needs the progress lock.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,15 @@ struct Rounds {
   bool in = false;
   bool mid = false;
   bool out = false;
-  uint64_t bytes = 0;     // about what one stage of a round touches
+  uint64_t bytes = 0;     // approximate bytes that one stage of a round touches
   bool intrudes = false;  // mid and out write into peers' arenas
-  // mid leaves its results in the peers' staging where their inputs were: once all have reduced a round, its
-  // chunk is used by its own rank alone.
+  // mid leaves its results in the peers' staging, in place of their inputs. Once all have reduced a round,
+  // only its own rank uses its chunk.
   bool returns = false;
 };
 
-// Borrowed by the paths of a lane; claims are the peers', copied once and checked by each path's begin.
+// Borrowed by the paths of a lane. claims are the peers' claims, copied once and checked by each path's
+// begin.
 struct PathContext {
   Group& group;
   uint64_t staging;            // offset of the lane's staging in every segment
@@ -49,7 +50,7 @@ class Path {
   virtual Status out(const Operation& /*op*/, uint64_t /*round*/) { return {}; }
 
  protected:
-  // Chunk `round` of a rank's staging ring.
+  // Returns chunk `round` of a rank's staging ring.
   std::byte* chunk(int rank, uint64_t round) const {
     return context_.group.memory(rank, context_.staging + round % kDepth * kChunkBytes);
   }
@@ -59,18 +60,17 @@ class Path {
   bool staging_ready_ = false;
 };
 
-// All paths of a lane.
+// Holds all paths of a lane.
 struct Paths {
   explicit Paths(PathContext& context);
-  std::unique_ptr<Path> staged;  // any collective through staging
-  std::unique_ptr<Path>
-      two_shot;  // all_reduce through staging: owners reduce, and each copies the result out of its own
+  std::unique_ptr<Path> staged;     // any collective through staging
+  std::unique_ptr<Path> two_shot;   // all_reduce through staging: owners reduce, each rank copies out
   std::unique_ptr<Path> mapped;     // any collective but all_reduce, out of peers' arenas
   std::unique_ptr<Path> owner;      // all_reduce on arenas: owners reduce and write to all
-  std::unique_ptr<Path> two_level;  // the same, inside NUMA nodes and between them
+  std::unique_ptr<Path> two_level;  // the same, within NUMA nodes and between them
   std::unique_ptr<Path> pulled;     // as mapped, out of peers' private memory
   std::unique_ptr<Path>
-      owner_pulled;  // all_reduce of private memory: owners pull and reduce, the others pull
+      owner_pulled;  // all_reduce of private memory: owners pull and reduce, the other ranks pull the result
 };
 
 std::unique_ptr<Path> make_staged(PathContext& context);
@@ -81,29 +81,29 @@ std::unique_ptr<Path> make_two_level(PathContext& context);
 std::unique_ptr<Path> make_pulled(PathContext& context);
 std::unique_ptr<Path> make_owner_pulled(PathContext& context);
 
-// [offset, offset + bytes) of something.
+// The bytes [offset, offset + bytes) of a buffer.
 struct Range {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// Part `index` of `total` bytes cut into parts of `part`.
+// Returns part `index` of `total` bytes cut into parts of `part` bytes.
 inline Range part_of(uint64_t total, uint64_t part, uint64_t index) {
   const uint64_t offset = std::min(total, index * part);
   return {offset, std::min(part, total - offset)};
 }
 
-// Size of a slice when `total` bytes are divided among `ranks`, in whole `unit`s.
+// Returns the size of a slice when `total` bytes are divided among `ranks` in whole `unit`s.
 inline uint64_t slice_bytes(uint64_t total, int ranks, uint64_t unit) {
   const auto count = static_cast<uint64_t>(ranks);
   const uint64_t slice = total / count + (total % count != 0);
   return (slice + unit - 1) / unit * unit;
 }
 
-// Below it copying is cheaper than the second meeting of paths that read peers' buffers.
+// Below this size a copy is cheaper than the second synchronisation of paths that read peers' buffers.
 inline constexpr uint64_t kMappedMin = 8192;
 
-// Of an all_reduce on arenas: a slice, and that of a rank.
+// all_reduce on arenas: the size of a slice, and the slice of a rank.
 inline uint64_t owner_slice(uint64_t bytes, int size) {
   return slice_bytes(bytes, size, bytes < (256 << 10) ? 64 : kPage);
 }

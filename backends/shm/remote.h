@@ -1,5 +1,5 @@
-// What the paths share that read or write peers' buffers where they lie: each rank's claims, checked, and the
-// pages behind them. Called by direct.cpp and two_level.cpp, drive lock.
+// The base of paths that read or write peers' buffers in place: each rank's claims, checked, and the pages
+// behind them. Called by direct.cpp and two_level.cpp under the progress lock.
 #pragma once
 
 #include <cstring>
@@ -13,10 +13,10 @@ namespace weft::shm {
 enum class Reach { kMapped, kPulled };
 inline constexpr uint64_t kMappedPart = 256 << 10;
 
-// A buffer of every rank.
+// One buffer of every rank.
 class Remote {
  public:
-  // Of the peers' buffers at `offset` (mapped) or `address` (pulled): what of them is touched, checked.
+  // Adds the touched part of a peer's buffer at `offset` (mapped) or `address` (pulled), after checking it.
   Status add_mapped(Group& group, int rank, uint64_t offset, uint64_t bytes, uint64_t alignment) {
     if (!group.valid_claim(offset, bytes, alignment)) {
       return Status::error(Code::kPeerFailed,
@@ -34,7 +34,7 @@ class Remote {
   }
   void clear() { buffers_.clear(); }
 
-  // Bytes at `skip` of a rank's buffer, to read now; scratch is used if they must be pulled.
+  // Returns the bytes at `skip` of a rank's buffer, for reading now. Uses scratch if they must be pulled.
   Status view(Group& group, int rank, uint64_t skip, uint64_t bytes, std::byte* scratch,
               const std::byte** at) const {
     const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
@@ -57,7 +57,7 @@ class Remote {
     std::memcpy(to, buffer.here + skip, bytes);
     return {};
   }
-  // Bytes at `skip` of a mapped buffer, to write.
+  // Returns the bytes at `skip` of a mapped buffer, for writing.
   Status target(Group& group, int rank, uint64_t skip, uint64_t bytes, std::byte** at) const {
     *at = buffers_[static_cast<size_t>(rank)].here + skip;
     return prepare(group, rank, skip, bytes);
@@ -65,11 +65,11 @@ class Remote {
 
  private:
   struct Buffer {
-    std::byte* here;  // null: pull it
+    std::byte* here;  // null: the buffer is pulled
     uint64_t where;   // offset in the segment, or address in the process
     bool mapped;
   };
-  // Payload statistics, and pages.
+  // Counts the payload and makes its pages usable.
   Status prepare(Group& group, int rank, uint64_t skip, uint64_t bytes) const {
     const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
     (buffer.mapped ? group.count_shared(bytes) : group.count_direct(bytes));
@@ -92,7 +92,7 @@ class RemotePath : public Path {
     targets_.clear();
     return reach_all(op, op.bytes, &Claims::dst_offset, &Claims::dst_address, &targets_);
   }
-  // Bytes of a round of which every peer's part is viewed at the same time: pulled ones share the staging.
+  // Bytes of a round for which all peers' parts are viewed at once. Pulled parts share the staging.
   uint64_t view_part(const Operation& op) const {
     if (reach_ == Reach::kMapped) return kMappedPart;
     const uint64_t part = kStagingBytes / static_cast<uint64_t>(op.size) / 64 * 64;
@@ -115,7 +115,7 @@ class RemotePath : public Path {
       if (reach_ == Reach::kPulled) {
         remote->add_pulled(context_.group, r, claims.*address);
       } else {
-        // The own input is where the call says; only an owner of slices reaches its own arena this way.
+        // The own input is given by the call. Only an owner of slices accesses its own arena this way.
         const bool used = op.takes_from(r) && (r != op.rank || op.args.coll == Coll::kAllReduce);
         const uint64_t where = used ? claims.*offset : context_.group.layout().arena;
         WEFT_TRY(remote->add_mapped(context_.group, r, where, used ? bytes : 0, op.element));

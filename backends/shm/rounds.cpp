@@ -1,5 +1,5 @@
-// How a lane runs the rounds of a path: which stage may run, and what is published after it. See path.h.
-// Called by lane.cpp, drive lock.
+// Runs the rounds of a path: decides which stage may run and what is published after it. See path.h. Called
+// by lane.cpp under the progress lock.
 #include "base/text.h"
 #include "lane.h"
 
@@ -24,7 +24,7 @@ void GroupLane::begin(Path& path) {
   publish_consumed();
 }
 
-// Of the ranks whose round 0 came in before they arrived.
+// Marks round 0 as produced for the ranks that staged it before they arrived.
 void GroupLane::skip_early_rounds() {
   for (int r = 0; r < op_.size; r++) {
     const auto at = static_cast<size_t>(r);
@@ -69,7 +69,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     return true;
   }
   if (moved) publish_consumed();
-  // Nobody leaves while others still read its staging or its buffers.
+  // A rank does not leave while others still read its staging or its buffers.
   if (in_ == all && mid_ == all && out_ == all && (rounds_.returns || all_reached(kConsumed, all))) {
     finish({});
     return true;
@@ -77,17 +77,17 @@ bool GroupLane::advance_rounds(uint64_t* work) {
   return moved;
 }
 
-// Whether nobody uses the chunk of the next round any more.
+// True if no rank uses the next round's chunk any more.
 bool GroupLane::has_room() {
   if (rounds_.returns) return in_ < out_ + kDepth;
   return in_ < kDepth || all_reached(kConsumed, in_ + 1 - kDepth);
 }
 
-// False if a peer has given the operation up: its failure is on its way to here.
+// Returns false if a peer has abandoned the operation; its failure will arrive here.
 bool GroupLane::enter_peers() {
   if (const Away* const away = op_.args.away; away != nullptr) {
     lent_ = std::unique_lock(*away->mutex);
-    if (away->gone->load()) {  // this rank has: it is about to say so
+    if (away->gone->load()) {  // this rank has abandoned it and is about to report that
       lent_.unlock();
       return false;
     }

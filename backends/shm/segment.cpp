@@ -31,7 +31,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kProtection = PROT_READ | PROT_WRITE;
 constexpr int kShared = MAP_SHARED | MAP_NORESERVE;
 
-// Address space of `size` bytes at `place` modulo kPlaces; null if there is none.
+// Reserves address space of `size` bytes at `place` modulo kPlaces; null if there is none.
 std::byte* reserve(uint64_t size, uint64_t place) {
   void* const memory =
       ::mmap(nullptr, size + kPlaces, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -43,13 +43,13 @@ std::byte* reserve(uint64_t size, uint64_t place) {
   return begin + skipped;
 }
 
-// A child that is made by fork does not inherit the memory: whatever it wrote there, its parent's peers would
-// read. A kernel that refuses leaves it to the program (weft_comm_alloc).
+// Keeps the memory out of forked children: the parent's peers would read whatever a child wrote there. If the
+// kernel refuses, the program is responsible (weft_comm_alloc).
 void keep_from_children(void* memory, uint64_t size) {
   (void)::madvise(memory, size, MADV_DONTFORK);
 }
 
-// At `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
+// Maps at `place` modulo kPlaces, or anywhere if there is not enough address space to choose from.
 Status map(const Fd& fd, uint64_t offset, uint64_t size, uint64_t place, std::byte** base) {
   std::byte* const at = reserve(round_up(size, page_size()), place);
   void* const memory = ::mmap(at, size, kProtection, at == nullptr ? kShared : kShared | MAP_FIXED, fd.get(),
@@ -68,7 +68,7 @@ bool parse_number(const char* text, uint64_t* value) {
   return std::from_chars(text, text + std::strlen(text), *value).ec == std::errc();
 }
 
-// A number in a small file such as memory.max; false if there is none ("max").
+// Reads a number from a small file such as memory.max; returns false if it has none ("max").
 bool read_number(const char* path, uint64_t* value) {
   std::FILE* const file = std::fopen(path, "re");
   if (file == nullptr) return false;
@@ -78,7 +78,7 @@ bool read_number(const char* path, uint64_t* value) {
   return ok;
 }
 
-// This process's, of version 2; empty for the root's and where there is none.
+// Returns this process's control group (version 2); empty for the root group and where there is none.
 std::string control_group() {
   char line[4096];
   std::string path;
@@ -132,8 +132,8 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
     ::munmap(fresh, used);
     WEFT_TRY(populated);
   }
-  // In one step: no thread ever finds nothing at these addresses. (mremap would keep the page tables, but the
-  // hooks of UCX up to 1.14 lose its address.)
+  // Replaces the mapping in one step, so that no thread ever finds these addresses unmapped. (mremap would
+  // keep the page tables, but the hooks of UCX up to 1.14 lose its address.)
   if (::mmap(base_, size_, kProtection, kShared | MAP_FIXED, fd.get(), static_cast<off_t>(layout.arena)) ==
       MAP_FAILED) {
     return Status::system(cat("mmap of ", bytes_text(size_)), errno);
@@ -205,8 +205,8 @@ uint64_t feasible_arena(int ranks, uint64_t limit) {
     const uint64_t room = file_size.rlim_cur > others ? file_size.rlim_cur - others : 0;
     arena = std::min(arena, room / page * page);
   }
-  // RLIMIT_AS and everything else that bounds the address space: try. Twice the need, to leave the program
-  // some.
+  // Tries the reservation, because RLIMIT_AS and other limits bound the address space. Reserves twice the
+  // need, to leave some to the program.
   while (arena > kHugePage) {
     const uint64_t need = 2 * Layout(ranks, arena).total * static_cast<uint64_t>(ranks);
     void* const trial = ::mmap(nullptr, need, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -233,7 +233,7 @@ Status populate(std::byte* from, uint64_t size) {
     return Status::error(Code::kNoMemory,
                          cat("the machine cannot give ", bytes_text(size), " of shared memory"));
   }
-  // Before Linux 5.14. An atomic addition of nothing keeps what another process may be writing.
+  // Fallback for Linux before 5.14. Atomically adding zero keeps what another process may be writing.
   for (uint64_t at = 0; at < length; at += page) {
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(start + at))
         .fetch_add(0, std::memory_order_relaxed);

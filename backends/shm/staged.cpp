@@ -1,5 +1,5 @@
-// The paths through staging: they need nothing of the user's buffers but that this process can reach them.
-// Called by the lane, drive lock.
+// The paths through staging. They only require that this process can access the user's buffers. Called by the
+// lane under the progress lock.
 #include "path.h"
 
 namespace weft::shm {
@@ -24,7 +24,7 @@ Status Path::ensure_staging() {
 
 namespace {
 
-// Any collective: everybody's input passes through its ring, chunk by chunk of every block.
+// Any collective: every rank's input passes through its ring, one chunk of every block at a time.
 class StagedPath final : public Path {
  public:
   using Path::Path;
@@ -52,7 +52,7 @@ class StagedPath final : public Path {
     struct Source {
       StagedPath& path;
       uint64_t round;
-      uint64_t skip;  // to the block that this rank wants
+      uint64_t skip;  // offset of the block that this rank wants
       Status view(int peer, uint64_t, const std::byte** at) {
         *at = path.chunk(peer, round) + skip;
         return {};
@@ -66,7 +66,7 @@ class StagedPath final : public Path {
     const uint64_t skip = op.src_blocks == 1 ? 0 : static_cast<uint64_t>(op.rank) * part_;
     WEFT_TRY(take_range(context_.group, op, range.offset, range.bytes, context_.inputs.data(),
                         Source{*this, round, skip}));
-    // All-gathers of more than a half are no faster for it.
+    // All-gathers of more than a half are no faster with it.
     const int peer = op.only_source();
     if (peer >= 0 && op.take != Operation::Take::kEach) {
       write_read_lines(chunk(peer, round) + skip, range.bytes);
@@ -78,10 +78,10 @@ class StagedPath final : public Path {
   uint64_t part_ = 0;  // bytes of a block in a round
 };
 
-// all_reduce: a round is divided among the ranks; each folds its slice out of all rings and leaves the result
-// in each of them where the input was, from where every rank copies it out of its own ring. So two cores hand
-// every line to and fro, each writing it in turn: where a core writes lines that another one has only read
-// since, each of them costs a question to all caches, several times as much.
+// all_reduce: a round is divided among the ranks. Each rank folds its slice out of all rings and leaves the
+// result in each of them in place of the input. Every rank then copies the result out of its own ring. So two
+// cores pass every line back and forth, and each writes it in turn. A write to a line that another core has
+// only read since costs several times as much, because it needs a request to all caches.
 class TwoShotPath final : public Path {
  public:
   using Path::Path;
@@ -92,7 +92,7 @@ class TwoShotPath final : public Path {
     return ensure_staging();
   }
 
-  // Round 0 may come in before begin().
+  // Round 0 may be staged before begin().
   Status in(const Operation& op, uint64_t round) override {
     WEFT_TRY(ensure_staging());
     const Range range = part_of(op.bytes, kChunkBytes, round);
@@ -137,11 +137,11 @@ class TwoShotPath final : public Path {
   }
 
  private:
-  // Round 0 begins the half of this slot: peers may still be reading the other one, for the slot before.
+  // Round 0 begins the half of this slot. Peers may still read the other half, for the previous slot.
   std::byte* place(const Operation& op, int rank, uint64_t round) const {
     return chunk(rank, (op.slot & 1) * (kDepth / 2) + round);
   }
-  // Of the bytes of a round, those that `rank` reduces.
+  // Returns the bytes of a round that `rank` reduces.
   static Range slice(const Operation& op, const Range& round, int rank) {
     return part_of(round.bytes, slice_bytes(round.bytes, op.size, 64), static_cast<uint64_t>(rank));
   }

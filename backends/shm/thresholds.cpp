@@ -64,7 +64,7 @@ std::string text(const Nodes& nodes, const Thresholds& thresholds) {
 
 Status parse_thresholds(std::string_view text, WantedThresholds* wanted) {
   *wanted = {};
-  constexpr size_t kShown = 64;  // a value may be anything
+  constexpr size_t kShown = 64;  // a value may be arbitrarily long
   while (!text.empty()) {
     const std::string_view entry = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), entry.size() + 1));

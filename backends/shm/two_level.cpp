@@ -1,8 +1,9 @@
-// all_reduce on arenas of ranks on several NUMA nodes, as many on each: the ranks of a node add up their
-// inputs among themselves, and only the nodes' sums cross. With k nodes and vectors of S bytes 2 (k - 1) S
-// bytes do, where the owners of slices (direct.cpp) move 2 n (k - 1) / k S between nodes. A node's sum is
-// rounded to the type; results are the same bits on all ranks, but not those of a fold in rank order, so
-// nothing of an ordered operation comes here. Called by the lane, drive lock.
+// all_reduce on arenas of ranks on several NUMA nodes, with equally many on each. The ranks of a node add up
+// their inputs among themselves, and only the nodes' sums cross between nodes. With k nodes and vectors of S
+// bytes, 2 (k - 1) S bytes cross. The owners of slices (direct.cpp) would move 2 n (k - 1) / k S bytes
+// between nodes. A node's sum is rounded to the type. Results have the same bits on all ranks, but not those
+// of a fold in rank order, so ordered operations do not use this path. Called by the lane under the progress
+// lock.
 #include <algorithm>
 #include <cassert>
 
@@ -11,21 +12,21 @@
 namespace weft::shm {
 namespace {
 
-// The vector is cut into as many slices as a node has ranks, a slice into rounds. Of ranks with the same
-// index in their nodes, its holders, each reduces the slice of that index for its node. In a round
+// The vector is cut into as many slices as a node has ranks, and a slice into rounds. The holders of a slice
+// are the ranks with its index in their nodes; each reduces the slice for its node. In a round:
 //   in   a holder folds the inputs of its node's ranks into its own result
-//   mid  it folds its part of what the holders have, one part a node, and writes it to all of them
-//   out  it gives the other ranks of its node what it has then
-// Between them all ranks meet. Of a range of a rank's buffers nobody but the holder in its node reads the
-// input or writes the result, but for mid's, where each part belongs to one of the holders: no range is
-// written while another rank reads it.
+//   mid  it folds its part of the holders' results, one part for each node, and writes it to all of them
+//   out  it writes the complete result to the other ranks of its node
+// All ranks synchronise between the stages. Only the holder in a rank's own node reads a range of that rank's
+// input or writes that range of its result. The exception is mid, where each part belongs to one of the
+// holders. So no range is written while another rank reads it.
 class TwoLevelPath final : public RemotePath {
  public:
   explicit TwoLevelPath(PathContext& context) : RemotePath(context, Reach::kMapped) {}
   const char* name() const override { return "two-level"; }
 
   Status begin(const Operation& op, Rounds* rounds) override {
-    assert(op.args.away == nullptr);  // nothing is Collectives::kept here
+    assert(op.args.away == nullptr);  // this path does not support in-place slices (Collectives::kept)
     const int most = std::max(nodes().width(), nodes().count());
     slice_ = owner_slice(op.bytes, nodes().width());
     *rounds = {
@@ -95,8 +96,8 @@ class TwoLevelPath final : public RemotePath {
     return targets_.target(context_.group, rank, range.offset, range.bytes,
                            &context_.outputs[static_cast<size_t>(at)]);
   }
-  // The first of so many of the context's inputs into the first outputs. What has 16 bits is scaled before it
-  // is rounded for the first time, so that a mean does not overflow; the rest is divided once, at the end.
+  // Folds the first `inputs` of the context's inputs into its first `outputs`. 16-bit types are scaled before
+  // they are first rounded, so that a mean does not overflow. Other types are divided once, at the end.
   void fold_some(const Operation& op, int inputs, int outputs, uint64_t bytes, bool first) const {
     const bool narrow = is_float(op.args.dtype) && op.element == 2;
     FoldArgs args;

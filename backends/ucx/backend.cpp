@@ -1,4 +1,4 @@
-// The ucx module: what libweft-ucx.so exports.
+// The export of the ucx module, libweft-ucx.so.
 #include "backend.h"
 
 #include "base/text.h"

@@ -18,11 +18,12 @@ namespace {
 
 thread_local Log* speaking = nullptr;
 
-// Called by UCX for every line that it would print. Other users of UCX in this process keep theirs.
+// UCX calls this for every line that it would print. Lines of other users of UCX in this process are passed
+// on.
 ucs_log_func_rc_t hear(const char* file, unsigned line, const char* function, ucs_log_level_t level,
                        const ucs_log_component_config_t* component, const char* message, va_list arguments) {
-  // Said on UCX's own thread of each stranger who connects and goes at once: any of them could fill the
-  // program's output with it.
+  // UCX's own thread prints this line for each unauthenticated client that connects and disconnects at once.
+  // Any client could fill the program's output with it.
   if (std::strcmp(function, "uct_tcp_cm_handle_incoming_conn") == 0) return UCS_LOG_FUNC_RC_STOP;
   if (speaking == nullptr) return UCS_LOG_FUNC_RC_CONTINUE;
   static_cast<void>(component);
@@ -30,8 +31,8 @@ ucs_log_func_rc_t hear(const char* file, unsigned line, const char* function, uc
   char text[512];
   std::vsnprintf(text, sizeof text, message, arguments);
   const char* const slash = std::strrchr(file, '/');
-  // What UCX calls an error, Weft reports by itself, or survives: a peer that goes, for one. So it does a
-  // line that there is no memory for: nothing is thrown through UCX.
+  // Weft reports what UCX calls an error itself, or survives it, such as a peer that disconnects. A line for
+  // which there is no memory is dropped: no exception passes through UCX.
   const auto say = [&] {
     speaking->debug(cat("UCX: ", slash == nullptr ? file : slash + 1, ":", line, ": ", text));
   };
@@ -44,23 +45,25 @@ struct Setting {
   const char* value;
 };
 
-// What Weft relies on, whatever the environment says. Names that a version of UCX does not know are skipped.
+// Settings that Weft relies on, whatever the environment contains. Names unknown to a version of UCX are
+// skipped.
 constexpr Setting kSettings[] = {
     {"MM_ERROR_HANDLING", "y"},     // shared memory together with endpoints that report errors
-    {"KEEPALIVE_INTERVAL", "inf"},  // the control channel knows better who is alive
-    {"MEMTYPE_CACHE", "n"},         // it hooks memory calls; Weft says what memory it passes
-    {"RCACHE_ENABLE", "n"},         // the same
-    {"RESOLVE_REMOTE_EP_ID", "y"},  // an endpoint calls when it is made (lib/frames/meet.cpp, call)
-    {"RNDV_THRESH", "inf"},         // each message says itself how it goes
-    {"ZCOPY_THRESH", "8k"},         // a piece for TCP goes as one, not in copied parts (UCX 1.22)
+    {"KEEPALIVE_INTERVAL", "inf"},  // the control channel detects failed ranks
+    {"MEMTYPE_CACHE", "n"},         // it hooks memory calls; Weft passes each buffer's memory type
+    {"RCACHE_ENABLE", "n"},         // it hooks memory calls, too
+    {"RESOLVE_REMOTE_EP_ID", "y"},  // a new endpoint contacts its peer (lib/frames/meet.cpp, call)
+    {"RNDV_THRESH", "inf"},         // each message selects its own protocol
+    {"ZCOPY_THRESH", "8k"},         // a piece for TCP is sent whole, not in copied parts (UCX 1.22)
     {"WARN_INVALID_CONFIG", "n"},
 };
 
-// Unless the user chose transports: all but POSIX shared memory. It makes files in /dev/shm and unlinks them
-// a moment later, so a rank that is killed in between leaves one; System V's carries the same messages.
+// Used unless the user chose transports: all but POSIX shared memory. UCX creates files in /dev/shm and
+// unlinks them a moment later, so a rank that is killed in between leaves one behind. System V shared memory
+// carries the same messages.
 constexpr Setting kTransports = {"TLS", "^posix"};
 
-// The output of a UCX function that prints.
+// Returns the output of a UCX function that prints.
 template <class Print>
 std::string printed(Print&& print) {
   char* text = nullptr;
@@ -80,7 +83,7 @@ bool all_transports(const ucp_config_t* config) {
   return settings.find("_TLS=all\n") != std::string::npos;
 }
 
-// Words like "tcp/eth0" in lines that begin with `head`.
+// Returns words like "tcp/eth0" in lines that begin with `head`.
 std::string resources(const std::string& text, const std::string& head) {
   std::set<std::string> found;
   std::istringstream lines(text);
@@ -119,7 +122,7 @@ Status failed(const std::string& what, ucs_status_t status) {
 }
 
 Status open_context(int peers, ContextPtr* context) {
-  static std::once_flag heard;  // UCX has one list of handlers a process
+  static std::once_flag heard;  // UCX has one list of handlers in a process
   std::call_once(heard, [] { ucs_log_push_handler(hear); });
   unsigned major = 0, minor = 0, patch = 0;
   ucp_get_version(&major, &minor, &patch);
@@ -156,7 +159,7 @@ std::string devices(ucp_context_h context) {
 Status open_worker(ucp_context_h context, WorkerPtr* worker) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under the engine's drive lock, by changing threads
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under the engine's progress lock, from changing threads
   ucp_worker_h opened = nullptr;
   const ucs_status_t status = ucp_worker_create(context, &params, &opened);
   if (status != UCS_OK) return failed("UCX gives no worker", status);

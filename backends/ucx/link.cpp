@@ -7,14 +7,15 @@
 namespace weft::ucx {
 namespace {
 
-constexpr unsigned kFrameId = 0;  // of our active messages
-// What an endpoint is given in one piece: what fits into one segment of its transport, so that neither side
-// of UCX takes it apart. UCX's segments are of 8 KiB, headers included, but for TCP.
+constexpr unsigned kFrameId = 0;  // of Weft's active messages
+// The most bytes that an endpoint sends in one piece. A piece fits into one segment of its transport, so
+// neither side of UCX splits it. UCX's segments have 8 KiB, headers included, except for TCP.
 constexpr uint64_t kPieceBytes = 8 * 1024 - 256;
 constexpr uint64_t kTcpPieceBytes = 64 * 1024 - 1024;
-// Over TCP to ask first costs about as much as to send this much; in shared memory next to nothing.
+// Over TCP an offer costs about as much as sending this many bytes; in shared memory it costs next to
+// nothing.
 constexpr uint64_t kTcpEagerBytes = 512 * 1024;
-// How long UCX may take to close its endpoints.
+// Time for UCX to close its endpoints.
 constexpr int64_t kCloseMs = 2000;
 
 }  // namespace
@@ -88,7 +89,7 @@ bool UcxLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
   param.cb.send = on_sent;
   param.user_data = &lent;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;  // so that UCX need not find out
+  param.memory_type = UCS_MEMORY_TYPE_HOST;  // saves UCX from detecting it
   unsettled_ = true;
   void* const answer = ucp_am_send_nbx(endpoints_[static_cast<size_t>(peer)], kFrameId, head.data(),
                                        head.size(), data.data(), data.size(), &param);
@@ -125,7 +126,7 @@ void UcxLink::stop() {
   worker_.reset();
 }
 
-// UCX counts a small message as sent when it has copied it; a full socket or ring may hold it back.
+// UCX reports a small message as sent once it has copied it. A full socket or ring may still hold it back.
 bool UcxLink::settled() {
   if ((!unsettled_ && flushing_ == nullptr) || !worker_) return true;
   const Speaking speaking(log_);
@@ -138,7 +139,7 @@ bool UcxLink::settled() {
   unsettled_ = false;
   const ucp_request_param_t param{};
   void* const request = ucp_worker_flush_nbx(worker_.get(), &param);
-  // A flush that fails says that an endpoint has: that is reported by itself.
+  // A failed flush means that an endpoint has failed, which is reported separately.
   if (UCS_PTR_IS_PTR(request)) flushing_ = request;
   return flushing_ == nullptr;
 }
@@ -159,7 +160,7 @@ Status UcxLink::broke(int peer, ucs_status_t status) const {
 
 ucs_status_t UcxLink::on_frame(void* self, const void* head, size_t head_size, void* data, size_t size,
                                const ucp_am_recv_param_t* param) {
-  // A rendezvous of UCX's, which no member begins, brings no data.
+  // A rendezvous of UCX, which no member of the group starts, brings no data.
   const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
   auto& link = *static_cast<UcxLink*>(self);
   link.carried_.run([&] {

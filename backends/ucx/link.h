@@ -1,7 +1,7 @@
-// A Link over UCP's active messages: one worker a communicator, one endpoint a rank.
+// A Link over UCP's active messages: one worker for each communicator, one endpoint for each rank.
 //
-// Threads: as frames/link.h says. UCX calls back from inside ucp_worker_progress, that is, under the same
-// lock. UCX's own thread only accepts connections.
+// Threads: as frames/link.h says. UCX makes its callbacks from inside ucp_worker_progress, that is, under the
+// same lock. UCX's own thread only accepts connections.
 #pragma once
 
 #include <string>
@@ -46,7 +46,7 @@ class UcxLink final : public frames::Link {
   std::vector<ucp_ep_h> endpoints_;  // by rank; null before connect and after close
   std::vector<void*> closing_;       // UCX's requests of endpoints that are being closed
   void* flushing_ = nullptr;         // UCX's request of a flush
-  CarriedException carried_;         // of what UCX calls
+  CarriedException carried_;         // thrown by callbacks from UCX
   bool unsettled_ = false;           // something was sent since the last flush began
 };
 

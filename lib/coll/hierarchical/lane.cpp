@@ -72,7 +72,7 @@ void HierarchicalLane::release() {
 }
 
 // Allocates in the arena, whose memory the ranks of the host read in place. Uses private memory if the
-// program has reserved the arena.
+// program has allocated all of the arena.
 Status HierarchicalLane::reserve(uint64_t bytes) {
   if (bytes <= scratch_bytes_) return {};
   release();
