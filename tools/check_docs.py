@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Check that documents name only what exists (make targets, files that they link to, scripts that they call), and that
-the code which they quote is in the file that they name: `<!-- from: PATH -->` before a block."""
+"""Checks that documents only refer to existing make targets, linked files and scripts. Code that a document quotes must be
+in the file that it names: `<!-- from: PATH -->` before a block."""
 import re
 import sys
 from pathlib import Path

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Check who includes whom, and what the library may not do. `make lint` and `make test` run it.
+"""Checks includes between layers, and calls that the library may not make. `make lint` and `make test` run it.
 
-The rules are those of docs/design.md: a layer sees the ones below it and never its neighbours, and what STYLE
-promises (no printing, no exit, one reader of the environment, one user of spdlog, few places that catch, one
-place that looks at the time, few that wait) is kept in the files that may. Texts that a program's user meets
-name no lanes, slots or hashes.
+The rules are in docs/design.md. A layer includes only the layers below it, never its neighbours. The library does not
+print or exit. Only the files listed here read the environment, use spdlog, catch exceptions, read the clock or wait.
+Texts for users mention no lanes, slots or hashes.
 """
 import re
 import sys
 from pathlib import Path
 
-# Folder of the including file -> prefixes of what it may include in quotes. lib/*.cpp may include all of lib.
+# Folder of the including file -> prefixes of the headers that it may include in quotes. lib/*.cpp may include all of lib.
 ABOVE_CORE = ["base/", "core/"]
 LAYERS = {
     "lib/base": ["base/"],
@@ -26,11 +25,11 @@ LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "form.h", "registry.h"]
 HOOK_SEES = ["base/", "core/hook.h", "core/device.h", "core/select_scratch.h", "common/"]  # hooks/common
 
-# What: pattern in code without comments and strings, files that may.
+# (description, pattern in code without comments and strings, files where it is allowed).
 STATEMENT = r"(?:^|[;{}):?]|\belse\b|\breturn\b)\s*(?:std::|::)?"
 FORBIDDEN = [
     ("reads the environment", r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["lib/base/config.cpp"]),
-    # At the library's edges, by guarded. std::thread tells only by throwing that it could not start.
+    # guarded() catches at the library's edges. std::thread reports a failed start only by an exception.
     ("catches exceptions", r"\bcatch\s*\(", ["lib/base/guard.h", "lib/base/thread.cpp", "lib/core/hook_guard.h"]),
     ("prints", r"\b(?:printf|fprintf|vprintf|vfprintf|puts|fputs|putchar|perror|dprintf)\s*\("
                r"|\bstd::(?:cout|cerr|clog|print|println)\b", []),
@@ -40,7 +39,7 @@ FORBIDDEN = [
     ("looks at the time or sleeps beside base/clock",
      r"\bclock_gettime\s*\(|\bgettimeofday\s*\(|_clock::now\s*\(|\b(?:u|nano)sleep\s*\(|\bsleep_(?:for|until)\s*\("
      r"|\bclock_nanosleep\s*\(", ["lib/base/clock.cpp"]),
-    # Functions of ours are called poll, and have an object or no arguments, and select.
+    # Weft also has functions poll, called on an object or without arguments, and select.
     ("waits for descriptors", r"(?<!void )(?<!Poll )(?<![\w>.:])(?:(?:::)?p?poll|::p?select)\s*\(\s*[^)\s]|\bepoll_p?wait2?\s*\(",
      ["lib/rendezvous/"]),
     ("waits for a condition", r"\bstd::(?:condition_variable|future|promise|latch|barrier|(?:counting|binary)_semaphore)"
@@ -56,7 +55,7 @@ FORBIDDEN_INCLUDES = [
     ("UCX", r"<uc[pst]/", ["backends/ucx/"]),
     ("MPI", r"<mpi\.h>", ["backends/mpi/"]),
 ]
-# Parts of the inside, in texts of files that may show them: traces, flight records, what UCX prints.
+# Internal terms, and the files whose texts may contain them: traces, flight records, UCX's output.
 INSIDE = re.compile(r"\b(?:lanes?|slots?|hash(?:es)?|digests?)\b", re.I)
 SHOWS_INSIDE = ("lib/trace/", "backends/ucx/library.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<][^">]+[">])', re.M)
@@ -66,7 +65,7 @@ TOKEN = r'R"\((?:.|\n)*?\)"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0
 
 
 def strip(text):
-    """Code without comments and the insides of strings, with the same lines."""
+    """Returns the code without comments and contents of strings, with unchanged line numbers."""
     def blank(match):
         token = match.group(0)
         if token.startswith(('"', "'")):
@@ -76,7 +75,7 @@ def strip(text):
 
 
 def texts(text):
-    """(line, string) of each string but the names of included files."""
+    """Yields (line, string) of each string except the names of included files."""
     text = INCLUDE.sub(lambda match: "\n" * match.group(0).count("\n"), text)
     for match in re.finditer(TOKEN, text):
         if match.group(0).startswith('"'):
@@ -84,7 +83,7 @@ def texts(text):
 
 
 def allowed_prefixes(path):
-    """What a file may include in quotes; None where everything is allowed."""
+    """Returns the prefixes of the headers that a file may include in quotes; an empty prefix allows everything."""
     parts = path.split("/")
     if parts[0] == "lib":
         return LIB_FOLDERS + [""] if len(parts) == 2 else LAYERS.get("/".join(parts[:2]), [])
@@ -96,7 +95,7 @@ def allowed_prefixes(path):
 def may_include(path, included, root):
     prefixes = allowed_prefixes(path)
     if any(prefix and included.startswith(prefix) for prefix in prefixes):
-        # "shm/ring.h" in backends/shm: the own folder, unless lib has a folder of that name.
+        # "shm/ring.h" in backends/shm refers to the own folder, unless lib has a folder of that name.
         return True
     # A bare name is a file beside the includer; lib/*.cpp also includes the generated registry_table.h.
     if "/" not in included:
@@ -129,7 +128,7 @@ def check_file(root, path):
 
 
 def check(root):
-    """All problems in lib, backends and hooks under root, sorted."""
+    """Returns all problems in lib, backends and hooks under root, sorted."""
     root = Path(root)
     files = sorted(str(path.relative_to(root)) for folder in ("lib", "backends", "hooks")
                    for path in (root / folder).rglob("*") if path.suffix in (".h", ".cpp", ".c", ".cu"))

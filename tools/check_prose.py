@@ -8,7 +8,7 @@ long     a sentence has more than 35 words in a document, or 40 in a comment, do
 word     a word that docs/glossary.md replaces
 wide     a line of a document is wider than 100 columns (tables, code and links excepted)
 
-LIMITS only goes down: whoever mends a place lowers it.
+LIMITS only goes down: a change that rewrites a place lowers it.
 """
 import argparse
 import ast
@@ -31,7 +31,7 @@ EXEMPT = ("docs/glossary.md", "tools/check_prose.py", "tests/scripts/test_check_
 
 
 def paragraphs_of_document(text):
-    """(line, paragraph) of everything but code, tables, headings and pictures. A list item is a paragraph."""
+    """Yields (line, paragraph) of everything but code, tables, headings and pictures. A list item is a paragraph."""
     fence, start, parts = False, 0, []
     for number, line in enumerate(text.split("\n") + [""], 1):
         bare = line.strip()
@@ -47,7 +47,7 @@ def paragraphs_of_document(text):
 
 
 def comments_of_c(text):
-    """(line, comment) of comments that have their lines to themselves; neighbouring // lines are one."""
+    """Yields (line, comment) of comments on lines of their own; neighbouring // lines are one comment."""
     inside, start, parts = False, 0, []
     for number, line in enumerate(text.split("\n") + [""], 1):
         bare = line.strip()
@@ -65,7 +65,7 @@ def comments_of_c(text):
 
 
 def strings_of_c(text):
-    """(line, literal), with adjacent literals joined."""
+    """Yields (line, literal), with adjacent literals joined."""
     for found in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', text):
         literal = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', found[0]))
         yield text.count("\n", 0, found.start()) + 1, literal.replace("\\n", "\n")
@@ -94,7 +94,7 @@ def docstrings(text):
 
 
 def problems(name, text):
-    """(kind, line, excerpt) of each place in one file."""
+    """Yields (kind, line, excerpt) of each place in one file."""
     document = name.endswith(".md")
     prose, quoted = [], []
     if document:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything that is checked without running the code. `make lint` calls it with the build folder.
+"""Runs all checks that do not run the code. `make lint` calls it with the build folder.
 
 format   clang-format over all tracked C and C++ files
 layers   tools/check_layers.py
@@ -38,7 +38,7 @@ def tracked(*suffixes):
 
 
 def output_of(command, text=None, cwd=ROOT):
-    """Empty if the command succeeded, else what it said."""
+    """Returns the output of a failed command; empty if it succeeded."""
     result = subprocess.run(command, cwd=cwd, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return "" if result.returncode == 0 else result.stdout.strip() or f"{command[0]}: exit code {result.returncode}"
 
@@ -99,7 +99,7 @@ def code_entries(build):
 
 
 def include_flags(build):
-    """Include folders and definitions that the library is compiled with."""
+    """Returns the include folders and definitions that the library is compiled with."""
     flags = []
     for entry in compile_database(build):
         if "/lib/" in str((Path(entry["directory"]) / entry["file"]).resolve()):
@@ -116,7 +116,7 @@ def include_flags(build):
 
 
 def compiled_first(build):
-    """Headers that a source of the build folder includes before all else: its compilation is theirs."""
+    """Returns headers that a source of the build folder includes first: compiling the source has checked them."""
     headers = set()
     for entry in compile_database(build):
         source = (Path(entry["directory"]) / entry["file"]).resolve()
@@ -130,7 +130,7 @@ def compiled_first(build):
 
 
 def backends_left_out(build):
-    """Folders of backends of which the build folder compiles nothing: their libraries' headers are not here."""
+    """Returns the folders of backends that the build folder does not compile: their libraries' headers are missing."""
     sources = [(Path(entry["directory"]) / entry["file"]).resolve() for entry in compile_database(build)]
     folders = {f"backends/{path.name}/" for path in (ROOT / "backends").iterdir() if path.is_dir()}
     return tuple(folder for folder in sorted(folders) if not any(str(ROOT / folder) in str(path) for path in sources))
@@ -176,7 +176,7 @@ def check_includes(arguments):
 
 
 def check_types(arguments):
-    # NumPy's types are those of this interpreter's.
+    # NumPy's types come from this interpreter's installation.
     command = [str(TOOLS / "mypy"), "--config-file", "python/pyproject.toml", "--python-executable", sys.executable,
                "--cache-dir", str(arguments.build / "mypy"), "--no-error-summary", "python/weft"]
     return [text for text in [output_of(command)] if text]
@@ -196,7 +196,7 @@ def check_tidy(arguments):
                           "--extra-arg=-Wno-unknown-warning-option", path])
         return re.sub(r"^\d+ warnings? (?:treated as errors? )?generated\.\n|^Suppressed .*\n", "", text, flags=re.M)
 
-    # The slowest first, so that the last ones end together. A header's problems appear in every file that has it.
+    # The slowest files come first, so that the last ones end together. A header's problems appear for every file that includes it.
     reports = in_parallel(arguments.jobs, tidy, sorted(files, key=os.path.getsize, reverse=True))
     return list(dict.fromkeys(problem for report in reports
                               for problem in re.split(r"\n(?=\S+:\d+:\d+: (?:error|warning): )", report)))

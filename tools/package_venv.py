@@ -1,6 +1,6 @@
-"""Packages in virtual environments of a build folder, one environment for what goes together.
+"""Installs Python packages into virtual environments of a build folder, one environment for each set of packages.
 
-Never the system's Python. A marker says that an environment is whole, so that a second run installs nothing.
+The system's Python is never changed. A marker file records a complete environment, so that a second run installs nothing.
 """
 import subprocess
 import sys
@@ -10,8 +10,8 @@ TIMEOUT_S = 1800
 
 
 def prepare(build, name, packages, say=print, bare=(), timeout=TIMEOUT_S):
-    """The folder BUILD/name with these packages ("torch==2.13.0"), and those of `bare` without what they ask for. Raises
-    RuntimeError if they cannot be installed."""
+    """Returns the folder BUILD/name with these packages ("torch==2.13.0"), and those of `bare` without their dependencies.
+    Raises RuntimeError if they cannot be installed."""
     venv = Path(build) / name
     wanted = [*packages, *bare]
     done = venv / wanted[0]

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Make this machine able to build Weft: `make setup` and the first `make` of anything call it.
+# Installs what building Weft needs. `make setup` and the first call of any other make target run it.
 #
-#   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh; where nvcc
-#                            is, nccl.h for the backend nccl
-#   tools/setup.sh parity    also what makes virtual environments, for make test-parity
+#   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh; if nvcc is
+#                            installed, nccl.h for the backend nccl
+#   tools/setup.sh parity    also the packages for virtual environments, for make test-parity
 #   tools/setup.sh lint      also clang and lld, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
-# With apt, what is missing is installed (as root, or through sudo); nothing is asked of apt when nothing is
-# missing. With dnf, pacman or conda the exact command is printed. The folder .setup remembers what is done.
+# With apt, missing packages are installed (as root, or through sudo); apt is not called if nothing is missing. With dnf,
+# pacman or conda the exact command is printed. The folder .setup records completed steps.
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-build}
@@ -34,7 +34,7 @@ fi
 say() { echo "setup: $*"; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Whether what the build asks for is here, whoever installed it.
+# True if everything that the build needs is installed, from any source.
 tools_present() {
   { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
     pkg-config --exists spdlog libsodium libhwy hwloc zlib nlohmann_json eigen3 CLI11 &&
@@ -100,7 +100,7 @@ lint_tools() {
   fi
 }
 
-# NVIDIA gives the header within a wheel of the library, of 213 MB. Without it all but that backend is built.
+# NVIDIA distributes the header in a 213 MB wheel of the library. Without it everything but that backend is built.
 nccl_header() {
   { has nvcc && [ ! -e .setup/nccl/include/nccl.h ] && [ ! -e /usr/include/nccl.h ]; } || return 0
   ! python3 -c 'import nvidia.nccl' 2>/dev/null || return 0

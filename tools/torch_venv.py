@@ -1,4 +1,4 @@
-"""PyTorch in a virtual environment of a build folder: what bench/peers.py and tests/parity compare with."""
+"""Installs PyTorch into a virtual environment of a build folder, for comparisons in bench/peers.py and tests/parity."""
 import package_venv
 
 TORCH = "torch==2.13.0"
@@ -6,5 +6,5 @@ PACKAGES = [TORCH, "numpy"]
 
 
 def prepare(build, say=print):
-    """The interpreter that has PyTorch. Raises RuntimeError if it cannot be installed."""
+    """Returns the interpreter that has PyTorch. Raises RuntimeError if it cannot be installed."""
     return package_venv.prepare(build, "torch", PACKAGES, say) / "bin" / "python"

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Runs a command as the ranks of several hosts that are really one. Each "host" has namespaces of its own (network,
-# IPC, mounts, host name), a cable (a veth pair) to one switch (a bridge), and a limit on what the cable carries.
-# Called by people and by tests/launchers/test_hosts.py; docs/running.md shows it. Needs root.
+# Runs a command as the ranks of several simulated hosts on one machine. Each "host" has namespaces of its own (network,
+# IPC, mounts, host name), a link (a veth pair) to one switch (a bridge), and a limit on the link's bandwidth.
+# Called by users and by tests/launchers/test_hosts.py; docs/running.md shows it. Needs root.
 #
-# Three parts, each started by the one before: `outside` passes signals on and keeps the exit code; `switch` makes the
-# hosts and starts `weft run` beside them; each of its ranks begins as `enter` and becomes the command, in its host.
+# It has three parts, each started by the previous one. `outside` forwards signals and returns the exit code. `switch`
+# makes the hosts and starts `weft run` beside them. Each of its ranks begins as `enter` and becomes the command, in its
+# host.
 #
-# Nothing can be left behind, however this ends. The namespaces have no names, so the kernel takes each of them away,
-# with its bridge, veths and mounts, when its last process ends; and all processes from `switch` on are in one process
-# namespace, whose first process (`switch`) the kernel kills when `outside` ends.
+# Nothing is left behind, however the script ends. The namespaces have no names, so the kernel removes each of them,
+# with its bridge, veths and mounts, when its last process ends. All processes from `switch` on are in one process
+# namespace. When `outside` ends, the kernel kills the namespace's first process (`switch`), and thereby all others.
 set -euo pipefail
 
 self=$(realpath "${BASH_SOURCE[0]}")
 readonly self
-readonly cannot=125 # the exit code when it is not the command that failed
+readonly cannot=125 # the exit code of failures outside the command
 readonly network=10.87.0 port=7087
-readonly attentive=(env --default-signal=INT,QUIT) # bash starts what runs in the background without
+readonly attentive=(env --default-signal=INT,QUIT) # bash starts background processes with these signals ignored
 
 usage() {
   cat <<TEXT
@@ -54,7 +55,7 @@ fail() { # TEXT [CODE]
   exit "${2:-$cannot}"
 }
 
-# Run a command that the hosts cannot do without, or say what it was for and what the kernel said.
+# Runs a command that the hosts need. If it fails, prints its purpose and the kernel's error, and exits.
 must() { # PURPOSE COMMAND...
   local said
   said=$("${@:2}" 2>&1) || fail "cannot $1: $said"
@@ -64,7 +65,7 @@ number() { # NAME VALUE
   [[ $2 =~ ^[0-9]{1,2}$ ]] && (($2 >= 1 && $2 <= 64)) || fail "$1 is $2, but must be a number from 1 to 64" 2
 }
 
-# One rate for each host, in the array `rates`; empty where none was said.
+# Sets the array `rates` to one rate for each host; empty where none was given.
 spread_rate() { # RATE[,RATE...]
   local one
   IFS=, read -ra rates <<<"$1,"
@@ -135,8 +136,8 @@ outside() {
   parse "$@"
   check_needs
   find_weft
-  # In a session of its own: a terminal's Ctrl-C comes here alone, and is passed on once. Before it can hear of
-  # signals, they end this process, and with it everything.
+  # `switch` runs in a session of its own, so a terminal's Ctrl-C arrives only here, and is forwarded once. Until
+  # `switch` can handle signals, they end this process, and with it everything.
   local out up inner code=0 name
   exec {out}>&1
   exec {up}< <(WEFT=$weft exec setsid "${attentive[@]}" setpriv --pdeathsig KILL unshare --net --mount --pid --fork \
@@ -155,8 +156,8 @@ outside() {
 
 # ---- switch: the first process of its namespace
 
-# One host: its first process, which keeps its namespaces, its cable, and the cable's limits at both ends. Limited is
-# what goes out of an end: from the host at its own, to the host at the switch's.
+# Makes one host: its first process, which keeps its namespaces, its link, and the link's limits at both ends. Each end
+# limits what it sends: the host's end traffic from the host, the switch's end traffic to it.
 make_host() { # INDEX
   local said keeper ready=
   exec {said}< <(exec unshare --net --mount --ipc --uts bash "$self" :keep "$1" "$hosts")
@@ -175,7 +176,7 @@ make_host() { # INDEX
   limit eth0 nsenter --target "$keeper" --net
 }
 
-# In the host's namespaces, until they are not needed any more.
+# The host's first process: keeps its namespaces until they are no longer needed.
 keep() { # INDEX HOSTS
   mount -t sysfs sysfs /sys # the devices of this network namespace: UCX looks there
   mount -t tmpfs tmpfs /dev/shm
@@ -189,10 +190,10 @@ keep() { # INDEX HOSTS
   exec sleep infinity
 }
 
-# What a cable of `rate` carries may come at once, up to `burst`; segments of 64 KiB (GSO) would not fit.
+# Limits a device to `rate`, with bursts of up to `burst`; segments of 64 KiB (GSO) would not fit into them.
 limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
   local said burst=32kb segment=30000
-  # A fast cable would empty a small bucket before the kernel looks at it again.
+  # A fast link would empty a small bucket before the kernel refills it.
   if [[ $rate =~ ^([0-9]+)gbit$ ]] && ((BASH_REMATCH[1] >= 4)); then burst=192kb segment=65000; fi
   local at=("${@:2}") bucket=(tbf rate "${rate:-1gbit}" burst "$burst" latency 50ms) parent=(root)
   if [ "$rate" != none ]; then
@@ -211,15 +212,15 @@ limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
     "${at[@]}" tc qdisc add dev "$1" "${parent[@]}" netem delay "$delay" limit 100000
 }
 
-# TCP as kernels come, whatever this machine prefers: BBR, which paces by timers, is slower at 10 Gbit/s. By route, because
-# as a namespace's own default only what the machine allows can be chosen.
+# Chooses the kernel's default congestion control, whatever this machine prefers: BBR, which paces by timers, is slower at
+# 10 Gbit/s. It is set by route, because a namespace's own default is limited to what the machine allows.
 choose_congestion_control() { # INDEX COMMAND THAT ENTERS ITS NAMESPACE...
   grep -qw cubic /proc/sys/net/ipv4/tcp_available_congestion_control || return 0
   must "choose host $1's congestion control" "${@:2}" \
     ip route replace "$network.0/24" dev eth0 proto kernel scope link src "$network.$(($1 + 1))" congctl cubic
 }
 
-# A counter of a host's TCP. The kernel writes a line of names and one of values for each group of them.
+# Prints a TCP counter of a host. The kernel writes a line of names and a line of values for each group of counters.
 tcp_counter() { # NAME INDEX
   local names values at
   while read -ra names && read -ra values; do
@@ -268,8 +269,8 @@ switch() {
 
 # ---- enter: a rank, on its way into its host
 
-# The cores that are a host's, as evenly as they divide. Ranks of one host tell each other how many cores they have, and
-# then do not spin while another of them needs the core; of other hosts' ranks on their cores they would not know.
+# Prints the cores of a host; the cores are divided as evenly as possible. Ranks of one host exchange their numbers of cores,
+# and do not spin while another of them needs the core. They would not know of other hosts' ranks on their cores.
 cores_of() { # HOST HOSTS: a list for taskset(1)
   local part cores=() own=()
   for part in $(sed -n 's/^Cpus_allowed_list:\s*//p' /proc/self/status | tr , ' '); do

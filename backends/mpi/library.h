@@ -19,7 +19,7 @@ std::string version();
 
 // Returns kUnavailable with "because ..." unless the library is the right one and MPI is initialised, or Weft
 // may initialise it. Weft may do so only if it has loaded the library itself. A program that has loaded MPI
-// initialises it at a time of its own.
+// initialises it itself, at any time.
 Status usable();
 
 // The threads that may call MPI.

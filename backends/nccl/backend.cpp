@@ -28,7 +28,7 @@ Status probe(const Libraries& libraries, std::string* detail) {
   return {};
 }
 
-// Collectives on devices by NCCL; those on host memory use `below`.
+// Executes collectives on devices with NCCL, and those on host memory with `below`.
 class NcclCollectives final : public Collectives {
  public:
   NcclCollectives(std::shared_ptr<Communicator> communicator, std::unique_ptr<Collectives> below)
@@ -96,7 +96,7 @@ class NcclCollectives final : public Collectives {
   }
 
   const std::unique_ptr<Collectives> below_;
-  const std::shared_ptr<Communicator> communicator_;  // shared with lanes, in any order of ends
+  const std::shared_ptr<Communicator> communicator_;  // shared with lanes: either may end first
 };
 
 Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {

@@ -76,7 +76,7 @@ class ShmCollectives final : public Collectives {
   const char* name() const override { return "shm"; }
 
  private:
-  const std::shared_ptr<Group> group_;  // shared with lanes: backend and lanes end in any order
+  const std::shared_ptr<Group> group_;  // shared with lanes: either may end first
 };
 
 Status probe(const Libraries&, std::string* detail) {

@@ -21,8 +21,8 @@
 namespace weft::shm {
 namespace {
 
-// Duration of Group::pause. Half of it made operations of 8 bytes to 4 KiB 10 % slower, and a tenth of it 25
-// %. Twice as much made 8-byte operations 10 % slower (docs/performance.md).
+// Duration of Group::pause. Operations of 8 bytes to 4 KiB took 10 % longer with half of it, and a quarter
+// longer with a tenth of it. Operations of 8 bytes took 10 % longer with twice as much (docs/performance.md).
 constexpr uint64_t kPauseNs = 50;
 constexpr int64_t kLookMs = 20;  // between checks whether an awaited rank is lost
 constexpr int kLeastRanks = 4;   // two on each of two nodes

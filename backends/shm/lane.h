@@ -88,8 +88,8 @@ class GroupLane final : public CollectiveLane {
   std::unique_lock<std::mutex> lent_;  // Away's mutex, held while parts of the input are read in place
   int arrived_ = 0;                    // all ranks below it have arrived
   uint64_t half_ready_ = 0;            // populated bytes of the halves
-  std::array<uint64_t, 2> shown_ =
-      {};  // bytes of each half that peers have read since this core owned their lines
+  // Bytes of each half that peers have read since this core owned their lines.
+  std::array<uint64_t, 2> shown_ = {};
   // Rounds of the running path.
   Path* path_ = nullptr;
   Rounds rounds_;

@@ -47,8 +47,7 @@ Operation Operation::of(const CollectiveArgs& args, uint64_t slot, int rank, int
       op.gives = true;
       op.take = Take::kEach;
       break;
-    default:  // a barrier; sends and receives have lanes of their own, other collectives are composed of
-              // these
+    default:  // a barrier; sends and receives have their own lanes, other collectives are composed
       break;
   }
   if (size == 1) op.gives = false;

@@ -18,9 +18,8 @@ void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
   told_ = told_slot(args, slot);
   descriptor_ = Descriptor::of(args);
   bytes_ = args.count * dtype_size(args.dtype);
-  packets_ = bytes_ == 0 ? 1
-                         : bytes_ / kPacketBytes + (bytes_ % kPacketBytes !=
-                                                    0);  // a message of zero bytes still sends its descriptor
+  // A message of zero bytes still sends its descriptor.
+  packets_ = bytes_ == 0 ? 1 : bytes_ / kPacketBytes + (bytes_ % kPacketBytes != 0);
   next_ = 0;
   result_ = {};
   running_ = true;

@@ -69,8 +69,8 @@ struct Paths {
   std::unique_ptr<Path> owner;      // all_reduce on arenas: owners reduce and write to all
   std::unique_ptr<Path> two_level;  // the same, within NUMA nodes and between them
   std::unique_ptr<Path> pulled;     // as mapped, out of peers' private memory
-  std::unique_ptr<Path>
-      owner_pulled;  // all_reduce of private memory: owners pull and reduce, the other ranks pull the result
+  // all_reduce of private memory: owners pull and reduce, the other ranks pull the result.
+  std::unique_ptr<Path> owner_pulled;
 };
 
 std::unique_ptr<Path> make_staged(PathContext& context);

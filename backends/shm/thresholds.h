@@ -22,7 +22,7 @@ struct Thresholds {
   // Up to this size every rank of an all_reduce folds the whole inputs of all ranks itself: at most
   // kHalfBytes.
   uint64_t one_shot = kHalfBytes;
-  // From this size on, any collective pulls private memory from its place; kNever: it is staged.
+  // From this size on, any collective pulls private memory directly; kNever: it is staged.
   uint64_t pull = kNever;
   // From this size on, all-reduces of arenas use two levels where ranks are on several NUMA nodes; kNever:
   // one level.

@@ -1,4 +1,4 @@
-// Conversions between floating-point types, with a scale and with or without adding to the destination, for
+// Converts between floating-point types, with a scale and with or without adding to the destination, for
 // every instruction set. Called through host_ops.cpp.
 #include <cstring>
 #include <type_traits>
@@ -19,7 +19,7 @@ namespace weft {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Convert sizeof...(k) vectors that start at element `at`, loading all before storing any.
+// Converts sizeof...(k) vectors that start at element `at`, and loads all of them before storing any.
 template <class From, class To, bool kAdd, class D, class V, size_t... k>
 HWY_INLINE void convert_step(D d, const CopyArgs& args, uint64_t at, V scale, std::index_sequence<k...>) {
   const size_t lanes = hn::Lanes(d);
@@ -36,7 +36,7 @@ HWY_INLINE void convert_step(D d, const CopyArgs& args, uint64_t at, V scale, st
 template <class From, class To, bool kAdd>
 HWY_NOINLINE void convert_all(const CopyArgs& given) {
   using Math = std::conditional_t<sizeof(typename From::Math) == 8, double, typename To::Math>;
-  const CopyArgs args = given;  // a local one, which stores through byte pointers cannot change
+  const CopyArgs args = given;  // a local copy, which stores through byte pointers cannot change
   const hn::ScalableTag<Math> d;
   const hn::CappedTag<Math, 1> one;
   const auto scale = static_cast<Math>(args.scale);
@@ -55,7 +55,7 @@ HWY_NOINLINE void convert_all(const CopyArgs& given) {
   }
 }
 
-// f64 from and to 16 bits: rare, hence one by one.
+// Converts f64 from and to 16 bits: rare, hence one by one.
 template <uint16_t (*kRound)(float)>
 void narrow_f64(const CopyArgs& args) {
   for (uint64_t i = 0; i < args.count; i++) {

@@ -1,9 +1,9 @@
-// How elements of each type come from memory into vectors of the type that is computed in, and go back: f16
-// and bf16 are computed in f32. Compiled once for each instruction set; included by the kernels of this
-// folder only. Pointers are aligned to an element at most.
+// Loads elements of each type into vectors of the type used for computing, and stores them. f16 and bf16 are
+// computed in f32. Compiled once for each instruction set; included only by the kernels of this folder.
+// Pointers are aligned to at most one element.
 //
-// A D is a Highway tag: the computed type, and how many lanes. A tag of one lane serves for what is left
-// over at the end, so that the end is rounded by the same instructions as the rest.
+// D is a Highway tag: the computed type and the number of lanes. A tag of one lane handles the rest at the
+// end, so that the same instructions round it.
 #if defined(WEFT_KERNELS_ELEMENTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_ELEMENTS_INL_H
 #undef WEFT_KERNELS_ELEMENTS_INL_H
@@ -38,8 +38,8 @@ HWY_INLINE To* as(std::byte* bytes) {
   return reinterpret_cast<To*>(bytes);
 }
 
-// Every NaN that is stored is the same one: which of two NaNs an addition passes on is the compiler's choice,
-// and the default one is the processor's.
+// Replaces every NaN by one value. The compiler chooses which of two NaNs an addition passes on, and the
+// processor chooses the default NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V canonical(D d, V v) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
@@ -49,7 +49,7 @@ HWY_INLINE V canonical(D d, V v) {
   }
 }
 
-// The type T itself. pack gives what is stored, once; store may then be called for several outputs.
+// Stores the type T itself. pack converts a vector once; store may then be called for several outputs.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -112,7 +112,7 @@ struct F32 : Plain<float> {
   static HWY_INLINE auto demote([[maybe_unused]] D d, V v) {
     const hn::Rebind<float, D> df;
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-    // There Highway gives the largest f32 for what is larger; the processor gives Inf.
+    // Highway returns the largest f32 for larger values on these targets; the processor returns Inf.
     double wide[hn::MaxLanes(d)];
     float narrow[hn::MaxLanes(d)];
     hn::StoreU(v, d, wide);
@@ -147,7 +147,7 @@ struct Bf16 {
   static HWY_INLINE void store(D, V v, std::byte* to) {
     hn::StoreU(v, hn::Rebind<uint16_t, D>(), as<uint16_t>(to));
   }
-  // Highway streams no less than 16 bytes: of narrow vectors it would write behind them.
+  // Highway streams at least 16 bytes, so with narrow vectors it would write behind their end.
   template <class D, class V>
   static HWY_INLINE void stream(D, V v, std::byte* to) {
     const hn::Rebind<uint16_t, D> d16;
@@ -158,7 +158,7 @@ struct Bf16 {
     }
   }
 
-  // The upper half is the bf16.
+  // Returns the bf16 in the upper half of each lane.
   template <class D, class V>
   static HWY_INLINE auto rounded(D d, V v) {
     const hn::Rebind<uint32_t, D> d32;
@@ -166,14 +166,14 @@ struct Bf16 {
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
     return hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
   }
-  // 32-bit lanes of at most 65535 as 16-bit ones.
+  // Converts 32-bit lanes of at most 65535 to 16-bit lanes.
   template <class D, class V>
   static HWY_INLINE auto narrow(D, V v) {
     return hn::TruncateTo(hn::Rebind<uint16_t, D>(), v);
   }
 };
 
-// Without F16C by the integer arithmetic of scalar.h, where it is explained.
+// Without F16C it uses the integer arithmetic that scalar.h explains.
 struct F16 : Bf16 {
   using Single = F16;
 
@@ -184,7 +184,7 @@ struct F16 : Bf16 {
       return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), halves));
     } else {
       const hn::Rebind<uint32_t, D> d32;
-      const hn::Rebind<int32_t, D> i32;  // unsigned comparisons are not on all instruction sets
+      const hn::Rebind<int32_t, D> i32;  // some instruction sets have no unsigned comparisons
       const auto bits = hn::PromoteTo(d32, halves);
       const auto magnitude = hn::And(bits, hn::Set(d32, 0x7FFFu));
       const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
@@ -226,8 +226,8 @@ struct F16 : Bf16 {
   }
 };
 
-// Where the order of lanes does not matter until they are stored: twice as many bf16 as d has lanes, the even
-// and the odd ones in a vector each. Neither loading nor storing moves anything between lanes.
+// Loads twice as many bf16 as d has lanes: the even and the odd ones in a vector each. Nothing moves between
+// lanes on load and store. Usable where the order of lanes does not matter until the store.
 template <class V>
 struct Pair {
   V even, odd;

@@ -1,6 +1,6 @@
-// The floating-point modes that the kernels promise, whatever the calling thread has set: round to nearest
-// even, denormals kept, no traps. A thread that was compiled with -ffast-math, or that has set modes of its
-// own, gets them back. Threads: a value on the stack of one thread.
+// Sets the floating-point modes that the kernels guarantee: round to nearest even, denormals kept, no traps.
+// Restores the calling thread's own modes afterwards, for example those of code compiled with -ffast-math.
+// Threads: a value on the stack of one thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class FloatEnvironment {
 
  private:
   static constexpr uint32_t kDefault = 0x1F80;
-  static constexpr uint32_t kSticky = 0x3F;  // the exceptions that have happened: no mode
+  static constexpr uint32_t kSticky = 0x3F;  // flags of past exceptions, which are not modes
   bool differs() const { return (caller_ & ~kSticky) != kDefault; }
   const uint32_t caller_;
 #elif defined(__aarch64__)

@@ -1,6 +1,6 @@
-// The fold over inputs, in order, as one loop: every input is loaded once, the accumulators stay in
-// registers, every output is stored once. Compiled once for each instruction set; included by fold_float.cpp
-// and fold_integer.cpp.
+// Folds inputs in order in one loop: every input is loaded once, the accumulators stay in registers, and
+// every output is stored once. Compiled once for each instruction set; included by fold_float.cpp and
+// fold_integer.cpp.
 #if defined(WEFT_KERNELS_FOLD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_FOLD_INL_H
 #undef WEFT_KERNELS_FOLD_INL_H
@@ -50,7 +50,8 @@ HWY_INLINE Pair<V> scaled(Pair<V> v, V by) {
   return {scaled<kScaled>(v.even, by), scaled<kScaled>(v.odd, by)};
 }
 
-// The addresses of kCount inputs or outputs, in registers; with kCount 0 of any number, where they are.
+// The addresses of kCount inputs or outputs, in registers. With kCount 0 their number is arbitrary, and they
+// stay in the caller's array.
 template <class Pointer, int kCount>
 struct Addresses {
   Pointer values[kCount];
@@ -65,9 +66,9 @@ struct Addresses<Pointer, 0> {
   int count() const { return number; }
 };
 
-// Fold sizeof...(k) vectors that start `at` bytes behind the beginning. Everything is loaded before anything
-// is stored, since an output may be an input. The stores here are the only ones of all folds of floats and of
-// bits. kStreaming: they pass the caches, and outputs are aligned to vectors.
+// Folds sizeof...(k) vectors that start `at` bytes behind the beginning. Loads everything before it stores
+// anything, because an output may be an input. All folds of floats and of bits store here and nowhere else.
+// kStreaming: the stores bypass the caches, and outputs are aligned to vectors.
 template <class E, class Op, bool kScaled, bool kStreaming = false, class D, class V, class Inputs,
           class Outputs, size_t... k>
 HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uint64_t at, V pre, V post,
@@ -90,8 +91,9 @@ HWY_INLINE void fold_step(D d, const Inputs& inputs, const Outputs& outputs, uin
   }
 }
 
-// The bytes from `at` to `end`, vector by vector and then element by element: what the unrolled loops leave
-// over. One function for any number of inputs and outputs, because compiling it for each number takes long.
+// Folds the bytes from `at` to `end`, vector by vector and then element by element: the rest of the unrolled
+// loops. One function handles any number of inputs and outputs, because compiling it for each number takes
+// long.
 template <class E, class Op, bool kScaled>
 HWY_NOINLINE void fold_rest(const FoldArgs& args, uint64_t at, uint64_t end) {
   using Math = typename E::Math;
@@ -112,11 +114,11 @@ HWY_NOINLINE void fold_rest(const FoldArgs& args, uint64_t at, uint64_t end) {
   }
 }
 
-// Memory from malloc is usually 16 bytes behind a cache line's beginning, all of it alike: from this size on,
-// whole vectors begin where the first output is aligned.
+// Memory from malloc is usually 16 bytes behind the beginning of a cache line, equally for all buffers. From
+// this size on, whole vectors begin where the first output is aligned.
 inline constexpr uint64_t kWorthAligning = 8192;
 
-// Whether stores may pass the caches: all outputs are then aligned where the first one is.
+// True if stores may bypass the caches: all outputs are then aligned where the first one is.
 inline bool streams(const FoldArgs& args) {
   constexpr uintptr_t kWidest = 64;
   const auto place = [&](int j) { return reinterpret_cast<uintptr_t>(args.outputs[j]) % kWidest; };
@@ -125,7 +127,7 @@ inline bool streams(const FoldArgs& args) {
   return args.streaming && alike && args.count * dtype_size(args.dtype) >= kWorthAligning;
 }
 
-// kInputs and kOutputs other than 0 say how many there are.
+// kInputs and kOutputs are the numbers of inputs and outputs; 0: any number.
 template <class E, class Op, bool kScaled, int kInputs = 0, int kOutputs = 0, bool kStreaming = false>
 HWY_NOINLINE void fold_all(const FoldArgs& args) {
   using Math = typename E::Math;
@@ -149,9 +151,9 @@ HWY_NOINLINE void fold_all(const FoldArgs& args) {
   if (at != end) fold_rest<E, Op, kScaled>(args, at, end);
 }
 
-// Sums of few inputs into one or two outputs have loops of their own. With more inputs than that, going
-// through 2-16 KiB of a few of them at a time, or prefetching so, was slower than this loop or no faster, up
-// to 16 inputs.
+// Sums of few inputs into one or two outputs have loops of their own. More inputs use the general loop.
+// Processing 2-16 KiB of a few inputs at a time, or prefetching that way, was slower or no faster up to 16
+// inputs.
 template <class E, bool kScaled, int kInputs>
 FoldFunction sum_into(int outputs) {
   if (outputs == 1) return fold_all<E, Sum, kScaled, kInputs, 1>;

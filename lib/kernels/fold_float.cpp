@@ -20,7 +20,7 @@ struct Product {
     return hn::Mul(a, b);
   }
 };
-// The earlier one of equals; a NaN wins and stays.
+// Returns the earlier of equal values; a NaN wins and stays.
 struct Minimum {
   template <class V>
   static HWY_INLINE V apply(V a, V b) {
@@ -34,7 +34,7 @@ struct Maximum {
   }
 };
 
-// Multiplying by 1 changes nothing, so that only sums have a variant without scales.
+// A multiplication by 1 changes nothing, so only sums have a variant without scales.
 template <class E>
 FoldFunction fold_of(const FoldArgs& args) {
   switch (args.op) {

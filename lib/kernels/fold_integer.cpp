@@ -1,4 +1,4 @@
-// Folds of integers, for every instruction set. They wrap. Called through host_ops.cpp.
+// Folds of integers, which wrap, for every instruction set. Called through host_ops.cpp.
 #include <cstring>
 #include <type_traits>
 
@@ -48,7 +48,8 @@ struct BitXor {
   }
 };
 
-// Not all instruction sets multiply vectors of all widths, and products of integers are rare: a plain loop.
+// A plain loop, because products of integers are rare and some instruction sets cannot multiply vectors of
+// all widths.
 template <class T>
 void fold_product(const FoldArgs& args) {
   for (uint64_t i = 0; i < args.count; i++) {
@@ -64,7 +65,7 @@ void fold_product(const FoldArgs& args) {
   }
 }
 
-// The same bits for signed and unsigned integers, except the smallest and the largest.
+// These operations compute the same bits for signed and unsigned integers, unlike minimum and maximum.
 template <class Unsigned>
 FoldFunction fold_bits_of(const FoldArgs& args) {
   using E = Plain<Unsigned>;

@@ -1,5 +1,5 @@
-// The host's operations: what needs no arithmetic is a memcpy, the rest goes to the kernel for its types. One
-// table an instruction set.
+// The host's operations. Copies without arithmetic use memcpy; everything else calls the kernel for its
+// types. There is one table for each instruction set.
 #include "kernels/host_ops.h"
 
 #include <algorithm>
@@ -26,13 +26,13 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr uint64_t kStreamBytes = uint64_t{64} << 10;  // below, a copy stays in the caches
+constexpr uint64_t kStreamBytes = uint64_t{64} << 10;  // a smaller copy stays in the caches
 
 void copy_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
   if (dst != src && size != 0) std::memcpy(dst, src, size);
 }
 
-// Past the caches: no line of dst is read for being overwritten.
+// Copies with streaming stores, which bypass the caches: no line of dst is read before it is overwritten.
 void stream_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
   const hn::ScalableTag<uint8_t> d;
   const uint64_t lanes = hn::Lanes(d);
@@ -116,7 +116,7 @@ Squares squares(const SquaresArgs& args) {
   return squares_of(args);
 }
 
-// "host AVX2" and so on, from the name of the namespace, which is N_AVX2.
+// Builds "host AVX2" and the like, from the name of the namespace, which is N_AVX2.
 struct Name {
   char text[32] = "host ";
   constexpr Name() {

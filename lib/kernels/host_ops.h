@@ -1,12 +1,12 @@
-// The host's DeviceOps, for the best instruction set that this processor has. Called by whoever makes a
-// context or a backend without one. Threads: any thread; the operations run on the calling thread.
+// The host's DeviceOps, for the best instruction set of this processor. Used wherever a context or a backend
+// without one is created. Threads: any thread; the operations run on the calling thread.
 #pragma once
 
 #include "core/device.h"
 
 namespace weft {
 
-// Constant tables, one an instruction set; every one of them gives the same bits.
+// Returns a constant table; there is one for each instruction set. All tables compute the same bits.
 const DeviceOps& host_ops();
 
 }  // namespace weft

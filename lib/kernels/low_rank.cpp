@@ -1,5 +1,5 @@
-// Products of a matrix and thin factors, for every instruction set. Called through host_ops.cpp. All are
-// bound by reading the matrix, so each reads or writes it once for up to four columns of the factors.
+// Products of a matrix and thin factors, for every instruction set. Called through host_ops.cpp. Reading the
+// matrix limits all of them, so each pass over it serves up to four columns of the factors.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -21,13 +21,13 @@ namespace weft {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Of a few rounds: what they keep in arrays stays in registers.
+// Unrolls a loop of few rounds, so that its arrays stay in registers.
 #define WEFT_UNROLL _Pragma("GCC unroll 16")
 
 using Wide = hn::CappedTag<float, 16>;
 using One = hn::CappedTag<float, 1>;
 
-// A dot product is the sum of 16 partial ones, whatever the width of vectors.
+// A dot product is the sum of 16 partial sums, for every vector width.
 constexpr size_t kPartial = 16;
 
 float total(const std::array<float, kPartial>& partial) {
@@ -37,10 +37,11 @@ float total(const std::array<float, kPartial>& partial) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-// Rows whose dot products are computed together: as many as there are registers for.
+// Rows whose dot products are computed together; limited by the number of registers.
 constexpr size_t kTogether = HWY_TARGET <= HWY_AVX3 ? 4 : 1;
 
-// left[k][i] for kRank columns k of kRows rows from i on, to which the addend's are added before.
+// Computes left[k][i] for kRank columns k and kRows rows from i on. kAdd: first adds the addend's rows to
+// the matrix's rows.
 template <size_t kRows, size_t kRank, bool kAdd>
 HWY_INLINE void dots(const LowRankArgs& args, uint64_t i, uint64_t k) {
   const Wide d;
@@ -87,7 +88,7 @@ HWY_INLINE void dots(const LowRankArgs& args, uint64_t i, uint64_t k) {
   }
 }
 
-// By value, here and below: what a loop stores cannot change its own copy.
+// Takes args by value, here and below, because the loop's stores cannot change a local copy.
 template <size_t kRank, bool kAdd>
 void left_columns(LowRankArgs args, uint64_t k) {
   uint64_t i = 0;
@@ -100,7 +101,8 @@ void left_columns(const LowRankArgs& args, uint64_t k) {
   (k == 0 && args.addend != nullptr ? left_columns<kRank, true> : left_columns<kRank, false>)(args, k);
 }
 
-// right[k][j] += sum over kRows rows of left[k][i] * matrix[i][j], one after the other, for kRank columns k.
+// Computes right[k][j] += sum over kRows rows of left[k][i] * matrix[i][j], one row after the other, for
+// kRank columns k.
 template <size_t kRows, size_t kRank, class D>
 HWY_INLINE void add_rows(D d, const LowRankArgs& args, uint64_t i, uint64_t k, uint64_t j) {
   decltype(hn::Zero(d)) rows[kRows];
@@ -134,7 +136,7 @@ void right_columns(const LowRankArgs& args, uint64_t k) {
   for (; i < args.rows; i++) right_rows<1, kRank>(args, i, k);
 }
 
-// What becomes of a product.
+// The destination of a product.
 enum class Into { kMatrix, kMatrixStreamed, kResidual };
 
 template <Into kInto, class D, class V>
@@ -149,8 +151,8 @@ HWY_INLINE void put(D d, const LowRankArgs& args, uint64_t at, V sum) {
   }
 }
 
-// Elements [j, end) of row i, as far as whole vectors go; returns where they end. kRank columns of the
-// factors stay in registers; 0: any number.
+// Computes elements [j, end) of row i in whole vectors; returns where they end. kRank columns of the factors
+// stay in registers; 0: any number.
 template <Into kInto, size_t kRank, class D>
 HWY_INLINE uint64_t row_of_product(D d, const LowRankArgs& args, uint64_t i, uint64_t j, uint64_t end) {
   const size_t lanes = hn::Lanes(d);
@@ -177,7 +179,7 @@ void product_of(LowRankArgs args) {
   const uint64_t bytes = hn::Lanes(d) * sizeof(float);
   for (uint64_t i = 0; i < args.rows; i++) {
     uint64_t j = 0;
-    if constexpr (kInto == Into::kMatrixStreamed) {  // which takes aligned vectors
+    if constexpr (kInto == Into::kMatrixStreamed) {  // streaming stores need aligned vectors
       const auto row = reinterpret_cast<uintptr_t>(args.matrix + i * args.columns);
       const uint64_t head = std::min<uint64_t>(-row % bytes / sizeof(float), args.columns);
       j = row_of_product<kEdge, kRank>(One(), args, i, 0, head);

@@ -1,4 +1,4 @@
-// What the files of this folder give each other, for the instruction set that is being compiled.
+// Functions that the files of this folder share, for the instruction set being compiled.
 #if defined(WEFT_KERNELS_PER_TARGET_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_PER_TARGET_INL_H
 #undef WEFT_KERNELS_PER_TARGET_INL_H
@@ -15,13 +15,13 @@ using ConvertFunction = void (*)(const CopyArgs& args);
 
 namespace HWY_NAMESPACE {
 
-// Arguments that check_reduction accepts.
+// Called with arguments that check_reduction accepts.
 void fold_floats(const FoldArgs& args);
 void fold_integers(const FoldArgs& args);
 
-// dst[i] = round(scale * src[i]); of any two floating-point types.
+// dst[i] = round(scale * src[i]), for any two floating-point types.
 void convert(const CopyArgs& args);
-// dst[i] = round(dst[i] + scale * src[i]); of equal floating-point types, or f16 or bf16 to f32.
+// dst[i] = round(dst[i] + scale * src[i]), for equal floating-point types, or f16 or bf16 to f32.
 void convert_add(const CopyArgs& args);
 
 void quantize_blocks(const QuantizeArgs& args);

@@ -1,5 +1,5 @@
-// Values as codes of a byte or a bit with a scale for each block, and back, for every instruction set. Called
-// through host_ops.cpp.
+// Encodes values as codes of one byte or one bit, with a scale for each block, and decodes them, for every
+// instruction set. Called through host_ops.cpp.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -28,10 +28,11 @@ using Unsigned = hn::RebindToUnsigned<D>;
 template <class D>
 using Signed = hn::RebindToSigned<D>;
 
-constexpr float kSmallest = 1e-30f;  // below it a block counts as zero: scales and their inverses are normal
+// Below it a block counts as zero, so that scales and their inverses are normal.
+constexpr float kSmallest = 1e-30f;
 constexpr int32_t kInfinity = 0x7F800000;
 
-// Uniform in [0, 1) by position and seed: a finaliser of MurmurHash3.
+// Returns uniform numbers in [0, 1), by position and seed: a finaliser of MurmurHash3.
 template <class D>
 HWY_INLINE auto uniform(D d, uint32_t seed, uint64_t at) {
   const Unsigned<D> du;
@@ -46,7 +47,7 @@ HWY_INLINE auto uniform(D d, uint32_t seed, uint64_t at) {
   return hn::Mul(hn::ConvertTo(d, bits), hn::Set(d, 0x1p-24f));
 }
 
-// v, which is at most a few million in magnitude, to a whole number.
+// Rounds v, which is at most a few million in magnitude, to whole numbers.
 template <bool kStochastic, class D, class V>
 HWY_INLINE auto whole(D d, V v, uint32_t seed, uint64_t at) {
   if constexpr (kStochastic) {
@@ -59,7 +60,7 @@ HWY_INLINE auto whole(D d, V v, uint32_t seed, uint64_t at) {
 struct Int8 {
   static constexpr float kLargest = 127;
 
-  // Codes of scaled values, and what they stand for.
+  // Stores the codes of scaled values, and returns the values of the codes.
   template <bool kStochastic, class D, class V>
   static HWY_INLINE auto encode(D d, V v, uint32_t seed, uint64_t at, std::byte* to) {
     const Signed<D> di;
@@ -76,8 +77,8 @@ struct Int8 {
   }
 };
 
-// fp8 with kMantissa bits behind the point and the bias kBias. Codes of scaled values are whole numbers: the
-// upper bits of the f32 with another bias.
+// fp8 with kMantissa mantissa bits and the exponent bias kBias. The codes of scaled values are whole numbers:
+// the upper bits of the f32 with another bias.
 template <int kMantissa, int kBias, uint32_t kMostBits>
 struct Fp8 {
   static constexpr int kShift = 23 - kMantissa;
@@ -108,7 +109,7 @@ struct Fp8 {
     hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, full)), d8, as<uint8_t>(to));
     return value(d, code, sign);
   }
-  // What is added to the bits of a normal number before its lower ones are cut off.
+  // Returns the number to add to the bits of a normal number before its lower bits are cut off.
   template <bool kStochastic, class D, class U>
   static HWY_INLINE auto round_up(D d, U magnitude, uint32_t seed, uint64_t at) {
     const Unsigned<D> du;
@@ -127,7 +128,7 @@ struct Fp8 {
     const auto code = hn::And(full, hn::Set(du, 0x7Fu));
     return value(d, code, hn::ShiftLeft<24>(hn::Sub(full, code)));
   }
-  // What a code of 7 bits stands for, with the sign of an f32.
+  // Returns the value of a 7-bit code, with the sign of an f32.
   template <class D, class U>
   static HWY_INLINE auto value(D d, U code, U sign) {
     const Unsigned<D> du;
@@ -142,7 +143,7 @@ struct Fp8 {
 using E4m3 = Fp8<3, 7, 0x7E>;
 using E5m2 = Fp8<2, 15, 0x7B>;
 
-// The bits of the largest magnitude of a block, as an integer: NaN is larger than Inf.
+// Returns the bits of the largest magnitude of a block, as an integer: NaN is larger than Inf.
 int32_t largest_bits(const float* values, uint64_t count) {
   const Wide d;
   const Signed<Wide> di;
@@ -170,7 +171,7 @@ HWY_INLINE void quantize_step(D d, const QuantizeArgs& args, uint64_t at, float 
   }
 }
 
-// A block that cannot be encoded: all of it is NaN, or nothing.
+// Encodes a block without a usable scale, whose values are all lost (NaN) or all zero.
 void quantize_nothing(const QuantizeArgs& args, uint64_t begin, uint64_t end, bool lose) {
   std::fill(args.codes + begin, args.codes + end, std::byte{0});
   if (args.residual && lose) std::fill(args.values + begin, args.values + end, 0.0f);
@@ -221,7 +222,7 @@ void dequantize_all(const DequantizeArgs& given) {
   }
 }
 
-// The mean of magnitudes, as the sum of 16 partial sums.
+// Returns the mean of magnitudes, as the sum of 16 partial sums.
 float mean_magnitude(const float* values, uint64_t count) {
   const Wide d;
   const size_t lanes = hn::Lanes(d);
@@ -241,7 +242,7 @@ float mean_magnitude(const float* values, uint64_t count) {
 
 using Eight = hn::CappedTag<float, 8>;
 
-// A byte of signs, from 8 values; with residual they lose what it stands for.
+// Returns the byte with the signs of 8 values; with residual the decoded values are subtracted from them.
 HWY_INLINE uint8_t signs_of(float* values, float scale, bool residual) {
   const Eight d;
   const size_t lanes = hn::Lanes(d);
@@ -258,7 +259,7 @@ HWY_INLINE uint8_t signs_of(float* values, float scale, bool residual) {
   return static_cast<uint8_t>(bits);
 }
 
-// scale or -scale, added to or taken from 8 values, or instead of them.
+// Combines 8 values with scale or -scale, by sign: adds, subtracts or replaces.
 template <class Combine>
 HWY_INLINE void with_signs(uint8_t bits, float scale, float* values, Combine&& combine) {
   const Eight d;
@@ -271,7 +272,7 @@ HWY_INLINE void with_signs(uint8_t bits, float scale, float* values, Combine&& c
   }
 }
 
-// Work on 8 values, or on a copy of the fewer ones at the end.
+// Works on 8 values, or on a padded copy of fewer values at the end.
 template <class Work>
 HWY_INLINE void eight_of(float* values, uint64_t left, Work&& work) {
   if (left >= 8) return work(values);
@@ -286,10 +287,10 @@ void quantize_signs(const QuantizeArgs& args) {
   for (uint64_t begin = 0; begin < args.count; begin += args.block, scale++) {
     const uint64_t end = std::min(begin + args.block, args.count);
     float mean = mean_magnitude(args.values + begin, end - begin);
-    // Also if a value is infinite or NaN: magnitudes do not cancel out.
+    // This detects infinite and NaN values, because magnitudes do not cancel out.
     const bool lose = !(mean < std::numeric_limits<float>::infinity());
     if (lose) mean = std::bit_cast<float>(kNanBits32);
-    // A mean is at most the largest, but for rounding.
+    // A mean is at most the largest magnitude, except for rounding.
     if (mean < 2 * kSmallest &&
         std::bit_cast<float>(largest_bits(args.values + begin, end - begin)) < kSmallest) {
       mean = 0;

@@ -49,7 +49,8 @@ inline uint16_t f16_from_f32(float value) {
   return static_cast<uint16_t>(half | (bits >> 16 & 0x8000));
 }
 
-// To f32 with the last bit set if anything was lost. Rounding that again, to 16 bits, equals rounding once.
+// Converts to f32, with the last bit set if anything was lost. Rounding the result to 16 bits then equals
+// rounding once.
 inline float f32_odd_from_f64(double value) {
   const auto nearest = static_cast<float>(value);
   if (std::isnan(value) || nearest == value) return nearest;

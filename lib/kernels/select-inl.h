@@ -1,4 +1,4 @@
-// The largest of many values, for the instruction set that is being compiled. Included by host_ops.cpp, which
+// Selection of the largest values, for the instruction set being compiled. Included by host_ops.cpp, which
 // has the table, and select.cpp.
 #if defined(WEFT_KERNELS_SELECT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_SELECT_INL_H

@@ -1,9 +1,10 @@
-// The largest of many values, for every instruction set; which ones they are does not depend on it. Called
-// through host_ops.cpp.
+// Selects the largest of many values, for every instruction set; the selection does not depend on the
+// instruction set. Called through host_ops.cpp.
 //
-// A sample tells of a magnitude that somewhat more values reach than are taken. One pass over the values
-// collects these candidates; the smallest magnitude that is taken is found among them, digit by digit. Where
-// the sample told wrong, so that candidates are too few or do not fit into scratch, every value is one.
+// A sample estimates a magnitude that somewhat more values reach than are taken. One pass over the values
+// collects these candidates. The smallest taken magnitude is then found among them, digit by digit. If the
+// estimate was wrong, so that candidates are too few or do not fit into scratch, every value becomes a
+// candidate.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -29,13 +30,13 @@ namespace {
 constexpr uint32_t kInfinity = 0x7F800000;
 constexpr uint64_t kNoRoom = UINT64_MAX;
 
-// As bits, which are in the order of magnitudes; a NaN is larger than all.
+// Returns the magnitude as bits, which order like magnitudes; a NaN is larger than all others.
 uint32_t magnitude_of(float value) {
   return std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-// Scratch: bins of a histogram, then candidates or a sample. Where every value is looked at, bins may take
-// all of it.
+// Divides scratch: bins of a histogram, then candidates or a sample. If every value is a candidate, bins may
+// use all of it.
 struct Room {
   uint32_t* bins;
   uint32_t* places;
@@ -48,7 +49,7 @@ struct Room {
   }
 };
 
-// What there is to choose from.
+// The candidates if every value is one.
 struct Every {
   const float* values;
   uint64_t count;
@@ -62,7 +63,7 @@ struct Candidates {
   float value(uint64_t i) const { return std::bit_cast<float>(bits[i]); }
 };
 
-// The k-th largest magnitude, and how many of just that one are among the k largest.
+// The k-th largest magnitude, and how many values of exactly that magnitude are among the k largest.
 struct Threshold {
   uint32_t bits = 0;
   uint64_t equal = 0;
@@ -70,7 +71,7 @@ struct Threshold {
 struct Digit {
   int shift, bits;
 };
-// More digits are more passes, fewer are more bins.
+// More digits need more passes; fewer digits need more bins.
 constexpr Digit kDigits[] = {{20, 11}, {10, 10}, {0, 10}};
 constexpr Digit kDigitsOfMany[] = {{16, 15}, {0, 16}};
 static_assert(1u << kDigits[0].bits == kSelectHostBins);
@@ -94,8 +95,8 @@ Threshold largest(const Digit (&digits)[kCount], const Some& some, uint64_t k, u
   return found;
 }
 
-// A magnitude that most likely `take` values reach, and not many more: of a random value in each of many
-// stretches, three standard deviations below what is expected.
+// Returns a magnitude that most likely at least `take` values reach, and not many more. It samples a random
+// value in each of many ranges, and allows for three standard deviations of the number of hits.
 uint32_t bound_of(const SelectArgs& args, const Room& room) {
   if (args.take == 0) return kInfinity;
   const uint64_t size = std::min<uint64_t>(args.count / 16, kSelectSampled);
@@ -112,7 +113,7 @@ uint32_t bound_of(const SelectArgs& args, const Room& room) {
   return std::min(largest(kDigits, Candidates{sample, sample, size}, k, room.bins).bits, kInfinity);
 }
 
-// The values whose magnitude is at least `bound`, into room; how many, or kNoRoom.
+// Collects the values whose magnitude is at least `bound` into room. Returns their number, or kNoRoom.
 uint64_t collect(const SelectArgs& args, uint32_t bound, const Room& room) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -141,13 +142,14 @@ uint64_t collect(const SelectArgs& args, uint32_t bound, const Room& room) {
   return used;
 }
 
-// Every value that is taken, or is not finite, is among them.
+// Takes values from `some`, which contains every value that is taken or is not finite.
 template <size_t kCount, class Some>
 void take_of(const Digit (&digits)[kCount], const SelectArgs& args, const Some& some, uint32_t* bins) {
   Threshold threshold{kInfinity, 0};
   if (args.take > 0) threshold = largest(digits, some, args.take, bins);
   uint64_t used = 0;
-  for (uint64_t i = 0; used < args.take; i++) {  // without branches: which are taken is random
+  // The body has no branches, because the taken values are at random positions.
+  for (uint64_t i = 0; used < args.take; i++) {
     const uint32_t magnitude = magnitude_of(some.value(i));
     const bool equal = (magnitude == threshold.bits) & (threshold.equal > 0);
     args.selected[used] = {some.place(i), some.value(i)};
@@ -157,7 +159,7 @@ void take_of(const Digit (&digits)[kCount], const SelectArgs& args, const Some& 
   std::fill(args.selected + used, args.selected + args.room, Selected{kNoPlace, 0});
   if (!args.residual) return;
   for (uint64_t k = 0; k < used; k++) args.values[args.selected[k].place] = 0;
-  // More infinities than are taken have been told of; they are not kept.
+  // An error reports infinities anyway, so those that are not taken are not kept in the residual either.
   for (uint64_t i = 0; threshold.bits >= kInfinity && i < some.count; i++) {
     if (magnitude_of(some.value(i)) >= kInfinity) args.values[some.place(i)] = 0;
   }

@@ -1,6 +1,6 @@
-// Sums of squares, in f64, for every instruction set: for norms of gradients. Called through host_ops.cpp.
-// Stretches of values and partial sums of each are those of a GPU's threads (kernels/cuda/squares.h),
-// whatever the width of vectors.
+// Sums of squares in f64, for every instruction set: for norms of gradients. Called through host_ops.cpp.
+// Ranges of values and their partial sums are those of a GPU's threads (kernels/cuda/squares.h), for every
+// vector width.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kPartial = kSquaresPartial;
 
-// The sum of all: halves onto halves.
+// Adds up all values, halves onto halves.
 template <size_t kCount>
 double total(std::array<double, kCount>& partial) {
   for (size_t half = kCount / 2; half > 0; half /= 2) {
@@ -31,7 +31,7 @@ double total(std::array<double, kCount>& partial) {
   return partial[0];
 }
 
-// Elements as f64.
+// Loads elements as f64.
 template <class E, class D>
 HWY_INLINE hn::Vec<D> load_wide(D d, const std::byte* from) {
   if constexpr (sizeof(typename E::Stored) == 2) {
@@ -97,7 +97,7 @@ Squares squares_of(const SquaresArgs& args) {
   }
   out.finite = std::isfinite(out.sum);
   if (out.finite || args.dtype != Dtype::kF64) return out;
-  // Squares of large numbers overflow.
+  // The sum may have overflowed: squares of large numbers do.
   const auto* const values = reinterpret_cast<const double*>(args.src);
   out.finite = true;
   for (uint64_t i = 0; i < args.count; i++) out.finite = out.finite && std::isfinite(values[i]);

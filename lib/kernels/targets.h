@@ -1,9 +1,9 @@
-// Which instruction sets the kernels are compiled for: the baseline, AVX2, AVX-512 and what a newer Highway
-// knows beyond. Included before any header of Highway, in every file of this folder alike.
+// Selects the instruction sets that the kernels are compiled for: the baseline, AVX2, AVX-512 and later ones
+// that a newer Highway supports. Every file of this folder includes it before any header of Highway.
 #pragma once
 
-// Sanitizers take minutes for all that the kernels are compiled into: they see two instruction sets, and the
-// loops for any number of inputs only (WEFT_KERNELS_SPECIAL).
+// With sanitizers, compiling all variants of the kernels takes minutes. Sanitized builds have two instruction
+// sets, and only the loops for any number of inputs (WEFT_KERNELS_SPECIAL).
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define WEFT_KERNELS_SPECIAL 0
 #elif defined(__has_feature)

@@ -1,6 +1,6 @@
-// The threads of a block whose kernels share memory: they go through phases, and what one writes in a phase
-// the others read in the next one. On the host (tests/support/fake_cuda) a phase is a loop over the threads,
-// so a body keeps in variables only what is equal in all of them, and the rest in shared memory.
+// A block of threads whose kernels share memory. The threads go through phases: values written in one phase
+// can be read in the next one. On the host (tests/support/fake_cuda) a phase is a loop over the threads. So a
+// body's variables may only hold values that are equal in all threads; the rest is in shared memory.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -17,7 +17,7 @@ struct Block {
     phase(threadIdx.x);
     __syncthreads();
   }
-  // What is in shared memory, for all threads: it may be overwritten in the next phase.
+  // Reads a value from shared memory for all threads. The next phase may overwrite it.
   template <class T>
   WEFT_KERNEL_CODE T read(const T& shared) const {
     const T value = shared;
@@ -36,8 +36,7 @@ struct Block {
 #endif
 };
 
-// The sum of each `width` values behind each other (a power of two), halves onto halves, in the first of
-// them.
+// Adds up each `width` consecutive values (a power of two), halves onto halves, into the first of them.
 template <class T>
 WEFT_KERNEL_CODE void add_halves(const Block& block, T* shared, uint32_t width) {
   for (uint32_t half = width / 2; half > 0; half /= 2) {
@@ -47,7 +46,7 @@ WEFT_KERNEL_CODE void add_halves(const Block& block, T* shared, uint32_t width) 
   }
 }
 
-// Several threads of several blocks may add.
+// Increments a counter. Threads of several blocks may do so at once.
 WEFT_KERNEL_CODE void count_one(uint32_t* counter) {
 #ifdef __CUDACC__
   atomicAdd(counter, 1u);

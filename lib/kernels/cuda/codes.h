@@ -1,4 +1,4 @@
-// How a value becomes a code of a byte and back, one at a time: lib/kernels/quantize.cpp does the same with
+// Converts a value to a one-byte code and back, one at a time. lib/kernels/quantize.cpp does the same with
 // vectors.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace weft::cuda {
 
-// Uniform in [0, 1) by position and seed: a finaliser of MurmurHash3.
+// Returns a uniform number in [0, 1), by position and seed: a finaliser of MurmurHash3.
 WEFT_KERNEL_CODE float uniform(uint32_t seed, uint64_t at) {
   uint32_t h = static_cast<uint32_t>(at) * 0x9E3779B9u + seed;
   h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
@@ -17,7 +17,7 @@ WEFT_KERNEL_CODE float uniform(uint32_t seed, uint64_t at) {
   return static_cast<float>(h >> 8) * 5.9604644775390625e-08f;  // 2^-24
 }
 
-// v, which is at most a few million in magnitude, to a whole number.
+// Rounds v, which is at most a few million in magnitude, to a whole number.
 template <bool kStochastic>
 WEFT_KERNEL_CODE int32_t whole(float v, uint32_t seed, uint64_t at) {
   if constexpr (kStochastic) return static_cast<int32_t>(floorf(v + uniform(seed, at)));
@@ -26,7 +26,7 @@ WEFT_KERNEL_CODE int32_t whole(float v, uint32_t seed, uint64_t at) {
 
 struct Int8Code {
   static constexpr float kLargest = 127;
-  // The code of a scaled value; *decoded is what it stands for.
+  // Returns the code of a scaled value; *decoded is the value of the code.
   template <bool kStochastic>
   static WEFT_KERNEL_CODE uint8_t encode(float v, uint32_t seed, uint64_t at, float* decoded) {
     int32_t code = whole<kStochastic>(v, seed, at);
@@ -37,7 +37,7 @@ struct Int8Code {
   static WEFT_KERNEL_CODE float decode(uint8_t code) { return static_cast<float>(static_cast<int8_t>(code)); }
 };
 
-// As Fp8 in lib/kernels/quantize.cpp.
+// The counterpart of Fp8 in lib/kernels/quantize.cpp.
 template <int kMantissa, int kBias, uint32_t kMostBits>
 struct Fp8Code {
   static constexpr int kShift = 23 - kMantissa;

@@ -1,5 +1,5 @@
-// The bodies of weft_copy_pieces and weft_accumulate_pieces, of which lib/kernels/convert.cpp is the host's
-// twin.
+// The bodies of weft_copy_pieces and weft_accumulate_pieces. Their host counterpart is
+// lib/kernels/convert.cpp.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -19,13 +19,14 @@ struct Convert {
   }
 };
 
-// Bits of elements of this size.
+// Copies the bits of elements of this size.
 template <class T>
 struct Move {
   static WEFT_KERNEL_CODE T apply(T v, double) { return v; }
 };
 
-// A block's threads go through the piece side by side; four loads are under way before the first is stored.
+// The threads of a block process neighbouring elements of the piece. Four loads are in flight before the
+// first store.
 template <class Work, class From, class To>
 WEFT_KERNEL_CODE void copy_piece(const Place& place, const CopyPiece& piece, double scale) {
   const auto* const src = reinterpret_cast<const From*>(piece.src);

@@ -1,7 +1,7 @@
-// Elements of each type as they are computed with, and the bodies of kernels, written so that both nvcc and
-// the host's compiler take them: the fake CUDA runs the very lines that a GPU runs, and tests compare them
-// with the host's kernels. They round as lib/kernels/scalar.h does: once, to nearest even, denormals kept,
-// every NaN becoming the positive quiet one. Compile without contraction (-fmad=false).
+// Elements of each type as kernels compute with them. The bodies of kernels compile with both nvcc and the
+// host's compiler: the fake CUDA runs the same lines as a GPU, and tests compare them with the host's
+// kernels. They round like lib/kernels/scalar.h: once, to nearest even, denormals kept, every NaN replaced by
+// the positive quiet one. Compile without contraction (-fmad=false).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace weft::cuda {
 
-// Where a thread stands, and how many there are.
+// A thread's position, and the number of threads.
 struct Place {
   uint32_t block;
   uint32_t thread;
@@ -45,7 +45,7 @@ WEFT_KERNEL_CODE double canonical(double v) {
   return v != v ? bits_as<double>(uint64_t{0x7FF8000000000000}) : v;
 }
 
-// Types as they are stored. load gives what is computed with; Math is that type.
+// Stores the type T itself. load returns a value of the type used for computing, Math.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -108,7 +108,8 @@ struct F16 {
   }
 };
 
-// To f32 with the last bit set if anything was lost: rounding that again, to 16 bits, equals rounding once.
+// Converts to f32, with the last bit set if anything was lost. Rounding the result to 16 bits then equals
+// rounding once.
 WEFT_KERNEL_CODE float odd_from(double value) {
   const auto nearest = static_cast<float>(value);
   if (value != value || nearest == value) return nearest;
@@ -119,7 +120,7 @@ WEFT_KERNEL_CODE float odd_from(double value) {
   return bits_as<float>(a > b ? bits - 1 : bits + 1);
 }
 
-// So many elements that memory is read and written 16 bytes at a time, where the wider of the two is.
+// Enough elements to read and write memory 16 bytes at a time, for the wider of the two types.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];

@@ -1,4 +1,4 @@
-// The body of weft_fold, of which lib/kernels/fold_float.cpp and fold_integer.cpp are the host's twins.
+// The body of weft_fold. Its host counterparts are lib/kernels/fold_float.cpp and fold_integer.cpp.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -11,7 +11,7 @@ struct Sum {
     return static_cast<T>(a + b);
   }
 };
-// Of unsigned integers in 64 bits, so that nothing overflows.
+// Multiplies unsigned integers in 64 bits, so that nothing overflows.
 struct Product {
   template <class T>
   static WEFT_KERNEL_CODE T apply(T a, T b) {
@@ -19,7 +19,7 @@ struct Product {
     return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
   }
 };
-// The earlier one of equals; a NaN wins and stays.
+// Returns the earlier of equal values; a NaN wins and stays.
 struct Minimum {
   template <class T>
   static WEFT_KERNEL_CODE T apply(T a, T b) {
@@ -51,7 +51,8 @@ struct BitXor {
   }
 };
 
-// Each thread folds elements of its block's stretch, and keeps a sum in registers. kScaled: times 1 at least.
+// Each thread folds elements of its block's range, with the accumulator in registers. kScaled: multiplies by
+// the scales, even if they are 1.
 template <class E, class Op, bool kScaled>
 WEFT_KERNEL_CODE void fold_stretch(const Place& place, const FoldKernelArgs& args) {
   using S = typename E::Stored;
@@ -89,7 +90,7 @@ WEFT_KERNEL_CODE void fold_floats(const Place& place, const FoldKernelArgs& args
   }
 }
 
-// Signed ones differ in order alone.
+// Signed integers differ from unsigned ones only in minimum and maximum.
 template <class T, class Unsigned>
 WEFT_KERNEL_CODE void fold_integers(const Place& place, const FoldKernelArgs& args) {
   using E = Plain<Unsigned>;

@@ -1,5 +1,5 @@
-// The kernels, by the names under which backends/cuda finds them. Compiled to a fat binary that
-// libweft-cuda.so carries; `nvcc -fmad=false`, since equal bits need no contraction.
+// Defines the kernels under the names by which backends/cuda finds them. Compiled to a fat binary that
+// libweft-cuda.so contains, with `nvcc -fmad=false`: equal bits need no contraction.
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/fold.h"
 #include "kernels/cuda/low_rank.h"

@@ -1,4 +1,4 @@
-// The bodies of weft_low_rank_*, of which lib/kernels/low_rank.cpp is the host's twin: the same sums in the
+// The bodies of weft_low_rank_*. Their host counterpart is lib/kernels/low_rank.cpp: the same sums in the
 // same order. (NaNs may differ in their bits.)
 #pragma once
 
@@ -6,16 +6,16 @@
 
 namespace weft::cuda {
 
-constexpr uint32_t kLeftColumns = 4;  // of the factor, for each time that the matrix is read
+constexpr uint32_t kLeftColumns = 4;  // of the factor, for each pass over the matrix
 constexpr uint32_t kDots = kLowRankDots;
 constexpr uint32_t kLeftRows = kLowRankLeftRows;
 constexpr uint32_t kProductRows = kLowRankProductRows;
-constexpr float kLargest = 3.40282347e38f;  // what is finite is at most that
+constexpr float kLargest = 3.40282347e38f;  // the largest finite magnitude
 
 WEFT_KERNEL_CODE uint64_t ceil_of(uint64_t a, uint64_t b) {
   return (a + b - 1) / b;
 }
-// One of the batch.
+// Returns the arguments of one member of the batch.
 WEFT_KERNEL_CODE LowRankArgs low_rank_of(const LowRankArgs& args, uint64_t number) {
   LowRankArgs one = args;
   if (args.offsets != nullptr) one.matrix += args.offsets[number];

@@ -1,5 +1,5 @@
-// The body of weft_orthonormalize, of which hooks/powersgd/orthogonal.cpp is the host's twin. A block of
-// threads does a matrix.
+// The body of weft_orthonormalize. Its host counterpart is hooks/powersgd/orthogonal.cpp. One block of
+// threads handles one matrix.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ WEFT_KERNEL_CODE double dot(const Block& block, OrthonormalShared& shared, const
   return block.read(shared.sums[0]);
 }
 
-// change(value, index) of each value of a column.
+// Replaces each value of a column by change(value, index).
 template <class Change>
 WEFT_KERNEL_CODE void change_column(const Block& block, float* column, uint64_t rows, Change&& change) {
   block.each([&](uint32_t t) {
@@ -59,7 +59,7 @@ WEFT_KERNEL_CODE bool orthonormal_column(const Block& block, OrthonormalShared& 
   return true;
 }
 
-// As mix and fill_random of the hook.
+// The same function as mix and fill_random of the hook.
 WEFT_KERNEL_CODE uint64_t mixed(uint64_t h) {
   h += 0x9e3779b97f4a7c15u;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -1,5 +1,5 @@
-// The bodies of weft_quantize and weft_dequantize, of which lib/kernels/quantize.cpp is the host's twin. 32
-// threads do a block of values with one scale.
+// The bodies of weft_quantize and weft_dequantize. Their host counterpart is lib/kernels/quantize.cpp. 32
+// threads handle a block of values with one scale.
 #pragma once
 
 #include "kernels/cuda/block.h"
@@ -12,7 +12,7 @@ struct QuantizeShared {
   float sums[kKernelThreads];
 };
 
-// What a thread does: every 32nd value of its block.
+// The work of one thread: every 32nd value of its block.
 struct QuantizePlace {
   uint64_t number;  // of the block of values
   uint64_t begin;
@@ -30,7 +30,7 @@ WEFT_KERNEL_CODE QuantizePlace quantize_place(const Block& block, const Args& ar
   return p;
 }
 
-// Each thread's own: magnitudes' largest and, of the first 16 threads, the sum of every 16th.
+// Computes each thread's largest magnitude and, in the first 16 threads, the sum of every 16th magnitude.
 WEFT_KERNEL_CODE void measure(const QuantizePlace& p, const QuantizeArgs& args, uint32_t* largest,
                               float* sum) {
   *largest = 0;
@@ -70,7 +70,7 @@ WEFT_KERNEL_CODE void encode_block(const QuantizePlace& p, const QuantizeArgs& a
   if (p.lane == 0) args.scales[p.number] = scale;
 }
 
-// A thread does whole bytes of eight signs.
+// Each thread handles whole bytes of eight signs.
 WEFT_KERNEL_CODE void encode_signs(const QuantizePlace& p, const QuantizeArgs& args, uint32_t largest,
                                    const float* sums) {
   float partial[16];

@@ -1,6 +1,6 @@
-// The body of weft_select, of which lib/kernels/select.cpp is the host's twin: launched once for each of its
-// passes, one after the other. The magnitude from which on values are taken is found digit by digit, 16 bits
-// each; then every stretch of values counts what it has, and writes that behind what those before it have.
+// The body of weft_select. Its host counterpart is lib/kernels/select.cpp. It is launched once for each of
+// its passes, in order. The smallest magnitude that is taken is found digit by digit, 16 bits each. Then
+// every range of values counts its taken values, and writes them behind those of the ranges before it.
 #pragma once
 
 #include "kernels/cuda/block.h"
@@ -12,13 +12,12 @@ struct SelectShared {
   uint32_t equal[kKernelThreads];
 };
 
-// What lies in scratch.
+// The layout of scratch.
 struct SelectScratch {
-  uint32_t* upper;  // how many values have each digit
+  uint32_t* upper;  // number of values with each digit
   uint32_t* lower;
-  uint32_t*
-      found;  // the upper digit, the lower one, how many of just that magnitude are taken, how many above
-  uint32_t* greater;  // of each stretch: values above the magnitude, and just of it; then of those before it
+  uint32_t* found;    // upper digit, lower digit, taken values of exactly that magnitude, values above it
+  uint32_t* greater;  // of each range: values above the magnitude, and equal to it; then sums of those before
   uint32_t* equal;
 };
 WEFT_KERNEL_CODE uint64_t select_stretches(const SelectArgs& args) {
@@ -38,7 +37,7 @@ WEFT_KERNEL_CODE uint32_t magnitude_bits(float value) {
   return bits_as<uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-// Each thread a stretch of the stretch, in order.
+// Each thread handles a run of consecutive values within the range.
 constexpr uint64_t kSelectRun = kSelectStretch / kKernelThreads;
 template <class Each>
 WEFT_KERNEL_CODE void each_of_run(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
@@ -46,7 +45,7 @@ WEFT_KERNEL_CODE void each_of_run(const Block& block, const SelectArgs& args, ui
   for (uint64_t i = begin; i < begin + kSelectRun && i < args.count; i++)
     each(i, magnitude_bits(args.values[i]));
 }
-// The same values side by side, where the order does not matter.
+// Visits the same values side by side, where the order does not matter.
 template <class Each>
 WEFT_KERNEL_CODE void each_of_stretch(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
   const uint64_t begin = block.index * kSelectStretch;
@@ -72,8 +71,8 @@ WEFT_KERNEL_CODE void count_digits(const Block& block, const SelectArgs& args, b
   });
 }
 
-// The digit of the k-th largest, and which one it is among those with that digit. One block: a thread adds up
-// 256 bins, one thread looks for the place.
+// Finds the digit of the k-th largest value, and its place among the values with that digit. Runs in one
+// block: each thread adds up 256 bins, then one thread finds the place.
 WEFT_KERNEL_CODE void find_digit(const Block& block, SelectShared& shared, const SelectArgs& args,
                                  bool lower) {
   const SelectScratch s = scratch_of(args);
@@ -100,7 +99,7 @@ WEFT_KERNEL_CODE uint32_t threshold_of(const SelectScratch& s) {
   return s.found[0] << 16 | s.found[1];
 }
 
-// Of each thread's run.
+// Counts the values of each thread's run.
 WEFT_KERNEL_CODE void count_runs(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const uint32_t threshold = threshold_of(scratch_of(args));
   block.each([&](uint32_t t) {
@@ -127,7 +126,7 @@ WEFT_KERNEL_CODE void count_stretch(const Block& block, SelectShared& shared, co
   });
 }
 
-// Counts become sums of those before; by one thread.
+// Replaces counts by the sums of those before them; run by one thread.
 WEFT_KERNEL_CODE void sum_before(uint32_t* counts, uint64_t count) {
   uint32_t sum = 0;
   for (uint64_t i = 0; i < count; i++) {
@@ -137,7 +136,8 @@ WEFT_KERNEL_CODE void sum_before(uint32_t* counts, uint64_t count) {
   }
 }
 
-// One block: each thread some of the stretches, then one thread the threads, then each its own again.
+// Runs in one block: each thread adds up some ranges, one thread the threads' sums, then each thread its own
+// ranges again.
 WEFT_KERNEL_CODE void scan_stretches(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const SelectScratch s = scratch_of(args);
   const uint64_t stretches = select_stretches(args);
@@ -171,7 +171,7 @@ WEFT_KERNEL_CODE void scan_stretches(const Block& block, SelectShared& shared, c
   });
 }
 
-// The first block also writes what is not used; it takes part if there are no values at all.
+// The first block also writes the unused entries. It takes part even if there are no values at all.
 WEFT_KERNEL_CODE void write_taken(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const SelectScratch s = scratch_of(args);
   if (args.take > 0) count_runs(block, shared, args);

@@ -1,5 +1,5 @@
-// The bodies of weft_squares and weft_squares_total, of which lib/kernels/squares.cpp is the host's twin: a
-// sum a stretch, 32 threads each, and then their sum, by one block.
+// The bodies of weft_squares and weft_squares_total. Their host counterpart is lib/kernels/squares.cpp. 32
+// threads compute the sum of each range; then one block adds up these sums.
 #pragma once
 
 #include "kernels/cuda/block.h"
