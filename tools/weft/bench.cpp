@@ -1,4 +1,4 @@
-// weft bench: measures collectives and gradient steps. Starts itself again as the ranks.
+// weft bench: measures collectives and gradient steps. Starts this program again as the ranks.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,15 +29,15 @@ void write(const nlohmann::json& run, const std::string& path) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
-// Null says that a work's results are not checked.
+// Returns false if any result is wrong. Null means that the results are not checked.
 bool is_correct(const nlohmann::json& run) {
   const nlohmann::json& rows = run.at("results");
   return std::all_of(rows.begin(), rows.end(),
                      [](const nlohmann::json& row) { return row.at("correct") != false; });
 }
 
-// To people, to programs, and beside another run if there is one. Returns whether all is right and nothing is
-// slower than there.
+// Prints the results, writes them as JSON, and compares them with another run if there is one. Returns true
+// if all results are right and nothing is slower than in the other run.
 bool report(const nlohmann::json& run, const BenchOptions& options, const std::optional<Baseline>& baseline) {
   print_results(run);
   if (!options.json.empty()) write(run, options.json);
@@ -68,12 +68,13 @@ std::vector<Result> measure_all(Job& job, const BenchOptions& options) {
   return results;
 }
 
-// One rank. Returns 1 if a result was wrong, or something is slower than it was; of one of several repeats 0.
+// Runs one rank. Returns 1 if a result was wrong or something became slower; always 0 for a rank of one of
+// several repeats.
 int bench_rank(const BenchOptions& options, int rank_for_core) {
   const nlohmann::json machine = describe_machine();
   if (options.count_system_calls) count_system_calls();
   if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
-  // Signs of life are system calls as well, as many as time passes.
+  // Heartbeats are system calls as well, and their number depends on the elapsed time.
   Job job(options.backend, options.count_system_calls ? kRareHeartbeatMs : 0);
   if (!options.trace.empty()) job.check(weft_trace_start(job.context(), 0), "weft_trace_start");
   const std::vector<Result> results = measure_all(job, options);
@@ -99,7 +100,7 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
 
 constexpr char kThis[] = "/proc/self/exe";
 
-// The same command line and `more`, on this program or another, for every rank.
+// Starts every rank with the same command line and `more`, on this program or another.
 int launch_ranks(const std::string& program, const BenchOptions& options,
                  const std::vector<std::string>& words, const std::vector<std::string>& more) {
   LaunchOptions job;
@@ -112,7 +113,7 @@ int launch_ranks(const std::string& program, const BenchOptions& options,
   return launch(job);
 }
 
-// One set of ranks; its exit code, and, if that is 0, what it measured.
+// Runs one set of ranks. Returns its exit code, and appends its results if that is 0.
 int measure_once(const std::string& program, const std::string& name, const BenchOptions& options,
                  const std::vector<std::string>& words, std::vector<nlohmann::json>* runs) {
   std::fprintf(stderr, "weft bench: %s\n", name.c_str());
@@ -127,9 +128,9 @@ int measure_once(const std::string& program, const std::string& name, const Benc
   return 0;
 }
 
-// Several sets of ranks, one after the other, and one report of all. Another program's are started by turns
-// with this one's, and either is first by turns: what changes on the machine meanwhile changes both alike. A
-// set that fails ends them all, with its exit code and without a report.
+// Runs several sets of ranks, one after the other, and reports them together. Sets of another program
+// alternate with those of this one, and either program goes first in turn, so that changes on the machine
+// affect both equally. A set that fails ends the run with its exit code and without a report.
 int bench_repeats(const BenchOptions& options, const std::vector<std::string>& words) {
   std::vector<nlohmann::json> runs, others;
   const bool two = !options.against.empty();
@@ -153,7 +154,8 @@ int bench_repeats(const BenchOptions& options, const std::vector<std::string>& w
   return good ? 0 : 1;
 }
 
-// Which core is whose, before the communicator says the rank: what the launchers tell their processes.
+// Returns the local rank from the launchers' environment variables, since pinning happens before the
+// communicator exists.
 int local_rank_from_environment() {
   for (const char* name : {"WEFT_RANK", "LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                            "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK",

@@ -12,13 +12,13 @@ namespace {
 
 constexpr double kPremulFactor = 0.5;
 
-// What the calls of one measurement have in common. count: elements of the call, as in weft.h.
+// The common arguments of one measurement's calls. count: elements of the call, as in weft.h.
 struct Case {
   Job& job;
   int32_t dtype;
   int32_t op;
   uint64_t count;
-  uint64_t size;  // of an element
+  uint64_t size;  // bytes of an element
   Tile mine, reduced;
   std::byte* src;
   std::byte* dst;
@@ -29,7 +29,7 @@ struct Case {
   Tile of(uint64_t rank) const { return Tile::of_rank(dtype, op, static_cast<int>(rank)); }
 };
 
-// Blocks for different receivers start at different places of the tile.
+// Blocks for different receivers start at different positions of the tile.
 uint64_t block_offset(uint64_t receiver, uint64_t round) {
   return receiver * 31 + round;
 }
@@ -47,7 +47,8 @@ bool holds_all(const Case& c, uint64_t round) {
   return true;
 }
 
-// How a collective is called and judged. blocks_in, blocks_out: buffers of size * count, else of count.
+// Describes how a collective is called and checked. blocks_in, blocks_out: the buffer has count
+// elements for each rank; otherwise count.
 struct Collective {
   bool in_place, blocks_in, blocks_out;
   double (*bus_factor)(double ranks);
@@ -72,7 +73,7 @@ bool holds_reduced(const Case& c, uint64_t round) {
   return c.reduced.matches(c.dst, c.count, round);
 }
 
-// Rank 0 and rank 1 send to each other and back; a call is a round trip.
+// Ranks 0 and 1 send to each other and back; one call is a round trip.
 weft_status ping_pong(const Case& c) {
   if (c.rank() > 1 || c.ranks() < 2) return WEFT_OK;
   const int32_t peer = c.rank() == 0 ? 1 : 0;
@@ -167,7 +168,7 @@ const Collective& find(const std::string& name) {
   throw std::invalid_argument("no benchmark '" + name + "'; there are " + choices);
 }
 
-// About a quarter of a gigabyte in all, within reason.
+// About a quarter of a gigabyte in total, within limits.
 uint64_t iterations_for(uint64_t bytes) {
   return std::clamp<uint64_t>((uint64_t{256} << 20) / std::max<uint64_t>(bytes, 1), 20, 5000);
 }

@@ -1,5 +1,5 @@
-// weft bench faults: draws faults at random over backends and phases, run by run, and checks what the ranks
-// make of them. The main thread takes signals and shows progress; each of --jobs threads does one run at a
+// weft bench faults: draws random faults over backends and phases for each run, and checks the ranks'
+// reactions. The main thread handles signals and shows progress. Each of --jobs threads executes one run at a
 // time.
 #include <signal.h>
 #include <unistd.h>
@@ -38,13 +38,13 @@ struct Options {
   int jobs = 1;
   std::string json;
   bool verbose = false;
-  // Of a rank.
+  // Options of a rank process.
   int rank = -1;
   std::string store;
   int parent = 0;
 };
 
-// The backends that promise to survive, as far as they are here.
+// Returns the available backends that guarantee survival of failures.
 std::vector<std::string> available_backends() {
   std::vector<std::string> found;
   weft_context* context = nullptr;
@@ -87,7 +87,7 @@ void set_phases(Options* options) {
   }
 }
 
-// What decides what is drawn, as words of a command line.
+// Returns the options that determine the draw, as words of a command line.
 std::vector<std::string> drawing(const Options& options) {
   std::vector<std::string> words = {"--seed=" + std::to_string(options.seed), "--ranks=" + options.ranks,
                                     "--backends=" + CLI::detail::join(options.range.backends, ",")};
@@ -102,7 +102,7 @@ double percentile(std::vector<double> values, double part) {
   return values[std::max<size_t>(rank, 1) - 1];
 }
 
-// Everything that was found, by all threads.
+// Collects the findings of all threads.
 class Findings {
  public:
   explicit Findings(const Options& options) : options_(options), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -110,7 +110,7 @@ class Findings {
   void add(const Draw& draw, const faults::RunTrace& trace, const Verdict& verdict);
   void show_progress(uint64_t of);
   void print_distribution();
-  // The last line; the exit code.
+  // Prints the last line and returns the exit code.
   int conclude();
   void write(const std::string& path);
 
@@ -126,7 +126,7 @@ class Findings {
 
   const Options& options_;
   const bool terminal_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   uint64_t shown_ = 0;
   uint64_t runs_ = 0, hangs_ = 0, disagreements_ = 0, leftovers_ = 0, minorities_ = 0, unreached_ = 0;
   Times all_;
@@ -134,14 +134,14 @@ class Findings {
   nlohmann::json list_ = nlohmann::json::array();
 };
 
-// With mutex_ held.
+// Needs mutex_.
 void Findings::say(const std::string& line) {
   if (terminal_) std::fprintf(stderr, "\r\033[K");
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
 
-// What the ranks said, in milliseconds since the first word.
+// Prints the ranks' messages, with times in milliseconds since the first one.
 void Findings::print_words(const faults::RunTrace& trace) {
   std::vector<std::pair<faults::Word, size_t>> all;
   for (size_t rank = 0; rank < trace.ranks.size(); rank++) {
@@ -214,7 +214,7 @@ void Findings::add(const Draw& draw, const faults::RunTrace& trace, const Verdic
       " --only=" + std::to_string(draw.number));
 }
 
-// On a terminal one line that is written anew, else a line now and then.
+// On a terminal, rewrites one line; otherwise prints a line now and then.
 void Findings::show_progress(uint64_t of) {
   constexpr uint64_t kRunsALine = 100;
   const std::scoped_lock lock(mutex_);
@@ -225,7 +225,7 @@ void Findings::show_progress(uint64_t of) {
   std::fflush(stderr);
 }
 
-// With mutex_ held.
+// Needs mutex_.
 std::string Findings::counts() const {
   return std::to_string(hangs_) + " hangs, " + std::to_string(disagreements_) + " disagreements, " +
          std::to_string(leftovers_) + " leftovers";
@@ -277,7 +277,7 @@ int run_all(const Options& options) {
   sigset_t watched;
   sigemptyset(&watched);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched, number);
-  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);  // also of the threads below
+  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);  // also for the threads below
 
   const uint64_t first = options.only >= 0 ? static_cast<uint64_t>(options.only) : 0;
   const uint64_t end = options.only >= 0 ? first + 1 : options.runs;

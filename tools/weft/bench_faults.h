@@ -1,4 +1,4 @@
-// weft bench faults adds itself to `weft bench`.
+// The function by which weft bench faults adds itself to `weft bench`.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,6 @@
-// weft bench launches: the same bytes as ever smaller tensors, all launched and then waited for once. What
-// cutting costs: Li et al., PyTorch Distributed (VLDB 2020), section 2.3 and figure 2.
+// weft bench launches: communicates the same bytes as ever smaller tensors, which are all launched before one
+// wait. It measures the cost of splitting: Li et al., PyTorch Distributed (VLDB 2020), section 2.3 and figure
+// 2.
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 namespace {
 
-// One after the other over the whole buffer; the last has what is left.
+// Launches one operation after the other over the whole buffer; the last one takes the rest.
 class Launches {
  public:
   Launches(Job& job, const BenchOptions& options, std::byte* data, uint64_t count, uint64_t each)
@@ -30,7 +31,7 @@ class Launches {
       job_.check(weft_all_reduce(job_.comm(), at, at, n, dtype_, op_, nullptr, &requests_[i]),
                  "weft_all_reduce");
     }
-    // They run in order, so this is the only one that waits.
+    // Operations complete in order, so only this wait blocks.
     job_.check(weft_request_wait(requests_.back(), WEFT_TIMEOUT_INFINITE), "weft_request_wait");
     for (weft_request*& request : requests_) {
       job_.check(weft_request_wait(request, WEFT_TIMEOUT_INFINITE), "weft_request_wait");

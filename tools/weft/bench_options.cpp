@@ -19,7 +19,7 @@ constexpr char kFooter[] =
     "of\n"
     "the slowest rank. Results are checked in the first and the last call; a wrong one is exit code 1.";
 
-// What is measured, and on what.
+// Adds the options that select the measurement and its data.
 void add_subject(CLI::App& bench, BenchOptions& options) {
   bench.add_option("OP", options.ops, "what to measure");
   bench.add_option("-n,--ranks", options.ranks, "number of local processes, default 2")
@@ -39,7 +39,7 @@ void add_subject(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--total", options.total, "of launches: bytes in all, default 240000000");
 }
 
-// Gradient steps.
+// Adds the options of gradient steps.
 void add_step(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--manifest", options.manifests, "JSON file of parameters, for step")
       ->check(CLI::ExistingFile);
@@ -88,7 +88,7 @@ void add_step(CLI::App& bench, BenchOptions& options) {
       ->check(CLI::Range(1, 1024));
 }
 
-// How often, and by which processes.
+// Adds the options for repetitions and processes.
 void add_processes(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--iterations", options.iterations, "timed calls a size; default: 20 to 5000, by size");
   bench.add_option("--warmup", options.warmup, "calls before them, default 3")->check(CLI::Range(1, 1000000));
@@ -106,7 +106,7 @@ void add_processes(CLI::App& bench, BenchOptions& options) {
                  "traced meanwhile: times mean nothing");
 }
 
-// Where it goes, and what it is compared with.
+// Adds the options of reports and comparisons.
 void add_reports(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--json", options.json, "also write the results to this file");
   bench.add_option("--trace", options.trace,
@@ -155,7 +155,7 @@ void add_bench_options(CLI::App& bench, BenchOptions& options) {
   add_reports(bench, options);
 }
 
-// Complain before processes are started.
+// Reports bad options before processes are started.
 void check_options(const BenchOptions& options) {
   parse_dtype(options.dtype);
   parse_op(options.op);

@@ -1,6 +1,6 @@
-// weft bench ready: what a gradient costs beside its copy. A call of ready in view mode, beside an
-// uncontended atomic decrement; making a reducer of many tiny parameters and a step of them, and whether both
-// grow no faster than their number.
+// weft bench ready: the cost of a gradient besides its copy. It measures a call of ready in view mode,
+// compared with an uncontended atomic decrement. It also measures the creation and a step of a reducer of
+// many tiny parameters, and whether both grow no faster than their number.
 #include <atomic>
 #include <iomanip>
 #include <sstream>
@@ -11,10 +11,10 @@
 namespace {
 
 constexpr uint64_t kCalls = 1000;
-constexpr uint64_t kCounts[] = {1'000, 10'000, 100'000};  // of tiny parameters
-constexpr int64_t kElements = 4;                          // of each
+constexpr uint64_t kCounts[] = {1'000, 10'000, 100'000};  // numbers of tiny parameters
+constexpr int64_t kElements = 4;                          // of each parameter
 
-// A reducer of many tiny gradients, in view mode: nothing is copied.
+// A reducer of many tiny gradients in view mode, so that nothing is copied.
 class Tiny {
  public:
   Tiny(Job& job, uint64_t count) : count_(count) {
@@ -44,7 +44,7 @@ class Tiny {
   }
   void destroy() { weft_reducer_destroy(&reducer_); }
 
-  // A step in which all gradients but the first are ready: it is not launched before close_step.
+  // Begins a step in which all gradients but the first are ready, so it is not launched before close_step.
   void open_step() {
     close_step();
     check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
@@ -134,7 +134,7 @@ std::vector<Result> bench_ready(Job& job, const BenchOptions& options) {
   results.push_back(atomic_decrement(job, iterations));
   results.push_back(ready_call(job, iterations, results.back()));
   for (const bool creates : {true, false}) {
-    double first_ns = 0;  // a parameter, of the fewest
+    double first_ns = 0;  // per parameter, with the fewest parameters
     for (const uint64_t count : kCounts) {
       Tiny tiny(job, count);
       if (!creates) tiny.create();
@@ -142,7 +142,7 @@ std::vector<Result> bench_ready(Job& job, const BenchOptions& options) {
                               if (creates) tiny.destroy();
                             },
                             [&] { creates ? tiny.create() : tiny.step(); }, right};
-      // Creating 100,000 parameters' takes long.
+      // Creating a reducer of 100,000 parameters takes long.
       const uint64_t most = creates ? 5 : 30;
       Result result =
           row(creates ? "create" : "step_tiny", count, measure(job, subject, std::min(iterations, most), 1));

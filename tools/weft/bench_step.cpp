@@ -1,6 +1,6 @@
-// weft bench step: one gradient step of a model, without its computing. Every gradient becomes ready at once,
-// the last parameter's first, so all communication is exposed; or as in a recorded backward, which is slept
-// through, as if an accelerator computed, or computed through.
+// weft bench step: one gradient step of a model, without its computation. Every gradient becomes ready at
+// once, the last parameter's first, so all communication is exposed. Alternatively gradients become ready as
+// in a recorded backward. The rank sleeps through it, as if an accelerator computed, or computes through it.
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
@@ -47,20 +47,20 @@ class Step {
   Step& operator=(const Step&) = delete;
 
   void rewrite(uint64_t round) {
-    // Where results stay with their owners a rank writes when all have begun.
+    // Where results stay with their owners, a rank may only write once all ranks have begun.
     if (reduced_views_) check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
     for (size_t i = 0; i < gradients_.size(); ++i)
       mine_.fill(gradients_[i], manifest_.params[i].count, round + i);
   }
 
-  // Gradients become ready so many times later than in that backward.
+  // Makes gradients ready `times` times later than in the recorded backward.
   void replay(const Backward* backward, double times, bool compute) {
     backward_ = backward;
     times_ = times;
     if (compute) computing_.emplace();
   }
 
-  // Steps that accumulate, and the one that synchronises. A view holds what the steps add up to already.
+  // Runs the accumulating steps and the one that synchronises. A view already contains the steps' sum.
   void run() {
     weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
     options.flags = WEFT_BEGIN_LOCAL;
@@ -81,7 +81,7 @@ class Step {
     }
     check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
   }
-  // So long after the step began.
+  // Computes or sleeps until `later` after the beginning of the step.
   void compute_until(std::chrono::steady_clock::time_point begin, std::chrono::nanoseconds later) {
     if (computing_.has_value()) {
       computing_->until(later);
@@ -93,7 +93,7 @@ class Step {
     return std::chrono::nanoseconds(static_cast<int64_t>(static_cast<double>(recorded_ns) * times_));
   }
 
-  // As the last step's gradients became ready. In view mode they move.
+  // Re-plans with the ready order of the last step. In view mode gradients move.
   void replan(const std::string& by) {
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
     options.planner = by == "model"          ? WEFT_PLANNER_MODEL
@@ -103,7 +103,7 @@ class Step {
     if (view_mode_) look_up_views();
   }
 
-  // part_of_largest: as Tile::matches has it.
+  // part_of_largest: as in Tile::matches.
   bool holds_mean(uint64_t round, double part_of_largest) const {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       if (reduced_views_
@@ -114,7 +114,7 @@ class Step {
     return true;
   }
 
-  // How many times less was sent than for gradients as they are.
+  // Returns the compression ratio: bytes of uncompressed gradients over sent bytes.
   double ratio() const {
     const weft_reducer_stats stats = query();
     return static_cast<double>(stats.plain_bytes) /
@@ -245,7 +245,7 @@ class Step {
   std::vector<std::byte*> gradients_;
 };
 
-// Who is slow, where that matters: chance decides in other steps.
+// Names the slowest rank if it matters: in other steps the slowest rank is random.
 std::string text_of(const HeldUp& held_up, double step_us) {
   if (held_up.steps * 2 <= held_up.of_steps || held_up.mean_us * 10 < step_us) return "";
   std::ostringstream text;
@@ -254,8 +254,8 @@ std::string text_of(const HeldUp& held_up, double step_us) {
   return text.str();
 }
 
-// How far a hook's results may be from the mean, as a part of the largest gradient; nullopt: other hooks'
-// results are no means of one step.
+// Returns how far a hook's results may be from the mean, as a part of the largest gradient. nullopt: the
+// hook's results are not means of one step.
 std::optional<double> inexactness(const std::string& hook) {
   struct Row {
     std::string_view name;
@@ -270,7 +270,8 @@ std::optional<double> inexactness(const std::string& hook) {
   return std::nullopt;
 }
 
-// "copy mode, 4 steps, re-planned by model, replayed, hook int8": what is unlike others'.
+// Returns "copy mode, 4 steps, re-planned by model, replayed, hook int8" or the like: what differs from the
+// default.
 std::string details_of(const BenchOptions& options, bool has_another_plan) {
   std::string text = options.reduced_views ? "reduced view" : options.view_mode ? "view" : "copy";
   text += " mode";

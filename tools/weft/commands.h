@@ -1,5 +1,5 @@
-// The subcommands of `weft`. Each adds itself to the parser and, when chosen, writes its exit code.
-// tail: the words after "--", which the parser does not see; words: all before it.
+// The subcommands of `weft`. Each adds itself to the parser and writes its exit code when it is chosen. tail:
+// the words after "--", which the parser does not see. words: all words before it.
 #pragma once
 
 #include <CLI/CLI.hpp>

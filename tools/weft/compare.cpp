@@ -13,15 +13,15 @@
 
 namespace {
 
-constexpr double kLevel = 0.01;  // so likely may a difference be that means nothing
-constexpr size_t kFewest = 3;    // processes on either side: one or two may lie in the same bad moment
+constexpr double kLevel = 0.01;  // probability of a difference that means nothing
+constexpr size_t kFewest = 3;    // processes on either side: one or two may fall into the same bad moment
 
-// A count that runs of earlier versions, or of other options, do not have.
+// Reads a count that runs of earlier versions, or with other options, lack; negative: unknown.
 double known(const nlohmann::json& row, const char* count) {
   return row.contains(count) && row.at(count).is_number() ? row.at(count).get<double>() : -1;
 }
 
-// Each process's median; earlier versions had one process.
+// Returns each process's median; earlier versions had one process.
 std::vector<double> processes_of(const nlohmann::json& row) {
   if (!row.contains("process_medians_us")) return {row.at("median_us").get<double>()};
   const auto medians = row.at("process_medians_us").get<std::vector<double>>();
@@ -44,21 +44,21 @@ std::map<Baseline::Key, Baseline::Row> rows_of(const nlohmann::json& run) {
   return rows;
 }
 
-// Now and then one more is somebody else's: the kernel's, a transport's.
+// Allows for a few counts that have other causes, such as the kernel or a transport.
 bool more(double now, double before, double slack) {
   return now > before + slack && now > before * 1.1;
 }
 
-// How many processes there were then and now.
+// The numbers of processes before and now.
 using Processes = std::pair<size_t, size_t>;
 
-// Whether the rank-sum test of so many can find a difference at its level at all.
+// True if the rank-sum test can find a difference at its level with these numbers of processes.
 bool enough(const Processes& processes) {
   const auto [then, now] = processes;
   return std::min(then, now) >= kFewest && rank_sum_chance(then, now, then * now) <= kLevel;
 }
 
-// Whether `longer` has longer times than `shorter`, beyond the noise.
+// True if `longer` has longer times than `shorter`, beyond the noise.
 bool differ(const Baseline::Row& shorter, const Baseline::Row& longer) {
   const Processes processes{shorter.processes.size(), longer.processes.size()};
   if (!enough(processes)) return longer.low_us > shorter.high_us;
@@ -66,7 +66,7 @@ bool differ(const Baseline::Row& shorter, const Baseline::Row& longer) {
   return rank_sum_chance(processes.first, processes.second, pairs) <= kLevel;
 }
 
-// What changed; empty: nothing beyond the noise.
+// Describes the change; empty: nothing beyond the noise.
 std::string verdict(const Baseline::Row& now, const Baseline::Row& before, double tolerance, bool* worse) {
   const double ratio = now.median_us / before.median_us;
   std::string text;
@@ -95,7 +95,7 @@ std::string counted(size_t processes) {
   return std::to_string(processes) + (processes == 1 ? " process" : " processes");
 }
 
-// By what it was decided that times differ.
+// Prints the rule that decides whether times differ.
 void print_rule(size_t works, const Processes& processes, double tolerance) {
   const auto [then, now] = processes;
   std::printf("%zu compared; slower is more than %.0f %% and ", works, tolerance * 100);
@@ -110,7 +110,7 @@ void print_rule(size_t works, const Processes& processes, double tolerance) {
   }
 }
 
-// What one run has and the other does not.
+// Prints the works that only one of the runs has.
 void print_alone(const std::map<Baseline::Key, Baseline::Row>& rows,
                  const std::map<Baseline::Key, Baseline::Row>& others, const std::string& where) {
   for (const auto& [key, row] : rows) {

@@ -1,4 +1,4 @@
-// Two runs of the benchmarks, beside each other.
+// Compares two runs of the benchmarks.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 constexpr size_t kMostRepeats = 100;  // sets of processes in a run
 
-// A run to compare with: what --json wrote in an earlier one, or another program's.
+// A run to compare with: the --json file of an earlier run, or another program's results.
 class Baseline {
  public:
   // Work, details, bytes, ranks.
@@ -20,18 +20,18 @@ class Baseline {
     double median_us = 0, low_us = 0, high_us = 0;
     std::vector<double> processes;  // the median of each; runs of earlier versions have one
     double page_faults = 0, allocations = 0;
-    double system_calls = -1, moved_bytes = -1;  // negative: not known
+    double system_calls = -1, moved_bytes = -1;  // negative: unknown
   };
 
-  // Throws std::runtime_error, with the path, for a file that is none of ours.
+  // Throws std::runtime_error, with the path, for a file that `weft bench` has not written.
   explicit Baseline(const std::string& path);
-  // Of a run, and what to call it.
+  // A run and its name in reports.
   Baseline(const nlohmann::json& run, std::string name);
-  // Print what is slower or faster now, and what counts more page faults, allocations, system calls or moved
-  // bytes a call. Slower: the median grew by more than `tolerance` (0.1: a tenth), and that is beyond the
-  // noise. Where there are enough processes then and now, as five and five, by the exact rank-sum test of
-  // their medians, one-sided, at 1 %; else if the intervals that hold the medians with 99 % do not touch.
-  // Works that only one of the two has are named. Returns false if something is slower or counts more. Throws
+  // Prints works that are slower or faster now, and works with more page faults, allocations, system calls or
+  // moved bytes per call. Slower: the median grew by more than `tolerance` (0.1: a tenth), beyond the noise.
+  // With enough processes before and now, such as five each, the exact rank-sum test of their medians
+  // decides, one-sided, at 1 %. Otherwise the 99 % intervals of the medians must not touch. Works that only
+  // one of the two has are named. Returns false if something is slower or has higher counts. Throws
   // std::runtime_error if no work is in both.
   bool compare(const nlohmann::json& now, double tolerance) const;
 

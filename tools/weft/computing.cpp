@@ -15,7 +15,7 @@ void Computing::until(std::chrono::nanoseconds time) {
   for (; static_cast<double>(done_) * each_ns_ < static_cast<double>(time.count()); done_++) some();
 }
 
-// Some microseconds.
+// Computes for some microseconds.
 void Computing::some() {
   for (int i = 0; i < 16; i++) {
     for (float& value : values_) value = value * 0.999F + 1.0F;

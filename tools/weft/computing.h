@@ -1,5 +1,5 @@
-// What a program computes with the core that a rank has, in an amount that is the same however much else the
-// core does. Threads: the one that made it.
+// Simulates a program's computation on the rank's core. The amount of work does not depend on what else the
+// core does. Threads: the thread that made it.
 #pragma once
 
 #include <array>
@@ -8,16 +8,16 @@
 
 class Computing {
  public:
-  // Takes a tenth of a second to find how much this core computes while nothing else is to be done.
+  // Takes a tenth of a second to measure how fast this core computes while it has nothing else to do.
   Computing();
   void begin() { done_ = 0; }
-  // Go on until as much is computed since begin() as this core alone computes in `time`.
+  // Continues until the work since begin() equals what this core alone computes in `time`.
   void until(std::chrono::nanoseconds time);
 
  private:
   void some();
 
   double each_ns_ = 0;  // of some()
-  uint64_t done_ = 0;   // how often since begin()
+  uint64_t done_ = 0;   // calls of some() since begin()
   std::array<float, 2048> values_{};
 };

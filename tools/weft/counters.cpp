@@ -1,5 +1,5 @@
-// operator new counts. The benchmarks' program replaces it for every library that it is linked to, libweft.so
-// among them.
+// Replaces operator new by one that counts. The benchmarks' program replaces it for every library that it is
+// linked to, including libweft.so.
 #include "counters.h"
 
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ void* allocate(std::size_t size, std::size_t alignment) {
 
 }  // namespace
 
-// The other forms call these.
+// The other forms of operator new call these.
 void* operator new(std::size_t size) {
   return allocate(size, 1);
 }

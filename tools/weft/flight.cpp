@@ -33,7 +33,7 @@ Status bad(const std::string& why) {
   return Status::error(Code::kArg, why);
 }
 
-// Nested deeper than a record is: refused before a parser sees it.
+// True if the text is nested deeper than any record; refused before a parser reads it.
 bool too_deep(const std::string& text) {
   int depth = 0;
   bool inside = false;
@@ -53,7 +53,7 @@ bool too_deep(const std::string& text) {
   return false;
 }
 
-// Texts end on terminals: no control characters, those of two bytes included.
+// Removes control characters, including two-byte ones, because terminals show these texts.
 std::string printable(std::string text) {
   for (size_t i = 0; i < text.size(); i++) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -64,7 +64,7 @@ std::string printable(std::string text) {
   return text;
 }
 
-// Takes an object apart. The first thing that is wrong is kept; what is then returned is of no use.
+// Reads the fields of an object. The first error is kept; values returned after it are meaningless.
 class Fields {
  public:
   Fields(const json& object, Status* status) : object_(object), status_(*status) {
@@ -91,7 +91,7 @@ class Fields {
   std::string text_or_empty(const char* key, size_t most) const {
     return has(key) ? text(key, most) : std::string();
   }
-  // 16 hexadecimal digits.
+  // Reads 16 hexadecimal digits.
   uint64_t hex(const char* key) const {
     const std::string digits = text(key, 16);
     const bool fits =
@@ -211,9 +211,9 @@ Status failure_of(const json& given, int size, Status* status) {
   return Status(std::move(info));
 }
 
-// What was read, or why it was not.
+// Reads a file, or returns why it cannot be read.
 Status read_text(const std::string& path, std::string* text, int64_t* written) {
-  // Not through links, and without waiting for the other end of a pipe.
+  // Does not follow links, and does not wait for the other end of a pipe.
   const weft::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat about{};
   if (!fd.valid() || ::fstat(fd.get(), &about) != 0) return Status::system("cannot be opened", errno);

@@ -1,6 +1,6 @@
 // Reads the flight records that the ranks of failed communicators left in a folder (lib/trace/flight_file.h).
-// Nothing in a file is trusted: whoever can write into the folder can write anything. Called by
-// `weft trace explain` and by a fuzz target.
+// No content of a file is trusted, because other users may be able to write into the folder. Called by `weft
+// trace explain` and by a fuzz target.
 #pragma once
 
 #include <string>
@@ -10,23 +10,23 @@
 #include "base/status.h"
 #include "core/flight.h"
 
-// A record as it was written. Its now_ns is that of no clock: differences to it count.
+// A record as it was written. Only differences to its now_ns are meaningful, because the clock is unknown.
 struct FlightFile {
   std::string name;
   std::string host;
   int64_t pid = 0;
-  int64_t written = 0;  // when the file was, in seconds
+  int64_t written = 0;  // modification time of the file, in seconds
   weft::FlightRecord record;
 };
 
-// kArg says why the text is no flight record, or none that this version understands. What it accepts is
-// consistent: ranks are below the size, slots ascend and are below next_slot, texts hold no control
-// characters. A pure function.
+// Parses a flight record. Returns kArg with the reason if the text is not a flight record, or not one that
+// this version understands. Accepted records are consistent: ranks are below the size, slots ascend and are
+// below next_slot, texts contain no control characters. A pure function.
 weft::Status parse_flight(const std::string& text, FlightFile* file);
 
 struct FlightFolder {
   std::vector<FlightFile> files;
-  std::vector<std::pair<std::string, std::string>> unread;  // names, and why
+  std::vector<std::pair<std::string, std::string>> unread;  // names, and reasons
 };
-// Every weft-*.json of the folder. kSystem if the folder cannot be read.
+// Reads every weft-*.json of the folder. Returns kSystem if the folder cannot be read.
 weft::Status read_flights(const std::string& folder, FlightFolder* read);

@@ -1,4 +1,4 @@
-// weft info: what this library and this machine can do.
+// weft info: describes the capabilities of this library and this machine.
 #include <hwloc.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -79,7 +79,7 @@ constexpr Named kOps[] = {{"sum", WEFT_OP_SUM}, {"avg", WEFT_OP_AVG},   {"prod",
                           {"bor", WEFT_OP_BOR}, {"bxor", WEFT_OP_BXOR}, {"premul_sum", WEFT_OP_PREMUL_SUM}};
 constexpr Named kMemory[] = {{"host", WEFT_DEVICE_HOST}, {"cuda", WEFT_DEVICE_CUDA}};
 
-// By memory and collective: the dtypes that it has; of one that reduces, by op.
+// Returns the supported dtypes by memory and collective; for reductions also by op.
 json capabilities(weft_context* context, const char* backend) {
   json all = json::object();
   for (const Named& memory : kMemory) {
@@ -96,7 +96,7 @@ json capabilities(weft_context* context, const char* backend) {
       };
       bool asked = false;
       json of = dtypes(0, &asked);
-      if (!asked) {  // it has ops
+      if (!asked) {  // the collective has ops
         of = json::object();
         for (const Named& op : kOps) {
           const json names = dtypes(op.value, &asked);
@@ -138,7 +138,7 @@ json devices(weft_context* context) {
   return list;
 }
 
-// Whether a process may read a sibling's memory, tried out: the case of two ranks of one launcher.
+// Tests whether a process may read a sibling's memory, as with two ranks of one launcher.
 std::string try_cross_memory() {
   volatile int target = 41;
   const pid_t sibling = ::fork();
@@ -169,7 +169,7 @@ json limit(__rlimit_resource resource) {
   return value.rlim_cur == RLIM_INFINITY ? json("unlimited") : json(value.rlim_cur);
 }
 
-// The word in brackets of a line like "always [madvise] never".
+// Returns the word in brackets of a line like "always [madvise] never".
 std::string chosen(const std::string& line) {
   const size_t open = line.find('['), close = line.find(']');
   return open == std::string::npos || close == std::string::npos ? line
@@ -198,7 +198,7 @@ json shared_memory() {
           {"open_files", limit(RLIMIT_NOFILE)}};
 }
 
-// At which sizes private buffers change their path: a communicator knows it.
+// The sizes at which private buffers change their path; a communicator knows them.
 constexpr const char* kPrivateBuffers = "private_buffers";
 
 std::string unmeasured() {
@@ -270,10 +270,10 @@ int show(const InfoOptions& options, const json& description) {
   return 0;
 }
 
-// One of the ranks; rank 0 shows what they have found.
+// Runs one of the ranks; rank 0 prints their results.
 int show_joined(const InfoOptions& options, int rank) {
   json description = rank == 0 ? describe() : json();
-  pin_to_core(rank);  // after what this process may use was looked at
+  pin_to_core(rank);  // after the inspection of what this process may use
   Job job("shm");
   if (rank == 0) {
     description["shm"][kPrivateBuffers] = job.info().transports;

@@ -77,7 +77,7 @@ Buffer::Buffer(Job& job, uint64_t bytes, bool arena) {
   const uint64_t rounded = (bytes + kPage - 1) / kPage * kPage;
   data_ = static_cast<std::byte*>(std::aligned_alloc(kPage, rounded));
   if (data_ == nullptr) throw std::bad_alloc();
-  std::memset(data_, 0, rounded);  // have its pages
+  std::memset(data_, 0, rounded);  // touches its pages
 }
 
 Buffer::~Buffer() {

@@ -1,4 +1,4 @@
-// A benchmark's rank: context and communicator with an owner, Weft's errors as exceptions.
+// A benchmark's rank: owns its context and communicator, and throws Weft's errors as exceptions.
 #pragma once
 
 #include <weft/weft.h>
@@ -25,9 +25,9 @@ class Job {
   // Throws std::runtime_error with Weft's text unless status is WEFT_OK.
   void check(weft_status status, const char* call) const;
   void barrier() { check(weft_barrier(comm_, nullptr, nullptr), "weft_barrier"); }
-  // Every rank's numbers, in rank order.
+  // Returns every rank's numbers, in rank order.
   std::vector<uint64_t> all_gather(const std::vector<uint64_t>& mine);
-  // Whether it is true on every rank.
+  // True if it is true on every rank.
   bool all(bool mine);
 
  private:
@@ -53,6 +53,6 @@ class Buffer {
   Job* arena_of_ = nullptr;  // null: from the heap
 };
 
-// Binds the calling thread, and the threads that it starts, to the rank-th of the cores that this process may
-// use (again from the first when there are more ranks). Returns the core.
+// Binds the calling thread, and threads that it starts later, to the rank-th core that this process may use
+// (modulo their number). Returns the core.
 int pin_to_core(int rank);

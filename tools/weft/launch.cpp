@@ -26,8 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kKillAfterS = 5;  // between SIGTERM and SIGKILL
-constexpr double kDrainS = 1;      // for output that a process outside of our reach still holds open
-constexpr int kTimeoutCode = 124;  // as timeout(1)
+constexpr double kDrainS = 1;  // for output that a process outside the launcher's control still holds open
+constexpr int kTimeoutCode = 124;  // like timeout(1)
 constexpr int kCannotRunCode = 127;
 
 [[noreturn]] void throw_system(const char* what) {
@@ -139,7 +139,7 @@ void Launch::start(int rank, const std::string& store, const std::string& secret
   ::close(err.write);
 }
 
-// In the child: its own process group, no standard input, the environment of its rank.
+// Runs in the child: sets up its process group, empties standard input, and sets the rank's environment.
 void Launch::become(int rank, const std::string& store, const std::string& secret, Pipe out, Pipe err) {
   ::setpgid(0, 0);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -150,8 +150,7 @@ void Launch::become(int rank, const std::string& store, const std::string& secre
   ::setenv("WEFT_SIZE", std::to_string(std::max(options_.size, options_.ranks)).c_str(), 1);
   ::setenv("WEFT_LOCAL_SIZE", std::to_string(options_.ranks).c_str(), 1);
   ::setenv("WEFT_STORE", store.c_str(), 1);
-  // With ranks elsewhere the secret, and what tells this job from others, is what the user gave to all of
-  // them.
+  // If some ranks are elsewhere, the secret and the job's id are those that the user gave to all of them.
   if (!elsewhere()) {
     ::setenv("WEFT_SECRET", secret.c_str(), 1);
     for (const char* stale : {"WEFT_STORE_EXTERNAL", "WEFT_JOB", "WEFT_SECRET_FILE"}) ::unsetenv(stale);
@@ -179,7 +178,7 @@ int Launch::run() {
     reap();
     act_on_deadlines();
   }
-  // All ranks have ended; what they wrote is in the pipes.
+  // All ranks have ended; their output is in the pipes.
   const auto give_up = Clock::now() + seconds(kDrainS);
   const auto open = [](const LineWriter& line) { return line.fd() >= 0; };
   do {
@@ -204,7 +203,7 @@ int Launch::wait_ms() const {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
 }
 
-// Wait for signals and output, and pass on what there is.
+// Waits for signals and output, and forwards the available output.
 void Launch::wait_and_pump(int timeout_ms) {
   std::vector<pollfd> polled{{signal_fd_, POLLIN, 0}};
   for (const LineWriter& line : lines_) {
@@ -214,8 +213,8 @@ void Launch::wait_and_pump(int timeout_ms) {
   for (LineWriter& line : lines_) line.pump();
 }
 
-// Look at every rank: several SIGCHLD may arrive as one. Of those that have ended since the last look a
-// signal's victims come first: the others ended because of them.
+// Checks every rank, because several SIGCHLD may arrive as one. Of the ranks that ended since the last check,
+// a signal's victims come first: the others ended because of them.
 void Launch::reap() {
   std::vector<std::pair<size_t, int>> ended_now;  // rank, code
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -224,7 +223,7 @@ void Launch::reap() {
     if (pid <= 0 || ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
       continue;
     if (info.si_pid != pid) continue;
-    ::kill(-pid, SIGKILL);  // what it left running; before the wait below its number cannot be another's
+    ::kill(-pid, SIGKILL);  // ends what it left running; until the wait below its number cannot be reused
     ::waitpid(pid, nullptr, 0);
     ranks_[rank].pid = -1;
     ended_now.emplace_back(rank, info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status);
@@ -236,13 +235,14 @@ void Launch::reap() {
 void Launch::ended(size_t rank, int code) {
   ranks_[rank].code = code;
   if (code == 0 || ending_) return;
-  // A signal's victim cannot speak for itself; a rank that chose its exit code has said why.
+  // A signal's victim cannot report itself; a rank that chose its exit code has reported the reason.
   failure_ = "rank " + std::to_string(global(rank)) + " " + exit_text(code);
   if (code > 128) std::fprintf(stderr, "weft run: %s\n", failure_.c_str());
   begin_ending(code, seconds(options_.grace_s));
 }
 
-// The first failure decides the exit code. The others first get time to find out themselves.
+// Begins to end the job. The first failure decides the exit code. The other ranks first get time to notice it
+// themselves.
 void Launch::begin_ending(int code, Clock::duration until_terminate) {
   if (!ending_) result_ = code;
   ending_ = true;
@@ -255,7 +255,7 @@ void Launch::take_signals() {
   while (::read(signal_fd_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) continue;
-    signal_all(kill_at_ == Clock::time_point::max() ? number : SIGKILL);  // asked twice: at once
+    signal_all(kill_at_ == Clock::time_point::max() ? number : SIGKILL);  // a second request kills at once
     if (!ending_) result_ = 128 + number;
     ending_ = true;
     terminate_at_ = timeout_at_ = Clock::time_point::max();
@@ -279,7 +279,7 @@ void Launch::act_on_deadlines() {
   if (now >= kill_at_) signal_all(SIGKILL);
 }
 
-// To the ranks' process groups. A stopped rank is woken, so that it can end.
+// Sends a signal to the ranks' process groups. Continues stopped ranks, so that they can end.
 void Launch::signal_all(int number) {
   for (const Rank& rank : ranks_) {
     if (rank.pid <= 0) continue;

@@ -19,7 +19,7 @@ LineWriter::~LineWriter() {
 bool LineWriter::pump() {
   char buffer[65536];
   if (fd_ < 0) return false;
-  // One read: a rank that floods its output must not keep the caller from signals and the other ranks.
+  // Reads once: a rank that floods its output must not keep the caller from signals and the other ranks.
   const ssize_t got = ::read(fd_, buffer, sizeof buffer);
   if (got > 0) {
     take({buffer, static_cast<size_t>(got)});
@@ -52,11 +52,11 @@ void LineWriter::emit(std::string_view line) {
     const ssize_t wrote = ::write(out_, rest.data(), rest.size());
     if (wrote > 0) {
       rest.remove_prefix(static_cast<size_t>(wrote));
-    } else if (errno == EAGAIN) {  // our own output is non-blocking: somebody else made it so
+    } else if (errno == EAGAIN) {  // another program made our output non-blocking
       pollfd wait{out_, POLLOUT, 0};
       ::poll(&wait, 1, 100);
     } else if (errno != EINTR) {
-      return;  // what our output leads to is broken
+      return;  // the receiver of our output is gone
     }
   }
 }

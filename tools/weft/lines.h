@@ -7,7 +7,7 @@
 // One stream of one rank. Threads: one thread at a time.
 class LineWriter {
  public:
-  // Lines are written to descriptor `out` with `prefix` in front, each by one write. fd: a non-blocking pipe,
+  // Writes lines to descriptor `out` with `prefix` in front, each by one write. fd: a non-blocking pipe,
   // which the writer owns.
   LineWriter(int fd, int out, std::string prefix) : fd_(fd), out_(out), prefix_(std::move(prefix)) {}
   LineWriter(LineWriter&& other) noexcept;
@@ -15,9 +15,9 @@ class LineWriter {
   ~LineWriter();
 
   int fd() const { return fd_; }  // -1 after the end
-  // Pass on some of what has arrived, at once; false when the pipe has ended.
+  // Forwards some of the available data without waiting; returns false when the pipe has ended.
   bool pump();
-  // Write out an unfinished last line, with a newline.
+  // Writes out an unfinished last line, with a newline.
   void finish();
 
   static constexpr size_t kLongestLine = 1 << 20;  // longer lines are cut

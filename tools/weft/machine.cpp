@@ -12,7 +12,7 @@
 
 namespace {
 
-// The value behind "key ...:" in a file of such lines.
+// Returns the value behind "key ...:" in a file of such lines.
 std::string field(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

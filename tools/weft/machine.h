@@ -1,13 +1,13 @@
-// What this machine is: for `weft info` and for the results of benchmarks.
+// Describes this machine, for `weft info` and for the results of benchmarks.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-// cpu, cores (that this process may use), memory_bytes, kernel, system, weft, compiler.
+// Returns cpu, cores (that this process may use), memory_bytes, kernel, system, weft and compiler.
 nlohmann::json describe_machine();
-// Vector extensions that Weft's kernels have code for, as the kernel names them.
+// Returns the vector extensions that Weft's kernels have code for, with the kernel's names for them.
 std::vector<std::string> cpu_features();
-// The first line of a file, or "".
+// Returns the first line of a file, or "".
 std::string first_line(const std::string& path);

@@ -1,4 +1,4 @@
-// The weft command: start ranks, serve a store, describe the machine, measure, explain failures.
+// The weft command: starts ranks, serves a store, describes the machine, measures, and explains failures.
 #include <weft/weft.h>
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace {
 
-// The parser would say that a command is missing, and not which word is none. Where one was given that is not
-// there: false.
+// Returns false if the first word is not a command. The parser's own error would say that a command is
+// missing, without naming the wrong word.
 bool known_command(const CLI::App& app, const std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return true;
   const auto is_word = [&](const CLI::App* command) { return command->get_name() == words[0]; };
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   add_store(app, &exit_code);
   if (!known_command(app, words)) return 2;
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it wants
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it expects
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

@@ -1,5 +1,4 @@
-// A list of parameters, as bench/manifests holds them: {"name": ..., "params": [{"name": ..., "shape":
-// [...]}]}.
+// A list of parameters, as in bench/manifests: {"name": ..., "params": [{"name": ..., "shape": [...]}]}.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +14,19 @@ struct ManifestParam {
 struct Manifest {
   std::string name;
   std::vector<ManifestParam> params;  // in the order of definition
-  uint64_t count = 0;                 // elements of all
+  uint64_t count = 0;                 // total elements
 };
 
-// When gradients become ready, ns since backward begins: bench/manifests/record.py wrote it.
+// Times in ns from the beginning of backward until gradients become ready, recorded by
+// bench/manifests/record.py.
 struct Backward {
   std::vector<uint64_t> ready_ns;  // of each parameter of the manifest
-  std::vector<size_t> order;       // of parameters, as they become ready
-  uint64_t ns = 0;                 // of all
+  std::vector<size_t> order;       // parameters in ready order
+  uint64_t ns = 0;                 // duration of the whole backward
 };
 
-// Of the file beside a manifest, NAME.backward.json. Throws std::runtime_error with the path and what is
-// wrong.
+// Reads NAME.backward.json beside a manifest. Throws std::runtime_error with the path and the error.
 Backward read_backward(const std::string& manifest_path, const Manifest& manifest);
 
-// Throws std::runtime_error with the path and what is wrong.
+// Throws std::runtime_error with the path and the error.
 Manifest read_manifest(const std::string& path);

@@ -9,8 +9,8 @@
 
 namespace {
 
-// Calls that are counted come behind those that are timed: a system call between two of these, as reading the
-// counters takes, would leave the processor's predictors and caches to the kernel.
+// Number of calls with counters, which follow the timed calls. Reading the counters takes a system call.
+// Between two timed calls, it would leave the processor's predictors and caches to the kernel.
 constexpr uint64_t kCounted = 20;
 
 uint64_t now_ns() {
@@ -19,13 +19,13 @@ uint64_t now_ns() {
                                    .count());
 }
 
-// The q-quantile by nearest rank, in microseconds.
+// Returns the q-quantile by nearest rank, in microseconds.
 double quantile_us(const std::vector<uint64_t>& sorted, double q) {
   const auto index = static_cast<size_t>(std::lround(q * static_cast<double>(sorted.size() - 1)));
   return static_cast<double>(sorted[index]) * 1e-3;
 }
 
-// Per iteration, the largest over the ranks; sorted.
+// Returns the largest time over the ranks for each iteration; sorted.
 std::vector<uint64_t> slowest(Job& job, const std::vector<uint64_t>& mine) {
   const std::vector<uint64_t> all = job.all_gather(mine);
   std::vector<uint64_t> worst = mine;
@@ -34,8 +34,8 @@ std::vector<uint64_t> slowest(Job& job, const std::vector<uint64_t>& mine) {
   return worst;
 }
 
-// Which sorted values hold the median of what they are a sample of, with 99 %: by the binomial distribution,
-// as a normal one.
+// Returns the indices of the sorted values that enclose the population's median with 99 % probability.
+// Approximates the binomial distribution by a normal one.
 std::pair<size_t, size_t> around_median(size_t count) {
   const double half = 0.5 * static_cast<double>(count),
                wide = 2.576 * 0.5 * std::sqrt(static_cast<double>(count));
@@ -44,7 +44,7 @@ std::pair<size_t, size_t> around_median(size_t count) {
   return {low, std::min(high, count - 1)};
 }
 
-// A call's share of a count, on the rank that has most.
+// Returns a count per call, on the rank that has most.
 double most(Job& job, uint64_t count, uint64_t calls) {
   const std::vector<uint64_t> all = job.all_gather({count});
   return static_cast<double>(*std::max_element(all.begin(), all.end())) / static_cast<double>(calls);

@@ -23,7 +23,7 @@ double get(const std::byte* in) {
   return static_cast<double>(typed);
 }
 
-// Exact for what tiles hold: zero and normal numbers of few bits.
+// Exact for the values of tiles: zero and normal numbers of few bits.
 void put_f16(double value, std::byte* out) {
   int exponent = 0;
   const double mantissa = std::frexp(value, &exponent);  // 0.5 <= mantissa < 1
@@ -89,7 +89,7 @@ Codec codec(int32_t dtype) {
   }
 }
 
-// Small, so that 8-bit sums of 16 ranks do not wrap; products stay powers of two.
+// Values are small, so that 8-bit sums of 16 ranks do not wrap; products stay powers of two.
 double input(int32_t op, int rank, uint64_t k) {
   const uint64_t mixed = (k * 2654435761u + static_cast<uint64_t>(rank) * 40503u) >> 5;
   if (op == WEFT_OP_PROD) return rank < 6 && mixed % 2 == 1 ? 2 : 1;
@@ -159,7 +159,7 @@ bool Tile::matches(const std::byte* data, uint64_t count, uint64_t offset, doubl
     const uint64_t part = std::min(kLength, count - done);
     const std::byte* here = data + done * size_;
     if (std::memcmp(here, start, part * size_) == 0) continue;
-    for (uint64_t i = 0; i < part; ++i) {  // numbers that this file rounded otherwise (averages)
+    for (uint64_t i = 0; i < part; ++i) {  // values that this file rounded differently (averages)
       const double wanted = values_[(i + offset) % kLength];
       const double found = of.get(here + i * size_);
       const double allowed = std::max(tolerance * std::abs(wanted), part_of_largest * largest);

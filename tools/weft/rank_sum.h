@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-// How many pairs of one of `first` and one of `second` there are in which the one of `second` is larger.
-// Equal ones are not, so ties never make a difference look less likely than it is.
+// Returns the number of pairs of a value of `first` and a larger one of `second`. Equal values do not count,
+// so ties never make a difference look less likely than it is.
 uint64_t pairs_above(const std::vector<double>& first, const std::vector<double>& second);
 
-// How likely so many pairs or more are above, of m and n values, if all m + n are drawn from one distribution
-// without ties. m, n: 1 to some hundreds; takes time as m * m * n * n.
+// Returns the probability of at least `pairs` pairs above among m and n values, if all values come from one
+// distribution without ties. m, n: 1 to some hundreds. Takes time proportional to m * m * n * n.
 double rank_sum_chance(size_t m, size_t n, uint64_t pairs);

@@ -17,7 +17,7 @@ using nlohmann::json;
 using Objects = std::vector<const json*>;
 
 int open_passed() {
-  const int fd = ::memfd_create("weft-bench", 0);  // inherited by what is started
+  const int fd = ::memfd_create("weft-bench", 0);  // inherited by started processes
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   return fd;
 }
@@ -35,7 +35,7 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Where the median is; the lower one of two.
+// Returns the index of the median; of two, the lower one.
 size_t middle(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -51,7 +51,7 @@ std::vector<double> numbers(const Objects& rows, const char* name) {
   return values;
 }
 
-// Each once, and how many have it; the first comes first.
+// Returns each text once, in order of appearance, and its number of occurrences.
 std::vector<std::pair<std::string, size_t>> texts(const Objects& objects, const char* name) {
   std::vector<std::pair<std::string, size_t>> found;
   for (const json* object : objects) {

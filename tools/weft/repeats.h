@@ -1,12 +1,12 @@
-// Several runs of the same benchmarks, by one set of rank processes after another, as one. For
-// `weft bench --repeat`. Threads: one thread at a time.
+// Merges several runs of the same benchmarks, by successive sets of rank processes, into one. For `weft bench
+// --repeat`. Threads: one thread at a time.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-// A file without a name that processes started from here see under path(), and that is gone with this.
+// An unnamed file that processes started from here open under path(). It ends with this object.
 class PassedFile {
  public:
   PassedFile();  // throws std::system_error
@@ -19,8 +19,8 @@ class PassedFile {
   const int fd_;
 };
 
-// runs: what json_of made in each, at least one. Times are the medians of the processes' times, but for the
-// least and for the interval of the median, which is from the lowest to the highest. Counts are the least:
-// what the program does by itself is in every process, and others' work only adds. What is no number is that
-// of the process whose median is the middle one; paths and thresholds that differ are all named.
+// runs: the results of json_of, at least one. Times are the medians of the processes' times. Exceptions are
+// the minimum, and the interval of the median, which extends from the lowest to the highest. Counts are the
+// minimum: every process has the program's own counts, and others' work only adds to them. Values that are
+// not numbers come from the process with the middle median. Differing paths and thresholds are all listed.
 nlohmann::json merge(const std::vector<nlohmann::json>& runs);

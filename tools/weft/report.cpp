@@ -1,4 +1,4 @@
-// What the benchmarks found, for people and for programs.
+// Formats the results of the benchmarks as a table and as JSON.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -8,12 +8,12 @@
 
 namespace {
 
-// GB/s, 1e9 bytes.
+// Returns GB/s, where 1 GB is 1e9 bytes.
 double algorithm_bandwidth(const Result& result) {
   return result.times.median_us > 0 ? static_cast<double>(result.bytes) / result.times.median_us * 1e-3 : 0;
 }
 
-// Negative: there is none.
+// Returns null for a negative value, which means unknown.
 nlohmann::json or_null(double value) {
   return value < 0 ? nlohmann::json() : nlohmann::json(value);
 }
@@ -35,7 +35,7 @@ void print_results(const nlohmann::json& run) {
     const auto text = [&](const char* name) { return row.at(name).get<std::string>(); };
     const auto number = [&](const char* name) { return row.at(name).get<double>(); };
     const std::string remarks = text("remarks");
-    // Without a bus bandwidth the other means nothing.
+    // If the bus bandwidth is meaningless, so is the algorithm bandwidth.
     const bool wide = number("busbw_gb_s") > 0;
     std::printf("%-16s %9s %11.2f %11.2f %11.2f %12.2f %8.2f %8.2f  %-12s %s%s%s%s\n", text("work").c_str(),
                 bytes_text(row.at("bytes")).c_str(), number("median_us"), number("p99_us"), number("min_us"),

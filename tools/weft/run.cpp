@@ -1,4 +1,4 @@
-// weft run: local processes as the ranks of a job, or as those of this host.
+// weft run: starts local processes as the ranks of a job, or as those of this host.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace {
 
-// What only makes sense together. words: those behind weft run's own options and before "--".
+// Checks combinations of options. words: those after weft run's own options and before "--".
 void check(const LaunchOptions& options, const std::vector<std::string>& words) {
   const auto wrong = [](const std::string& text) { throw CLI::ValidationError("run", text); };
-  // The parser takes the first word that it does not know for the command.
+  // The parser takes the first unknown word for the command.
   if (!words.empty() && words[0].starts_with('-')) {
     wrong("unknown option " + words[0] + "; a command that begins with - goes behind --");
   }

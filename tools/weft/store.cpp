@@ -1,4 +1,4 @@
-// weft store: the place where ranks meet, as a program of its own. Like trace.cpp it uses the
+// weft store: runs the store for the ranks' rendezvous as a separate program. Like trace.cpp it uses the
 // library's internals.
 #include <signal.h>
 
@@ -19,7 +19,7 @@ void must(const weft::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.text());
 }
 
-// Until SIGINT or SIGTERM.
+// Serves until SIGINT or SIGTERM.
 int serve(const std::string& address, weft::LogLevel level) {
   sigset_t endings;
   sigemptyset(&endings);

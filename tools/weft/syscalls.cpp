@@ -16,9 +16,9 @@
 
 namespace {
 
-// What tracer and traced share.
+// State shared by tracer and traced process.
 struct Counts {
-  std::atomic<int> state{0};  // 0: wait for leave to trace, 1: given, 2: it counts, below 0: -errno
+  std::atomic<int> state{0};  // 0: wait for permission to trace, 1: given, 2: it counts, below 0: -errno
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> waiting{0};
 };
@@ -51,7 +51,8 @@ void* number(uintptr_t value) {
   return reinterpret_cast<void*>(value);
 }
 
-// A stop of the traced process: count it if a system call begins. What to send it when it goes on.
+// Handles a stop of the traced process: counts it if a system call begins. Returns the signal to deliver on
+// continuing.
 uintptr_t at_stop(pid_t thread, int status) {
   const int signal = WSTOPSIG(status);
   if (signal == (SIGTRAP | 0x80)) {
@@ -65,7 +66,7 @@ uintptr_t at_stop(pid_t thread, int status) {
   return status >> 16 != 0 ? 0 : static_cast<uintptr_t>(signal);  // an event of tracing itself, or a signal
 }
 
-// The tracer: until the process ends.
+// Runs the tracer until the process ends.
 [[noreturn]] void trace(pid_t process) {
   while (counts->state.load() == 0) ::usleep(1000);
   const uintptr_t options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE;
@@ -100,7 +101,7 @@ void count_system_calls() {
   const pid_t tracer = ::fork();
   if (tracer == 0) trace(process);
   if (tracer < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
-  // Yama lets parents trace; others who are named.
+  // Yama lets only parents trace, and processes that are named here.
   (void)::prctl(PR_SET_PTRACER, tracer, 0, 0, 0);
   counts->state.store(1);
   while (counts->state.load() == 1) ::usleep(1000);

@@ -1,17 +1,17 @@
-// How many system calls this process makes: a child of it traces it (ptrace), and every one stops twice, so
-// times mean nothing meanwhile.
+// Counts the system calls of this process. A child process traces it (ptrace), and every call stops twice, so
+// times are meaningless meanwhile.
 #pragma once
 
 #include <cstdint>
 
 struct SystemCalls {
   uint64_t work = 0;
-  uint64_t waiting = 0;  // giving the core away, sleeping, waking who sleeps: as many as timing will have it
+  uint64_t waiting = 0;  // yielding the core, sleeping, waking sleepers: their number depends on timing
 };
 
-// Begin, for the rest of this process's life. Throws std::runtime_error where it may not be traced. Before
-// there are threads.
+// Begins counting, for the rest of the process's life. Throws std::runtime_error if it may not be traced.
+// Call it before threads exist.
 void count_system_calls();
 bool system_calls_are_counted();
-// Since then, on all threads. Any thread; makes none.
+// Returns the counts since then, of all threads. Any thread; makes no system call.
 SystemCalls system_calls_now();

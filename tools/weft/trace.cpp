@@ -1,4 +1,4 @@
-// weft trace explain: reads the flight records of all ranks and names the rank and the operation at fault.
+// weft trace explain: reads the flight records of all ranks, and names the rank and the operation at fault.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -27,7 +27,7 @@ struct Group {
   const weft::FlightRecord& record() const { return files.front().record; }
 };
 
-// Of the same rank the newest record counts.
+// Groups the records. Of several records of one rank the newest one counts.
 std::vector<Group> grouped(FlightFolder* folder) {
   std::map<std::pair<uint64_t, int>, Group> groups;
   std::stable_sort(folder->files.begin(), folder->files.end(), [](const FlightFile& a, const FlightFile& b) {
@@ -56,7 +56,7 @@ std::string comm_text(const weft::FlightRecord& record) {
   return digits;
 }
 
-// One rank's line: what it was doing, and what it says.
+// One rank's line of the table: its activity, its waits, and its error.
 struct Row {
   int rank = 0;
   std::string doing, waits, says;
@@ -113,7 +113,7 @@ void print(const Group& group) {
               comm_text(record).c_str(), record.job.empty() ? "" : cat(" (job ", record.job, ")").c_str(),
               record.size, record.backend.c_str(), group.files.size(), group.verdict.text.c_str());
   std::printf("%7s  %-58s %-16s %s\n", "rank", "was", "waiting", "says");
-  // Of many ranks those at fault first.
+  // With many ranks, those at fault come first.
   std::vector<const FlightFile*> files;
   for (const FlightFile& file : group.files) files.push_back(&file);
   if (files.size() > kMostRows) {

@@ -46,7 +46,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// Some rank's operation under way that waits for `rank`, or for anybody.
+// An operation in flight of some rank that waits for `rank`, or for any rank.
 struct Wait {
   const FlightFile* file = nullptr;
   const FlightLane* lane = nullptr;
@@ -82,7 +82,7 @@ void set_operation(const Wait& wait, Verdict* verdict) {
   verdict->operation = wait.operation->call.text();
 }
 
-// The same order of operations, as another rank sees it.
+// Returns the counterpart of a lane on another rank.
 const FlightLane* lane_on(const FlightFile& file, const FlightFile& other, const FlightLane& lane) {
   for (const FlightLane& its : file.record.lanes) {
     if (lane.key.kind == Kind::kCollective) {
@@ -97,7 +97,7 @@ const FlightLane* lane_on(const FlightFile& file, const FlightFile& other, const
 
 // ---- what each cause looks like
 
-// A slot in which ranks called different things: the first one of any lane.
+// Finds a slot in which ranks made different calls: the first one of any lane.
 bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
   struct Side {
     std::string call;
@@ -122,7 +122,7 @@ bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
   std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
     return a.callers.size() != b.callers.size() ? a.callers.size() > b.callers.size() : a.callers < b.callers;
   });
-  // Without a majority nobody can say who is wrong.
+  // Without a majority it is unknown which side is wrong.
   const bool tie = sides[0].callers.size() == sides[1].callers.size();
   std::string text;
   for (const Side& side : sides) {
@@ -147,7 +147,7 @@ bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
   return true;
 }
 
-// What a rank that is waited for was doing instead.
+// Describes what an awaited rank was doing instead.
 std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& wait) {
   const int rank = file.record.rank;
   if (lane != nullptr && lane->next_slot > wait.operation->slot)
@@ -171,7 +171,7 @@ std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& 
   return text;
 }
 
-// Follow who waits for whom to one that waits for nobody, or in a circle.
+// Follows the chain of waiting ranks until it reaches a rank that waits for no other, or closes a cycle.
 void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Verdict* verdict) {
   constexpr size_t kTold = 6;
   std::vector<Wait> seen;
@@ -195,7 +195,7 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Verdict* ve
           cat(upper(named(without)), " left no flight record: killed, crashed, or stopped. ", chain);
       return;
     }
-    // Who waits for nobody comes first: the others may only wait for them.
+    // Ranks that wait for no rank come first: the others may only wait for them.
     std::vector<int> idle;
     std::copy_if(accused.begin(), accused.end(), std::back_inserter(idle),
                  [&](int rank) { return wait_of(*ranks.of(rank)).operation == nullptr; });
@@ -232,7 +232,7 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Verdict* ve
   }
 }
 
-// Whom most of these failures accuse.
+// Returns the ranks that most of these failures name.
 std::vector<int> most_accused(const std::vector<const FlightFile*>& files) {
   std::map<int, size_t> votes;
   size_t most = 0;
@@ -250,7 +250,7 @@ std::string quoted(const FlightFile& file) {
   return cat("Rank ", file.record.rank, ": \"", file.record.failure.text(), "\".");
 }
 
-// First-hand failures of one kind, and what they say of whom they accuse.
+// Reports first-hand failures of one kind, and what they state about the ranks that they name.
 void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses, Cause cause,
             const char* what, Verdict* verdict) {
   verdict->cause = cause;
@@ -266,7 +266,7 @@ void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses,
   if (ranks.of(rank) == nullptr) verdict->text += " It left no flight record.";
 }
 
-// Who says what at first hand.
+// First-hand failures by kind.
 struct Testimony {
   std::vector<const FlightFile*> deaths, mismatches, own, silences, deadlines, departures, reports;
 };
@@ -347,7 +347,7 @@ Verdict judge(const std::vector<FlightFile>& files) {
   if (!heard.deaths.empty()) {
     accuse(ranks, heard.deaths, Cause::kDied, " died or was killed.", &verdict);
   } else if (find_mismatch(ranks, &verdict)) {
-    // says all there is to say
+    // the text already says everything
   } else if (!heard.mismatches.empty()) {
     accuse(ranks, heard.mismatches, Cause::kMismatch, " differs from the others.", &verdict);
     verdict.slot = heard.mismatches.front()->record.failure.info().slot;
@@ -362,7 +362,7 @@ Verdict judge(const std::vector<FlightFile>& files) {
   } else if (!heard.reports.empty()) {
     accuse(ranks, heard.reports, Cause::kFailed, " is what the others were told of.", &verdict);
   } else {
-    // Nothing has failed: the program asked, perhaps because it hangs.
+    // Nothing has failed: the program requested the records, perhaps because it hangs.
     for (const FlightFile& file : files) {
       const Wait wait = wait_of(file);
       if (wait.operation == nullptr) continue;

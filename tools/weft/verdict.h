@@ -1,5 +1,5 @@
-// From the flight records of one communicator's ranks: which rank is at fault, in which operation, and why.
-// Called by `weft trace explain`. Pure functions.
+// Determines from the flight records of one communicator's ranks which rank is at fault, in which operation,
+// and why. Called by `weft trace explain`. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 #include "flight.h"
 
 struct Verdict {
-  // What the ranks at fault did. In the order in which they are believed.
+  // The conduct of the ranks at fault, in order of credibility.
   enum class Cause { kNone, kDied, kMismatch, kFailed, kSilent, kAbsent, kDeadlock, kLeft };
   Cause cause = Cause::kNone;
-  std::vector<int> ranks;  // at fault, ascending; empty: nobody could be named
+  std::vector<int> ranks;  // at fault, ascending; empty: unknown
   bool has_operation = false;
   weft::LaneKey lane;  // of the operation
   uint64_t slot = weft::kNoSlot;
@@ -20,10 +20,10 @@ struct Verdict {
 };
 const char* name(Verdict::Cause cause);  // "died"
 
-// files: of one communicator, one a rank, ascending by rank; at least one.
+// files: records of one communicator, one for each rank, ascending by rank; at least one.
 Verdict judge(const std::vector<FlightFile>& files);
 
-// "lane 2, slot 7 (all_reduce sum f32 x 4096)"
+// Returns "lane 2, slot 7 (all_reduce sum f32 x 4096)".
 std::string place_text(const weft::LaneKey& lane, uint64_t slot, const std::string& operation);
-// The operation that was under way on a lane; null if none was.
+// Returns the operation in flight on a lane; null if there is none.
 const weft::FlightOperation* running(const weft::FlightLane& lane);

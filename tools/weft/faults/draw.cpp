@@ -24,7 +24,7 @@ class Random {
   weft::SplitMix64 bits_;
 };
 
-// Short times are as likely as long ones.
+// Returns a random time for which short times are as likely as long ones.
 uint64_t log_uniform(Random& random, uint64_t most) {
   uint64_t value = random.below(most);
   for (uint64_t shift = random.below(12); shift > 0; shift--) value /= 2;
@@ -35,17 +35,17 @@ std::string at(const char* place, uint64_t number) {
   return place + ("@" + std::to_string(number));
 }
 
-// A place in the work where the library itself does it.
+// Returns a fail point in the work, where the library itself makes the fault.
 std::string place_in_work(Random& random, const Draw& draw) {
   if (draw.work == Phase::kReducer && random.one_in(2)) {
     return at("stage", random.below(static_cast<uint64_t>(draw.params))) + "." +
            std::to_string(random.below(2));
   }
-  // Work has more operations than these, also after a shrink: then they count from 0 again.
+  // The work has more operations than these, also after a shrink, where they count from 0 again.
   return at("operation", random.between(20, 60));
 }
 
-// The first fault in the middle of the work.
+// Draws the first fault in the middle of the work.
 Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leave) {
   Fault fault;
   fault.victim = victim;
@@ -60,13 +60,13 @@ Fault fault_in_work(Random& random, const Draw& draw, int victim, bool must_leav
     case 2:
     case 3:
     case 4:
-      return fault;  // a signal
+      return fault;  // by a signal
     case 5:
       fault.trigger = Trigger::kIteration;
       fault.action = Action::kExit;
       return fault;
     case 6:
-      if (idle) return fault;  // who idles is not concerned
+      if (idle) return fault;  // idle ranks execute no rounds
       fault.trigger = Trigger::kIteration;
       fault.action = Action::kLeave;
       return fault;
@@ -235,7 +235,7 @@ std::string Draw::text() const {
 }
 
 Draw draw(const Range& range, uint64_t seed, uint64_t number) {
-  // Not the seed plus a multiple of the generator's step: that would be the same sequence from another place.
+  // The seed plus a multiple of the generator's step would give the same sequence, shifted.
   Random random(Random(seed).next() ^ Random(~number).next());
   Draw drawn;
   drawn.seed = seed;
@@ -281,7 +281,7 @@ Draw draw(const Range& range, uint64_t seed, uint64_t number) {
     default:
       drawn.faults.push_back(fault_in_work(random, drawn, first, two_faults));
   }
-  // A stage that fails in every step would fail in every retry.
+  // A stage that fails in every step would also fail in every retry.
   if (drawn.faults[0].failpoint.ends_with("=fail")) drawn.retain = false;
   if (two_faults) {
     const uint64_t step = random.between(1, static_cast<uint64_t>(drawn.ranks) - 1);

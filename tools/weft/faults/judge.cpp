@@ -42,10 +42,10 @@ class Judge {
   const Draw& draw_;
   const RunTrace& trace_;
   Verdict verdict_;
-  uint64_t survivors_ = 0;  // who lives on
-  uint64_t woken_ = 0;      // who was stopped and goes on
+  uint64_t survivors_ = 0;  // ranks that no fault removed
+  uint64_t woken_ = 0;      // ranks that were stopped and continue
   uint64_t went_on_ = 0;    // members of the survivors' last communicator
-  uint64_t at_fault_ = 0;   // whom a fault struck
+  uint64_t at_fault_ = 0;   // ranks that a fault struck
   bool death_ = false;      // a fault struck that must be noticed
   uint64_t first_ns_ = 0, last_ns_ = 0;
 };
@@ -55,7 +55,7 @@ void Judge::find_survivors() {
   for (size_t i = 0; i < draw_.faults.size(); i++) {
     const Fault& fault = draw_.faults[i];
     if (trace_.struck_ns[i] == 0) {
-      // A delay by the library itself is not seen from outside.
+      // A delay by the library itself is invisible from outside.
       verdict_.reached &= fault.action == Action::kDelay;
       continue;
     }
@@ -74,8 +74,8 @@ void Judge::check_failure(size_t rank, const Word& word) {
                            std::to_string(word.evidence) + ", ranks " + set_text(word.ranks) +
                            "): " + word.text;
   if (!death_) return disagree(rank, "failed without a fault", said);
-  // Who dies before it has joined is missed at the deadline only; and who joins when rank 0 has given up
-  // because of it finds no store any more, and misses rank 0.
+  // A rank that dies before it has joined is noticed only at the deadline. A rank that joins after rank 0 has
+  // given up because of it finds no store any more, and reports rank 0.
   const bool never_came =
       word.kind == Kind::kRefused && word.status == WEFT_ERR_TIMEOUT &&
       (draw_.faults[0].trigger == Trigger::kStarted || draw_.faults[0].action == Action::kStop);
@@ -94,13 +94,13 @@ void Judge::check_failure(size_t rank, const Word& word) {
   for (int r = 0; r < draw_.ranks; r++) {
     if ((at_fault_ >> r & 1) == 0) continue;
     named |= std::string(word.text).find("rank " + std::to_string(r)) != std::string::npos;
-    named |= static_cast<int>(rank) == r;  // it knows itself
+    named |= static_cast<int>(rank) == r;  // it knows its own fault
   }
   if (!named) disagree(rank, "who is at fault is not named", said);
   if ((word.ranks & ~right) != 0) disagree(rank, "who is not at fault is named", said);
 }
 
-// How a survivor's process ended.
+// Checks how a survivor's process ended.
 void Judge::check_end(size_t rank) {
   const RankTrace& one = trace_.ranks[rank];
   if (one.killed) return;  // because of a hang, which is counted as such
@@ -111,8 +111,8 @@ void Judge::check_end(size_t rank) {
   }
 }
 
-// Who was stopped and wakes up ends by itself. It goes on with nobody but the survivors: with them if it woke
-// up before they had agreed; of two ranks either may go on alone.
+// Checks a rank that was stopped and woke up; it ends by itself. It may continue only with the survivors:
+// with them, if it woke up before they had agreed. Of two ranks either may continue alone.
 void Judge::check_woken(size_t rank) {
   const Word* last = last_state(rank);
   if (last == nullptr || last->kind != Kind::kWorking || last->generation == 0) return;
@@ -128,7 +128,7 @@ const Word* Judge::last_state(size_t rank) const {
   return last;
 }
 
-// The survivors of a fault all go on, with each other, or all are too few.
+// Checks the outcome: either all survivors of a fault continue together, or all report that they are too few.
 void Judge::check_outcome() {
   const int left = std::popcount(survivors_);
   const bool may_be_few = 2 * left <= draw_.ranks && !(draw_.ranks == 2 && draw_.last_of_two);
@@ -154,9 +154,9 @@ void Judge::check_outcome() {
   verdict_.minority = few > 0;
 }
 
-// Ranks of one communicator see the same members, the same bits and the same step.
+// Checks that the ranks of one communicator see the same members, the same bits and the same step.
 void Judge::check_equal() {
-  // By kind and members: who said it first, and what.
+  // By kind and members: the first rank that reported them, and its value.
   std::map<std::pair<Kind, uint64_t>, std::pair<size_t, uint64_t>> said;
   for (size_t rank = 0; rank < trace_.ranks.size(); rank++) {
     for (const Word& word : trace_.ranks[rank].words) {
@@ -195,7 +195,7 @@ void Judge::measure() {
   const auto ms = [](uint64_t from, uint64_t to) {
     return to > from ? static_cast<double>(to - from) / 1e6 : 0.0;
   };
-  // When a rank stops itself, or kills itself, is seen from outside later than it happens.
+  // From outside, a rank's own stop or kill is seen later than it happens.
   const bool exact = std::none_of(draw_.faults.begin(), draw_.faults.end(), [](const Fault& fault) {
     return fault.trigger == Trigger::kFailpoint && (fault.ends_process() || fault.action == Action::kStop);
   });

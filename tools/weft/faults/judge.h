@@ -1,4 +1,4 @@
-// Whether a run of `weft bench faults` went as the library promises. Pure.
+// Checks a run of `weft bench faults` against the library's guarantees. Pure functions.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,15 @@
 namespace faults {
 
 struct Verdict {
-  std::vector<std::string> hangs;          // a call that did not return by its deadline
-  std::vector<std::string> disagreements;  // any answer that is not the right one
+  std::vector<std::string> hangs;          // calls that did not return by their deadline
+  std::vector<std::string> disagreements;  // all wrong answers
   std::vector<std::string> leftovers;
-  // From the fault until the last survivor's call has said so; from the first of these, or from the last
-  // fault, until the last survivor has reduced something with all others. None where there was nothing to be
-  // detected or nobody went on.
+  // detect_ms: from the fault until the last survivor's call has reported it. recover_ms: from the first such
+  // report, or from the last fault, until the last survivor has reduced something with all others. Empty if
+  // there was nothing to detect or no rank continued.
   std::optional<double> detect_ms, recover_ms;
-  bool minority = false;  // too few were left to go on, and they said so
-  bool reached = true;    // the fault came
+  bool minority = false;  // too few ranks were left to continue, and they reported that
+  bool reached = true;    // the fault struck
 
   bool good() const { return hangs.empty() && disagreements.empty() && leftovers.empty(); }
 };

@@ -30,8 +30,7 @@ std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Whether any process that we may look at maps the file or has it open: then a run that is beside this one
-// uses it.
+// True if any process that this one may inspect maps the file or has it open: then a concurrent run uses it.
 bool in_use(const std::string& path) {
   std::error_code ignored;
   for (const std::string& process : names_in("/proc")) {
@@ -48,7 +47,7 @@ bool in_use(const std::string& path) {
   return false;
 }
 
-// A process of this group that has not ended.
+// Returns a process of this group that has not ended.
 std::string member_of_group(pid_t group) {
   for (const std::string& process : names_in("/proc")) {
     if (process.find_first_not_of("0123456789") != std::string::npos) continue;
@@ -70,7 +69,7 @@ std::string member_of_group(pid_t group) {
 }  // namespace
 
 bool make_private_shared_memory() {
-  // Private first: what is mounted here must not appear in the namespace that this one was copied from.
+  // Private first: mounts made here must not appear in the namespace that this one was copied from.
   return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          ::mount("tmpfs", kSharedMemory, "tmpfs", MS_NOSUID | MS_NODEV, nullptr) == 0;
 }
@@ -100,7 +99,7 @@ std::vector<std::string> Watch::leftovers() const {
   for (const std::string& file : names_in(folder_)) left.push_back("file " + file + " in TMPDIR");
   for (const std::string& file : private_shm_ ? names_in(kSharedMemory) : std::set<std::string>()) {
     const std::string path = kSharedMemory + ("/" + file);
-    // Runs beside this one make files too, which nobody has open for a moment before they are unlinked.
+    // Concurrent runs make files too, which no process has open for a moment before they are unlinked.
     if (shared_before_.contains(file) || in_use(path)) continue;
     ::poll(nullptr, 0, 100);
     if (fs::exists(path) && !in_use(path)) left.push_back(path);

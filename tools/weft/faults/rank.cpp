@@ -36,12 +36,12 @@ class Rank {
     std::iota(crew_.members.begin(), crew_.members.end(), 0);
   }
   void live();
-  // What is left of it in this process.
+  // Reports the descriptors and threads that are left in this process.
   void say_ended(int descriptors, int threads) const;
 
  private:
   bool join();
-  // Meet, work until the end or a failure, shrink; false when there is nothing more to do.
+  // Meets, works until the end or a failure, and shrinks. Returns false when there is nothing more to do.
   bool one_generation();
   bool shrink();
   void leave();
@@ -50,7 +50,7 @@ class Rank {
   void say_failed(Kind kind, weft_status status, const weft_error& error) const;
   void say_wrong(const std::string& text) const;
   void calling(const char* call, int64_t due_ms) const;
-  // A call that ends something: only WEFT_OK will do.
+  // Calls a function that ends something; it must return WEFT_OK.
   template <class Object>
   void end(const char* call, weft_status (*destroy)(Object**), Object** object) const {
     calling(call, kDestroyMs);
@@ -63,7 +63,7 @@ class Rank {
   const std::string store_;
   Crew crew_;
   std::unique_ptr<Work> work_;
-  std::vector<weft_comm*> old_;  // failed ones, kept to the end
+  std::vector<weft_comm*> old_;  // failed communicators, kept to the end
 };
 
 void Rank::say(Word word) const {
@@ -222,7 +222,7 @@ int be_rank(const Draw& draw, int rank, const std::string& store, int parent) {
   const int threads = entries("/proc/self/task");
   Rank life(draw, rank, store);
   life.live();
-  // A thread that was joined is in the list for a moment more.
+  // A joined thread stays in the list for another moment.
   const uint64_t until = now_ns() + 1'000'000'000;
   while (entries("/proc/self/task") > threads && now_ns() < until) ::poll(nullptr, 0, 1);
   life.say_ended(entries("/proc/self/fd") - descriptors, entries("/proc/self/task") - threads);

@@ -1,5 +1,5 @@
-// One rank of a run of `weft bench faults`: a process of its own that sees weft.h alone. It speaks Words on
-// standard output, and is told to end by the end of standard input.
+// One rank of a run of `weft bench faults`: a separate process that uses only weft.h. It writes Words to
+// standard output. The end of standard input asks it to end.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace faults {
 
-// parent: whose end is also this process's. Returns the exit code.
+// parent: this process ends with it. Returns the exit code.
 int be_rank(const Draw& draw, int rank, const std::string& store, int parent);
 
 }  // namespace faults

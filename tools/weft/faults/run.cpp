@@ -26,11 +26,11 @@ namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint64_t kIdleMs = 30'000;      // a rank that works and to which nothing happens
-constexpr uint64_t kRunMs = 120'000;      // a run as a whole: every call may return, and yet it may not end
-constexpr uint64_t kSettleMs = 100;       // after a delay: whoever is condemned wrongly is condemned by then
-constexpr uint64_t kLookMs = 10;          // between two looks whether a rank has stopped itself
-constexpr uint64_t kUnreachedMs = 5'000;  // a place that is never reached
+constexpr uint64_t kIdleMs = 30'000;      // a rank that works undisturbed
+constexpr uint64_t kRunMs = 120'000;      // a whole run, which may not end even if every call returns
+constexpr uint64_t kSettleMs = 100;       // after a delay: by then a wrong failure verdict would have shown
+constexpr uint64_t kLookMs = 10;          // between two checks whether a rank has stopped itself
+constexpr uint64_t kUnreachedMs = 5'000;  // a fail point that is never reached
 
 class Fd {
  public:
@@ -61,7 +61,7 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-// This process's environment, without what could decide for a rank.
+// Returns this process's environment without variables that could change a rank's behaviour.
 std::vector<std::string> rank_environment(const Draw& draw, int rank, const std::string& folder) {
   std::vector<std::string> result;
   constexpr std::string_view kOurs[] = {"WEFT_RANK=",       "WEFT_SIZE=",    "WEFT_STORE", "WEFT_SECRET",
@@ -100,17 +100,17 @@ class Run {
     Fd pidfd, words;
     bool running = true;
     bool working = false;  // its last word
-    bool noticed = false;  // that its communicator failed, or it has ended
+    bool noticed = false;  // its communicator failed, or it has ended
     uint64_t due_ns = kNever;
-    std::string call;  // what it does until then
-    size_t have = 0;   // bytes of the next word
+    std::string call;  // the call that it makes until then
+    size_t have = 0;   // bytes received of the next word
     Word next;
   };
   struct Strike {
     uint64_t at_ns = kNever;
-    uint64_t continue_ns = kNever;  // of a stopped victim
+    uint64_t continue_ns = kNever;  // time to continue a stopped victim
     bool over = false;
-    bool stopped = false;  // until the others have noticed
+    bool stopped = false;  // stopped until the others have noticed
   };
 
   void start(int rank, const std::string& store, int go);
@@ -215,7 +215,7 @@ void Run::arm(Trigger trigger) {
   }
 }
 
-// Send the signals whose time has come.
+// Sends the signals that are due.
 void Run::strike() {
   const uint64_t now = now_ns();
   for (size_t i = 0; i < strikes_.size(); i++) {
@@ -243,7 +243,7 @@ void Run::strike() {
   }
 }
 
-// The victim of fault does nothing until the others have noticed.
+// The victim of the fault does nothing until the others have noticed.
 void Run::stopped(size_t fault) {
   strikes_[fault].stopped = true;
   Process& victim = processes_[static_cast<size_t>(draw_.faults[fault].victim)];
@@ -252,7 +252,7 @@ void Run::stopped(size_t fault) {
   victim.noticed = true;
 }
 
-// What becomes of those who were stopped.
+// Kills or continues stopped ranks once the others have noticed.
 void Run::look_at_stopped() {
   for (size_t i = 0; i < strikes_.size(); i++) {
     const Fault& fault = draw_.faults[i];
@@ -275,13 +275,13 @@ void Run::look_at_stopped() {
   }
 }
 
-// A fault that the victim makes by itself has come.
+// Records a fault that the victim makes itself.
 void Run::struck(size_t fault) {
   if (trace_.struck_ns[fault] == 0) trace_.struck_ns[fault] = now_ns();
   hurry();
 }
 
-// Whoever works must notice within an operation's deadline.
+// Every working rank must notice within an operation's deadline.
 void Run::hurry() {
   const uint64_t due = now_ns() + static_cast<uint64_t>(kOperationMs + kSlackMs) * kMs;
   for (Process& process : processes_) {
@@ -321,7 +321,7 @@ void Run::hear(size_t rank, const Word& word) {
       const Fault& fault = draw_.faults[i];
       if (fault.action != Action::kDelay || fault.trigger != Trigger::kFailpoint) continue;
       const uint64_t reached = draw_.phase == Phase::kForming ? 0 : kSettleMs + fault.delay_ms;
-      end_at_ns_ = now_ns() + reached * kMs;  // nobody outside sees a delay
+      end_at_ns_ = now_ns() + reached * kMs;  // a delay is invisible from outside
     }
     if (draw_.phase == Phase::kLeaving) end_at_ns_ = now_ns();
   }
@@ -365,7 +365,7 @@ void Run::reap(size_t rank) {
   }
 }
 
-// When nothing more will happen the ranks are told to end.
+// Asks the ranks to end when nothing more will happen.
 void Run::end_if_over() {
   if (told_to_end_ns_ != 0) return;
   const uint64_t now = now_ns();
@@ -409,7 +409,7 @@ void Run::kill_all() {
   }
 }
 
-// Until a process says something or ends, or a time has come.
+// Waits until a process writes something or ends, or a time is due.
 void Run::wait() {
   uint64_t next = std::min(end_at_ns_, unreached_ns_);
   if (told_to_end_ns_ != 0) next = kNever;

@@ -1,4 +1,5 @@
-// What a rank of `weft bench faults` tells its parent through a pipe: where it is, and by when it says more.
+// The message that a rank of `weft bench faults` sends its parent through a pipe: its state, and the time
+// limit for its next message.
 #pragma once
 
 #include <climits>
@@ -8,14 +9,14 @@
 namespace faults {
 
 enum class Kind : int32_t {
-  kCalling,  // about to make the call that `text` names; it says more within due_ms
-  kWorking,  // in a communicator that works: members, bits
-  kBound,    // its reducer goes on in a communicator with step `bits`
-  kFault,    // the fault that this rank makes by itself comes now
+  kCalling,  // about to make the call named in `text`; the next word follows within due_ms
+  kWorking,  // in a working communicator: members, bits
+  kBound,    // its reducer continues in a communicator with step `bits`
+  kFault,    // the rank's own fault follows
   kRefused,  // weft_comm_create failed
   kFailed,   // its communicator failed
   kShrunk,   // weft_comm_shrink failed
-  kWrong,    // something that must never be, in `text`
+  kWrong,    // something that must never happen, in `text`
   kEnded,    // everything is destroyed
 };
 
@@ -25,17 +26,17 @@ inline const char* name(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// Among ranks: one of a communicator whose members have not met, so that nobody can say who it was first.
+// A bit among ranks: a rank of a communicator whose members have not met, so that its first rank is unknown.
 inline constexpr uint64_t kUnknownRank = uint64_t{1} << 63;
 
 struct Word {
   Kind kind = Kind::kCalling;
-  int32_t generation = 0;  // how often this rank has shrunk
+  int32_t generation = 0;  // number of shrinks of this rank
   int32_t status = 0;      // weft_status
   int32_t evidence = 0;    // WEFT_EVIDENCE_*
   uint64_t at_ns = 0;      // CLOCK_MONOTONIC
-  uint64_t due_ms = 0;     // 0: no promise
-  uint64_t ranks = 0;      // kWorking, kBound: the members, else those at fault: a bit each, by first rank
+  uint64_t due_ms = 0;     // 0: no limit
+  uint64_t ranks = 0;      // kWorking, kBound: the members, else those at fault: one bit each, by first rank
   uint64_t bits = 0;       // kWorking: hash of a reduction's result
   char text[600] = {};
 };

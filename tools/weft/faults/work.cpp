@@ -12,7 +12,7 @@
 namespace faults {
 namespace {
 
-// Small whole numbers: any order of summing is exact.
+// Returns a small whole number, so that any order of summing is exact.
 float value(uint64_t element, uint64_t round, int first_rank) {
   return static_cast<float>(element % 7 + round % 5 + static_cast<uint64_t>(first_rank) + 1);
 }
@@ -21,7 +21,7 @@ void fill(float* data, uint64_t count, uint64_t round, int first_rank) {
   for (uint64_t i = 0; i < count; i++) data[i] = value(i, round, first_rank);
 }
 
-// Whether data holds the sum over the members, divided by divisor.
+// True if data contains the sum over the members, divided by divisor.
 bool holds(const float* data, uint64_t count, uint64_t round, const std::vector<int>& members,
            double divisor) {
   float sums[7];
@@ -36,7 +36,7 @@ bool holds(const float* data, uint64_t count, uint64_t round, const std::vector<
   return true;
 }
 
-uint64_t hash(const float* data, uint64_t count) {  // FNV-1a, a word at a time
+uint64_t hash(const float* data, uint64_t count) {  // FNV-1a, one word at a time
   uint64_t h = 0xcbf29ce484222325u;
   for (uint64_t i = 0; i < count; i++) {
     uint32_t word = 0;
@@ -46,7 +46,7 @@ uint64_t hash(const float* data, uint64_t count) {  // FNV-1a, a word at a time
   return h;
 }
 
-// The details of a call's failure: the communicator's.
+// Returns the communicator's details of a failed call.
 Outcome failed(weft_comm* comm, weft_status status) {
   Outcome outcome;
   outcome.status = status;
@@ -60,7 +60,7 @@ Outcome failed(weft_comm* comm, weft_status status) {
 
 }  // namespace
 
-// One kind of work; each call of round() is one round of it.
+// One kind of work; each call of round() executes one round of it.
 class Worker {
  public:
   Worker(const Draw& draw, const Crew& crew, int first_rank)
@@ -69,10 +69,10 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   virtual Outcome begin() { return {}; }
-  // In the next communicator, with what begin made.
+  // Continues in the next communicator, with what begin made.
   virtual Outcome go_on(const WorkHooks& /*hooks*/) { return {}; }
   virtual Outcome round(uint64_t number) = 0;
-  virtual void fail_next() {}  // the program's hook fails
+  virtual void fail_next() {}  // makes the program's hook fail
 
  protected:
   Outcome fail(weft_status status) const { return failed(crew_.comm, status); }
@@ -134,7 +134,7 @@ class AllReduce final : public Worker {
   float* data_ = nullptr;
 };
 
-// A hook of the program's own that does what `allreduce` does, until it fails.
+// A custom hook that does what `allreduce` does, until it fails.
 struct OwnHook {
   bool fails =
       false;  // read on the thread that runs stages, written before the step's first gradient is ready
@@ -155,8 +155,8 @@ struct OwnHook {
   }
 };
 
-// Gradient steps, a bucket a parameter. Values are those of the step's number, which goes on where the
-// verdict after a rebind says.
+// Gradient steps, with one bucket for each parameter. Values depend on the step's number, which continues
+// after a rebind as the verdict states.
 class Steps final : public Worker {
  public:
   using Worker::Worker;
@@ -172,7 +172,7 @@ class Steps final : public Worker {
  private:
   weft_status make_hook(weft_reducer_options* options);
   weft_status step();
-  // A step that is done holds the mean over its members, and is counted.
+  // Checks that a completed step contains the mean over its members, and counts it.
   Outcome done();
   Outcome fail_step(weft_status status) const {
     Outcome outcome;
@@ -253,7 +253,7 @@ weft_status Steps::step() {
   if (status != WEFT_OK) return status;
   for (size_t i = gradients_.size(); i-- > 0;) {
     fill(gradients_[i], draw_.count, step_ + i, first_rank_);
-    weft_reducer_ready(reducer_, i, gradients_[i], nullptr);  // a failure shows in finish
+    weft_reducer_ready(reducer_, i, gradients_[i], nullptr);  // finish reports a failure
   }
   const weft_finish_options options = finish_options();
   return weft_reducer_finish(reducer_, &options);
@@ -290,24 +290,24 @@ Outcome Steps::go_on(const WorkHooks& hooks) {
                  step_);
   };
   if (verdict.last_committed_step + 1 != verdict.next_step) return told("the last committed step is another");
-  // Steps that finish has committed stay so; without that the last one may be taken back.
+  // Steps that finish has committed stay committed; otherwise the last one may be taken back.
   const uint64_t least = step_ - (draw_.commit || draw_.retain || step_ == 0 ? 0 : 1);
   if (verdict.next_step < least) return told("a committed step was taken back");
   if (verdict.next_step > step_ + 1) return told("steps that this rank has not made");
-  if (verdict.next_step == step_ + 1) {  // committed, although finish could not say so any more
+  if (verdict.next_step == step_ + 1) {  // committed, although finish could no longer report it
     outcome = done();
     if (!outcome.wrong.empty()) return outcome;
   }
   step_ = verdict.next_step;
   if (!draw_.retain) return verdict.can_retry == 0 ? Outcome() : told("nothing was to be retained");
-  // Whoever kept its part of the step sums it again, at once; the others compute theirs.
+  // A rank that kept its part of the step retries it at once; the others compute theirs again.
   members_ = crew_.members;
   const weft_finish_options options = finish_options();
   const weft_status status = verdict.can_retry != 0 ? weft_reducer_retry(reducer_, &options) : step();
   return status == WEFT_OK ? done() : fail_step(status);
 }
 
-// Whether every rank was told to end: one that was must still take part until all know it.
+// Sets *all if every rank was asked to end. A rank that was must still take part until all know it.
 Outcome all_told(const Crew& crew, bool mine, bool* all) {
   int64_t told = mine ? 1 : 0;
   const weft_status status =
@@ -377,7 +377,7 @@ Outcome Work::rounds(const WorkHooks& hooks) {
       if (fault->action == Action::kAbort) weft_comm_abort(crew_.comm, "the fault of this run");
       if (fault->action == Action::kHook) worker_->fail_next();
     }
-    // Who idles takes part in nothing until it is told to end.
+    // An idle rank takes part in nothing until it is asked to end.
     const bool told = hooks.told_to_end();
     if (told || draw_.work != Phase::kIdle) {
       bool all = false;

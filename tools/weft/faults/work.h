@@ -1,4 +1,4 @@
-// What the ranks of `weft bench faults` do in a communicator until it fails or they are told to end.
+// The work of the ranks of `weft bench faults` in a communicator, until it fails or they are asked to end.
 #pragma once
 
 #include <weft/weft.h>
@@ -13,40 +13,40 @@
 
 namespace faults {
 
-// A communicator, and who its ranks were in the beginning.
+// A communicator and its members. A process's first rank is its rank in the first communicator.
 struct Crew {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   std::vector<int> members;  // first ranks, by rank in comm; -1: not known yet
-  int rank = 0;              // this one's in comm
+  int rank = 0;              // this process's rank in comm
   int generation = 0;
 };
 
-// How a rank's work ended, and in which call.
+// The end of a rank's work, and the call in which it ended.
 struct Outcome {
-  weft_status status = WEFT_OK;  // WEFT_OK: all ranks were told to end
+  weft_status status = WEFT_OK;  // WEFT_OK: all ranks were asked to end
   weft_error error = WEFT_ERROR_INIT;
-  std::string wrong;  // a result that is none
+  std::string wrong;  // a wrong result
   bool left = false;  // by itself: the rank's own fault
 };
 
 struct WorkHooks {
   std::function<bool()> told_to_end;
-  std::function<void()> fault_comes;              // before the rank's own fault
-  std::function<void(uint64_t next_step)> bound;  // the reducer goes on
+  std::function<void()> fault_comes;              // called before the rank's own fault
+  std::function<void(uint64_t next_step)> bound;  // the reducer continues
 };
 
-// Who is there: learnt from the ranks themselves. bits: hash of a sum in which order and rounding show.
+// Exchanges the members among the ranks. bits: hash of a sum that depends on order and rounding.
 Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits);
 
 class Worker;
 
 class Work {
  public:
-  // crew is that of the first communicator, and later of those that are shrunk from it.
+  // crew describes the first communicator, and later the ones that are shrunk from it.
   Work(const Draw& draw, const Crew& crew, int first_rank);
   ~Work();
-  // In the crew's communicator.
+  // Works in the crew's communicator.
   Outcome run(const WorkHooks& hooks);
 
  private:
