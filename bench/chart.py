@@ -1,4 +1,4 @@
-"""Pictures of measurements as SVG: lines over a number, and bars that have a hatched part. No other package."""
+"""Draws measurements as SVG: line charts, and bars of two parts. Needs no other package."""
 import math
 from xml.sax.saxutils import escape
 
@@ -12,7 +12,7 @@ def start(height=HEIGHT):
 
 
 class Axis:
-    """Numbers from low to high as places from 0 to 1, and where its marks are."""
+    """Maps numbers from low to high to positions from 0 to 1, and chooses the marks."""
 
     def __init__(self, values, logarithmic):
         self.logarithmic = logarithmic
@@ -43,7 +43,7 @@ class Axis:
 
 
 def lines(curves, across, up, logarithmic=(True, True)):
-    """{name: [(x, y), ...]} with what the axes mean. On a logarithmic axis what is not positive is left out."""
+    """Draws {name: [(x, y), ...]} with the labels of both axes. Logarithmic axes leave out values that are not positive."""
     shown = {}
     for name, points in curves.items():
         kept = [point for point in points
@@ -79,7 +79,7 @@ def lines(curves, across, up, logarithmic=(True, True)):
 
 
 def bars(rows, unit, parts):
-    """[(name, hidden, exposed), ...] as bars one below the other; parts: what the two are called."""
+    """Draws [(name, hidden, exposed), ...] as bars, one below the other. parts: the names of the two parts."""
     if not rows:
         raise ValueError("nothing to draw")
     height, widest = 60 + 34 * len(rows), max(hidden + exposed for _, hidden, exposed in rows) or 1

@@ -1,4 +1,4 @@
-"""What bench/peers.py has measured, and the rows of peers.json that are made of it."""
+"""Stores the measurements of bench/peers.py, and makes the rows of peers.json from them."""
 import dataclasses
 import statistics
 
@@ -8,20 +8,20 @@ MEMORIES = ("arena", "private")
 SIZES = (8, 64, 512, 1024, 4096, 65536, 262144, 1 << 20, 4 << 20, 16 << 20, 25 << 20, 64 << 20, 100 << 20)
 CROWDED_SIZES = (8, 64, 512, 4096)
 
-# How the works of a part of the run begin.
+# The prefix of the works of each part of the run.
 PARTS = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_", "four hosts": "hosts_4x",
          "planner": "planner_"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """An all_reduce that all systems are asked for. Weft's times are of NAME_f32_MEMORY, the others' of NAME."""
+    """An all_reduce that all systems execute. Weft's times are stored under NAME_f32_MEMORY, other systems' under NAME."""
     name: str
     ranks: int
     sizes: tuple
-    cores: tuple  # fewer than ranks: they share them
+    cores: tuple  # if they are fewer than the ranks, the ranks share them
     words: tuple = ()  # more options of `weft bench` and of the peers' programs
-    seconds: float = 0  # of each size, about, where a peer is slow; 0: as long as it takes
+    seconds: float = 0  # approximate limit for each size, for slow peers; 0: no limit
 
     @property
     def crowded(self):
@@ -29,12 +29,12 @@ class Work:
 
 
 class Samples:
-    """Medians and p99s in microseconds by (work, bytes, system), at least one of each a round; and what else is noted."""
+    """Medians and p99s in microseconds by (work, bytes, system), at least one of each in a round, and other notes."""
 
     def __init__(self):
         self.medians, self.p99s, self.rounds = {}, {}, {}
-        self.round = 0  # that is being measured
-        self.noted = {}  # name: list of what is written to peers.json as it is
+        self.round = 0  # the current round
+        self.noted = {}  # name: list of values that peers.json contains unchanged
 
     def add(self, key, median_us, p99_us):
         self.medians.setdefault(key, []).append(median_us)
@@ -54,19 +54,19 @@ class Samples:
         return statistics.median(self.p99s[key])
 
     def by_round(self, key):
-        """{round: median of what it has measured}."""
+        """Returns {round: median of its measurements}."""
         found = {}
         for number, us in zip(self.rounds.get(key, ()), self.medians.get(key, ())):
             found.setdefault(number, []).append(us)
         return {number: statistics.median(values) for number, values in found.items()}
 
     def ratios(self, key, mine):
-        """How many times as long as `mine` it took, in each round that has both: what a whole round suffers from, both do."""
+        """Returns its time over that of `mine` for each round that has both: a disturbance of a whole round affects both."""
         theirs, ours = self.by_round(key), self.by_round(mine)
         return [us / ours[number] for number, us in theirs.items() if number in ours]
 
     def forget(self, system):
-        """A system, or a part of the run, did not come to its end: what it did is no comparison."""
+        """Drops the samples of a system, or of a part of the run, that did not finish: they cannot be compared."""
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
         works = PARTS.get(system)
         for values in (self.medians, self.p99s, self.rounds):
@@ -75,7 +75,7 @@ class Samples:
         self.noted.pop(system, None)
 
     def systems(self, work):
-        """In the order in which they were measured."""
+        """Returns the systems in the order in which they were measured."""
         return list(dict.fromkeys(key[2] for key in self.medians if key[0] == work))
 
     def sizes(self, work):
@@ -83,16 +83,16 @@ class Samples:
 
 
 def fastest(samples, size, tuned, work="all_reduce"):
-    """The peer that is fastest at a size, among those as they come, or those with their best switches too."""
+    """Returns the fastest peer at a size, with default settings only, or with tuned settings too."""
     peers = [name for name in samples.systems(work) if tuned or not name.endswith("-tuned")]
     measured = [(samples.median((work, size, name)), name) for name in peers]
     return min([(median, name) for median, name in measured if median is not None], default=(None, None))[1]
 
 
 def bound_us(samples, size):
-    """No all_reduce of so many bytes can be faster: what every rank reads and writes once is moved by all cores together
-    without a library, and one rank hears of another. The least that any sample of the limits took, since what disturbs a
-    machine only adds to a time. None: not measured."""
+    """Returns the lower bound of an all_reduce of so many bytes: all cores together move what every rank reads and writes
+    once, without a library, and one core signals another. Uses the minimum of all samples of the limits, since disturbances
+    only add to a time. None: not measured."""
     moved = [us for limit in ("limit_arena", "limit_copy") if (us := samples.least((limit, size, "machine"))) is not None]
     flag = samples.least(("limit_flag", 8, "machine"))
     return None if flag is None or (not moved and size >= 4096) else max(min(moved, default=0.0), flag)
@@ -103,14 +103,14 @@ def rounded(value):
 
 
 def times_row(samples, work, key, ranks):
-    """Of what one system did."""
+    """Returns the row with one system's times."""
     return {"work": work, "bytes": key[1], "ranks": ranks, "system": key[2], "median_us": rounded(samples.median(key)),
             "least_us": rounded(min(samples.medians[key])), "most_us": rounded(max(samples.medians[key])),
             "p99_us": rounded(samples.p99(key))}
 
 
 def beside_weft(samples, row, key, mine):
-    """The same with Weft's time beside it; None if Weft did not do that. The ratio is the median of the rounds' ratios."""
+    """Adds Weft's time to a row; None if Weft has none. The ratio is the median of the rounds' ratios."""
     ratios = samples.ratios(key, mine)
     if not ratios:
         return None
@@ -120,7 +120,7 @@ def beside_weft(samples, row, key, mine):
 
 
 def all_reduce_rows(samples, work):
-    """Weft's and every peer's, the fastest again as "best" and "best-tuned"."""
+    """Yields the rows of Weft and every peer, and the fastest peer's again as "best" and "best-tuned"."""
     for memory in MEMORIES:
         name = f"{work.name}_f32_{memory}"
         for size in work.sizes:
@@ -139,14 +139,14 @@ def all_reduce_rows(samples, work):
 
 
 def ranks_of(work, arguments):
-    """Hosts have one each."""
+    """Returns the number of ranks of a work. Hosts have one rank each."""
     if work.startswith(("hosts_", "planner_")):
         return 4 if work.startswith("hosts_4x") else 2
     return arguments.ranks
 
 
 def compare(samples, arguments):
-    """The rows of peers.json."""
+    """Returns the rows of peers.json."""
     rows = [row for work in arguments.works for row in all_reduce_rows(samples, work)]
     done = {name for work in arguments.works for name in (work.name, *(f"{work.name}_f32_{memory}" for memory in MEMORIES))}
     for key in samples.medians:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Train the demo with each hook: a table of accuracy (mean over seeds), wire bytes and step time, and a picture.
+"""Trains the demo with each hook. Prints a table of accuracy (mean over seeds), wire bytes and step time; draws a chart.
 
 usage: hooks.py BUILD_FOLDER [--ranks 2] [--epochs 12] [--limit 0] [--seeds 1,2,3] [--hooks 'int8;powersgd rank=2']
                 [--picture hooks.svg]
-The table of docs/hooks.md is made with it; its last line is the command. The picture shows the loss against the bytes
-that a rank has sent, of the first seed. PowerSGD starts to compress, and post_local_sgd to be local, after a tenth of
-the steps.
+The table of docs/hooks.md comes from this script; its last line is the command. The picture shows the loss of the first
+seed over the bytes that a rank has sent. PowerSGD starts to compress, and post_local_sgd to make local steps, after a tenth
+of the steps.
 """
 import argparse
 import re
@@ -23,7 +23,7 @@ HOOKS = ["allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "powersgd rank=
 
 
 def train(options, hook, seed):
-    """Accuracy in percent, megabytes sent by a rank, ratio, median step in ms; and per step its loss and bytes sent."""
+    """Returns accuracy in percent, megabytes sent by a rank, ratio, median step in ms; and for each step loss and bytes sent."""
     with tempfile.TemporaryDirectory() as folder:
         losses, sent = Path(folder) / "losses", Path(folder) / "sent"
         build = options.build.resolve()
@@ -48,7 +48,7 @@ def train(options, hook, seed):
 
 
 def smooth(values, window):
-    """Means over so many values before and with each."""
+    """Returns the mean of each value and a number of values before it."""
     sums = [0.0]
     for value in values:
         sums.append(sums[-1] + value)
@@ -56,7 +56,7 @@ def smooth(values, window):
 
 
 def picture(curves, points=300):
-    """The loss, smoothed, against megabytes sent, both on logarithmic axes, as SVG."""
+    """Draws the smoothed loss over megabytes sent, both on logarithmic axes, as SVG."""
     lines = {}
     for hook, (losses, sent) in curves.items():
         means = smooth(losses, max(1, len(losses) // 50))

@@ -1,6 +1,6 @@
-"""What bench/peers.py measures between two hosts: namespaces of this machine, joined by cables of a limited rate
-(tools/two-hosts.sh), a rank and a core each. Open MPI and Gloo over TCP, and UCX's own ping-pong, over the same cables.
-Also four hosts, which share the cores, for Weft alone. What Weft's all-reduces put on the cables is counted.
+"""Measures between two hosts, for bench/peers.py. The hosts are namespaces of this machine, joined by links of a limited
+rate (tools/two-hosts.sh), with one rank and one core each. Open MPI and Gloo over TCP, and UCX's own ping-pong, use the same
+links. Weft is also measured on four hosts, which share the cores. Counts the bytes that Weft's all-reduces send on the links.
 """
 import json
 import re
@@ -10,9 +10,9 @@ from own import Part, checked_bench
 from systems import AS_ROOT, PEERS, ROOT, json_lines, model, run, say
 
 TWO_HOSTS = ROOT / "tools" / "two-hosts.sh"
-AGENT = ROOT / "tests" / "launchers" / "agent.sh"  # what ssh is to mpirun there
-RATES = {"1gbit": 1e9, "10gbit": 1e10}  # bits a second
-BURSTS = {"1gbit": 32 << 10, "10gbit": 192 << 10}  # bytes, as TWO_HOSTS has them
+AGENT = ROOT / "tests" / "launchers" / "agent.sh"  # replaces ssh for mpirun
+RATES = {"1gbit": 1e9, "10gbit": 1e10}  # bits per second
+BURSTS = {"1gbit": 32 << 10, "10gbit": 192 << 10}  # bytes, equal to TWO_HOSTS's
 UNLIMITED = "none"
 SIZES = (4 << 20, 16 << 20, 25 << 20, 100 << 20)
 FOUR_SIZES = (4 << 20, 25 << 20)
@@ -29,7 +29,7 @@ STEPS = {
 }
 LATENCY_CALLS = 2000
 TIMEOUT_S = 240
-# Of a frame of 1514 bytes on the cable 1448 are data: no program can have more of its rate.
+# Data bytes in a frame of 1514 bytes on the link: no program can use more of the rate.
 PAYLOAD = 1448 / 1514
 
 UCX_PING_PONG = """
@@ -45,8 +45,8 @@ GLOO = """
 export RANK=$WEFT_RANK WORLD_SIZE=$WEFT_SIZE MASTER_ADDR=host0 MASTER_PORT=29500 GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1
 exec taskset -c "$1" "${@:2}"
 """
-# mpirun runs on the first host and starts a rank on each; the second host's own process waits for it. Open MPI knows
-# nothing of whose core is whose.
+# mpirun runs on the first host and starts a rank on each; the second host's own process waits for it. Open MPI does not
+# know which cores belong to which host.
 OPEN_MPI = """
 done=$1; shift
 if [ "$WEFT_RANK" = 1 ]; then until [ -e "$done" ]; do sleep 0.05; done; exit 0; fi
@@ -56,18 +56,18 @@ ON_OWN_CORE = 'cores=({}); exec taskset -c "${{cores[OMPI_COMM_WORLD_RANK % ${{#
 
 
 def wire_us(size, rate):
-    """What a cable needs at least for so many bytes of data. Of two ranks each sends all bytes once."""
+    """Returns the least time that a link needs for so many bytes of data. With two ranks each sends all bytes once."""
     return size * 8 / (RATES[rate] * PAYLOAD) * 1e6
 
 
 def carried(text):
-    """[(bytes sent, bytes received)] of each host's cable, as TWO_HOSTS says it."""
+    """Returns [(bytes sent, bytes received)] of each host's link, from TWO_HOSTS's output."""
     line = r"^two-hosts: host \d+: (\d+) bytes sent, (\d+) bytes received$"
     return [tuple(map(int, pair)) for pair in re.findall(line, text, re.M)]
 
 
 def sent_again(text):
-    """[{counter: its value}] of each host's TCP, as TWO_HOSTS says it."""
+    """Returns [{counter: value}] of each host's TCP, from TWO_HOSTS's output."""
     line = (r"^two-hosts: host \d+: (\d+) segments sent again, (\d+) of them after a timeout, (\d+) lost twice; "
             r"(\d+) reports that what was sent again had come already$")
     names = ("sent_again", "timeouts", "lost_twice", "needless")
@@ -75,7 +75,7 @@ def sent_again(text):
 
 
 class UcxPingPong:
-    """The latency of 8 bytes: half a round trip."""
+    """Measures the latency of 8 bytes: half a round trip."""
     name = "ucx"
 
     def __init__(self, hosts):
@@ -118,7 +118,7 @@ class OpenMpiTcp:
 
 
 class GlooTcp:
-    """Its ranks share all cores, as on one host: see systems.Torch."""
+    """PyTorch with Gloo over TCP. Its ranks share all cores, as on one host: see systems.Torch."""
     name = "gloo-tcp"
 
     def __init__(self, hosts):
@@ -137,14 +137,14 @@ class GlooTcp:
 
 
 class Between(Part):
-    """What Weft is asked for on several hosts."""
+    """The base of Weft's measurements on several hosts."""
 
     def command(self, rate, *words, hosts=2):
         return [TWO_HOSTS, "--weft", self.tool, "--hosts", hosts, "--ranks-per-host", 1, "--rate", rate, "--prefix", "none",
                 "--counters", "--timeout", TIMEOUT_S, "--", *words]
 
     def run(self, rate, *command, environment=None):
-        """What the command prints on both hosts."""
+        """Returns the command's output on both hosts."""
         return run(self.command(rate, *command), environment)
 
     def prepare(self):
@@ -155,7 +155,7 @@ class Between(Part):
         return ""
 
     def weft_bench(self, rate, *words, hosts=2, environment=None):
-        """What a `weft bench` writes, all results right, and what the script says of the cables."""
+        """Returns the checked results of a `weft bench`, and the script's report about the links."""
         path = self.arguments.out / "hosts.json"
         command = self.command(rate, self.tool, "bench", *words, "--joined", "--json", path, hosts=hosts)
         whole, result = checked_bench(command, path, environment)
@@ -167,13 +167,13 @@ class Hosts(Between):
 
     def __init__(self, arguments, peers):
         super().__init__(arguments)
-        self.peers = peers  # that are here
+        self.peers = peers  # available ones
         self.across = []
-        self.left_out = {}  # peers across hosts, and why
+        self.left_out = {}  # peers that do not run across hosts, and reasons
 
     def calls(self, rate):
-        """(iterations, sizes): many of the small size, few of those that take a second. What a cable carries at once must
-        not matter to those."""
+        """Returns (iterations, sizes): many calls of the small size, few of those that take a second. The large sizes must be
+        much larger than a link's burst."""
         large = (QUICK_SIZE,) if self.arguments.quick else SIZES
         assert all(size >= 20 * BURSTS.get(rate, 0) for size in large), f"too small for {rate}: {large}"
         of_large = (2 if self.arguments.quick else 4, large)
@@ -218,21 +218,21 @@ class Hosts(Between):
             return
         try:
             self.measure_four(samples)
-        except RuntimeError as error:  # what two of them did stays
+        except RuntimeError as error:  # the results of two hosts stay
             say(f"left out: {FOUR}: {error}")
             self.left_out[FOUR] = f"it fails: {error}"
             samples.forget(FOUR)
 
     def measure_weft(self, samples, rate, iterations, sizes):
         say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
-        # Where the cables' bytes are counted, nothing is measured besides when the communicator forms: these sizes go one way.
+        # Where the links' bytes are counted, group setup measures nothing: autotuning would not change these sizes' algorithm.
         environment = {} if sizes == (8,) else {"WEFT_ALGORITHMS": "off"}
         whole, said = self.weft_bench(rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations,
                                       "--warmup", WARMUP, environment=environment)
         self.add(samples, rate, "weft", whole["results"])
         if sizes == (8,):
-            return  # what else is sent is more than that
-        # Of two ranks each sends all bytes once in each call.
+            return  # other traffic exceeds these bytes
+        # With two ranks each sends all bytes once in each call.
         expected = sum(row["bytes"] * row["calls"] for row in whole["results"])
         for host, ((sent, received), again) in enumerate(zip(carried(said), sent_again(said), strict=True)):
             for direction, count, tcp in (("sent", sent, again), ("received", received, {})):

@@ -1,22 +1,22 @@
 // Times the host's kernels on one core, after comparing each with the scalar reference. Not a test.
 //
-// - fold2 inplace: d = d + a, what the owner of a slice does for two ranks
-// - fold2 malloc: the same in memory as malloc aligns it, to 16 bytes
+// - fold2 inplace: d = d + a, the work of a slice's owner with two ranks
+// - fold2 malloc: the same in memory that is aligned like malloc's, to 16 bytes
 // - fold2 both: the result goes to both inputs
-// - fold4, fold8, fold16: more inputs, one output (all: as many)
+// - fold4, fold8, fold16: more inputs, one output (all: as many outputs as inputs)
 // - copy, scale: f32 to f32; the first is memcpy
 // - f32>bf16 and the like: conversions with a scale
 // - add bf16>f32: accumulation
-// - int8 encode, decode and the like: values as codes of a byte with a scale for each 256, and back; sign: of
-//   a bit, with one for each 64
-// - left, right, product, residual of rank 4: of a matrix and two thin factors, as PowerSGD's
-// - select 1 %: the largest of normally distributed values
+// - int8 encode, decode and the like: converts values to one-byte codes with a scale for each 256 values, and
+//   back; sign: one-bit codes, with a scale for each 64 values
+// - left, right, product, residual of rank 4: products of a matrix and two thin factors, as in PowerSGD
+// - select 1 %: selects the largest of normally distributed values
 //
-// Sizes of an operand: 16 KiB (in L1), 256 KiB (in L2) and 64 MiB. GB/s counts the bytes of one operand (the
-// f32 side of a conversion), best of 15 measurements.
+// An operand has 16 KiB (in L1), 256 KiB (in L2) or 64 MiB. GB/s counts the bytes of one operand (the f32 side
+// of a conversion), best of 15 measurements.
 //
 // Usage: kernels [--all]
-// With --all every instruction set instead of the best one.
+// --all measures every instruction set instead of the best one.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ using namespace weft;
 
 namespace {
 
-// Bytes `offset` behind a page's beginning.
+// A buffer that begins `offset` bytes behind the beginning of a page.
 struct Buffer {
   explicit Buffer(uint64_t bytes, uint64_t offset = 0)
       : size(bytes),
@@ -106,7 +106,7 @@ Buffer fractions(Dtype dtype, uint64_t count, uint64_t offset) {
   return buffer;
 }
 
-// One piece of work, its buffers, and how to do it once.
+// One piece of work with its buffers; once() executes it.
 class Run {
  public:
   Run(const Work& work, uint64_t count) : work_(work), count_(count) {
@@ -154,7 +154,7 @@ class Run {
   std::vector<std::byte*> data_;
 };
 
-// once works on so many bytes.
+// Times `once`, which processes `bytes` bytes.
 template <class Once>
 double gigabytes_per_second(uint64_t bytes, Once&& once) {
   SystemClock clock;
@@ -213,7 +213,7 @@ class CodeRun {
   }
   void encode(const DeviceOps& ops) const { ops.quantize(to_); }
   void decode(const DeviceOps& ops) const { ops.dequantize(from_); }
-  // No value comes back with an error of more than a part in 14 of its block's largest; signs stay.
+  // The error of a decoded value is at most 1/14 of its block's largest magnitude; signs are preserved.
   bool correct(const DeviceOps& ops) {
     const std::vector<float> before(to_.values, to_.values + to_.count);
     encode(ops);
@@ -255,7 +255,7 @@ constexpr ProductWork kProductWorks[] = {
     {"residual of rank 4", LowRank::kResidual},
 };
 
-// A matrix that is as wide as eight of its rows are high, at most 4096, and two factors of rank 4.
+// A matrix with eight times as many columns as rows, at most 4096 columns, and two factors of rank 4.
 class ProductRun {
  public:
   ProductRun(const ProductWork& work, uint64_t count)
@@ -274,7 +274,7 @@ class ProductRun {
     args_.streaming = work.streaming;
   }
   void once(const DeviceOps& ops) const { ops.low_rank(args_); }
-  // The first element of what comes out.
+  // Checks the first element of the result.
   bool correct(const DeviceOps& ops) const {
     double expected = args_.product == LowRank::kResidual ? double{args_.matrix[0]} - 0.25 : 0.25;
     if (args_.product == LowRank::kLeft || args_.product == LowRank::kRight) expected = 0;
@@ -323,7 +323,7 @@ class SelectRun {
     ops.select({values_.data(), values_.size(), selected_.size(), selected_.size(), selected_.data(), false,
                 scratch_.data()});
   }
-  // As many values are as large as the smallest one that was taken.
+  // The number of values that reach the smallest selected one must equal the number of selected values.
   bool correct(const DeviceOps& ops) {
     once(ops);
     float least = INFINITY;
@@ -343,7 +343,7 @@ double gigabytes_per_second(const DeviceOps& ops, const SelectWork& work, uint64
   return gigabytes_per_second(bytes, [&] { run.once(ops); });
 }
 
-// A line of the table; false if results are wrong.
+// Prints a line of the table; returns false if results are wrong.
 template <class Work>
 bool measure(const DeviceOps& ops, const Work& work, const std::string& name, bool correct) {
   std::printf("%-20s", name.c_str());

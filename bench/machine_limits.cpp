@@ -1,14 +1,14 @@
-// What the machine allows, whatever the library: the bytes that cores move together, and a flag between two
-// of them. bench/peers.py runs it beside the systems, so that each time stands beside its bound.
+// Measures the machine's limits, which hold for every library: the bytes that all cores move together, and the
+// latency of a flag between two cores. bench/peers.py runs it with the systems, to compare times with their
+// lower bounds.
 //
-// usage: machine_limits [--threads N] BYTES...     N: default 2, one a core
+// usage: machine_limits [--threads N] BYTES...     N: default 2, one for each core
 //
-// By the protocol of `weft bench`: before each timed pass every thread writes its buffer of so many bytes
-// anew, then all meet; a time is the slowest thread's. Prints a JSON line for each size and kind of pass:
-// "copy", where each thread copies its whole buffer into another one of its own, and "arena", where each owns
-// a slice, reads it in all threads' buffers and writes the sums to all. Both read N times the bytes and write
-// as many: gb_s counts both. The last line is of a flag that goes from one core to another and back: half of
-// that.
+// Uses the protocol of `weft bench`: before each timed pass every thread rewrites its buffer, then all threads
+// meet; a time is the slowest thread's. Prints a JSON line for each size and kind of pass. In a "copy" pass
+// each thread copies its whole buffer into another one of its own. In an "arena" pass each thread owns a
+// slice, reads it from all threads' buffers, and writes the sums to all. Both read N times the bytes and write
+// as many; gb_s counts both. The last line is half the round trip of a flag between two cores.
 #include <pthread.h>
 #include <sched.h>
 
@@ -70,7 +70,7 @@ void bind_to(int core) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-// All threads wait for each other. They have a core each, so nobody sleeps.
+// A barrier of all threads. Each has a core of its own, so it spins.
 class Meeting {
  public:
   explicit Meeting(size_t threads) : threads_(threads) {}
@@ -96,7 +96,7 @@ struct Free {
 };
 using Floats = std::unique_ptr<float[], Free>;
 
-// Untouched: each page is its first writer's.
+// Allocates untouched buffers, so that each page belongs to its first writer.
 std::vector<Floats> allocate(size_t buffers, size_t count) {
   const size_t bytes = (count * sizeof(float) + kPage - 1) / kPage * kPage;
   std::vector<Floats> all;
@@ -108,7 +108,7 @@ std::vector<Floats> allocate(size_t buffers, size_t count) {
   return all;
 }
 
-// The elements of a thread's slice, whole cache lines.
+// Returns the elements of a thread's slice, in whole cache lines.
 std::pair<size_t, size_t> slice(size_t count, size_t thread, size_t threads) {
   constexpr size_t step = kLine / sizeof(float);
   const size_t each = (count / threads + step - 1) / step * step;
@@ -116,8 +116,8 @@ std::pair<size_t, size_t> slice(size_t count, size_t thread, size_t threads) {
   return {begin, thread + 1 == threads ? count : std::min(count, begin + each)};
 }
 
-// Sums elements [begin, end) of all buffers into all of them. With the library's own kernel, so that what a
-// time lacks to its bound is not the kernel's.
+// Sums elements [begin, end) of all buffers into all of them. It uses the library's kernel, so that the
+// kernel does not contribute to the difference between a time and its bound.
 class Sum {
  public:
   Sum(const std::vector<Floats>& buffers, size_t begin, size_t end) {
@@ -143,7 +143,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// On a thread for each core.
+// Runs `work` on one thread for each core.
 void on_all(const std::vector<int>& cores, const std::function<void(size_t)>& work) {
   std::vector<std::thread> threads;
   threads.reserve(cores.size());
@@ -156,7 +156,7 @@ void on_all(const std::vector<int>& cores, const std::function<void(size_t)>& wo
   for (std::thread& thread : threads) thread.join();
 }
 
-// Median microseconds of the slowest thread's passes over buffers of so many floats.
+// Returns the median of the slowest thread's passes over buffers of `count` floats, in microseconds.
 double measure(const std::vector<int>& cores, size_t count, bool copies) {
   const size_t threads = cores.size();
   const size_t passes = std::clamp<size_t>((size_t{64} << 20) / (count * sizeof(float)), 15, 1000);
@@ -194,7 +194,7 @@ double measure(const std::vector<int>& cores, size_t count, bool copies) {
   return median(slowest);
 }
 
-// Median nanoseconds that a flag takes from the first core to the second.
+// Returns the median time of a flag from the first core to the second, in nanoseconds.
 double flag_ns(const std::vector<int>& cores) {
   constexpr uint64_t kBatches = 50, kRoundTrips = 2000;
   alignas(kLine) std::atomic<uint64_t> there{0};

@@ -1,4 +1,4 @@
-"""What bench/peers.py measures of Weft and of the machine: the rows beside the peers, and those that have no peer.
+"""Measures Weft and the machine for bench/peers.py: the rows that are compared with peers, and those without a peer.
 
 Each part is a system as in systems.py: name, prepare(), measure(samples) once a round.
 """
@@ -11,21 +11,21 @@ from systems import WrongResult, execute, manifests, model, on_cores, run
 
 
 def all_right(whole):
-    """What a `weft bench` has written; WrongResult if a result is wrong."""
-    if any(row["correct"] is False for row in whole["results"]):  # null: of a hook whose results are no means
+    """Returns the results of a `weft bench`; raises WrongResult if one is wrong."""
+    if any(row["correct"] is False for row in whole["results"]):  # null: a hook whose results are not means
         raise WrongResult(f"wrong results: {whole['results']}")
     return whole
 
 
 def checked_bench(command, path, environment=None):
-    """What a `weft bench` writes to this path, all results right, and how it ended. Nothing that was there before counts."""
+    """Returns the checked results that a `weft bench` writes to this path, and its outcome. Removes an existing file first."""
     path.unlink(missing_ok=True)
     try:
         result = execute(command, environment)
     except RuntimeError:
         if path.exists():
-            with contextlib.suppress(json.JSONDecodeError):  # it has died while it wrote
-                all_right(json.loads(path.read_text()))  # a wrong result ends it with an exit code too
+            with contextlib.suppress(json.JSONDecodeError):  # it died while writing
+                all_right(json.loads(path.read_text()))  # a wrong result also leads to an exit code
         raise
     if not path.exists():
         raise RuntimeError(f"{' '.join(map(str, command))}: {path} is not there")
@@ -36,7 +36,7 @@ def checked_bench(command, path, environment=None):
 
 
 class Weft:
-    """The collectives and steps that stand beside the peers'."""
+    """Weft's collectives and steps, which are compared with the peers'."""
     name = "weft"
 
     def __init__(self, arguments):
@@ -48,7 +48,7 @@ class Weft:
         return "" if self.tool.exists() else f"{self.tool} is missing: run `make build` first"
 
     def whole_bench(self, *words, ranks=None, before=(), environment=None):
-        """What a `weft bench` writes, all results right. before: what the command starts with."""
+        """Returns the checked results of a `weft bench`. before: the first words of the command."""
         path = self.arguments.out / "weft.json"
         words = [*before, self.tool, "bench", *words, "--ranks", ranks or self.arguments.ranks, "--json", path]
         return checked_bench(words, path, environment)[0]
@@ -69,21 +69,21 @@ class Weft:
 
 
 class Part(Weft):
-    """Something that Weft alone is asked for."""
+    """The base of measurements of Weft alone."""
 
     def prepare(self):
-        return ""  # the tool is there, or there would be no run
+        return ""  # the tool exists, or the run would not have started
 
 
 class Thresholds(Part):
-    """Private buffers along the path that measuring chose when the communicator formed, and along each path alone: no
-    setting of WEFT_SHM_THRESHOLDS can be faster at a size than the fastest path there. Processes differ, so each is repeated,
-    by turns, and the median of the processes counts; what each of them found is noted."""
+    """Private buffers with the path that autotuning chose during group setup, and with each path alone. At any size, no setting
+    of WEFT_SHM_THRESHOLDS can be faster than the fastest path. Processes differ, so each setting is repeated, interleaved, and
+    the median of the processes counts. The thresholds that each process found are noted."""
     name = "thresholds"
     SETTINGS = {"measured": "", "one-shot": "one-shot=256K,pull=never", "two-shot": "one-shot=0,pull=never",
                 "pulled": "one-shot=0,pull=0"}
     SIZES = tuple(4096 << shift for shift in range(11))
-    ONE_SHOT_SIZES = tuple(size for size in SIZES if size <= 256 << 10)  # no staging holds more
+    ONE_SHOT_SIZES = tuple(size for size in SIZES if size <= 256 << 10)  # the staging's limit
     REPEATS = 4
 
     def measure(self, samples):
@@ -100,7 +100,7 @@ class Thresholds(Part):
 
 
 class Ready(Part):
-    """Handing a gradient over, in view mode: nothing is copied."""
+    """The cost of reporting a gradient ready in view mode, where nothing is copied."""
     name = "ready"
 
     def measure(self, samples):
@@ -110,19 +110,19 @@ class Ready(Part):
 
 
 class Memory(Part):
-    """What a reducer of ResNet-50 holds in view mode."""
+    """The memory of a reducer of ResNet-50 in view mode."""
     name = "memory"
 
     def measure(self, samples):
         if self.arguments.memory:
-            return  # it is the same every time
+            return  # it never changes
         row = self.bench("step", "--manifest", model(self.arguments), "--mode", "view", "--iterations", 1, "--warmup", 1)[0]
         held = row["memory"]["bucket_bytes"] + row["memory"]["other_bytes"]
         self.arguments.memory.update(row["memory"], beyond=held / row["memory"]["gradient_bytes"] - 1)
 
 
 class Limits(Part):
-    """What the machine allows, with no library. It is repeated, because the least counts (comparison.bound_us)."""
+    """The machine's limits, without a library. Repeated, because the minimum counts (comparison.bound_us)."""
     name = "limits"
     REPEATS = 3
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The experiments of Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020).
+"""Repeats the experiments of Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020).
 
 usage: paper.py BUILD_FOLDER [--ranks 2] [--rounds 3] [--only launches,buckets,every] [--replay 1] [--backend shm] [--quick]
 
-launches   60 million f32 parameters cut into tensors of 1 K to 20 M elements, all launched, waited for once
+launches   60 million f32 parameters split into tensors of 1 K to 20 M elements, which are all launched before one wait
            (figure 2 a and b): the time over the size of a tensor, in arena and private memory
-buckets    a step behind a recorded backward with bucket limits from 0 (one gradient a bucket) to 50 MiB (figures 7
-           and 8): the time of the step and what of it is exposed; ResNet-50 and BERT-base
+buckets    a step behind a recorded backward with bucket limits from 0 (one gradient per bucket) to 50 MiB (figures 7
+           and 8): the time of the step and its exposed part; ResNet-50 and BERT-base
 every      synchronising every 1 to 8 steps (figure 10): the mean time of a step
 
-Writes BUILD/bench/paper.json (a list of experiment, line, x and y with its least and most over the rounds), and a picture
-of each experiment, paper-NAME.svg. Medians over the rounds, which are interleaved. --replay is how many times as long as
-recorded the backward takes; --quick is small and fast, to try the script.
+Writes BUILD/bench/paper.json (a list of experiment, line, x and y with its minimum and maximum over the rounds), and a
+picture of each experiment, paper-NAME.svg. Values are medians over the rounds, which are interleaved. --replay is a factor on
+the duration of the recorded backward. --quick is small and fast, to try the script.
 """
 import argparse
 import json
@@ -53,7 +53,7 @@ def parse_arguments(words=None):
 
 
 def bench(arguments, *words):
-    """The results of one run of weft bench; a wrong one ends everything."""
+    """Returns the results of one run of weft bench; a wrong result ends the script."""
     path = arguments.build / "bench" / "paper-run.json"
     backend = ["--backend", arguments.backend] if arguments.backend else []
     command = [arguments.build / "tools" / "weft", "bench", *words, *backend, "--ranks", arguments.ranks, "--json", path]
@@ -61,7 +61,7 @@ def bench(arguments, *words):
 
 
 def launches(arguments):
-    """(line, elements of a tensor, seconds)"""
+    """Yields (line, elements of a tensor, seconds)."""
     total, sizes = (60_000_000, ELEMENTS) if not arguments.quick else (600_000, ELEMENTS[::4])
     for memory in ("arena", "private"):
         rows = bench(arguments, "launches", "--memory", memory, "--total", 4 * total, "--sizes",
@@ -71,7 +71,7 @@ def launches(arguments):
 
 
 def step(arguments, name, *words):
-    """One measurement of a step behind its backward: milliseconds of all of it, and of what is exposed."""
+    """Measures a step behind its backward once: milliseconds of the whole step, and of its exposed part."""
     manifest = ROOT / "bench" / "manifests" / f"{MANIFESTS[name]}.json"
     row = bench(arguments, "step", "--manifest", manifest, "--replay", arguments.replay, "--iterations",
                 2 if arguments.quick else 10, *words)[0]
@@ -83,7 +83,7 @@ def models(arguments):
 
 
 def buckets(arguments):
-    """(line, MiB, milliseconds)"""
+    """Yields (line, MiB, milliseconds)."""
     for name in models(arguments):
         for limit in LIMITS_MIB if not arguments.quick else LIMITS_MIB[::5]:
             whole, exposed = step(arguments, name, "--bucket-limits", limit << 20, "--replan", "limits")
@@ -92,7 +92,7 @@ def buckets(arguments):
 
 
 def every(arguments):
-    """(line, steps, milliseconds a step)"""
+    """Yields (line, steps, milliseconds per step)."""
     for name in models(arguments):
         for steps in EVERY if not arguments.quick else EVERY[:2]:
             whole, exposed = step(arguments, name, "--accumulate", steps)
@@ -100,7 +100,7 @@ def every(arguments):
             yield f"{name}, exposed", steps, exposed / steps
 
 
-# What measures, what the axes mean, and which of them is logarithmic.
+# The measuring function, the labels of the axes, and which of them are logarithmic.
 EXPERIMENTS = {
     "launches": (launches, "elements of a tensor", "seconds for 60 million f32 (launched, then waited for once)", (True, True)),
     "buckets": (buckets, "limit of a bucket, MiB", "milliseconds", (False, False)),
@@ -109,7 +109,7 @@ EXPERIMENTS = {
 
 
 def summary(values):
-    """{(experiment, line, x): [y, ...]} as the rows of paper.json."""
+    """Converts {(experiment, line, x): [y, ...]} to the rows of paper.json."""
     return [{"experiment": experiment, "line": line, "x": x, "y": statistics.median(ys), "least": min(ys), "most": max(ys)}
             for (experiment, line, x), ys in values.items()]
 

@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
-"""Weft beside its peers, by the same protocol, interleaved in one run, and the targets of Weft's plan. `make bench-peers`
-calls it.
+"""Compares Weft with its peers by the same protocol, interleaved in one run, and with the targets of Weft's plan. `make
+bench-peers` calls it.
 
-Peers (bench/systems.py): Open MPI 4 of the system; Open MPI 5, MPICH, Intel MPI and oneCCL as packages of PyPI; each as it
-comes and tuned; PyTorch with Gloo. What cannot be had here, or fails, is left out, and peers.md says why. Before every
-timed call each rank writes its buffer anew and all meet in a barrier; a time is the slowest rank's. Every round runs all
-systems one after the other, each with all that is asked of it; the medians of the rounds' medians are compared, and ratios
-are the median of the rounds' ratios. A wrong result of any system ends the run with exit code 1.
+Peers (bench/systems.py): Open MPI 4 of the system; Open MPI 5, MPICH, Intel MPI and oneCCL as packages of PyPI; each with
+default and with tuned settings; PyTorch with Gloo. Peers that are unavailable or fail are left out, and peers.md gives the
+reason. Before every timed call each rank rewrites its buffer, and all ranks meet in a barrier; a time is the slowest rank's.
+Every round runs all systems one after the other, each with all its works. The medians of the rounds' medians are compared,
+and ratios are the median of the rounds' ratios. A wrong result of any system ends the run with exit code 1.
 
 Rows (--rows):
-  all_reduce   of --sizes, two ranks, arena and private buffers, beside all peers
-  crowded      8 bytes to 4 KiB, four ranks on two cores, and eight, beside all peers
-  steps        ResNet-50's gradients, 10,000 tiny ones, and PowerSGD, beside DistributedDataParallel
-  thresholds   private buffers along the path that measuring chose, and along each path alone
-  ready        what handing a gradient over costs without a copy
-  memory       what a reducer holds beyond the gradients in view mode
+  all_reduce   of --sizes, two ranks, arena and private buffers, compared with all peers
+  crowded      8 bytes to 4 KiB, four ranks on two cores, and eight, compared with all peers
+  steps        ResNet-50's gradients, 10,000 tiny ones, and PowerSGD, compared with DistributedDataParallel
+  thresholds   private buffers with the path that autotuning chose, and with each path alone
+  ready        the cost of reporting a gradient ready, without a copy
+  memory       a reducer's memory besides the gradients, in view mode
   limits       bytes that all cores move together, and a flag between two cores (bench/machine_limits.cpp): the all_reduce's bounds
-  hosts        two hosts at 1 and 10 Gbit/s and without a limit, beside Open MPI and Gloo over TCP and UCX's ping-pong, and
-               four hosts (bench/hosts.py): needs root
+  hosts        two hosts at 1 and 10 Gbit/s and without a limit, compared with Open MPI and Gloo over TCP and UCX's ping-pong,
+               and four hosts (bench/hosts.py): needs root
   planner      steps between two hosts behind recorded backwards, planned by limits and by the model (bench/planner.py): needs
                root, and five minutes
 
-Writes peers.json, peers.md (the tables with the machine's name, how far the rounds lie apart, the targets, who was left out)
-and pictures: bandwidth.svg, and a bar a system for each kind of step. bench/README.md lists the fields of peers.json.
+Writes peers.json, peers.md (tables with the machine's name, the spread of the rounds, the targets, omitted peers) and
+pictures: bandwidth.svg, and for each kind of step one bar per system. bench/README.md lists the fields of peers.json.
 """
 import argparse
 import datetime
@@ -85,7 +85,7 @@ def chosen(parser, what, text, known):
 
 
 def works(arguments, cores):
-    """What all systems are asked for."""
+    """Yields the works that all systems execute."""
     words = tuple(arguments.iterations)
     if "all_reduce" in arguments.rows:
         yield Work("all_reduce", arguments.ranks, tuple(arguments.sizes), tuple(arguments.cores), words)
@@ -96,7 +96,7 @@ def works(arguments, cores):
 
 
 def parts(arguments, peers):
-    """What Weft alone, or the machine, is asked for; peers: those that are here."""
+    """Yields the measurements of Weft alone, or of the machine. peers: the available ones."""
     kinds = {kind.name: kind for kind in (own.Thresholds, own.Ready, own.Memory, own.Limits)}
     for name in arguments.rows:
         if name in kinds:
@@ -108,7 +108,7 @@ def parts(arguments, peers):
 
 
 def prepare(arguments, weft, left_out):
-    """Who takes part; left_out learns why others do not."""
+    """Returns the systems that take part. Records the reasons of the others in left_out."""
     running = []
     needed = BESIDE_PEERS & set(arguments.rows) or "hosts" in arguments.rows or arguments.prepare
     for peer in PEERS:
@@ -135,7 +135,7 @@ def prepared(system, running, left_out):
 
 
 def measure(arguments, running, samples):
-    """All rounds. A system that fails is left out, with everything that it has done: returns why, by its name."""
+    """Runs all rounds. Drops a system that fails, with all its results. Returns the reasons by name."""
     failed = {}
     for number in range(arguments.rounds):
         samples.round = number
@@ -154,7 +154,7 @@ def measure(arguments, running, samples):
 
 
 def commit():
-    """Of the sources, "-dirty" behind it if they differ; None where there is no git."""
+    """Returns the commit of the sources, with "-dirty" appended if they differ; None without git."""
     try:
         return run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT).strip()
     except RuntimeError:
@@ -162,7 +162,7 @@ def commit():
 
 
 def write(arguments, samples, found):
-    """peers.json, peers.md and the pictures; returns the text."""
+    """Writes peers.json, peers.md and the pictures. Returns the text of peers.md."""
     rows = compare(samples, arguments)
     found |= {"commit": commit(), "ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
               "memory": arguments.memory, "thresholds": samples.noted.get("thresholds", []), "wire": samples.noted.get("hosts", []),

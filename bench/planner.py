@@ -1,5 +1,5 @@
-"""What bench/peers.py measures of where buckets end: steps behind a recorded backward between two hosts, whose buckets
-were planned anew after a first step, by the limits that DistributedDataParallel has or by the model of the step.
+"""Measures bucket plans for bench/peers.py: steps behind a recorded backward between two hosts. The buckets are re-planned
+after a first step, by the limits of DistributedDataParallel or by the model of the step.
 """
 import json
 import math
@@ -10,7 +10,7 @@ from systems import ROOT, say
 MANIFESTS = ROOT / "bench" / "manifests"
 RATE = "1gbit"
 PLANNERS = ("limits", "model")
-# Model, and how many times as long as recorded its backward takes.
+# The model, and a factor on the duration of its recorded backward.
 CASES = (("resnet50", 1), ("bert_base", 1), ("bert_base", 2), ("gpt2", 1), ("gpt2", 2))
 
 
@@ -19,7 +19,7 @@ def work_of(model, slower):
 
 
 def recorded(model):
-    """[(ready us, bytes)] of the gradients in the order in which a recorded backward had them, and how long it took."""
+    """Returns [(ready us, bytes)] of the gradients in the recorded ready order, and the duration of the backward."""
     params = json.loads((MANIFESTS / f"{model}.json").read_text())["params"]
     backward = json.loads((MANIFESTS / f"{model}.backward.json").read_text())
     ready = backward["ready_ms"]
@@ -32,8 +32,8 @@ def wire_us(size):
 
 
 def least_us(gradients, backward_us, slower):
-    """What no plan can beat behind the backward: from the first gradient on the wire is idle only while none is ready, and
-    nothing costs more than its bytes."""
+    """Returns the lower bound of a plan's exposed time. From the first gradient on, the wire is idle only while no gradient is
+    ready, and communication costs only its bytes."""
     free = 0.0
     for ready, size in gradients:
         free = max(free, ready * slower) + wire_us(size)
@@ -41,11 +41,11 @@ def least_us(gradients, backward_us, slower):
 
 
 class Planner(hosts.Between):
-    """Each case in one round only, because its steps take seconds; both planners in the same one, each first by turns."""
+    """Measures each case in one round only, because its steps take seconds. Both planners run in it, in alternating order."""
     name = "planner"
 
     def cases(self, number):
-        """Of a round."""
+        """Returns the cases of a round."""
         return CASES[:1] if self.arguments.quick else CASES[number % self.arguments.rounds::self.arguments.rounds]
 
     def measure(self, samples):

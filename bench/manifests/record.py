@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Record when each gradient of a manifest's model is ready in PyTorch's backward, on this machine's processors.
+"""Records when each gradient of a manifest's model is ready in PyTorch's backward, on this machine's CPU.
 
 usage: record.py [--threads 1] [--batch 0] [--steps 5] [MODEL...]     models: resnet50 bert_base gpt2; needs torch
 
 Writes MODEL.backward.json beside the manifests: per parameter the median over the steps, in ms since backward began.
-`weft bench step --replay` waits so long before it hands each gradient over. The models have random weights and are fed
-random data: what they compute has no influence on when.
+`weft bench step --replay` waits for these times before it reports each gradient ready. The models have random weights and
+random data, because the values do not affect the times.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ BATCH = {"resnet50": 8, "bert_base": 4, "gpt2": 2}  # of 224 x 224 pixels, 128 t
 
 
 class Named:
-    """The parameters of a manifest, which the functions below find by name."""
+    """Holds the parameters of a manifest, which the functions below find by name."""
 
     def __init__(self, model):
         params = json.loads((HERE / f"{model}.json").read_text())["params"]
@@ -118,7 +118,7 @@ def record(model, forward, batch, steps):
         whole.append((time.perf_counter() - began) * 1e3)
         for value in params.values.values():
             value.grad = None
-    ready = {name: round(statistics.median(times[1:]), 3) for name, times in seen.items()}  # the first one warms up
+    ready = {name: round(statistics.median(times[1:]), 3) for name, times in seen.items()}  # the first step is the warm-up
     return {"model": model, "batch": batch, "torch": torch.__version__, "threads": torch.get_num_threads(),
             "machine": f"{platform.machine()}, {date.today()}", "backward_ms": round(statistics.median(whole[1:]), 3),
             "ready_ms": ready}

@@ -1,9 +1,9 @@
-/* The protocol of `weft bench all_reduce` for ranks that MPI has started: every rank writes its buffer anew,
- * all meet in a barrier, then the call is timed; the time of an iteration is the slowest rank's. Included by
- * the programs beside it, which bench/systems.py builds; C99 and C++.
+/* The protocol of `weft bench all_reduce` for ranks started by MPI: every rank rewrites its buffer, all ranks
+ * meet in a barrier, then the call is timed. The time of an iteration is the slowest rank's. Included by the
+ * programs in this folder, which bench/systems.py builds; C99 and C++.
  * usage: mpirun ... PROGRAM [--iterations N] [--seconds S] BYTES...
- * N: of each size (20 to 5000, by size); S: a size whose first calls are slow gets fewer, at least 20, to be
- * done in about so long. Prints one JSON line for each size */
+ * N: calls of each size (20 to 5000, by size). S: limits the time of a size in seconds; a size whose first
+ * calls are slow gets fewer calls, at least 20. Prints one JSON line for each size. */
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kLength = 4099, kWarmup = 3, kFewest = 20 }; /* kLength: as tools/weft/pattern.h */
+enum { kLength = 4099, kWarmup = 3, kFewest = 20 }; /* kLength: as in tools/weft/pattern.h */
 
 static float tile[2 * kLength];
 static float sum[kLength];
@@ -51,14 +51,14 @@ static double quantile(const double* sorted, size_t count, double q) {
   return sorted[(size_t)(q * (double)(count - 1) + 0.5)] * 1e6;
 }
 
-/* What is timed: data becomes the sum over the ranks, in place. */
+/* The timed function: replaces data by the sum over the ranks. */
 typedef void (*all_reduce_fn)(float* data, size_t count);
 
 static size_t between(double least, double value, double most) {
   return (size_t)(value < least ? least : value > most ? most : value);
 }
 
-/* So many calls as fit into the seconds at the pace of the slowest rank's first ones. Equal on all ranks. */
+/* Returns the calls that fit into the seconds at the pace of the slowest rank's first ones; equal on all ranks. */
 static size_t that_fit(size_t iterations, double seconds, double first_calls) {
   double slowest = first_calls / kWarmup;
   MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -66,7 +66,7 @@ static size_t that_fit(size_t iterations, double seconds, double first_calls) {
   return between(iterations < kFewest ? (double)iterations : kFewest, seconds / slowest, (double)iterations);
 }
 
-/* What the command line asks for; zero: by size, and without a limit. */
+/* Options of the command line; zero: iterations by size, no time limit. */
 struct limits {
   size_t iterations;
   double seconds;
@@ -104,7 +104,7 @@ static int measure(size_t bytes, int rank, struct limits limits, all_reduce_fn a
   return correct;
 }
 
-/* Of a program whose MPI has begun. 0 if every result was right. */
+/* Measures all sizes after MPI_Init. Returns 0 if every result was right. */
 static int measure_all(int argc, char** argv, all_reduce_fn all_reduce) {
   struct limits limits = {0, 0};
   int rank = 0, ranks = 0, correct = 1, i = 1;

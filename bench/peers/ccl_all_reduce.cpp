@@ -1,9 +1,9 @@
-// ccl::allreduce of oneCCL, over Intel MPI.
+// Measures oneCCL's ccl::allreduce over Intel MPI.
 #include <oneapi/ccl.hpp>
 
 #include "all_reduce_loop.h"
 
-// What the static library calls where a profiler is attached, and leaves alone where these are null.
+// Hooks of a profiler, which the static library calls only if they are not null.
 extern "C" {
 void* __itt_domain_create_ptr__3_0 = nullptr;
 void* __itt_event_create_ptr__3_0 = nullptr;

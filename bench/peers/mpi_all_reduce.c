@@ -1,4 +1,4 @@
-/* MPI_Allreduce of whichever MPI it is built with. */
+/* Measures MPI_Allreduce of the MPI that it is built with. */
 #include "all_reduce_loop.h"
 
 static void all_reduce(float* data, size_t count) {

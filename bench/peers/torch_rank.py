@@ -4,9 +4,9 @@ variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 usage: torch_rank.py all_reduce [--iterations N] [--seconds S] BYTES...   in-place sum of f32; as all_reduce_loop.h
        torch_rank.py ddp MANIFEST [RANK]   a gradient step of DistributedDataParallel; with PowerSGD of that rank
 
-Rank 0 prints one JSON line a measurement, "correct" if the first result and the last are, on every rank. Steps are measured twice:
-synchronised, and with no_sync, where the same backward accumulates locally; what synchronising adds is the
-difference, DDP's exposed time.
+Rank 0 prints one JSON line for each measurement. It is "correct" if the first and the last result are, on every rank. Steps are
+measured twice: synchronised, and with no_sync, where the same backward accumulates locally. The difference is the time that
+synchronising adds, DDP's exposed time.
 """
 import itertools
 import json
@@ -30,20 +30,20 @@ def quantile(values, q):
 
 
 def slowest(times):
-    """Per iteration, the largest over the ranks."""
+    """Returns the largest time over the ranks for each iteration."""
     tensor = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor.tolist()
 
 
 def that_fit(iterations, seconds, first_calls):
-    """So many calls as fit into the seconds at the pace of the slowest rank's first ones, but not below FEWEST."""
+    """Returns the number of calls that fit into the seconds at the pace of the slowest rank's first calls; at least FEWEST."""
     slowest_call = slowest([first_calls / WARMUP])[0]
     return min(iterations, max(FEWEST, int(seconds / slowest_call)))
 
 
 def timed(rewrite, run, iterations, seconds=0.0, right=lambda i: True):
-    """The slowest rank's times, and whether the first and the last result were right on this rank."""
+    """Returns the slowest rank's times, and whether the first and the last result were right on this rank."""
     times, correct, begin = [], True, time.perf_counter()
     for i in itertools.count():
         if i == WARMUP and seconds > 0:
@@ -67,7 +67,7 @@ def report(**fields):
 
 
 def everywhere(correct):
-    """Whether it is so on every rank."""
+    """Returns True if it is true on every rank."""
     tensor = torch.tensor([int(bool(correct))])
     dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
     return bool(tensor.item())
@@ -89,7 +89,7 @@ def all_reduce(sizes, asked=0, seconds=0.0):
 
 
 class Gradients(torch.autograd.Function):
-    """A loss whose gradients are given: backward computes nothing."""
+    """A loss with given gradients, so that backward computes nothing."""
 
     @staticmethod
     def forward(context, gradients, *params):
@@ -111,8 +111,8 @@ class Model(torch.nn.Module):
 
 
 def pattern(shape, rank):
-    """What a gradient is a multiple of where PowerSGD of that rank compresses it: of no higher rank, so that the result is
-    the mean but for rounding."""
+    """Returns the pattern whose multiples are the gradients that PowerSGD compresses. Its rank is not higher than PowerSGD's, so
+    the result is the mean except for rounding."""
     if len(shape) < 2:
         return torch.randn(shape)
     rows, columns = shape[0], math.prod(shape[1:])
@@ -120,8 +120,7 @@ def pattern(shape, rank):
 
 
 def is_mean(gradients, patterns, factor):
-    """Whether PowerSGD's result is finite, the same on all ranks bit by bit, and in each tensor within 1e-4 of
-    the mean."""
+    """Returns True if PowerSGD's result is finite, bitwise equal on all ranks, and in each tensor within 1e-4 of the mean."""
     whole = torch.cat([gradient.reshape(-1) for gradient in gradients])
     largest, smallest = whole.clone(), whole.clone()
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
@@ -137,7 +136,7 @@ def ddp(manifest, powersgd_rank=0, iterations=15):
     gradients = [torch.zeros(shape) for shape in shapes]
     torch.manual_seed(1)  # the same patterns on all ranks
     patterns = [pattern(shape, powersgd_rank) if powersgd_rank > 0 else None for shape in shapes]
-    # Its PowerSGD starts collectives from Gloo's threads: with several buckets ranks start them in different orders,
+    # PyTorch's PowerSGD starts collectives from Gloo's threads. With several buckets, ranks start them in different orders,
     # and the job dies.
     caps = {"bucket_cap_mb": 1 << 20} if powersgd_rank > 0 else {}
     model = torch.nn.parallel.DistributedDataParallel(Model(shapes), **caps)
