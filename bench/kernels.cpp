@@ -12,8 +12,8 @@
 // - left, right, product, residual of rank 4: products of a matrix and two thin factors, as in PowerSGD
 // - select 1 %: selects the largest of normally distributed values
 //
-// An operand has 16 KiB (in L1), 256 KiB (in L2) or 64 MiB. GB/s counts the bytes of one operand (the f32 side
-// of a conversion), best of 15 measurements.
+// An operand has 16 KiB (in L1), 256 KiB (in L2) or 64 MiB. GB/s counts the bytes of one operand (the f32
+// side of a conversion), best of 15 measurements.
 //
 // Usage: kernels [--all]
 // --all measures every instruction set instead of the best one.
@@ -255,7 +255,7 @@ constexpr ProductWork kProductWorks[] = {
     {"residual of rank 4", LowRank::kResidual},
 };
 
-// A matrix with eight times as many columns as rows, at most 4096 columns, and two factors of rank 4.
+// A matrix with 4 to 16 times as many rows as columns, at most 4096 columns, and two factors of rank 4.
 class ProductRun {
  public:
   ProductRun(const ProductWork& work, uint64_t count)

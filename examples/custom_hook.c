@@ -1,6 +1,7 @@
-/* A communication hook of one's own: gradients travel as signs times their mean magnitude. Each rank
- * all-reduces +1 or -1 for every element as one byte, and one magnitude; everybody has sum of signs / ranks *
- * magnitude. weft run -n 2 -- custom_hook Buckets are f32; at most 127 ranks, since a byte holds the sum. */
+/* A custom communication hook, which sends gradients as signs times their mean magnitude. Each rank
+ * all-reduces +1 or -1 for every element as one byte, and one magnitude. The result is sum of signs / ranks *
+ * magnitude. Buckets are f32; at most 127 ranks, since a byte holds the sum.
+ *   weft run -n 2 -- custom_hook */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@ static uint64_t magnitude_at(const weft_bucket* bucket) { /* in scratch, behind 
   return (bucket->count + 63) / 64 * 64;
 }
 
-/* Once a plan: what the bucket's stages will send, and from where. */
+/* Called once for each plan: declares the collectives of the bucket's stages, and their buffers. */
 static weft_status plan(void* user_data, const weft_bucket* bucket, weft_hook_plan* out, char* message) {
   (void)user_data;
   if (bucket->dtype != WEFT_DTYPE_F32 || bucket->size > 127) {
@@ -32,7 +33,7 @@ static weft_status plan(void* user_data, const weft_bucket* bucket, weft_hook_pl
   return WEFT_OK;
 }
 
-/* Stage k runs before collective k, the last one after all. */
+/* Stage k runs before collective k, the last stage after all of them. */
 static weft_status stage(void* user_data, const weft_bucket* bucket, weft_stage* now, char* message) {
   (void)user_data, (void)message;
   float* values = bucket->buffer;
@@ -57,7 +58,7 @@ static int fail(const char* call, const weft_error* error) {
   return 1;
 }
 
-/* One step with a gradient of four elements. */
+/* Executes one step with a gradient of four elements. */
 static int step(weft_comm* comm, weft_hook* hook) {
   weft_error error = WEFT_ERROR_INIT;
   const int64_t shape[] = {4};
@@ -79,7 +80,7 @@ static int step(weft_comm* comm, weft_hook* hook) {
   }
   int32_t rank = 0;
   weft_comm_rank(comm, &rank);
-  float gradient[] = {1, -2, 3, rank == 0 ? -2.0f : 2.0f}; /* ranks agree on all signs but the last */
+  float gradient[] = {1, -2, 3, rank == 0 ? -2.0f : 2.0f}; /* all signs but the last are equal on all ranks */
   weft_status status = weft_reducer_begin(reducer, NULL);
   if (status == WEFT_OK) status = weft_reducer_ready(reducer, 0, gradient, NULL);
   if (status == WEFT_OK) status = weft_reducer_finish(reducer, NULL);
@@ -100,7 +101,7 @@ int main(void) {
   weft_hook* hook = NULL;
   weft_hook_table table = {0};
   table.struct_size = sizeof table;
-  table.name = "signs"; /* all ranks must bring a hook of this name */
+  table.name = "signs"; /* all ranks must use a hook of this name */
   table.plan = plan;
   table.stage = stage;
   if (weft_context_create(NULL, &context, &error) != WEFT_OK) return fail("weft_context_create", &error);

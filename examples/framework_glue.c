@@ -1,7 +1,7 @@
-/* How a framework puts Weft under its autograd: a toy framework (layers, a tape, SGD) and its glue, which is
- * the middle third of this file. The model has what makes glue difficult: a layer that is used twice, and one
- * that some ranks leave out in some steps. docs/reducer.md walks through it. weft run -n 2 -- framework_glue
- */
+/* Shows how a framework uses Weft under its autograd: a toy framework (layers, a tape, SGD) and its glue,
+ * which is the middle third of this file. The model contains the difficult cases: a layer that is used twice,
+ * and a layer that some ranks leave out in some steps. docs/reducer.md walks through it.
+ *   weft run -n 2 -- framework_glue */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
  */
 
 enum { BATCH = 16, WIDTH = 24, STEPS = 60, MAX_OPS = 8 };
-/* A layer's weight, and behind it its bias. */
+/* The index of a layer's weight; its bias follows. */
 enum { FIRST = 0, MIDDLE = 2, EXTRA = 4, LAST = 6, PARAMS = 8 };
 
 typedef struct {
@@ -61,7 +61,7 @@ static void add_layer(model* m, int layer, const char* weight, const char* bias,
   }
 }
 
-/* Forward through one layer, noted on the tape. */
+/* Runs one layer forward, and records it on the tape. */
 static activation* apply(model* m, int layer, activation* x, int relu) {
   const param *w = &m->params[layer], *b = &m->params[layer + 1];
   activation* y = &m->activations[m->activation_count++];
@@ -78,7 +78,7 @@ static activation* apply(model* m, int layer, activation* x, int relu) {
   return y;
 }
 
-/* The gradients of one layer's parameters and of its input. */
+/* Computes the gradients of one layer's parameters and of its input. */
 static void differentiate(model* m, const op* at) {
   param *w = &m->params[at->layer], *b = &m->params[at->layer + 1];
   for (int n = 0; n < BATCH; n++) {
@@ -93,7 +93,7 @@ static void differentiate(model* m, const op* at) {
   }
 }
 
-/* Mean squared error of predicting a sine; starts the tape anew. with_extra: this pass takes the branch. */
+/* Returns the mean squared error of predicting a sine; resets the tape. with_extra: takes the branch. */
 static float forward(model* m, uint64_t* state, int with_extra) {
   m->op_count = m->activation_count = 0;
   activation* x = &m->activations[m->activation_count++];
@@ -127,7 +127,7 @@ typedef struct {
   int failed;
 } glue;
 
-/* Says what went wrong, once; what follows does nothing. */
+/* Prints the first error; later calls do nothing. */
 static int worked(glue* g, weft_status status, const char* call) {
   weft_error error = WEFT_ERROR_INIT;
   if (status == WEFT_OK) return !g->failed;
@@ -137,7 +137,7 @@ static int worked(glue* g, weft_status status, const char* call) {
   return 0;
 }
 
-/* When the model is made: what is to be synchronised. Names, shapes and uses are equal on all ranks. */
+/* Declares the model's parameters to Weft. Their names, shapes and uses are equal on all ranks. */
 static void glue_attach(glue* g, model* m) {
   weft_param params[PARAMS];
   const uint64_t limits[] = {1024, 4096}; /* so that even this model has several buckets */
@@ -148,7 +148,7 @@ static void glue_attach(glue* g, model* m) {
     params[i].dtype = WEFT_DTYPE_F32;
     params[i].ndim = m->params[i].ndim;
     params[i].shape = m->params[i].shape;
-    params[i].gradient = m->params[i].gradient; /* where results go, also of what this rank left out */
+    params[i].gradient = m->params[i].gradient; /* for results, even if this rank left the layer out */
     params[i].parameter = m->params[i].value;   /* create copies rank 0's to all ranks */
     params[i].uses = m->params[i].uses;
   }
@@ -161,7 +161,7 @@ static void glue_attach(glue* g, model* m) {
   worked(g, weft_reducer_create(g->comm, &options, &g->reducer, NULL), "weft_reducer_create");
 }
 
-/* Before backward: what the tape does not have will have no gradient here. */
+/* Called before backward: parameters that are not on the tape will have no gradient on this rank. */
 static void glue_begin(glue* g, const model* m) {
   uint64_t absent[PARAMS], count = 0;
   worked(g, weft_reducer_begin(g->reducer, NULL), "weft_reducer_begin");
@@ -173,15 +173,15 @@ static void glue_begin(glue* g, const model* m) {
   if (!g->failed) worked(g, weft_reducer_absent(g->reducer, absent, count), "weft_reducer_absent");
 }
 
-/* In backward, whenever a layer has added to its gradients. Of a layer that is used twice the first call only
- * counts. The bucket that this fills travels while backward goes on. */
+/* Called in backward, whenever a layer has added to its gradients. For a layer that is used twice, the first
+ * call is only counted. A bucket that becomes full is sent while backward continues. */
 static void glue_ready(glue* g, int layer) {
   for (uint64_t i = (uint64_t)layer; i < (uint64_t)layer + 2 && !g->failed; i++) {
     worked(g, weft_reducer_ready(g->reducer, i, NULL, NULL), "weft_reducer_ready");
   }
 }
 
-/* For the optimiser: the parameter's averaged gradient has arrived, perhaps before others have. */
+/* Waits for the parameter's averaged gradient, which may arrive before others. For the optimiser. */
 static int glue_wait(glue* g, uint64_t i) {
   return !g->failed && worked(g, weft_reducer_wait_param(g->reducer, i, 0), "weft_reducer_wait_param");
 }
@@ -195,14 +195,14 @@ static void glue_finish(glue* g) {
 
 static float train_step(glue* g, model* m, uint64_t* data, int step) {
   for (int i = 0; i < PARAMS; i++) memset(m->params[i].gradient, 0, m->params[i].count * sizeof(float));
-  /* The branch is taken by nobody, by some, by all. */
+  /* No rank, some ranks, or all ranks take the branch. */
   const float loss = forward(m, data, (step + g->rank) % 3 == 0);
   glue_begin(g, m);
   for (int k = m->op_count; k-- > 0;) {
     differentiate(m, &m->ops[k]);
     glue_ready(g, m->ops[k].layer);
   }
-  /* The last layers' gradients travel first, so their parameters are stepped first. */
+  /* The last layers' gradients are sent first, so their parameters are stepped first. */
   for (uint64_t i = PARAMS; i-- > 0;) {
     param* p = &m->params[i];
     if (!glue_wait(g, i)) return loss;
@@ -212,7 +212,7 @@ static float train_step(glue* g, model* m, uint64_t* data, int step) {
   return loss;
 }
 
-/* Whether all ranks have the same weights. */
+/* Returns 1 if all ranks have the same weights. */
 static int replicas_agree(glue* g, const model* m) {
   double sums[2] = {0, 0};
   for (int i = 0; i < PARAMS; i++) {

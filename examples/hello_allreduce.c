@@ -1,4 +1,4 @@
-/* The smallest program: every rank gives its number, and every rank gets the sum.
+/* The smallest program: every rank contributes its number, and every rank gets the sum.
  *   weft run -n 4 -- hello_allreduce */
 #include <stdio.h>
 #include <weft/weft.h>
@@ -16,8 +16,7 @@ int main(void) {
   float values[2];
 
   if (weft_context_create(NULL, &context, &error) != WEFT_OK) return fail("weft_context_create", &error);
-  /* NULL: rank, size and meeting point come from the environment that `weft run` (or mpirun, srun, torchrun)
-   * sets. */
+  /* NULL: rank, size and store come from the environment that `weft run` (or mpirun, srun, torchrun) sets. */
   if (weft_comm_create(context, NULL, &comm, &error) != WEFT_OK) {
     weft_context_destroy(&context);
     return fail("weft_comm_create", &error);

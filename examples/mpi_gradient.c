@@ -1,6 +1,6 @@
-/* An MPI program that trains a small network, and what it takes to give it Weft: the lines marked with W. Its
- * gradients then travel in buckets while backward goes on, through whatever hook is named, in place of an
- * MPI_Allreduce for each of them afterwards.
+/* An MPI program that trains a small network. The lines marked with W add Weft. Its gradients are then sent
+ * in buckets while backward continues, through the named hook. Without Weft each gradient has an
+ * MPI_Allreduce after backward.
  *   mpirun -n 4 mpi_gradient          with MPI_Allreduce
  *   mpirun -n 4 mpi_gradient weft [hook] [backend] */
 #include <math.h>
@@ -18,12 +18,12 @@ static const int64_t sizes[] = {INPUTS * HIDDEN, HIDDEN};
 
 static weft_reducer* reducer; /* W */
 
-/* Called by backward as soon as a layer's gradient is there, the last layer's first. */
+/* Called by backward as soon as a layer's gradient is complete, the last layer's first. */
 static void gradient_ready(int layer) {
   if (reducer != NULL) weft_reducer_ready(reducer, (uint64_t)layer, gradients[layer], NULL); /* W */
 }
 
-/* The mean squared error of this rank's samples; their target is a wave of the inputs. */
+/* Returns the mean squared error of this rank's samples; their target is a wave of the inputs. */
 static double backward(const float* inputs) {
   float hidden[SAMPLES][HIDDEN], slope[SAMPLES];
   double loss = 0;

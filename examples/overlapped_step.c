@@ -1,7 +1,7 @@
-/* The optimizer's step behind the communication: each parameter is updated as soon as its gradient has been
- * reduced, while the buckets after it still travel. The weights are those of updating after finish, bit by
- * bit. weft run -n 2 -- overlapped_step
- * Four layers descend toward targets that differ from rank to rank, by SGD with momentum. */
+/* Overlaps the optimizer's step with the communication: each parameter is updated as soon as its gradient has
+ * been reduced, while later buckets are still in flight. The weights are bitwise equal to those of updating
+ * after finish. Four layers descend toward targets that differ between ranks, by SGD with momentum.
+ *   weft run -n 2 -- overlapped_step */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void update(model* m, int layer) {
   }
 }
 
-/* Backward goes from the last layer to the first, and so do the buckets. */
+/* Executes one step. Backward processes the last layer first, and so do the buckets. */
 static weft_status step(weft_reducer* reducer, model* m, int32_t rank, int overlapped) {
   weft_status status = weft_reducer_begin(reducer, NULL);
   for (int layer = LAYERS - 1; layer >= 0 && status == WEFT_OK; layer--) {
@@ -48,7 +48,7 @@ static weft_status step(weft_reducer* reducer, model* m, int32_t rank, int overl
 static weft_status train(weft_comm* comm, model* m, int overlapped, weft_error* error) {
   static const char* const names[LAYERS] = {"first", "second", "third", "last"};
   const int64_t shape[] = {SIZE};
-  const uint64_t limit = 0; /* a bucket a layer */
+  const uint64_t limit = 0; /* one bucket for each layer */
   weft_param params[LAYERS];
   memset(m, 0, sizeof *m);
   memset(params, 0, sizeof params);

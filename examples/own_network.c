@@ -1,4 +1,4 @@
-/* hello_allreduce over a network of one's own: the transport of unix_transport.c.
+/* hello_allreduce over a custom network: the transport of unix_transport.c.
  *   weft run -n 4 -- own_network */
 #include <stdio.h>
 

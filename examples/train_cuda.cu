@@ -1,7 +1,8 @@
-// A hand-written CUDA training loop whose gradients Weft averages over the ranks: the demo's model and data
-// (a perceptron for Fashion-MNIST), kernels of our own, one stream. What Weft adds is marked.
+// A hand-written CUDA training loop whose gradients Weft averages over the ranks. It uses the demo's model
+// and data (a perceptron for Fashion-MNIST), its own kernels, and one stream. Lines that Weft adds are
+// marked.
 //   weft run -n 2 -- train_cuda [folder of Fashion-MNIST]
-// The ranks of a machine take its GPUs in turn. At the end all ranks have equal weights, bit by bit.
+// The ranks of a machine use its GPUs round-robin. At the end all ranks have bitwise equal weights.
 #include <cuda_runtime.h>
 #include <weft/weft.h>
 
@@ -16,7 +17,7 @@
 
 namespace {
 
-constexpr uint32_t kBatch = 64;  // images a rank and step
+constexpr uint32_t kBatch = 64;  // images for each rank and step
 constexpr uint32_t kEpochs = 3;
 constexpr float kRate = 0.05f;
 constexpr uint32_t kWidths[] = {kPixels, 256, 192, 128, 96, kClasses};
@@ -38,7 +39,7 @@ void check(weft_status status, weft_reducer* reducer, const char* what) {
   check(status, error, what);
 }
 
-// One thread an element, all of them; x runs fastest.
+// One thread for each element; x varies fastest.
 __global__ void forward(const float* input, const float* weight, const float* bias, float* output,
                         uint32_t in, uint32_t out, bool last) {
   const uint32_t o = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
@@ -47,7 +48,8 @@ __global__ void forward(const float* input, const float* weight, const float* bi
   for (uint32_t i = 0; i < in; i++) sum += input[row * in + i] * weight[o * in + i];
   output[row * out + o] = last ? sum : fmaxf(sum, 0.0f);
 }
-// Softmax and cross-entropy: the loss's derivative by the logits, and how many images were recognised.
+// Computes softmax and cross-entropy: the loss's derivative by the logits, and the number of recognised
+// images.
 __global__ void judge(const float* logits, const uint8_t* labels, float* delta, uint32_t batch, float* loss,
                       uint32_t* correct) {
   const uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -113,7 +115,7 @@ struct Model {
   uint32_t* correct = reinterpret_cast<uint32_t*>(floats(1));
   uint8_t* labels = reinterpret_cast<uint8_t*>(floats(kBatch));
 
-  // The same on all ranks.
+  // Initialises the same weights on all ranks.
   Model() {
     SplitMix64 random(1);
     activations[0] = floats(kBatch * kWidths[0]);
@@ -160,7 +162,7 @@ struct Model {
   }
 };
 
-// The rank among those of its host, as the launcher says. `weft run` starts all ranks on one host.
+// Returns the local rank from the launcher's environment. `weft run` starts all ranks on one host.
 int local_rank() {
   for (const char* name : {"WEFT_RANK", "LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                            "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK",
@@ -192,7 +194,7 @@ int train(const std::string& folder) {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   const weft_stream on = {sizeof on, WEFT_DEVICE_CUDA, device, stream};  // Weft
   Model model;
-  check(cudaDeviceSynchronize(), "the model");  // it was made on another stream, for which ours does not wait
+  check(cudaDeviceSynchronize(), "the model");  // made on another stream, for which our stream does not wait
 
   std::vector<weft_param> list;  // Weft: the parameters, and where their gradients are
   for (const Param& p : model.params) {
@@ -219,7 +221,7 @@ int train(const std::string& folder) {
 
   const Dataset data = load_fashion(folder, "train", 0);
   Shard shard(data, rank, size, 1);
-  // Batches in turn, so that the host may be one ahead of the copies.
+  // Two alternating batches, so that the host may be one batch ahead of the copies.
   float* pixels[2] = {};
   uint8_t* labels[2] = {};
   cudaEvent_t copied[2] = {};
@@ -260,16 +262,16 @@ int train(const std::string& folder) {
                   loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch));
     }
   }
-  check(weft_reducer_finish(reducer, nullptr), reducer, "the last step");  // Weft: how it went
+  check(weft_reducer_finish(reducer, nullptr), reducer, "the last step");  // Weft: its result
 
-  // The ranks' weights are equal, bit by bit.
+  // Checks that the ranks' weights are bitwise equal.
   uint64_t bounds[2] = {0xcbf29ce484222325u, 0};
   for (const Param& p : model.params) {
     std::vector<uint32_t> bits(p.count);
     check(cudaMemcpy(bits.data(), p.value, p.count * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
     for (const uint32_t word : bits) bounds[0] = (bounds[0] ^ word) * 0x100000001b3u;
   }
-  bounds[1] = ~bounds[0];  // the largest of it is the complement of the smallest hash
+  bounds[1] = ~bounds[0];  // its maximum is the complement of the smallest hash
   const uint64_t mine = bounds[0];
   weft_status status =
       weft_all_reduce(comm, bounds, bounds, 2, WEFT_DTYPE_U64, WEFT_OP_MAX, nullptr, nullptr);

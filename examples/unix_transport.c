@@ -1,7 +1,7 @@
-/* A complete transport for Weft in one file: frames are packets of Unix sockets (SOCK_SEQPACKET), which keep
- * their boundaries and their order. Each rank listens under a name that the kernel chooses; each pair has a
- * connection for each direction, made by the sender. own_network.c uses it; Weft's conformance tests run over
- * it. */
+/* A complete transport for Weft in one file. Frames are packets of Unix sockets (SOCK_SEQPACKET), which
+ * preserve boundaries and order. Each rank listens under a name that the kernel chooses. Each pair has one
+ * connection for each direction, made by the sender. own_network.c uses it, and Weft's conformance tests run
+ * over it. */
 #define _GNU_SOURCE
 #include "unix_transport.h"
 
@@ -15,7 +15,7 @@
 
 enum { kPieceBytes = 32 * 1024, kFrameBytes = kPieceBytes + WEFT_TRANSPORT_HEAD, kPackets = 16 };
 
-/* A frame that a full socket has not taken yet; the bytes are Weft's. */
+/* A frame that a full socket has not accepted yet; Weft owns the bytes. */
 struct pending {
   struct pending* next;
   struct iovec parts[2];
@@ -33,7 +33,7 @@ struct link {
   int size;
   int listener;
   struct peer* peers; /* by rank */
-  int* incoming;      /* connections of others, in the order in which they came */
+  int* incoming;      /* connections of other ranks, in the order of arrival */
   int incoming_count;
   unsigned char frame[kFrameBytes];
 };
@@ -70,7 +70,7 @@ static weft_status open_link(void* user_data, int32_t rank, int32_t size, const 
   }
   memset(&name, 0, sizeof name);
   name.sun_family = AF_UNIX;
-  /* A name of no bytes: the kernel chooses one, in no file system. */
+  /* An empty name: the kernel chooses one outside any file system. */
   if (bind(link->listener, (struct sockaddr*)&name, sizeof name.sun_family) != 0 ||
       listen(link->listener, size) != 0 ||
       getsockname(link->listener, (struct sockaddr*)&name, &name_bytes) != 0 || name_bytes > *address_bytes) {
@@ -122,7 +122,7 @@ static int32_t send_frame(void* self, int32_t rank, const void* head, uint64_t h
   parts[0].iov_len = head_bytes;
   parts[1].iov_base = (void*)(uintptr_t)data;
   parts[1].iov_len = data_bytes;
-  if (peer->first == NULL) given = give(peer, parts); /* else it would overtake */
+  if (peer->first == NULL) given = give(peer, parts); /* otherwise it would overtake pending frames */
   if (given > 0) return WEFT_TRANSPORT_SENT;
   if (given < 0) return WEFT_TRANSPORT_LOST;
   pending = malloc(sizeof *pending);
@@ -135,7 +135,7 @@ static int32_t send_frame(void* self, int32_t rank, const void* head, uint64_t h
   return WEFT_TRANSPORT_LENT;
 }
 
-/* Take the first pending frame off and say what became of it. */
+/* Removes the first pending frame and reports its result. */
 static void settle_first(struct link* link, struct peer* peer, weft_status status) {
   struct pending* done = peer->first;
   const uint64_t token = done->token;
@@ -162,7 +162,7 @@ static int flush(struct link* link, int rank) {
   return any;
 }
 
-/* A peer that has died closes what we send on, also while we have nothing to send. */
+/* Detects a dead peer by its closed connection, even while there is nothing to send. */
 static int look_after(struct link* link, int rank) {
   struct peer* peer = &link->peers[rank];
   char byte;
@@ -179,7 +179,7 @@ static int hear(struct link* link, int* fd) {
     if (size > 0) {
       link->events.heard(link->events.owner, link->frame, (uint64_t)size);
     } else if (size == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-      close(*fd); /* no more will come; whoever it was, look_after says so */
+      close(*fd); /* no more packets arrive; look_after reports the peer */
       *fd = -1;
     } else {
       break;

@@ -1,4 +1,4 @@
-/* A transport of the program's own, over Unix sockets between the processes of one host. */
+/* A custom transport, over Unix sockets between the processes of one host. */
 #ifndef UNIX_TRANSPORT_H
 #define UNIX_TRANSPORT_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Its table, for weft_context_add_transport: backend "unix". */
+/* Returns its table, for weft_context_add_transport: backend "unix". */
 const weft_transport* unix_transport(void);
 
 #ifdef __cplusplus

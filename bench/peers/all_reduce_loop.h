@@ -58,7 +58,8 @@ static size_t between(double least, double value, double most) {
   return (size_t)(value < least ? least : value > most ? most : value);
 }
 
-/* Returns the calls that fit into the seconds at the pace of the slowest rank's first ones; equal on all ranks. */
+/* Returns how many calls fit into the seconds at the pace of the slowest rank's first ones. Equal on all
+ * ranks. */
 static size_t that_fit(size_t iterations, double seconds, double first_calls) {
   double slowest = first_calls / kWarmup;
   MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);

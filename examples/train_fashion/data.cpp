@@ -11,7 +11,7 @@
 
 namespace {
 
-// The file with or without its compression; Debian keeps it compressed.
+// Finds the file, plain or compressed; Debian's package has compressed files.
 std::string find(const std::string& folder, const std::string& name) {
   for (const char* suffix : {"", ".gz"}) {
     if (std::string path = folder + "/" + name + suffix; ::access(path.c_str(), R_OK) == 0) return path;

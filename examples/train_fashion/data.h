@@ -1,4 +1,4 @@
-// Fashion-MNIST, and which of its images a rank sees in which order.
+// Fashion-MNIST, and the images of each rank in their order.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ struct Dataset {
   std::vector<uint8_t> labels;  // count, below kClasses
 };
 
-// Load "train" or "t10k" from folder, at most `limit` images (0: all). Throws std::runtime_error, which names
-// the Debian package when the folder has no such files.
+// Loads "train" or "t10k" from folder, at most `limit` images (0: all). Throws std::runtime_error, which
+// names the Debian package if the folder has no such files.
 Dataset load_fashion(const std::string& folder, const std::string& part, uint32_t limit);
 
-// Random numbers that are the same everywhere (std::shuffle is not): Steele, Lea and Flood's SplitMix64.
+// Random numbers that are equal on all platforms, unlike std::shuffle: Steele, Lea and Flood's SplitMix64.
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t seed) : state_(seed) {}
@@ -36,14 +36,14 @@ class SplitMix64 {
 };
 
 // The images of one rank: a fixed part of the training set, disjoint from every other rank's, in a new order
-// every epoch. A function of the seed alone, so any process can compute any rank's.
+// in every epoch. It depends only on the seed, so any process can compute any rank's part.
 class Shard {
  public:
   Shard(const Dataset& data, int rank, int ranks, uint64_t seed);
-  // Shuffle for this epoch.
+  // Shuffles the images for this epoch.
   void start_epoch(uint32_t epoch);
   uint32_t size() const { return static_cast<uint32_t>(indices_.size()); }
-  // Batch `step` of `batch` images of the epoch: pixels scaled to about [-1, 1], and labels.
+  // Writes batch `step` of `batch` images of the epoch: pixels scaled to about [-1, 1], and labels.
   void batch(uint32_t step, uint32_t batch, float* pixels, uint8_t* labels) const;
 
  private:

@@ -14,7 +14,7 @@ namespace {
   throw std::runtime_error(path + ": " + what);
 }
 
-// gzread passes files through that are not compressed.
+// Reads a file through gzread, which also reads uncompressed files.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
@@ -24,7 +24,7 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // Exactly size bytes.
+  // Reads exactly size bytes.
   void read(uint8_t* out, uint64_t size, const char* what) {
     while (size > 0) {
       const int got = gzread(file_, out, static_cast<unsigned>(std::min<uint64_t>(size, 1 << 20)));
@@ -40,7 +40,7 @@ class Reader {
     return uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | uint32_t{b[3]};
   }
 
-  // Also verifies the checksum, which lies behind the last byte.
+  // Checks that the file ends. Also verifies the checksum behind the last byte.
   void expect_end() {
     uint8_t byte = 0;
     const int got = gzread(file_, &byte, 1);

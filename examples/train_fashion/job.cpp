@@ -16,7 +16,7 @@ namespace {
                   (error.text[0] != '\0' ? ": " + std::string(error.text) : ""));
 }
 
-// The library prints nothing by itself; what it warns of goes to standard error.
+// Prints Weft's log lines to standard error; the library itself prints nothing.
 void print_log(void*, int32_t, const char* line) {
   std::fprintf(stderr, "weft: %s\n", line);
 }
@@ -27,7 +27,7 @@ uint64_t host_name_hash() {
   return std::hash<std::string_view>{}(name);
 }
 
-// The simulated hosts of WEFT_HOSTS, by rank ("0,1,0,1").
+// Returns the simulated hosts of WEFT_HOSTS, by rank ("0,1,0,1").
 std::vector<uint64_t> given_hosts() {
   std::vector<uint64_t> hosts;
   const char* const given = std::getenv("WEFT_HOSTS");
@@ -37,7 +37,7 @@ std::vector<uint64_t> given_hosts() {
   return hosts;
 }
 
-// Labels of hosts as numbers in the order of their lowest ranks; empty if they do not fit the hosts' sizes.
+// Converts labels of hosts to numbers in the order of their lowest ranks; empty if they do not fit the sizes.
 std::vector<int> number_hosts(const std::vector<uint64_t>& labels, const std::vector<uint64_t>& local_sizes) {
   if (labels.size() != local_sizes.size()) return {};
   std::vector<int> hosts;
@@ -122,8 +122,8 @@ std::string Job::backend() const {
   return transport ? info.backend : memory ? "shm" : "none";
 }
 
-// Weft finds hosts by trying to map memory and says only how many ranks this one has. WEFT_HOSTS, the hosts'
-// names and the order of ranks are guesses; one that fits these numbers is taken.
+// Weft detects hosts by mapping memory, and reports only the number of ranks on this host. WEFT_HOSTS, the
+// hosts' names and the order of ranks are guesses. Uses a guess that fits the reported numbers.
 std::vector<int> Job::hosts() {
   weft_comm_info info{};
   info.struct_size = sizeof info;
@@ -154,7 +154,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, const
     entry.parameter = param.value;
     params.push_back(entry);
   }
-  // Small buckets for a small model: the first ones travel while backward computes the rest.
+  // Small buckets for a small model: the first ones are sent while backward computes the rest.
   const uint64_t limits[] = {32 << 10, 128 << 10};
   weft_reducer_options reducer_options = WEFT_REDUCER_OPTIONS_INIT;
   reducer_options.params = params.data();
@@ -185,7 +185,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, const
   }
 }
 
-// Every few steps, so that the last step of all is one of them.
+// Makes an averager that averages every few steps, including the last step.
 void GradientSync::make_averager(const std::vector<weft_param>& params, const Schedule& schedule,
                                  uint32_t start) {
   weft_average_level level{};
@@ -232,7 +232,7 @@ StepTimes GradientSync::finish() {
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
   StepTimes times;
   times.exposed_ms = static_cast<double>(stats.exposed_ns) * 1e-6;
-  weft_reducer_bucket_count(reducer_, &bucket_count_);  // the second step has planned anew
+  weft_reducer_bucket_count(reducer_, &bucket_count_);  // the second step re-plans
   times.overlapped = bucket(0).launch_ns < bucket(bucket_count_ - 1).ready_ns;
   return times;
 }

@@ -1,4 +1,4 @@
-// The demo's part in a job: Weft's objects with owners, and its errors as exceptions.
+// The demo's part in a job: owns Weft's objects, and throws its errors as exceptions.
 #pragma once
 
 #include <weft/weft.h>
@@ -12,13 +12,13 @@
 #include "options.h"
 #include "schedule.h"
 
-// What Weft said, with the call that failed.
+// Weft's error text, with the failed call.
 class WeftError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A context and a communicator of all ranks, found through the environment.
+// A context and a communicator of all ranks, which the environment describes.
 class Job {
  public:
   explicit Job(const Options& options);
@@ -33,16 +33,16 @@ class Job {
 
   // Throws WeftError unless status is WEFT_OK.
   void check(weft_status status, const char* call) const;
-  // Every rank's values, in rank order; count is equal on all ranks.
+  // Returns every rank's values, in rank order; count is equal on all ranks.
   std::vector<uint64_t> all_gather(uint64_t mine);
   std::vector<float> all_gather(const std::vector<float>& mine);
   uint64_t sum(uint64_t mine);
   uint64_t from_rank_0(uint64_t value);
   void barrier();
-  // What moved this rank's bytes, by the counters: "shm", the backend's name, or "none".
+  // Returns what moved this rank's bytes, by the counters: "shm", the backend's name, or "none".
   std::string backend() const;
-  // Each rank's host where Weft adds a host's gradients before sums travel between hosts, else 0 for all;
-  // hosts count from 0 by their lowest ranks. Empty: which ranks share a host cannot be told. Collective.
+  // Returns each rank's host if Weft adds a host's gradients before it sends sums between hosts, else 0 for
+  // all ranks. Hosts count from 0 by their lowest ranks. Empty if the hosts are unknown. Collective.
   std::vector<int> hosts();
 
  private:
@@ -53,14 +53,14 @@ class Job {
 };
 
 struct StepTimes {
-  double exposed_ms = 0;    // communication that computing did not hide
+  double exposed_ms = 0;    // communication that is not hidden by computation
   bool overlapped = false;  // a bucket was launched before the last gradient was ready
 };
 
 // Sums the gradients of one model over the job.
 class GradientSync {
  public:
-  // In view mode the model's gradients are pointed into Weft's memory.
+  // In view mode the model's gradients become pointers into Weft's memory.
   GradientSync(Job& job, Model& model, const Options& options, const Schedule& schedule);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
@@ -68,12 +68,12 @@ class GradientSync {
 
   void begin();
   void ready(uint64_t param);
-  // On return the gradients are the mean of all ranks'.
+  // On return the gradients are the mean over all ranks.
   StepTimes finish();
-  // After the update. False: replicas differ, until local SGD averages the next time.
+  // Called after the update. Returns false if replicas differ until local SGD averages the next time.
   bool average();
   uint32_t bucket_count() const { return bucket_count_; }
-  // How many times less is sent than all-reducing the gradients as they are would.
+  // Returns the compression ratio: bytes of plain all-reduces over sent bytes.
   double ratio() const;
   uint64_t sent_bytes() const;  // so far
 

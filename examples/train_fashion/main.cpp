@@ -1,10 +1,10 @@
-// Data-parallel training of a small network on Fashion-MNIST: every rank computes gradients of its own
+// Data-parallel training of a small network on Fashion-MNIST. Every rank computes the gradients of its own
 // images, Weft averages them while backward still runs, and every rank makes the same update.
 //
 //   weft run -n 2 -- train_fashion          (make demo)
 //
-// The demo checks what it claims: ranks' local gradients differ, parameters are equal bit by bit after every
-// epoch, and the loss curve is that of one process that folds the same micro-batches in rank order.
+// The demo checks its claims: the ranks' local gradients differ, parameters are bitwise equal after every
+// epoch, and the loss curve equals that of one process that folds the same micro-batches in rank order.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -53,7 +53,7 @@ class Trainer {
         shard_(data, job.rank(), job.size(), options.seed),
         sync_(job, model_, options, schedule_) {}
 
-  // Train until the end or until replicas differ; false if they do.
+  // Trains until the end or until replicas differ; returns false if they do.
   bool train();
   double accuracy(const Dataset& test);
 
@@ -82,7 +82,7 @@ class Trainer {
   std::vector<float> losses_;
   std::vector<double> step_ms_, exposed_ms_;
   std::vector<uint64_t> sent_;  // after each step
-  bool averaged_ = true;        // replicas have to be equal
+  bool averaged_ = true;        // replicas must be equal
   size_t overlapped_ = 0;
 };
 
@@ -107,7 +107,7 @@ void Trainer::step(uint32_t step) {
   if (step == 0) expect_local_gradients_differ(local_hash);
 }
 
-// Otherwise equal replicas would prove nothing.
+// Checks that local gradients differ. Otherwise equal replicas would prove nothing.
 void Trainer::expect_local_gradients_differ(uint64_t hash) {
   std::vector<uint64_t> hashes = job_.all_gather(hash);
   std::sort(hashes.begin(), hashes.end());
@@ -117,7 +117,7 @@ void Trainer::expect_local_gradients_differ(uint64_t hash) {
 }
 
 bool Trainer::replicas_identical(uint32_t epoch) {
-  if (!options_.hook_sends() || !averaged_) return true;  // nobody expects it
+  if (!options_.hook_sends() || !averaged_) return true;  // equality is not expected
   const std::vector<uint64_t> hashes = job_.all_gather(model_.hash());
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
@@ -163,7 +163,7 @@ bool Trainer::train() {
   return true;
 }
 
-// Every rank judges its share of the test images.
+// Returns the accuracy; every rank evaluates its share of the test images.
 double Trainer::accuracy(const Dataset& test) {
   const Shard all(test, 0, 1, 0);
   uint64_t correct = 0;
@@ -176,8 +176,8 @@ double Trainer::accuracy(const Dataset& test) {
   return static_cast<double>(job_.sum(correct)) / (uint64_t{batches} * kEvaluationBatch);
 }
 
-// Whether all ranks' losses of all steps, and the parameters, have the bits of the reference. Rank 0
-// computes.
+// Returns true if all ranks' losses of all steps, and the parameters, are bitwise equal to the reference,
+// which rank 0 computes.
 bool curve_matches(Job& job, const Options& options, const Dataset& data, const std::vector<int>& hosts,
                    const Trainer& trainer) {
   const std::vector<float> all = job.all_gather(trainer.losses());
@@ -232,9 +232,9 @@ int demo_main(const Options& options) {
   const double accuracy = trainer.accuracy(test);
   const std::string backend = job.backend();
 
-  // Hooks that round gradients have another curve.
+  // Hooks that round gradients have a different curve.
   const bool checked = options.check && identical && options.hook_is_exact();
-  // In which order sums are added depends on who shares a host.
+  // The order of the additions depends on which ranks share a host.
   const std::vector<int> hosts = checked ? job.hosts() : std::vector<int>();
   const bool exact = options.hook_is_exact() && (!checked || !hosts.empty());
   if (checked && !exact && job.rank() == 0) {
@@ -268,7 +268,7 @@ int demo_main(const Options& options) {
         trainer.step_ms(), trainer.exposed_ms(), seconds);
     std::fflush(stdout);
   }
-  job.barrier();  // so that nobody ends, and ends the others, before the last line is out
+  job.barrier();  // no rank ends, and thereby ends the others, before the last line is printed
   return identical && matches ? 0 : 1;
 }
 

@@ -1,5 +1,5 @@
-// Matrix products are Eigen's; everything else is written out as loops of a fixed order, because the demo
-// compares results bit by bit and Eigen's reductions depend on how memory is aligned.
+// Eigen computes matrix products. Everything else consists of loops in a fixed order, because the demo
+// compares results bitwise and Eigen's reductions depend on the alignment of memory.
 #include "model.h"
 
 #include <Eigen/Core>
@@ -74,7 +74,7 @@ Model::Model(uint64_t seed, uint32_t max_batch) : labels_(max_batch) {
   }
 }
 
-// output = input * weight^T + bias, through a rectifier except in the last layer.
+// Computes output = input * weight^T + bias, with a rectifier except in the last layer.
 void Model::apply(const Layer& layer, uint32_t batch, float* output, bool last) {
   const float* bias = params_[layer.weight + 1].value;
   view(output, batch, layer.out).noalias() =

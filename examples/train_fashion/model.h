@@ -1,6 +1,5 @@
-// A multi-layer perceptron for Fashion-MNIST: forward, backward, stochastic gradient descent. Knows nothing
-// of ranks: backward tells through a callback when a parameter's gradient is complete, the last layer's
-// first.
+// A multi-layer perceptron for Fashion-MNIST: forward, backward, stochastic gradient descent. It does not
+// depend on ranks: backward calls a callback when a parameter's gradient is complete, the last layer's first.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ struct Param {
   std::vector<int64_t> shape;
   uint64_t count = 0;
   float* value = nullptr;
-  float* gradient = nullptr;  // of the last backward; may be pointed elsewhere (a reducer's view)
+  float* gradient = nullptr;  // of the last backward; may be set to other memory (a reducer's view)
   float* momentum = nullptr;
 };
 
@@ -31,10 +30,10 @@ struct BatchResult {
 
 class Model {
  public:
-  // Weights are drawn from the seed (He initialisation). At most max_batch images at a time.
+  // Draws weights from the seed (He initialisation). At most max_batch images at a time.
   Model(uint64_t seed, uint32_t max_batch);
 
-  // In the order of definition: layer by layer, weight then bias.
+  // Parameters in the order of definition: layer by layer, weight then bias.
   std::vector<Param>& params() { return params_; }
   uint64_t value_count() const { return value_count_; }
   // The inputs of the next forward, filled by the caller.
@@ -42,7 +41,7 @@ class Model {
   uint8_t* labels() { return labels_.data(); }
 
   BatchResult forward(uint32_t batch);
-  // Gradients of the mean loss of the last forward. ready(p): params()[p].gradient is complete.
+  // Computes the gradients of the last forward's mean loss. ready(p): params()[p].gradient is complete.
   void backward(uint32_t batch, const std::function<void(uint64_t)>& ready);
   // SGD with momentum and weight decay, in a fixed order of operations.
   void step(float rate);

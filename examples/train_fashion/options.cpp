@@ -46,7 +46,7 @@ Number number(std::string_view name, std::string_view text, Number least) {
 using Setters =
     std::map<std::string_view, std::function<void(std::string_view name, std::string_view value)>>;
 
-// The options that have a value.
+// Setters of the options with a value.
 Setters setters(Options* o) {
   return {
       {"--data", [o](auto, auto value) { o->data = value; }},

@@ -8,7 +8,7 @@
 
 namespace {
 
-// The gradients of all parameters: those of a host added up in the order of calls, then the hosts' sums.
+// Sums the gradients of all parameters: first those of each host in the order of calls, then the hosts' sums.
 class Sum {
  public:
   Sum(Model& model, int hosts) : model_(model), filled_(static_cast<size_t>(hosts)) {

@@ -1,4 +1,4 @@
-// What a run consists of: a function of the options, the number of ranks and the size of the data alone.
+// The schedule of a run. It depends only on the options, the number of ranks and the size of the data.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 #include "options.h"
 
 struct Schedule {
-  uint32_t batch = 0;  // images a rank and step
-  uint32_t steps = 0;  // an epoch
+  uint32_t batch = 0;  // images for each rank and step
+  uint32_t steps = 0;  // per epoch
   uint32_t epochs = 0;
   float start_rate = 0;
 
