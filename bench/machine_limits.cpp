@@ -1,14 +1,14 @@
-// Measures the machine's limits, which hold for every library: the bytes that all cores move together, and the
-// latency of a flag between two cores. bench/peers.py runs it with the systems, to compare times with their
-// lower bounds.
+// Measures the machine's limits, which hold for every library: the bytes that all cores move together, and
+// the latency of a flag between two cores. bench/peers.py runs it with the systems, to compare times with
+// their lower bounds.
 //
 // usage: machine_limits [--threads N] BYTES...     N: default 2, one for each core
 //
-// Uses the protocol of `weft bench`: before each timed pass every thread rewrites its buffer, then all threads
-// meet; a time is the slowest thread's. Prints a JSON line for each size and kind of pass. In a "copy" pass
-// each thread copies its whole buffer into another one of its own. In an "arena" pass each thread owns a
-// slice, reads it from all threads' buffers, and writes the sums to all. Both read N times the bytes and write
-// as many; gb_s counts both. The last line is half the round trip of a flag between two cores.
+// Uses the protocol of `weft bench`: before each timed pass every thread rewrites its buffer, then all
+// threads meet; a time is the slowest thread's. Prints a JSON line for each size and kind of pass. In a
+// "copy" pass each thread copies its whole buffer into another one of its own. In an "arena" pass each thread
+// owns a slice, reads it from all threads' buffers, and writes the sums to all. Both read N times the bytes
+// and write as many; gb_s counts both. The last line is half the round trip of a flag between two cores.
 #include <pthread.h>
 #include <sched.h>
 
