@@ -1,4 +1,4 @@
-# A thin front: the build itself is Meson's (meson.build). Every target does its whole set-up.
+# A thin front end of Meson (meson.build). Every target also does the set-up that it needs.
 #
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make demo BACKEND=mpi [MPI=openmpi|mpich]
@@ -19,7 +19,7 @@ JOBS ?= 2
 MESON_OPTIONS ?=
 
 WEFT := $(BUILD)/tools/weft
-# What starts the demo's ranks. Open MPI's mpirun is told that root may, and that there may be more ranks than cores.
+# The launcher of the demo's ranks. Open MPI's mpirun is allowed to run as root, and with more ranks than cores.
 MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
   $(or $(shell command -v mpirun.$(MPI)),mpirun) -n $(RANKS)
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)

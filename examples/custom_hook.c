@@ -101,7 +101,7 @@ int main(void) {
   weft_hook* hook = NULL;
   weft_hook_table table = {0};
   table.struct_size = sizeof table;
-  table.name = "signs"; /* all ranks must use a hook of this name */
+  table.name = "signs"; /* all ranks must bring a hook of this name */
   table.plan = plan;
   table.stage = stage;
   if (weft_context_create(NULL, &context, &error) != WEFT_OK) return fail("weft_context_create", &error);
