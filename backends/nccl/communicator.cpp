@@ -148,7 +148,8 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
   return {};
 }
 
-// Frees memory. Freeing memory that a hanging NCCL kernel may access would wait for the kernel.
+// Frees memory, or leaves that to the end thread: freeing memory that a hanging NCCL kernel may access would
+// wait for the kernel.
 void Communicator::release(std::byte* memory, void* handle) {
   Held& held = *held_;
   // A failed deregistration is an error of the communicator, whose end also deregisters the memory.

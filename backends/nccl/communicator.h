@@ -71,7 +71,8 @@ class Communicator {
   // Returns kArg if the stream belongs to another device. Any thread.
   Status check_device(const DeviceCall& call) const;
 
-  // Locks for the NCCL calls below. The end thread and calls that belong to no lane hold them too.
+  // Locks, taken before each of the NCCL calls below. The end thread and calls that belong to no lane take
+  // them too.
   std::unique_lock<std::mutex> try_calls() const { return {held_->calls, std::try_to_lock}; }
   std::unique_lock<std::mutex> calls() const { return std::unique_lock(held_->calls); }
   Clock& clock() const { return clock_; }

@@ -4,11 +4,13 @@
 // A message runs alone on both devices (doors.h). Its ranks take their launch gates one after the other, the
 // lower rank first (it asks). They coordinate by notes on the lanes below, which carry the descriptor of the
 // call:
+//
 //   hello   from the sender, when the program's stream has reached the message
 //   here    from the higher rank, when it is ready as well
 //   ask     from the lower rank, which has taken its own gate
 //   verdict from the higher rank. Granted: it has taken its own gate too, and both launch. Refused: it has a
 //           collective inside; the lower rank gives its gate back, and waits for the next "here"
+//
 // A hello from the higher rank counts as "here". So no rank holds a gate while it waits for the other rank's
 // program, for a collective, or for a rank on the lanes below: there is no cyclic wait. Both engines must
 // make progress meanwhile.

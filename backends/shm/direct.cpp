@@ -1,6 +1,6 @@
-// The paths that read peers' buffers in place. The buffers are in arenas, which are mapped in this process,
-// or in private memory, which process_vm_readv copies (or which is simply read, where ranks are threads of
-// one process). No rank ever writes into another process's private memory: a late writer would corrupt it
+// The paths that read peers' buffers in place. Buffers in arenas are mapped in this process. Buffers in
+// private memory are copied by process_vm_readv, or simply read, where ranks are threads of one process. No
+// rank ever writes into another process's private memory: a late writer would corrupt it
 // after the operation has failed. Called by the lane under the progress lock.
 #include "remote.h"
 

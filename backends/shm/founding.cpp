@@ -67,7 +67,7 @@ class Founding {
     Status reached = reach_all();
     WEFT_TRY(agree(reached));
     WEFT_TRY(choose_thresholds());
-    group_->failpoints_ = args_.failpoints;  // the measurement's writes reach fail points too
+    group_->failpoints_ = args_.failpoints;  // only now: measurements write, too
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
                        ", private buffers: ", text(group_->thresholds()),
@@ -196,7 +196,7 @@ class Founding {
   Status attach(int r, uint64_t nonce) {
     Fd fd;
     WEFT_TRY(receive(r, &fd));
-    // Keeps the distance from the own segment, as in every process. The own arena may still be where it was
+    // Keeps the distance from the own segment, as in every process. The own segment may still be where it was
     // before a shrink.
     const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
                            (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
@@ -313,7 +313,7 @@ class Founding {
     Verdict tried = *mine;
     tried.status = calibrate_levels(trial, &tried.thresholds);
     WEFT_TRY(agree_tried(tried, &going, mine));
-    group_->populated_.assign(group_->populated_.size(), {});  // returns the arenas' memory
+    group_->populated_.assign(group_->populated_.size(), {});  // the trial returns the arenas' memory
     return {};
   }
 

@@ -1,5 +1,7 @@
 // The layout of a rank's segment, with equal offsets on every rank of the host:
+//
 //   header | lane blocks | pair blocks | staging of every lane | rings of every pair | arena
+//
 // A field that another process writes may contain anything, so readers copy it once and check the copy.
 #pragma once
 

@@ -1,9 +1,11 @@
 // Moves the data of a long operation in rounds of up to three stages. The lane runs a stage as soon as its
 // inputs are there, so that round k is staged while k-1 is reduced and k-2 is copied out:
+//
 //   in   this rank's input into its staging           waits until all have consumed round k - kDepth, or this
 //                                                     rank alone, if results come back into the staging
 //   mid  reduce the slice that this rank owns         waits until all have produced round k
 //   out  this rank's result out of peers' memory      waits until all have reduced (or produced) round k
+//
 // The path follows from the posts of all ranks, so all ranks use the same one. Needs the progress lock.
 #pragma once
 

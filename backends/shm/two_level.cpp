@@ -14,9 +14,11 @@ namespace {
 
 // The vector is cut into as many slices as a node has ranks, and a slice into rounds. The holders of a slice
 // are the ranks with its index in their nodes; each reduces the slice for its node. In a round:
+//
 //   in   a holder folds the inputs of its node's ranks into its own result
 //   mid  it folds its part of the holders' results, one part for each node, and writes it to all of them
 //   out  it writes the complete result to the other ranks of its node
+//
 // All ranks synchronise between the stages. Only the holder in a rank's own node reads a range of that rank's
 // input or writes that range of its result. The exception is mid, where each part belongs to one of the
 // holders. So no range is written while another rank reads it.

@@ -3,8 +3,8 @@
 //
 //   weft run -n 2 -- train_fashion          (make demo)
 //
-// The demo checks its claims: the ranks' local gradients differ, parameters are bitwise equal after every
-// epoch, and the loss curve equals that of one process that folds the same micro-batches in rank order.
+// The demo checks its claims: the ranks' local gradients differ, and parameters are bitwise equal after every
+// epoch. The loss curve equals that of one process that folds the same micro-batches in rank order.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -171,7 +171,7 @@ HWY_INLINE void quantize_step(D d, const QuantizeArgs& args, uint64_t at, float 
   }
 }
 
-// Encodes a block without a usable scale, whose values are all lost (NaN) or all zero.
+// Encodes a block that has no usable scale; it decodes to all NaN, or to all zero.
 void quantize_nothing(const QuantizeArgs& args, uint64_t begin, uint64_t end, bool lose) {
   std::fill(args.codes + begin, args.codes + end, std::byte{0});
   if (args.residual && lose) std::fill(args.values + begin, args.values + end, 0.0f);

@@ -1,6 +1,8 @@
 // all_reduce and reduce: partial sums in each host, then sums across hosts.
+//
 //   spread: each rank reduces a slice of its host's sums with its counterparts, then all gather the slices
 //   else:   the leaders reduce their hosts' sums
+//
 // 16-bit floats are rounded after the first stage and after the second. Short ones are sent as f32 and
 // rounded once.
 #include "coll/algorithm.h"

@@ -1,4 +1,5 @@
 // all_gather, reduce_scatter and all_to_all.
+//
 //   spread: each rank exchanges the blocks of its index with its counterparts, and shares them in its host
 //   else:   the leaders gather, exchange and scatter
 #include "coll/hierarchical/blocks.h"

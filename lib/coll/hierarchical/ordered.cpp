@@ -1,6 +1,7 @@
 // all_reduce and reduce with the same bits for any distribution over hosts. Inputs are sent whole, and one
 // rank folds each element in the order of all ranks. A host sends as many inputs across hosts as it has
 // ranks, where partial sums would be one.
+//
 //   spread: each rank gets a slice of its host's inputs, exchanges it with its counterparts, and folds
 //   else:   the leaders gather, exchange and fold
 #include "coll/hierarchical/blocks.h"

@@ -1,5 +1,5 @@
 // Defines the kernels under the names by which backends/cuda finds them. Compiled to a fat binary that
-// libweft-cuda.so contains, with `nvcc -fmad=false`: equal bits need no contraction.
+// libweft-cuda.so contains, with `nvcc -fmad=false`, because contraction would change bits.
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/fold.h"
 #include "kernels/cuda/low_rank.h"
