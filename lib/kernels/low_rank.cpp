@@ -1,5 +1,6 @@
-// Products of a matrix and thin factors, for every instruction set. Called through host_ops.cpp. Reading the
-// matrix limits all of them, so each pass over it serves up to four columns of the factors.
+// Products of a matrix and thin factors, for every instruction set. Called through host_ops.cpp. Memory
+// traffic of the matrix limits all of them, so each pass reads or writes it once for up to four columns of
+// the factors.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -159,7 +159,7 @@ void take_of(const Digit (&digits)[kCount], const SelectArgs& args, const Some& 
   std::fill(args.selected + used, args.selected + args.room, Selected{kNoPlace, 0});
   if (!args.residual) return;
   for (uint64_t k = 0; k < used; k++) args.values[args.selected[k].place] = 0;
-  // An error reports infinities anyway, so those that are not taken are not kept in the residual either.
+  // If the taken values include infinities or NaNs, the residual does not keep further ones.
   for (uint64_t i = 0; threshold.bits >= kInfinity && i < some.count; i++) {
     if (magnitude_of(some.value(i)) >= kInfinity) args.values[some.place(i)] = 0;
   }
