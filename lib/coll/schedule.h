@@ -2,7 +2,6 @@
 // work beside them, and local work that starts when all its messages are complete. An algorithm builds the
 // schedule and a lane (lane.h) executes it. It names memory by space and offset, so one schedule serves many
 // operations of the same shape. Threads: a value; one thread at a time.
-// shape. Threads: a value; one thread at a time.
 #pragma once
 
 #include <cstdint>
