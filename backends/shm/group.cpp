@@ -65,7 +65,8 @@ bool Group::valid_claim(uint64_t offset, uint64_t bytes, uint64_t alignment) con
 }
 
 Status Group::ensure(int rank, uint64_t offset, uint64_t bytes) {
-  if (peer(rank).same_process && rank != rank_ && offset >= layout_.arena) return {};  // its owner has populated it
+  // The owner's thread has populated its arena.
+  if (peer(rank).same_process && rank != rank_ && offset >= layout_.arena) return {};
   return populated_[static_cast<size_t>(rank)].ensure(base_of(peer(rank), offset), layout_.total, offset,
                                                       bytes);
 }
