@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 CODE = ("lib/", "backends/", "hooks/")
 LONG, TOO_LONG = 400, 700
-LONG_BY_DESIGN = {"include/weft/weft.h"}  # one header, and most of it is documentation
+LONG_BY_DESIGN = {"include/weft/core.h", "include/weft/reducer.h"}  # most of it is documentation
 
 
 def tracked(*suffixes):
@@ -153,7 +153,9 @@ def check_headers(arguments):
     jobs = []
     for c, cpp in (("gcc", "g++"), ("clang", "clang++")):
         if shutil.which(c):
-            for public in ("include/weft/weft.h", "include/weft/weft_transport.h"):
+            for public in tracked(".h"):
+                if not public.startswith("include/weft/") or public == "include/weft/weft_mpi.h":
+                    continue  # weft_mpi.h needs mpi.h
                 jobs += [(c, "c", standard, public, ["-Iinclude"]) for standard in ("c99", "c11")]
                 jobs += [(cpp, "c++", "c++17", public, ["-Iinclude"])]
     compiler = "g++" if shutil.which("g++") else "clang++"

@@ -1,5 +1,6 @@
 /* A C99 program that sees weft.h alone: one rank, an all-reduce, a step of a reducer, errors. Compiled twice:
- * against today's header, and against weft-0.9.h, the header as it was released, with today's library. */
+ * against today's headers, and against weft-0.9.h, the headers as they were released in one file, with
+ * today's library. */
 #ifdef WEFT_OLD_HEADER
 #include "weft-0.9.h"
 #else

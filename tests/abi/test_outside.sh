@@ -1,11 +1,11 @@
 #!/bin/sh
 # A program outside of the tree builds against an installed Weft with pkg-config alone, and the installed tool runs:
-# test_outside.sh BUILD SOURCE LIBRARY. Compiles again only when the library, the header or the program changed.
+# test_outside.sh BUILD SOURCE LIBRARY. Compiles again only when the library, a header or the program changed.
 set -eu
 build=$1 source=$2 library=$3
 outside=$build/tests/abi/outside
 root=$(cd "$(dirname "$0")/../.." && pwd)
-stamp=$(cat "$library" "$source" "$root/include/weft/weft.h" "$0" | cksum)
+stamp=$(cat "$library" "$source" "$root"/include/weft/*.h "$0" | cksum)
 if [ "$(cat "$outside/stamp" 2>/dev/null)" != "$stamp" ]; then
   command -v pkg-config >/dev/null || { echo "no pkg-config here"; exit 77; }
   rm -rf "$outside"

@@ -1,0 +1,105 @@
+/* weft/collectives.h: collectives with blocks of different sizes, sparse arrays, and groups of calls. What
+ * core.h says about all collectives holds here too. */
+#ifndef WEFT_COLLECTIVES_H
+#define WEFT_COLLECTIVES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Blocks of different sizes
+ * counts: number of elements of each rank's block; an array of `size` entries, which may be 0. All ranks give
+ *   the same counts, also those that hold one block only: a difference is WEFT_ERR_MISMATCH on all of them
+ *   before data moves.
+ * offsets: the element at which each block begins in the buffer that holds all of them; NULL: one after the
+ *   other. May differ between ranks. Blocks that are written must not overlap (WEFT_ERR_ARG).
+ * Both arrays are read during the call. Since 0.9 */
+
+/* Gathers counts[r] elements of every rank r on all ranks: src holds counts[rank] elements. In place: src ==
+ * dst + offsets[rank]. */
+WEFT_API weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                       const uint64_t* offsets, weft_dtype dtype,
+                                       const weft_coll_options* options, weft_request** request);
+/* Reduces src over all ranks; dst receives block `rank` of the result, counts[rank] elements. In place: dst
+ * == src + offsets[rank]. Other blocks of src are intact. */
+WEFT_API weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst,
+                                           const uint64_t* counts, const uint64_t* offsets, weft_dtype dtype,
+                                           weft_op op, const weft_coll_options* options,
+                                           weft_request** request);
+/* Gathers counts[r] elements of every rank r at root. offsets and dst are used at root only. In place at
+ * root: src == dst + offsets[rank]. */
+WEFT_API weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                   const uint64_t* offsets, weft_dtype dtype, int32_t root,
+                                   const weft_coll_options* options, weft_request** request);
+/* Sends block r of root's src to rank r. offsets and src are used at root only. In place at root: dst == src
+ * + offsets[rank]. */
+WEFT_API weft_status weft_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
+                                    const uint64_t* offsets, weft_dtype dtype, int32_t root,
+                                    const weft_coll_options* options, weft_request** request);
+/* Sends block r of src to rank r; block r of dst comes from rank r. Each rank has its own counts:
+ * src_counts[b] of rank a equals dst_counts[a] of rank b. A difference is WEFT_ERR_MISMATCH on all ranks
+ * before data moves, and names the pair. Not in place. */
+WEFT_API weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const uint64_t* src_counts,
+                                       const uint64_t* src_offsets, void* dst, const uint64_t* dst_counts,
+                                       const uint64_t* dst_offsets, weft_dtype dtype,
+                                       const weft_coll_options* options, weft_request** request);
+
+/* ---- Sparse arrays ------------------------------------------------------------------------------------- */
+
+/* Entries of a sparse array (COO), a gradient for example. Duplicates are allowed and add up. */
+typedef struct weft_sparse {
+  size_t struct_size;
+  uint64_t count;         /* entries */
+  const int64_t* indices; /* sparse_ndim rows of count each: row d holds the indices in dimension d */
+  const void* values;     /* count blocks of the dense dimensions' elements, row-major */
+} weft_sparse;
+#define WEFT_SPARSE_INIT {sizeof(weft_sparse), 0, NULL, NULL}
+
+/* Sums sparse arrays of one shape over all ranks.
+ * src: read during the call.
+ * shape: ndim extents. The indices name the leading sparse_ndim dimensions; a value is a whole sub-array of
+ * the others.
+ * dtype: a float or an integer type that can be reduced.
+ * op: WEFT_OP_SUM or WEFT_OP_AVG. shape, dtype and op are equal on all ranks (WEFT_ERR_MISMATCH).
+ * result: filled when the operation is complete: sorted by index, each index once, equal bits on all ranks.
+ * It holds the whole array, zeros included, where that takes less communication.
+ * Returns: WEFT_ERR_ARG, also for indices outside the shape; otherwise as all collectives.
+ * Ownership: the caller releases *result with weft_sparse_release. Since 0.9 */
+WEFT_API weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, const int64_t* shape,
+                                            int32_t ndim, int32_t sparse_ndim, weft_dtype dtype, weft_op op,
+                                            const weft_coll_options* options, weft_sparse* result,
+                                            weft_request** request);
+/* Frees the memory of a result of weft_sparse_all_reduce, which becomes empty; does nothing if it is empty.
+ * Threads: any thread. Since 0.9 */
+WEFT_API weft_status weft_sparse_release(weft_sparse* result);
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* Opens a group: until weft_group_end, this thread's collectives, sends and receives on the communicator are
+ * checked and queued, and weft_group_end launches them together, in the order of the calls. Sends and
+ * receives of a pair may therefore come in any order, also on one stream of a device: the calls wait for
+ * earlier work on the stream, not for each other. A call without a request returns WEFT_OK once queued.
+ * Deadlines count from weft_group_end. A call that is refused is not part of the group. An abort or a
+ * destroy completes queued calls.
+ * Returns: WEFT_ERR_STATE if a group is open. Calls of other threads and weft_comm_split return
+ * WEFT_ERR_STATE while a group is open.
+ * Threads: one thread at a time per communicator. Since 0.9 */
+WEFT_API weft_status weft_group_begin(weft_comm* comm);
+/* Launches the calls of the group.
+ * request: NULL: the call blocks until all calls of the group are complete, and returns the first failure
+ * among them (those with requests of their own included). Otherwise *request completes then, with that
+ * result.
+ * Returns: WEFT_ERR_STATE without weft_group_begin.
+ * Threads: one thread at a time per communicator. Since 0.9 */
+WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* WEFT_COLLECTIVES_H */
