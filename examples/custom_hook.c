@@ -63,8 +63,7 @@ static int step(weft_comm* comm, weft_hook* hook) {
   weft_error error = WEFT_ERROR_INIT;
   const int64_t shape[] = {4};
   float weight[4] = {0};
-  weft_param param = {0};
-  param.struct_size = sizeof param;
+  weft_param param = WEFT_PARAM_INIT;
   param.name = "weight";
   param.dtype = WEFT_DTYPE_F32;
   param.ndim = 1;
@@ -99,8 +98,7 @@ int main(void) {
   weft_context* context = NULL;
   weft_comm* comm = NULL;
   weft_hook* hook = NULL;
-  weft_hook_table table = {0};
-  table.struct_size = sizeof table;
+  weft_hook_table table = WEFT_HOOK_TABLE_INIT;
   table.name = "signs"; /* all ranks must bring a hook of this name */
   table.plan = plan;
   table.stage = stage;

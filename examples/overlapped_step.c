@@ -51,9 +51,9 @@ static weft_status train(weft_comm* comm, model* m, int overlapped, weft_error* 
   const uint64_t limit = 0; /* one bucket for each layer */
   weft_param params[LAYERS];
   memset(m, 0, sizeof *m);
-  memset(params, 0, sizeof params);
   for (int layer = 0; layer < LAYERS; layer++) {
-    params[layer].struct_size = sizeof params[layer];
+    const weft_param empty = WEFT_PARAM_INIT;
+    params[layer] = empty;
     params[layer].name = names[layer];
     params[layer].dtype = WEFT_DTYPE_F32;
     params[layer].ndim = 1;

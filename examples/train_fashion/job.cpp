@@ -114,8 +114,7 @@ void Job::barrier() {
 }
 
 std::string Job::backend() const {
-  weft_comm_info info{};
-  info.struct_size = sizeof info;
+  weft_comm_info info = WEFT_COMM_INFO_INIT;
   check(weft_comm_query(comm_, &info), "weft_comm_query");
   const bool memory = info.bytes_shared + info.bytes_direct > 0;
   const bool transport = info.bytes_sent + info.bytes_received > 0;
@@ -125,8 +124,7 @@ std::string Job::backend() const {
 // Weft detects hosts by mapping memory, and reports only the number of ranks on this host. WEFT_HOSTS, the
 // hosts' names and the order of ranks are guesses. Uses a guess that fits the reported numbers.
 std::vector<int> Job::hosts() {
-  weft_comm_info info{};
-  info.struct_size = sizeof info;
+  weft_comm_info info = WEFT_COMM_INFO_INIT;
   check(weft_comm_query(comm_, &info), "weft_comm_query");
   const bool by_host = std::string(info.backend).find('+') != std::string::npos;
   const std::vector<uint64_t> local_sizes = all_gather(static_cast<uint64_t>(by_host ? info.local_size : 0));
@@ -145,8 +143,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, const
     : job_(job), model_(model), view_mode_(options.view_mode) {
   std::vector<weft_param> params;
   for (const Param& param : model.params()) {
-    weft_param entry{};
-    entry.struct_size = sizeof entry;
+    weft_param entry = WEFT_PARAM_INIT;
     entry.name = param.name.c_str();
     entry.dtype = WEFT_DTYPE_F32;
     entry.ndim = static_cast<int32_t>(param.shape.size());
@@ -188,8 +185,7 @@ GradientSync::GradientSync(Job& job, Model& model, const Options& options, const
 // Makes an averager that averages every few steps, including the last step.
 void GradientSync::make_averager(const std::vector<weft_param>& params, const Schedule& schedule,
                                  uint32_t start) {
-  weft_average_level level{};
-  level.struct_size = sizeof level;
+  weft_average_level level = WEFT_AVERAGE_LEVEL_INIT;
   level.period = 8;
   weft_averager_options options = WEFT_AVERAGER_OPTIONS_INIT;
   options.params = params.data();
@@ -227,8 +223,7 @@ void GradientSync::ready(uint64_t param) {
 
 StepTimes GradientSync::finish() {
   check(weft_reducer_finish(reducer_, nullptr), "weft_reducer_finish");
-  weft_reducer_stats stats{};
-  stats.struct_size = sizeof stats;
+  weft_reducer_stats stats = WEFT_REDUCER_STATS_INIT;
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
   StepTimes times;
   times.exposed_ms = static_cast<double>(stats.exposed_ns) * 1e-6;
@@ -252,22 +247,19 @@ bool GradientSync::average() {
 }
 
 uint64_t GradientSync::sent_bytes() const {
-  weft_reducer_stats stats{};
-  stats.struct_size = sizeof stats;
+  weft_reducer_stats stats = WEFT_REDUCER_STATS_INIT;
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
   return stats.sent_bytes + averaged_;
 }
 
 double GradientSync::ratio() const {
-  weft_reducer_stats stats{};
-  stats.struct_size = sizeof stats;
+  weft_reducer_stats stats = WEFT_REDUCER_STATS_INIT;
   check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
   return static_cast<double>(stats.plain_bytes) / static_cast<double>(stats.sent_bytes + averaged_);
 }
 
 weft_bucket_info GradientSync::bucket(uint32_t index) const {
-  weft_bucket_info info{};
-  info.struct_size = sizeof info;
+  weft_bucket_info info = WEFT_BUCKET_INFO_INIT;
   check(weft_reducer_bucket(reducer_, index, &info, nullptr, 0), "weft_reducer_bucket");
   return info;
 }

@@ -52,8 +52,7 @@ std::vector<std::string> available_backends() {
   if (weft_context_create(nullptr, &context, nullptr) != WEFT_OK) return found;
   weft_backend_count(context, &count);
   for (uint64_t i = 0; i < count; i++) {
-    weft_backend_info info{};
-    info.struct_size = sizeof info;
+    weft_backend_info info = WEFT_BACKEND_INFO_INIT;
     if (weft_backend_query(context, i, &info) != WEFT_OK || info.available == 0) continue;
     for (const char* name : {"shm", "ucx", "shm+ucx"}) {
       if (info.name == std::string(name)) found.emplace_back(name);

@@ -155,8 +155,7 @@ class Step {
 
  private:
   weft_reducer_stats query() const {
-    weft_reducer_stats stats{};
-    stats.struct_size = sizeof stats;
+    weft_reducer_stats stats = WEFT_REDUCER_STATS_INIT;
     check(weft_reducer_query(reducer_, &stats), "weft_reducer_query");
     return stats;
   }
@@ -184,8 +183,7 @@ class Step {
   void create_reducer(const BenchOptions& bench) {
     std::vector<weft_param> params;
     for (const ManifestParam& param : manifest_.params) {
-      weft_param entry{};
-      entry.struct_size = sizeof entry;
+      weft_param entry = WEFT_PARAM_INIT;
       entry.name = param.name.c_str();
       entry.dtype = WEFT_DTYPE_F32;
       entry.ndim = static_cast<int32_t>(param.shape.size());

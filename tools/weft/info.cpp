@@ -114,8 +114,7 @@ json backends(weft_context* context) {
   uint64_t count = 0;
   weft_backend_count(context, &count);
   for (uint64_t i = 0; i < count; ++i) {
-    weft_backend_info info{};
-    info.struct_size = sizeof info;
+    weft_backend_info info = WEFT_BACKEND_INFO_INIT;
     if (weft_backend_query(context, i, &info) != WEFT_OK) continue;
     list.push_back({{"name", info.name},
                     {"available", info.available != 0},
@@ -128,8 +127,7 @@ json backends(weft_context* context) {
 
 json devices(weft_context* context) {
   json list = json::array();
-  weft_device_info info{};
-  info.struct_size = sizeof info;
+  weft_device_info info = WEFT_DEVICE_INFO_INIT;
   if (weft_device_query(context, WEFT_DEVICE_CUDA, &info) != WEFT_OK) return list;
   list.push_back({{"name", "cuda"},
                   {"available", info.available != 0},

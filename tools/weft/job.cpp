@@ -38,8 +38,7 @@ Job::~Job() {
 }
 
 weft_comm_info Job::info() const {
-  weft_comm_info info{};
-  info.struct_size = sizeof info;
+  weft_comm_info info = WEFT_COMM_INFO_INIT;
   check(weft_comm_query(comm_, &info), "weft_comm_query");
   return info;
 }

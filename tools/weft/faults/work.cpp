@@ -198,8 +198,7 @@ class Steps final : public Worker {
 weft_status Steps::make_hook(weft_reducer_options* options) {
   const auto own = [](const Fault& fault) { return fault.action == Action::kHook; };
   if (std::none_of(draw_.faults.begin(), draw_.faults.end(), own)) return WEFT_OK;
-  weft_hook_table table{};
-  table.struct_size = sizeof table;
+  weft_hook_table table = WEFT_HOOK_TABLE_INIT;
   table.name = "own";
   table.plan = OwnHook::plan;
   table.stage = OwnHook::stage;
@@ -281,8 +280,7 @@ Outcome Steps::go_on(const WorkHooks& hooks) {
   own_.fails = false;
   outcome.status = weft_reducer_rebind(reducer_, crew_.comm, &outcome.error);
   if (outcome.status != WEFT_OK) return outcome;
-  weft_verdict verdict{};
-  verdict.struct_size = sizeof verdict;
+  weft_verdict verdict = WEFT_VERDICT_INIT;
   weft_reducer_verdict(reducer_, &verdict);
   hooks.bound(verdict.next_step);
   const auto told = [&](const char* what) {
