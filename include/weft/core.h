@@ -212,7 +212,7 @@ typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int3
 /* Returns non-zero to end the blocking call of the thread that it runs on, with WEFT_ERR_INTERRUPTED. Runs
  * only on the program's threads inside blocking calls, concurrently if several threads block, under no lock
  * of the library. It may run the program's own code (signal handlers of a language). Convention 10 applies.
- * docs/threading.md ("Interrupts") says what each call does when it is interrupted. */
+ * docs/threading.md ("Calls that are interrupted") says what each call does then. */
 typedef int32_t (*weft_interrupt_fn)(void* user_data);
 
 /* Chooses the threads that drive operations and hooks. */

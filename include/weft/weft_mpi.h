@@ -1,6 +1,7 @@
-/* Weft for programs that have an MPI communicator. Include <mpi.h> and link the program's own MPI library as
- * before: this header is all there is, C99 and C++, and libweft itself needs no MPI. The conventions are
- * weft.h's. Since 0.9 */
+/* weft/weft_mpi.h: communicators for programs that have an MPI communicator.
+ *
+ * Everything is in this header (C99 and C++), which includes <mpi.h>: the program links its own MPI library,
+ * and libweft needs none. The conventions of core.h apply. Since 0.9 */
 #ifndef WEFT_WEFT_MPI_H
 #define WEFT_WEFT_MPI_H
 
@@ -14,15 +15,15 @@
 extern "C" {
 #endif
 
-/* A weft_all_gather_fn over the MPI_Comm that user_data points at. */
+/* Gathers over the MPI_Comm to which user_data points: a weft_all_gather_fn. Since 0.9 */
 static inline int32_t weft_mpi_all_gather(void* user_data, const void* mine, uint64_t size, void* all) {
   MPI_Comm comm = *(MPI_Comm*)user_data;
   if (size > INT32_MAX) return 1;
   return MPI_Allgather(mine, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, comm) == MPI_SUCCESS ? 0 : 1;
 }
 
-/* MPI_Comm_dup whose errors are returned, whatever the program wants of comm's: MPI's default ends the job.
- */
+/* Calls MPI_Comm_dup so that errors are returned, whatever error handler comm has (MPI's default ends the
+ * job). Internal. */
 static inline int weft_mpi_dup(MPI_Comm comm, MPI_Comm* made) {
   MPI_Errhandler programs;
   int error = MPI_Comm_get_errhandler(comm, &programs);
@@ -34,27 +35,27 @@ static inline int weft_mpi_dup(MPI_Comm comm, MPI_Comm* made) {
   return error;
 }
 
-/* The user_data of weft_comm_create_from_mpi, and its weft_all_gather_fn. */
+/* user_data of weft_mpi_meet. Internal. */
 struct weft_mpi_meeting {
   MPI_Comm comm;
   int calls;
 };
+/* Gathers for weft_comm_create_from_mpi, and counts the calls. Internal. */
 static inline int32_t weft_mpi_meet(void* user_data, const void* mine, uint64_t size, void* all) {
   struct weft_mpi_meeting* meeting = (struct weft_mpi_meeting*)user_data;
   meeting->calls++;
   return weft_mpi_all_gather(&meeting->comm, mine, size, all);
 }
 
-/* Make a communicator of Weft's with the ranks of mpi_comm, in their order; collective over both. options:
- * NULL for defaults; its bootstrap, rank, size and all_gather are not looked at. The backend is chosen as
- * ever: the ranks of a host share memory whatever MPI does; options->backend = "mpi" sends everything over
- * MPI. Weft duplicates mpi_comm, and frees the duplicate before this returns: mpi_comm may be freed at any
- * time afterwards. What the backend "mpi" needs of MPI until weft_comm_destroy is a communicator of its own.
- * Returns what weft_comm_create returns; WEFT_ERR_UNAVAILABLE when MPI does not run or has no duplicate to
- * give, whatever error handler mpi_comm has; where Weft refuses one rank's arguments, the other ranks return
- * WEFT_ERR_MISMATCH and name it. MPI has no deadlines: while a rank does not come, or is gone, MPI_Comm_dup
- * and MPI_Allgather wait for it, whatever init_timeout_ms says. Threads: a thread that may call MPI.
- * Since 0.9 */
+/* Creates a communicator with the ranks of mpi_comm, in their order. Collective over mpi_comm, which may be
+ * freed afterwards: Weft uses a duplicate and frees it before this returns (the backend "mpi" has its own
+ * communicator until weft_comm_destroy). MPI has no deadlines: while a rank is absent, MPI_Comm_dup and
+ * MPI_Allgather wait for it, whatever init_timeout_ms is.
+ * options: NULL for defaults; bootstrap, rank, size, store and all_gather are ignored. The backend is chosen
+ * as by weft_comm_create: ranks of a host share memory; backend "mpi" sends everything over MPI.
+ * Returns: as weft_comm_create; WEFT_ERR_UNAVAILABLE if MPI is not running or MPI_Comm_dup fails. If Weft
+ * refuses one rank's arguments the other ranks return WEFT_ERR_MISMATCH and name it.
+ * Ownership: the caller destroys *comm. Threads: a thread that may call MPI. Since 0.9 */
 static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_Comm mpi_comm,
                                                     const weft_comm_options* options, weft_comm** comm,
                                                     weft_error* error) {
@@ -78,7 +79,7 @@ static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_C
   MPI_Comm_size(meeting.comm, &size);
   if (options != NULL) {
     memcpy(&mine, options, options->struct_size < sizeof mine ? options->struct_size : sizeof mine);
-    /* One that holds not even itself is weft_comm_create's to refuse. */
+    /* weft_comm_create refuses a struct_size that is too small. */
     mine.struct_size = options->struct_size < sizeof(size_t) ? options->struct_size : sizeof mine;
   }
   mine.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
@@ -89,8 +90,9 @@ static inline weft_status weft_comm_create_from_mpi(weft_context* context, MPI_C
   mine.all_gather_user_data = &meeting;
   status = weft_comm_create(context, &mine, comm, error);
   if (status != WEFT_OK && meeting.calls == 0) {
-    /* Refused before it met the others, who wait. The first round that Weft makes is of one uint64_t, and
-     * this value of it says that a rank does not take part (lib/rendezvous/callback_exchange.h). */
+    /* This rank was refused before its first gather, in which the others wait. That gather is of one
+     * uint64_t, and this value reports that a rank does not take part (lib/rendezvous/callback_exchange.h).
+     */
     uint64_t refused = UINT64_MAX;
     uint64_t* const all = (uint64_t*)malloc((size_t)size * sizeof refused);
     if (all != NULL)

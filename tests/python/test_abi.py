@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python/weft/_abi.py and constants.py against the public headers and the ABI's golden file. No library is needed."""
+"""python/weft/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
 import ctypes
 import dataclasses
 import enum
@@ -37,7 +37,7 @@ def structs():
 
 
 def test_layout():
-    """every struct of the public headers has the size and the offsets of the ABI's golden file"""
+    """every struct of weft.h has the size and the offsets of the ABI's golden file"""
     if ctypes.sizeof(ctypes.c_void_p) != 8:
         cases.skip("layout-lp64.txt is for 64-bit machines")
     lines = []
@@ -64,7 +64,7 @@ def constant(name):
 
 
 def test_constants():
-    """every number of the public headers is the package's"""
+    """every number of weft.h is the package's"""
     limits = {"UINT64_MAX": 2**64 - 1, "INT32_MIN": -2**31}
     for name, value in re.findall(r"^#define (WEFT_\w+) (\S.*)$", HEADER, re.M):
         if HOOKS_IN_C.fullmatch(name) or name == "WEFT_VERSION_NUMBER":
@@ -74,7 +74,7 @@ def test_constants():
 
 
 def c_type(text, name):
-    """The ctypes type of a parameter or result of the public headers."""
+    """The ctypes type of a parameter or result of weft.h."""
     pointers, base = text.count("*"), re.sub(r"\bconst\b|\*", " ", text).split()[0]
     scalars = {"int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
                "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "double": ctypes.c_double,
@@ -98,14 +98,14 @@ def c_type(text, name):
 
 
 def test_prototypes():
-    """every function of the public headers has its prototype, with the types of its parameters"""
+    """every function of weft.h has its prototype, with the types of its parameters"""
     declared = {}
     for result, name, parameters in re.findall(r"WEFT_API ([\w\s*]*?)\b(weft_\w+)\((.*?)\);", HEADER, re.S):
         words = [] if parameters.strip() == "void" else parameters.split(",")
         # Without the parameter's name.
         types = [re.sub(r"\w+$", "", " ".join(word.split())) for word in words]
         declared[name] = tuple(c_type(text, name) for text in [result] + types)
-    expect(len(declared) > 50, "functions of the public headers", declared)
+    expect(len(declared) > 50, "functions of weft.h", declared)
     expect_equal(set(_abi.PROTOTYPES), set(declared))
     for name, types in declared.items():
         expect_equal(_abi.PROTOTYPES[name], types, name)
