@@ -22,6 +22,7 @@ typedef struct weft_average_level {
 } weft_average_level;
 #define WEFT_AVERAGE_LEVEL_INIT {sizeof(weft_average_level), 0, NULL}
 
+/* Options of weft_averager_create. */
 typedef struct weft_averager_options {
   size_t struct_size;
   const weft_param* params; /* whose values (weft_param.parameter) are averaged in place; entries without a

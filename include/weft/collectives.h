@@ -20,24 +20,24 @@ extern "C" {
  *   other. May differ between ranks. Blocks that are written must not overlap (WEFT_ERR_ARG).
  * Both arrays are read during the call. Since 0.9 */
 
-/* Gathers counts[r] elements of every rank r on all ranks: src holds counts[rank] elements. In place: src ==
- * dst + offsets[rank]. */
+/* Gathers counts[r] elements of every rank r on all ranks: src holds counts[rank] elements.
+ * In place: src == dst + offsets[rank]. */
 WEFT_API weft_status weft_all_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                                        const uint64_t* offsets, weft_dtype dtype,
                                        const weft_coll_options* options, weft_request** request);
-/* Reduces src over all ranks; dst receives block `rank` of the result, counts[rank] elements. In place: dst
- * == src + offsets[rank]. Other blocks of src are intact. */
+/* Reduces src over all ranks; dst receives block `rank` of the result, counts[rank] elements.
+ * In place: dst == src + offsets[rank]. Other blocks of src are intact. */
 WEFT_API weft_status weft_reduce_scatter_v(weft_comm* comm, const void* src, void* dst,
                                            const uint64_t* counts, const uint64_t* offsets, weft_dtype dtype,
                                            weft_op op, const weft_coll_options* options,
                                            weft_request** request);
-/* Gathers counts[r] elements of every rank r at root. offsets and dst are used at root only. In place at
- * root: src == dst + offsets[rank]. */
+/* Gathers counts[r] elements of every rank r at root. offsets and dst are used at root only.
+ * In place at root: src == dst + offsets[rank]. */
 WEFT_API weft_status weft_gather_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                                    const uint64_t* offsets, weft_dtype dtype, int32_t root,
                                    const weft_coll_options* options, weft_request** request);
-/* Sends block r of root's src to rank r. offsets and src are used at root only. In place at root: dst == src
- * + offsets[rank]. */
+/* Sends block r of root's src to rank r. offsets and src are used at root only.
+ * In place at root: dst == src + offsets[rank]. */
 WEFT_API weft_status weft_scatter_v(weft_comm* comm, const void* src, void* dst, const uint64_t* counts,
                                     const uint64_t* offsets, weft_dtype dtype, int32_t root,
                                     const weft_coll_options* options, weft_request** request);

@@ -100,6 +100,7 @@ typedef int32_t weft_evidence;
 #define WEFT_EVIDENCE_DESCRIPTOR 6 /* descriptors of one slot differ */
 #define WEFT_EVIDENCE_REPORT 7     /* another rank reported the failure */
 
+/* Sizes of weft_error's arrays, and values for "none". */
 #define WEFT_ERROR_RANKS 64
 #define WEFT_ERROR_TEXT 1024
 #define WEFT_NO_SLOT UINT64_MAX
@@ -177,6 +178,7 @@ typedef int32_t weft_coll;
 #define WEFT_TIMEOUT_INFINITE INT64_C(-1)
 #define WEFT_TIMEOUT_POLL INT64_C(-2) /* check once, do not wait */
 
+/* Defaults that fields and calls name. */
 #define WEFT_DEFAULT_OP_TIMEOUT_MS 300000
 #define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
 #define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000
@@ -191,6 +193,7 @@ typedef struct weft_stream weft_stream;   /* a stream of a device; defined in de
 
 /* ---- Context ------------------------------------------------------------------------------------------- */
 
+/* Severity of a line of log. */
 typedef int32_t weft_log_level;
 #define WEFT_LOG_OFF 0
 #define WEFT_LOG_ERROR 1
@@ -220,6 +223,7 @@ typedef int32_t weft_progress;
 #define WEFT_PROGRESS_THREAD 1 /* a thread of the context, helped by threads that wait; default */
 #define WEFT_PROGRESS_CALLER 2 /* only the program's own threads, inside their Weft calls */
 
+/* Options of weft_context_create. */
 typedef struct weft_context_options {
   size_t struct_size;
   uint32_t version;         /* WEFT_VERSION_NUMBER of the program's header; default: not checked */
@@ -291,6 +295,7 @@ typedef int32_t weft_bootstrap;
  * thread that calls weft_comm_create. The channel is trusted: it carries the communicator's key. */
 typedef int32_t (*weft_all_gather_fn)(void* user_data, const void* mine, uint64_t size, void* all);
 
+/* Options of weft_comm_create. */
 typedef struct weft_comm_options {
   size_t struct_size;
   weft_bootstrap bootstrap; /* default WEFT_BOOTSTRAP_ENV */
@@ -379,6 +384,7 @@ WEFT_API weft_status weft_comm_free(weft_comm* comm, void* memory);
 
 /* ---- Collectives --------------------------------------------------------------------------------------- */
 
+/* Options of a collective, send or receive. */
 typedef struct weft_coll_options {
   size_t struct_size;
   int64_t timeout_ms; /* the operation's deadline from the call; default: the communicator's op_timeout_ms */
@@ -389,14 +395,15 @@ typedef struct weft_coll_options {
 #define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0}
 
 /* Common to all collectives:
+ *
  * request: NULL: the call blocks until the operation is complete and returns its result. Otherwise the call
  *   returns WEFT_OK once the operation is queued; *request has the result, and the caller releases it.
  * options: NULL for defaults. With a stream of a device both buffers lie in that device's memory, on all
- * ranks. The operation runs after work that is already on the stream; later work on the stream waits for it,
- * also if it fails. In WEFT_PROGRESS_CALLER the program waits for the request before it waits for the stream.
+ *   ranks. The operation runs after work that is already on the stream; later work on the stream waits for
+ *   it, also if it fails. In WEFT_PROGRESS_CALLER the program waits for the request before the stream.
  * count: 0 is legal and still synchronises; pointers may then be NULL.
- * Buffers are aligned to the dtype's size. src == dst (in place) is allowed where the call says so; any other
- *   overlap is WEFT_ERR_ARG.
+ * Buffers are aligned to the dtype's size. src == dst (in place) is allowed where the call says so; any
+ *   other overlap is WEFT_ERR_ARG.
  * Returns: WEFT_ERR_ARG; WEFT_ERR_UNSUPPORTED for an op that the dtype does not have; WEFT_ERR_STATE from a
  *   callback; WEFT_ERR_UNAVAILABLE for a stream without CUDA; WEFT_ERR_NOMEM; the communicator's failure. A
  *   blocking call also returns WEFT_ERR_TIMEOUT, WEFT_ERR_MISMATCH, WEFT_ERR_PEER_FAILED, WEFT_ERR_ABORTED,
@@ -415,23 +422,23 @@ WEFT_API weft_status weft_reduce(weft_comm* comm, const void* src, void* dst, ui
 /* Copies root's buffer to all ranks. */
 WEFT_API weft_status weft_broadcast(weft_comm* comm, void* buffer, uint64_t count, weft_dtype dtype,
                                     int32_t root, const weft_coll_options* options, weft_request** request);
-/* Gathers count elements of every rank, in rank order, on all ranks: dst holds size * count elements. In
- * place: src == dst + rank * count. */
+/* Gathers count elements of every rank, in rank order, on all ranks: dst holds size * count elements.
+ * In place: src == dst + rank * count. */
 WEFT_API weft_status weft_all_gather(weft_comm* comm, const void* src, void* dst, uint64_t count,
                                      weft_dtype dtype, const weft_coll_options* options,
                                      weft_request** request);
-/* Reduces src (size * count elements); dst receives block `rank` of the result, count elements. In place:
- * dst == src + rank * count. Other blocks of src are intact. */
+/* Reduces src (size * count elements); dst receives block `rank` of the result, count elements.
+ * In place: dst == src + rank * count. Other blocks of src are intact. */
 WEFT_API weft_status weft_reduce_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count,
                                          weft_dtype dtype, weft_op op, const weft_coll_options* options,
                                          weft_request** request);
-/* Gathers count elements of every rank at root, in rank order. dst may be NULL elsewhere. In place at root:
- * src == dst + rank * count. */
+/* Gathers count elements of every rank at root, in rank order. dst may be NULL elsewhere.
+ * In place at root: src == dst + rank * count. */
 WEFT_API weft_status weft_gather(weft_comm* comm, const void* src, void* dst, uint64_t count,
                                  weft_dtype dtype, int32_t root, const weft_coll_options* options,
                                  weft_request** request);
-/* Sends block r of root's src to rank r, count elements. src may be NULL elsewhere. In place at root: dst ==
- * src + rank * count. */
+/* Sends block r of root's src to rank r, count elements. src may be NULL elsewhere.
+ * In place at root: dst == src + rank * count. */
 WEFT_API weft_status weft_scatter(weft_comm* comm, const void* src, void* dst, uint64_t count,
                                   weft_dtype dtype, int32_t root, const weft_coll_options* options,
                                   weft_request** request);

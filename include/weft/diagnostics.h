@@ -72,7 +72,7 @@ WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info
  * capacity: events that are kept, then the oldest are overwritten; 0: 65536.
  * Returns: WEFT_ERR_STATE if a trace is running; WEFT_ERR_NOMEM. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_start(weft_context* context, uint64_t capacity);
-/* Stops recording. Threads: any thread. Since 0.9 */
+/* Stops recording. Returns: WEFT_ERR_STATE if no trace is running. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_stop(weft_context* context);
 /* Writes what was recorded as a Chrome trace (JSON), which Perfetto opens.
  * Returns: WEFT_ERR_SYSTEM naming the path. Threads: any thread. Since 0.9 */

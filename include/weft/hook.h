@@ -154,13 +154,14 @@ typedef struct weft_hook_table {
   weft_status (*plan)(void* user_data, const weft_bucket* bucket, weft_hook_plan* plan, char* message);
   /* Computes between two collectives. */
   weft_status (*stage)(void* user_data, const weft_bucket* bucket, weft_stage* stage, char* message);
-  /* The bucket plan changed: state kept by parameter stays valid, state kept by bucket does not. plan
-   * follows for each bucket. Without this function buckets are re-planned only on the program's request. */
+  /* Called when the bucket plan has changed: state kept by parameter stays valid, state kept by bucket does
+   * not. plan follows for each bucket. Without this function buckets are re-planned only on the program's
+   * request. */
   weft_status (*replan)(void* user_data, uint64_t bucket_count, char* message);
-  /* This rank has no data in this step: buffer is zero and is not read; stages run all the same. */
+  /* Called when this rank has no data in a step: buffer is zero and is not read; stages run all the same. */
   weft_status (*join)(void* user_data, const weft_bucket* bucket, char* message);
-  /* The communicator changed. A failure is that of weft_reducer_rebind on all ranks; calling that again
-   * calls this again. */
+  /* Called when the communicator has changed. A failure is that of weft_reducer_rebind on all ranks; calling
+   * that again calls this again. */
   weft_status (*rebind)(void* user_data, int32_t rank, int32_t size, char* message);
   /* Writes the state. *size: capacity in, required size out; buffer: NULL to query the size. */
   weft_status (*save)(void* user_data, void* buffer, uint64_t* size, char* message);

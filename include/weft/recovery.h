@@ -15,6 +15,7 @@ extern "C" {
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */
 
+/* Options of weft_comm_shrink. */
 typedef struct weft_shrink_options {
   size_t struct_size;
   int64_t timeout_ms; /* default: the communicator's init timeout */

@@ -82,6 +82,7 @@ typedef int32_t weft_divide;
 
 #define WEFT_ROOT_LAST_ACTIVE -1 /* as a root: the highest rank that has data */
 
+/* Options of weft_reducer_create. */
 typedef struct weft_reducer_options {
   size_t struct_size;
   const weft_param* params;
@@ -214,6 +215,7 @@ WEFT_API weft_status weft_reducer_grad_view(weft_reducer* reducer, uint64_t para
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
+/* Options of weft_reducer_begin. */
 typedef struct weft_begin_options {
   size_t struct_size;
   uint64_t flags;         /* WEFT_BEGIN_* */
@@ -259,15 +261,15 @@ WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_
  * ready and the buckets before it have started.
  * gradient: in copy mode laid out by the parameter's strides; NULL: weft_param.gradient. In a local step it
  * is read during this call. In a synchronised step it is in use until its bucket completes: it may be read
- * until then, and the result is written there. In view mode: the view, or NULL. The buffer's contents are not
- * validated: weft_reducer_ready_tensor checks dtype and shape.
+ * until then, and the result is written there. In view mode: the view, or NULL. The buffer's contents are
+ * not validated: weft_reducer_ready_tensor checks dtype and shape.
  * stream: NULL for host memory. A gradient on a device is complete when the stream's work so far is done;
  * this call does not wait. It is read once the bucket is full (in a local step in stream order). The stream
  * must exist until its bucket is done.
  * Returns: WEFT_ERR_ARG for an unknown index, no or a foreign pointer, memory or a stream of another device;
- * WEFT_ERR_UNSUPPORTED for a thread's own default stream, or a stream that is being captured in a
- * step without WEFT_BEGIN_CAPTURE; WEFT_ERR_STATE outside a step, for a parameter that is ready already
- * (naming it), and in a captured step for a stream that is not being captured.
+ * WEFT_ERR_UNSUPPORTED for a thread's own default stream, or a stream that is being captured in a step
+ * without WEFT_BEGIN_CAPTURE; WEFT_ERR_STATE outside a step, for a parameter that is ready already (naming
+ * it), and in a captured step for a stream that is not being captured.
  * Threads: any thread, different parameters concurrently. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready(weft_reducer* reducer, uint64_t param, void* gradient,
                                         const weft_stream* stream);
@@ -312,6 +314,7 @@ WEFT_API weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t p
  * Threads: as weft_reducer_ready. Since 0.9 */
 WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count);
 
+/* Options of weft_reducer_finish and weft_reducer_retry. */
 typedef struct weft_finish_options {
   size_t struct_size;
   uint64_t flags;            /* WEFT_FINISH_*; equal on all ranks, except SKIP */
@@ -442,6 +445,7 @@ typedef struct weft_reduced_piece {
 WEFT_API weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param,
                                                weft_reduced_piece* pieces, uint64_t* count);
 
+/* Options of weft_reducer_gather_params. */
 typedef struct weft_gather_options {
   size_t struct_size;
   uint64_t flags;     /* 0 */
@@ -458,6 +462,7 @@ WEFT_API weft_status weft_reducer_gather_params(weft_reducer* reducer, const wef
 
 /* ---- Values of parameters ------------------------------------------------------------------------------ */
 
+/* Options of weft_reducer_broadcast. */
 typedef struct weft_broadcast_options {
   size_t struct_size;
   uint64_t flags;       /* WEFT_BROADCAST_*; default 0: all of them */
@@ -492,6 +497,7 @@ WEFT_API weft_status weft_reducer_check(weft_reducer* reducer, weft_error* error
 
 /* ---- Ranks without data -------------------------------------------------------------------------------- */
 
+/* Options of weft_reducer_join. */
 typedef struct weft_join_options {
   size_t struct_size;
   int64_t timeout_ms;    /* longest wait for the others' next step; default: the reducer's */
@@ -530,6 +536,7 @@ typedef int32_t weft_planner;
  * launched first, because the next forward pass needs it first. */
 #define WEFT_PLANNER_FIRST_NEEDED 2
 
+/* Options of weft_reducer_replan. */
 typedef struct weft_replan_options {
   size_t struct_size;
   const weft_plan* plan;         /* the new plan, equal on all ranks; default: by the order of readiness */
@@ -587,7 +594,7 @@ typedef struct weft_bucket_info {
 } weft_bucket_info;
 #define WEFT_BUCKET_INFO_INIT {sizeof(weft_bucket_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Returns the number of buckets. Threads: any thread. Since 0.9 */
+/* Returns the number of buckets. Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_bucket_count(weft_reducer* reducer, uint32_t* count);
 /* Describes a bucket.
  * params: NULL, or receives up to capacity parameter indices in bucket order.
