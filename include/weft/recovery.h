@@ -44,8 +44,8 @@ WEFT_API weft_status weft_comm_shrink(weft_comm* comm, const weft_shrink_options
 /* ---- Reducers ------------------------------------------------------------------------------------------ */
 
 /* Progress of the synchronised steps, which count from 0. A step is finished when all its results are in
- * this rank's gradients, and committed when it is known that they are in every rank's: when finish has
- * returned with WEFT_FINISH_COMMIT, or when a collective of the next step has completed. */
+ * this rank's gradients. It is committed when it is known that they are in every rank's gradients: when
+ * finish has returned with WEFT_FINISH_COMMIT, or when a collective of the next step has completed. */
 typedef struct weft_verdict {
   size_t struct_size;
   uint64_t last_finished_step;  /* WEFT_NO_STEP if none */

@@ -289,8 +289,8 @@ typedef struct weft_tensor {
 
 /* Like weft_reducer_ready, for a gradient that describes itself. dtype, shape and device must be the
  * parameter's. A gradient in host memory with other strides is copied by its own strides, and so is its
- * result, unless WEFT_REDUCER_STRICT_STRIDES is set; in a view (row-major if the parameter's strides have
- * gaps) and on a device other strides are an error.
+ * result, unless WEFT_REDUCER_STRICT_STRIDES is set. On a device, and in a view (row-major if the parameter's
+ * strides have gaps), other strides are an error.
  * Returns: WEFT_ERR_ARG naming both sides; otherwise as weft_reducer_ready.
  * Threads: as weft_reducer_ready. Since 0.9 */
 WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param,

@@ -1,15 +1,16 @@
 /* weft/weft.h: the whole C ABI of Weft.
  *
- * core.h         status codes, errors, contexts, communicators, collectives, requests; the conventions
- * collectives.h  blocks of different sizes, sparse arrays, groups of calls
- * device.h       kinds of devices, streams
- * reducer.h      gradient synchronisation
- * hook.h         communication hooks
- * averager.h     averaging of parameters' values (local SGD)
- * recovery.h     continuing after a rank has failed
- * diagnostics.h  backends, communicator statistics, traces, flight records
+ * - Status codes, errors, contexts, communicators, collectives, requests, and the conventions: core.h.
+ * - Collectives with blocks of different sizes, sparse arrays, groups of calls: collectives.h.
+ * - Kinds of devices, streams: device.h.
+ * - Gradient synchronisation: reducer.h.
+ * - Communication hooks: hook.h.
+ * - Averaging of parameters' values (local SGD): averager.h.
+ * - How a job continues after a rank has failed: recovery.h.
+ * - Backends, communicator statistics, traces, flight records: diagnostics.h.
  *
- * Separate: weft_mpi.h (communicators from MPI ones) and weft_transport.h (transports of the program). */
+ * Two more headers are included separately: weft_mpi.h (communicators from MPI communicators) and
+ * weft_transport.h (transports of the program). */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
