@@ -192,7 +192,7 @@ WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, si
 
 /* Creates a reducer for a list of parameters. Collective: the ranks compare the list, the plan, the hook and
  * all options that must be equal. Blocks at most for the init timeout, then for the operation timeout while
- * rank 0's values are sent to all ranks.
+ * rank 0's values are sent to all ranks (unless WEFT_REDUCER_KEEP_VALUES is set).
  * error: may be NULL.
  * Returns: WEFT_ERR_MISMATCH on every rank if ranks differ, naming the first parameter that differs and both
  * sides. A rank whose own arguments are wrong returns that error (WEFT_ERR_ARG, WEFT_ERR_UNSUPPORTED,
