@@ -8,7 +8,7 @@ import time
 
 sys.path.insert(0, sys.argv[1])
 import numpy as np  # noqa: E402
-import weft  # noqa: E402
+import weftsync as weft  # noqa: E402
 
 KIB, BUCKETS, STEPS, LATE_RANK = map(int, sys.argv[2:6])
 LATE_SECONDS = float(sys.argv[6])

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import weft
+import weftsync as weft
 from array_behaviours import ARRAY_BEHAVIOURS
 from binding import Synchronised
 from checkpoint_behaviours import CHECKPOINT_BEHAVIOURS

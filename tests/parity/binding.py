@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-import weft
+import weftsync as weft
 
 TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64",
          torch.complex64: "c64", torch.complex128: "c128"}

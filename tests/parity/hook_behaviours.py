@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
 
-import weft
+import weftsync as weft
 from binding import Synchronised
 from pair import Heads, Pair, seeded
 

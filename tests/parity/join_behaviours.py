@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 
-import weft
+import weftsync as weft
 from pair import Heads, Pair, seeded, train
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.func import functional_call
 
-import weft
+import weftsync as weft
 from models import Loss
 
 LIMIT_BYTES = 4096  # of a bucket: several buckets in every model

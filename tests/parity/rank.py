@@ -10,7 +10,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-import weft
+import weftsync as weft
 from behaviours import BEHAVIOURS
 from case import Case
 from joined import JoinedCase

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import weft
+import weftsync as weft
 from binding import STATE_TYPES, Synchronised
 
 

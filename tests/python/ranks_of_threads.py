@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "python")]
 import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
-import weft  # noqa: E402
+import weftsync as weft  # noqa: E402
 
 SIZE = 3
 __all__ = ["ROOT", "SIZE", "cases", "expect", "expect_equal", "expect_raises", "np", "ranks", "weft"]

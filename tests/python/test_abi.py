@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python/weft/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
+"""python/weftsync/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
 import ctypes
 import dataclasses
 import enum
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "python")]
 import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
-from weft import _abi, constants  # noqa: E402
+from weftsync import _abi, constants  # noqa: E402
 
 INCLUDE = ROOT / "include/weft"
 HEADER = "".join((INCLUDE / name).read_text()  # all that weft.h includes
@@ -113,7 +113,7 @@ def test_prototypes():
 
 def test_records():
     """what the package returns has every field of the struct that it comes from"""
-    from weft import comm, records
+    from weftsync import comm, records
     for name in ("Stats", "BucketInfo", "ParamInfo", "JoinResult", "Verdict"):
         fields = {field.name for field in dataclasses.fields(getattr(records, name))} - {"params"}
         struct = getattr(_abi, {"Stats": "ReducerStats"}.get(name, name))
@@ -125,7 +125,7 @@ def test_records():
 def test_old_python():
     """the package has no syntax that Python 3.9 lacks"""
     import ast
-    for path in (ROOT / "python/weft").glob("*.py"):
+    for path in (ROOT / "python/weftsync").glob("*.py"):
         ast.parse(path.read_text(), str(path), feature_version=(3, 9))
 
 

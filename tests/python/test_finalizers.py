@@ -6,8 +6,8 @@ import sys
 import threading
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
-from weft import _abi
-from weft._library import check, lib
+from weftsync import _abi
+from weftsync._library import check, lib
 
 LANES = 64  # of a communicator over shm
 
@@ -219,9 +219,9 @@ def test_refused_close():
 def test_exit():
     """the interpreter ends when objects wait for their destruction, or were left in a cycle"""
     program = """if True:
-        import gc, threading, weft
-        from weft import _abi
-        from weft._library import lib
+        import gc, threading, weftsync as weft
+        from weftsync import _abi
+        from weftsync._library import lib
         comm = weft.Comm(rank=0, size=1, store="unix:@weft-unused", backend="shm")
         done = threading.Event()
         gc.disable()

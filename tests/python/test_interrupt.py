@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ctrl-C in calls of the package weft that block. This process is rank 1, which never comes; a child is rank 0."""
+"""Ctrl-C in calls of the package weftsync that block. This process is rank 1, which never comes; a child is rank 0."""
 import contextlib
 import os
 import signal
@@ -130,8 +130,8 @@ def replanned(rank):
 
 def sparse(rank):
     import ctypes
-    from weft import _abi
-    from weft._library import check, lib
+    from weftsync import _abi
+    from weftsync._library import check, lib
     entries, result = _abi.Sparse(), _abi.Sparse()
     shape = (ctypes.c_int64 * 2)(10, 4)
     check(lib.sparse_all_reduce(rank.comm._handle, entries, shape, 2, 1, weft.DType.F32, weft.Op.SUM, None, result, None))
@@ -248,7 +248,7 @@ def store_name(what):
 
 def test_every_call_is_known():
     """every function of the library is tested here, or known not to block"""
-    from weft import _abi
+    from weftsync import _abi
     known = set(BLOCKING) | OTHERS | LIKE_OTHERS
     expect_equal({name.removeprefix("weft_") for name in _abi.PROTOTYPES} - known, set(), "functions that are not listed")
     expect_equal(known - {name.removeprefix("weft_") for name in _abi.PROTOTYPES}, set(), "functions that do not exist")
@@ -338,7 +338,7 @@ def test_others_learn():
 def test_handlers_that_return():
     """a handler that raises nothing runs while a call blocks, and the call goes on"""
     program = """if True:
-        import os, signal, threading, time, numpy as np, weft
+        import os, signal, threading, time, numpy as np, weftsync as weft
         ran = []
         signal.signal(signal.SIGUSR1, lambda *_: ran.append(time.monotonic()))
         def body(comm):
@@ -368,7 +368,7 @@ def test_handlers_that_return():
 def test_in_all_gather():
     """Ctrl-C in the program's own all_gather ends the creation of the communicator with KeyboardInterrupt"""
     program = """if True:
-        import os, signal, threading, time, weft
+        import os, signal, threading, time, weftsync as weft
         def all_gather(mine):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(20)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The package weft on a built library: communicators and collectives. Ranks are threads. Usage: test_package.py WEFT"""
+"""The package weftsync on a built library: communicators and collectives. Ranks are threads. Usage: test_package.py WEFT"""
 import array
 import gc
 import re
@@ -276,7 +276,7 @@ def test_split():
 
 def test_processes():
     """processes under `weft run` find each other by the environment; what they leave open is destroyed at exit"""
-    program = "import numpy as np, weft; c = weft.Comm(); x = np.ones(2); c.all_reduce(x); r = weft.Reducer(c, " \
+    program = "import numpy as np, weftsync as weft; c = weft.Comm(); x = np.ones(2); c.all_reduce(x); r = weft.Reducer(c, " \
               "[weft.Param('w', (2,), 'f64')]); r.begin(); r.ready(0, x); r.finish(); print(x, c.rank, c.size)"
     result = cases.run([sys.argv[1], "run", "-n", "2", "--", sys.executable, "-c", program],
                        environment={"PYTHONPATH": str(ROOT / "python")})
@@ -287,7 +287,7 @@ def test_processes():
 
 def test_library_missing():
     """a library that cannot be loaded is an ImportError that says where it was looked for"""
-    result = cases.run([sys.executable, "-c", "import weft; weft.version()"],
+    result = cases.run([sys.executable, "-c", "import weftsync; weftsync.version()"],
                        environment={"PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": "/nowhere/libweft.so"})
     expect("ImportError" in result.stderr and "/nowhere/libweft.so" in result.stderr, "the error", result.stderr)
 

@@ -8,7 +8,7 @@ import time
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
 
 PROGRAM = """
-import numpy as np, weft
+import numpy as np, weftsync as weft
 comm = weft.Comm(timeout=20)
 gradient = np.empty(1000, np.float32)
 with weft.Reducer(comm, [weft.Param("w", gradient.shape), weft.Param("b", ())]) as reducer:

@@ -1,6 +1,6 @@
 """The collectives of Comm, on arrays.
 
-Common to all: arrays are what weft._memory takes, row-major, used where they lie. Each call is made by every rank, in
+Common to all: arrays are what weftsync._memory takes, row-major, used where they lie. Each call is made by every rank, in
 the same order. With wait=False it returns a Request, and the arrays are lent to it until that is complete; otherwise
 it returns when the operation is complete. timeout is the operation's deadline in seconds. A failure is a WeftError.
 

@@ -1,8 +1,8 @@
 """Weft from Python: collectives and gradient synchronisation on NumPy arrays and anything with __dlpack__ or a buffer.
 
-    import numpy as np, weft
+    import numpy as np, weftsync
 
-    with weft.Comm() as comm:        # rank, size and meeting point come from `weft run`, mpirun, torchrun or srun
+    with weftsync.Comm() as comm:        # rank, size and meeting point come from `weft run`, mpirun, torchrun or srun
         x = np.ones(3, np.float32)
         comm.all_reduce(x)           # in place; every rank receives the same bits
         y = comm.new.all_reduce(x)   # a new array; x may be immutable, a JAX array for example

@@ -74,7 +74,7 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<weft.{type(self).__name__}{' (closed)' if self.closed else ''}>"
+        return f"<weftsync.{type(self).__name__}{' (closed)' if self.closed else ''}>"
 
 
 @atexit.register
