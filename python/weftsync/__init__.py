@@ -1,16 +1,21 @@
-"""Weft from Python: collectives and gradient synchronisation on NumPy arrays and anything with __dlpack__ or a buffer.
+"""Python bindings of Weft: collectives and gradient synchronisation on NumPy arrays, DLPack tensors and buffers.
 
-    import numpy as np, weftsync
+    import numpy as np
+    import weftsync
 
-    with weftsync.Comm() as comm:        # rank, size and meeting point come from `weft run`, mpirun, torchrun or srun
+    with weftsync.Comm() as comm:    # rank, size and store address come from `weft run`, mpirun, torchrun or srun
         x = np.ones(3, np.float32)
         comm.all_reduce(x)           # in place; every rank receives the same bits
         y = comm.new.all_reduce(x)   # a new array; x may be immutable, a JAX array for example
 
-The package calls libweft.so through ctypes and needs NumPy alone. It looks for the library in WEFT_LIBRARY, beside
-itself, in the folder build of the source tree, and where the system has libraries. include/weft/weft.h is the contract
-of what is not said here. A WeftError says what failed, and which ranks. Calls into the library do not hold the
-interpreter's lock.
+The package calls libweft.so through ctypes and needs only NumPy. It searches for the library in this order: the file
+that the environment variable WEFT_LIBRARY names (then nowhere else), the package's folder, the folder build of the
+source tree, and the dynamic linker's search path. include/weft/weft.h specifies everything that these docstrings leave
+out.
+
+Calls that the library refuses raise WeftError, which names the failed operation and the ranks at fault. Arguments that
+the package itself refuses raise ValueError or TypeError before anything is sent. Calls release the interpreter's lock
+(GIL) while they run.
 """
 from . import constants as _constants
 from .averager import Averager

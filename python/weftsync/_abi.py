@@ -1,6 +1,7 @@
-"""weft.h for ctypes: its structs, function types and prototypes, name for name.
+"""Declares the structs, function types and prototypes of weft.h for ctypes, under the same names.
 
-Handles are c_void_p. tests/python/test_abi.py compares all of it with the header and with tests/abi/layout-lp64.txt.
+Handles are c_void_p. tests/python/test_abi.py compares this module with the header and with
+tests/abi/layout-lp64.txt.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ bucket_fn = CFUNCTYPE(None, c_void_p, c_uint64, c_uint32, status)
 
 
 class Sized(Structure):
-    """A struct that begins with its size; fields that are not given are zero, which means their default."""
+    """A struct whose first field is its size. Fields that are not given are zero, which selects their default."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
@@ -131,7 +132,7 @@ class Stage(Sized):
 
 
 class HookTable(Sized):
-    # The message of each is char[256], to be written: c_char_p would be a copy.
+    # The last parameter of each callback is char message[256], which the callback writes. c_char_p would pass a copy.
     _fields_ = [("struct_size", c_size_t), ("name", c_char_p),
                 ("plan", CFUNCTYPE(status, c_void_p, P(Bucket), P(HookPlan), c_void_p)),
                 ("stage", CFUNCTYPE(status, c_void_p, P(Bucket), P(Stage), c_void_p)),
@@ -271,7 +272,7 @@ _counted = (c_void_p, c_void_p, c_void_p, c_uint64, c_int32)  # comm, src, dst, 
 _blocks = (c_void_p, c_void_p, c_void_p, P(c_uint64), P(c_uint64), c_int32)  # comm, src, dst, counts, offsets, dtype
 _how = (P(CollOptions), _handle)
 
-# Name: its result, then its parameters.
+# Maps each function's name to its result type, followed by its parameter types.
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_version": (c_uint32,),
     "weft_status_string": (c_char_p, status),

@@ -1,16 +1,25 @@
-"""The collectives of Comm, on arrays.
+"""The collectives of Comm. They read and write the caller's arrays without a copy.
 
-Common to all: arrays are what weftsync._memory takes, row-major, used where they lie. Each call is made by every rank, in
-the same order. With wait=False it returns a Request, and the arrays are lent to it until that is complete; otherwise
-it returns when the operation is complete. timeout is the operation's deadline in seconds. A failure is a WeftError.
+Common to all collectives:
 
-A result goes into an array that may be written to. An immutable one (a JAX array, a read-only NumPy
-array) is a ValueError; Comm.new has each collective in a form that returns a new array. Arrays of bool
-are reduced by "min", "max", "prod", "band", "bor" and "bxor".
+Arrays    NumPy arrays, and objects with __dlpack__ or the buffer protocol, in host memory and row-major. Counts and
+          offsets are in elements. Complex numbers are refused.
+Order     Every rank makes the same calls in the same order, with the same dtype, op and root. send and recv are matched
+          per pair of ranks and have no place in that order.
+Results   The array that receives the result must be writable. A read-only one (a JAX array, a read-only NumPy array)
+          raises ValueError; Comm.new has each collective in a form that returns a new array. A result array of another
+          dtype or size also raises ValueError.
+wait      True: the call returns when the operation is complete. False: it returns a Request at once, and the operation
+          uses the arrays until that request is complete.
+timeout   The operation's deadline in seconds, counted from the call. None: the communicator's timeout.
+Errors    WeftError: the communicator's failure, or ERR_TIMEOUT, ERR_MISMATCH, ERR_PEER_FAILED and so on; it names the
+          ranks at fault. ValueError and TypeError: an argument of this rank does not fit; nothing was sent.
+Threads   One thread at a time per communicator.
+bool      Arrays of bool are reduced by "min", "max", "prod", "band", "bor" and "bxor".
 
-While an array is lent, resizing it raises BufferError (bytearray, array.array) or ValueError (NumPy).
-DLPack has no such guard: until the request is complete the program must not resize a tensor, replace its
-storage (torch.Tensor's resize_, set_ and data) or donate it to a compiled function (JAX's donate_argnums).
+While an operation uses an array, resizing the array raises BufferError (bytearray, array.array) or ValueError (NumPy).
+DLPack has no such guard: until the request is complete the program must not resize a tensor, replace its storage
+(resize_, set_ and data of torch.Tensor) or donate it to a compiled function (donate_argnums of JAX).
 """
 from __future__ import annotations
 
@@ -31,33 +40,35 @@ Operation = Union[Op, str]
 
 
 def _op(op: Operation, part: Region) -> Op:
+    """Convert op to an Op, and check that the elements of part support it."""
     operation = choice(Op, op, "op")
     if part.boolean and operation in (Op.SUM, Op.AVG, Op.PREMUL_SUM):
-        raise ValueError(f"arrays of bool have no op {operation.name.lower()}; \"max\" is true where any "
-                         "rank's is, \"min\" where every rank's is")
+        raise ValueError(f"op {operation.name.lower()} is not defined for arrays of bool; use \"max\" (true where any "
+                         "rank has true), \"min\" (true where every rank has true), or another op of bits")
     return operation
 
 
 class Collectives:
-    """What Comm can do with arrays."""
+    """The collectives, as a base class of Comm."""
 
     rank: int
     size: int
     _handle: ctypes.c_void_p
     _outstanding: list[Request]
-    _grouped: Optional[list[Any]] = None  # what is lent to the open group
+    _grouped: Optional[list[Any]] = None  # the arrays that calls of the open group use
 
     @property
     def new(self) -> NewArrays:
-        """The collectives in a form that returns a new array: `y = comm.new.all_reduce(x)`."""
+        """The collectives in a form that returns a new array: `y = comm.new.all_reduce(x)`. See NewArrays."""
         return NewArrays(self)
 
     def all_reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, factor: float = 0.0,
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """dst = op over ranks of src, on every rank, the same bits on all. dst None: in place.
+        """Reduce src over all ranks into dst, on every rank, with the same bits on all.
 
-        op is an Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "max", "band", "bor",
-        "bxor", or "premul_sum", which multiplies by factor first.
+        dst has as many elements as src; None reduces in place. op is an Op or its name: "sum", "mean" ("avg",
+        "average"), "prod", "min", "max", "band", "bor", "bxor", or "premul_sum", which multiplies each element by
+        factor first. factor must be set for "premul_sum", equal on all ranks, and is refused for other ops.
         """
         src, dst = _pair(src, dst, 1, 1)
         return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
@@ -65,34 +76,40 @@ class Collectives:
 
     def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
                timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """As all_reduce, on root alone; dst is not touched elsewhere."""
+        """Reduce src over all ranks into dst on the rank root, as all_reduce does.
+
+        Other ranks leave dst as it is, and may pass None.
+        """
         src, dst = _pair(src, dst, 1, 1, result=self.rank == root)
         return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
                          _op(op, src), root, options=_options(timeout, factor), wait=wait)
 
     def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
                   wait: bool = True) -> Optional[Request]:
-        """array of root to all."""
+        """Copy the array of the rank root into the array of every other rank."""
         part = _array(array, writes=self.rank != root)
         return self._run(lib.broadcast, [part], part.address, part.count, part.dtype, root, options=_options(timeout),
                          wait=wait)
 
     def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """src of every rank, in rank order, to all; dst has size times its elements."""
+        """Gather src of every rank into dst on all ranks, in rank order. dst has size times the elements of src."""
         src, dst = _pair(src, dst, 1, self.size)
         return self._run(lib.all_gather, [src, dst], src.address, dst.address, src.count, src.dtype,
                          options=_options(timeout), wait=wait)
 
     def reduce_scatter(self, src: Any, dst: Any, op: Operation = Op.SUM, *, factor: float = 0.0,
                        timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """dst = the reduction of block `rank` of src, which has size times its elements."""
+        """Reduce src over all ranks; rank r receives block r in dst. src has size times the elements of dst."""
         src, dst = _pair(src, dst, self.size, 1)
         return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype,
                          _op(op, src), options=_options(timeout, factor), wait=wait)
 
     def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
                wait: bool = True) -> Optional[Request]:
-        """src of every rank to root's dst, in rank order; dst may be None elsewhere."""
+        """Gather src of every rank into dst on the rank root, in rank order.
+
+        dst has size times the elements of src. Other ranks do not use it and may pass None.
+        """
         src = _array(src, writes=False)
         dst = _optional(dst, src, self.rank == root, src.count * self.size, "dst")
         return self._run(lib.gather, [src, dst], src.address, dst.address if dst else None, src.count, src.dtype, root,
@@ -100,23 +117,34 @@ class Collectives:
 
     def scatter(self, src: Any, dst: Any, root: int = 0, *, timeout: Optional[float] = None,
                 wait: bool = True) -> Optional[Request]:
-        """Block r of root's src to rank r's dst; src may be None elsewhere."""
+        """Copy block r of src on the rank root into dst of rank r.
+
+        src has size times the elements of dst. Other ranks do not use it and may pass None.
+        """
         dst = _array(dst, writes=True)
         src = _optional(src, dst, self.rank == root, dst.count * self.size, "src")
         return self._run(lib.scatter, [src, dst], src.address if src else None, dst.address, dst.count, dst.dtype, root,
                          options=_options(timeout), wait=wait)
 
     def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """Block r of src to rank r; block r of dst from rank r. Not in place."""
+        """Send block r of src to rank r, and receive block r of dst from rank r. Not in place.
+
+        src and dst have equally many elements, a multiple of size.
+        """
         src, dst = _pair(src, dst, 1, 1)
         if src.count % self.size:
-            raise ValueError(f"{src.count} elements are not {self.size} equal blocks")
+            raise ValueError(f"src has {src.count} elements, expected a multiple of {self.size}: one equal block per rank "
+                             "(all_to_all_v takes blocks of different sizes)")
         return self._run(lib.all_to_all, [src, dst], src.address, dst.address, src.count // self.size, src.dtype,
                          options=_options(timeout), wait=wait)
 
     def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None, *,
                      timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """counts[r] elements of rank r, to all, at offsets[r] of dst (None: one after the other)."""
+        """Gather counts[r] elements of rank r, to all ranks, at offsets[r] of dst.
+
+        src has at least counts[rank] elements. counts and offsets have size entries, in elements; counts are the same
+        on all ranks. offsets None places the blocks one after the other.
+        """
         src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
         blocks.check(src, blocks.counts[self.rank], "src")
         blocks.check(dst, blocks.end, "dst")
@@ -127,7 +155,11 @@ class Collectives:
     def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = Op.SUM,
                          offsets: Optional[Sequence[int]] = None, *, factor: float = 0.0,
                          timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """dst = the reduction of block `rank` of src; block r has counts[r] elements at offsets[r]."""
+        """Reduce src over all ranks; rank r receives block r in dst.
+
+        Block r has counts[r] elements and begins at offsets[r] of src; see all_gather_v. dst has at least
+        counts[rank] elements.
+        """
         src, dst, blocks = _array(src, writes=False), _array(dst, writes=True), _Blocks(counts, offsets, self.size)
         blocks.check(src, blocks.end, "src")
         blocks.check(dst, blocks.counts[self.rank], "dst")
@@ -137,7 +169,10 @@ class Collectives:
 
     def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """counts[r] elements of rank r to root's dst, at offsets[r]; dst may be None elsewhere."""
+        """Gather counts[r] elements of rank r at offsets[r] of dst on the rank root; see all_gather_v.
+
+        Other ranks do not use dst and offsets, and may pass None.
+        """
         src, blocks = _array(src, writes=False), _Blocks(counts, offsets, self.size)
         blocks.check(src, blocks.counts[self.rank], "src")
         dst = _array(dst, writes=True) if self.rank == root else None
@@ -149,7 +184,11 @@ class Collectives:
 
     def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                   root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """Block r of root's src to rank r's dst; src may be None elsewhere."""
+        """Copy block r of src on the rank root into dst of rank r.
+
+        Block r has counts[r] elements and begins at offsets[r] of src; see all_gather_v. Other ranks do not use src
+        and offsets, and may pass None.
+        """
         dst, blocks = _array(dst, writes=True), _Blocks(counts, offsets, self.size)
         blocks.check(dst, blocks.counts[self.rank], "dst")
         src = _array(src, writes=False) if self.rank == root else None
@@ -162,7 +201,12 @@ class Collectives:
     def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
                      src_offsets: Optional[Sequence[int]] = None, dst_offsets: Optional[Sequence[int]] = None,
                      timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """Block r of src to rank r; block r of dst from rank r. Not in place."""
+        """Send block r of src to rank r, and receive block r of dst from rank r. Not in place.
+
+        Block r of src has src_counts[r] elements and begins at src_offsets[r]; dst likewise. offsets None places the
+        blocks one after the other. src_counts[b] of rank a must equal dst_counts[a] of rank b; otherwise WeftError
+        ERR_MISMATCH names the pair on all ranks.
+        """
         src, dst = _array(src, writes=False), _array(dst, writes=True)
         given, taken = _Blocks(src_counts, src_offsets, self.size), _Blocks(dst_counts, dst_offsets, self.size)
         given.check(src, given.end, "src")
@@ -173,9 +217,11 @@ class Collectives:
 
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
-        """Launch the calls of a with-block together, at its end: sends and receives may come in any order.
+        """Launch the calls of a with-block together, when the block ends.
 
-        Calls that wait complete with the block as well.
+        Sends and receives of a group may therefore be called in any order. Each call returns once it is
+        queued, and all of them are complete when the block has ended. The block then raises WeftError with the first
+        failure among its calls. Deadlines count from the end of the block.
         """
         self._raise(lib.group_begin(self._handle))
         self._grouped = []
@@ -187,17 +233,21 @@ class Collectives:
         self._raise(code)
 
     def barrier(self, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """Complete when all ranks have called it."""
+        """Wait until all ranks have called barrier."""
         return self._run(lib.barrier, [], options=_options(timeout), wait=wait)
 
     def send(self, src: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """src to one rank, which receives it; matched in order per pair of ranks."""
+        """Send src to the rank peer, which calls recv with the same element count and dtype.
+
+        Sends and receives of a pair of ranks are matched in the order of the calls. peer is another rank than this.
+        A send may complete before the receive is called.
+        """
         part = _array(src, writes=False)
         return self._run(lib.send, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
                          wait=wait)
 
     def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
-        """dst from one rank, which sends it."""
+        """Receive dst from the rank peer; see send."""
         part = _array(dst, writes=True)
         return self._run(lib.recv, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
                          wait=wait)
@@ -221,11 +271,12 @@ class Collectives:
 
 
 class _Blocks:
-    """Where the blocks of the ranks lie, in elements."""
+    """Sizes and places of the ranks' blocks in a buffer, in elements. Checks them against the arrays."""
 
     def __init__(self, counts: Sequence[int], offsets: Optional[Sequence[int]], size: int):
         if len(counts) != size or (offsets is not None and len(offsets) != size):
-            raise ValueError(f"there is one count, and one offset, for each of {size} ranks")
+            lengths = f"{len(counts)} counts" + ("" if offsets is None else f" and {len(offsets)} offsets")
+            raise ValueError(f"got {lengths}, expected {size} each: one per rank")
         self.counts = [int(count) for count in counts]
         starts = [sum(self.counts[:r]) for r in range(size)] if offsets is None else [int(at) for at in offsets]
         self.end = max((at + count for at, count in zip(starts, self.counts) if count), default=0)
@@ -235,7 +286,8 @@ class _Blocks:
     @staticmethod
     def check(part: Region, needed: int, name: str) -> None:
         if part.count < needed:
-            raise ValueError(f"{name} has {part.count} elements, needed are {needed}")
+            raise ValueError(f"{name} has {part.count} elements, expected at least {needed} for the given counts and "
+                             "offsets")
 
 
 def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.CollOptions]:
@@ -245,14 +297,17 @@ def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.Col
 
 
 def _array(array: Any, writes: bool) -> Region:
+    """Describe the array's memory, and check that a collective can use it. writes: the result goes into it."""
     part = region(array)
     if part.dtype in (DType.C64, DType.C128):
-        raise TypeError("collectives take no complex numbers; view them as pairs of real ones")
+        raise TypeError(f"collectives do not support elements of type {part.dtype.name}; pass a view as pairs of real "
+                        "numbers, for example x.view(numpy.float32)")
     if not part.row_major:
-        raise ValueError("collectives take row-major arrays; this one is strided (make a copy, or reshape it)")
+        raise ValueError(f"the array is strided: shape {part.shape} has strides {part.strides} (in elements), expected a "
+                         "row-major array; pass a contiguous copy (numpy.ascontiguousarray)")
     if writes and not part.writable:
-        raise ValueError(f"this {type(array).__name__} is read-only, and the result goes into it; the "
-                         "collectives of Comm.new return a new array: y = comm.new.all_reduce(x)")
+        raise ValueError(f"this {type(array).__name__} is read-only, but the collective writes its result into it; use the "
+                         "collectives of Comm.new, which return a new array: y = comm.new.all_reduce(x)")
     return part
 
 
@@ -262,27 +317,30 @@ def _type(part: Region) -> str:
 
 def _same_type(src: Region, dst: Region) -> None:
     if _type(src) != _type(dst):
-        raise ValueError(f"src is {_type(src)}, dst is {_type(dst)}")
+        raise ValueError(f"src is {_type(src)}, dst is {_type(dst)}; expected the same element type")
 
 
 def _pair(src: Any, dst: Any, src_blocks: int, dst_blocks: int, result: bool = True) -> tuple[Region, Region]:
-    """Where src and dst are, after a look that they fit: src_blocks of the one are dst_blocks of the other."""
+    """Describe the memory of src and dst, and check that src is src_blocks blocks where dst is dst_blocks of them."""
     source = _array(src, writes=dst is None and result)
     target = source if dst is None else _array(dst, writes=result)
     _same_type(source, target)
     if source.count * dst_blocks != target.count * src_blocks:
-        raise ValueError(f"src has {source.count} elements, dst {target.count}: the blocks do not fit")
+        if src_blocks == 1:
+            expected = f"{source.count * dst_blocks} in dst"
+        else:
+            expected = f"{target.count * src_blocks} in src"
+        raise ValueError(f"src has {source.count} elements and dst has {target.count}, expected {expected}")
     return source, target
 
 
 def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> Optional[Region]:
-    """The larger array of gather and scatter, which root alone needs."""
+    """Describe the larger array of gather or scatter, which only the rank root uses: None if not needed here."""
     if not needed:
         return None
     if array is None:
-        raise ValueError(f"root needs {name}")
+        raise ValueError(f"{name} is None, expected an array of {count} elements: this rank is the root")
     part = _array(array, writes=name == "dst")
     if _type(part) != _type(like) or part.count != count:
-        raise ValueError(f"{name} has {part.count} elements of {_type(part)}, needed are {count} of "
-                         f"{_type(like)}")
+        raise ValueError(f"{name} has {part.count} elements of type {_type(part)}, expected {count} of type {_type(like)}")
     return part

@@ -1,23 +1,23 @@
-"""Objects whose handle could not be destroyed where the garbage collector found them: inside a callback of the library.
+"""Queues objects that the garbage collector found inside a callback of the library, where destruction is refused.
 
-They wait here, with everything they keep alive, for the next call into the library on a thread of the program, or for
-the interpreter's exit.
+The queue keeps each object, and everything that the object references, alive. The next call into the library on a
+thread that is in no callback destroys the objects, or else the interpreter's exit does.
 """
 from __future__ import annotations
 
 import collections
 from typing import Callable
 
-# Each returns whether its object is destroyed now. Threads: any; appending and taking are atomic.
+# Each entry tries to destroy its object and returns True on success. Threads: any; append and popleft are atomic.
 deferred: collections.deque[Callable[[], bool]] = collections.deque()
 
 
 def destroy_deferred() -> None:
-    """Destroy what waits, unless this thread is inside a callback as well."""
+    """Destroy the queued objects. Stops at the first refusal, because this thread is inside a callback then."""
     while deferred:
         try:
             destroy = deferred.popleft()
-        except IndexError:  # another thread was faster
+        except IndexError:  # another thread took the last entry
             return
         if not destroy():
             deferred.append(destroy)

@@ -1,4 +1,4 @@
-"""What the package's objects have in common: a handle of the library that is destroyed once, and times in seconds."""
+"""Handle, the base class of the package's objects: it destroys a handle of the library once. Also converts times."""
 from __future__ import annotations
 
 import atexit
@@ -14,23 +14,28 @@ from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL, Status
 
 _Self = TypeVar("_Self", bound="Handle")
 
-# Objects whose handle is to be destroyed, by id; whoever takes an entry out destroys it. Threads: any.
+# Maps the id of each open object to a weak reference. The code that removes an entry destroys its handle.
+# Threads: any.
 _open: dict[int, weakref.ref[Handle]] = {}
-# Objects that were destroyed while a callback of theirs was running: what it uses stays. Threads: any.
+# Keeps objects alive whose destruction returned while one of their callbacks was still running. Threads: any.
 _left: list[Handle] = []
-_RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # what their destruction returned
+_RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # a destroy call that returns these left a callback running
 
 
 class Handle:
-    """Owns one handle. `close`, the end of a with block, the garbage collector or the interpreter's exit destroys it."""
+    """Owns one handle of the library.
 
-    _destructor: str  # the function of the library that destroys it
+    `close`, the end of a with block, the garbage collector or the interpreter's exit destroys the handle.
+    """
+
+    _destructor: str  # name of the library function that destroys the handle, without weft_
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
         number, destroy = id(self), getattr(lib, self._destructor)
 
-        # The garbage collector calls it before all finalizers: what the object's operations use is still there.
+        # The garbage collector runs this callback before all finalizers of a cycle, so the memory that the object's
+        # operations use still exists.
         def found(_: weakref.ref[Handle]) -> None:
             if destroy(handle) not in _RUNNING and not handle.value:
                 _open.pop(number, None)
@@ -43,24 +48,28 @@ class Handle:
         if self.closed:
             _left.append(self)
         elif not self._destroyed():
-            deferred.append(self._destroyed)  # with everything that the object keeps alive
+            deferred.append(self._destroyed)  # the bound method keeps the object and its references alive
 
     def _destroyed(self) -> bool:
-        """Destroy the handle; False inside a callback of the library, where that is refused."""
+        """Destroy the handle. Returns False inside a callback of the library, where the library refuses."""
         if getattr(lib, self._destructor)(self._handle) in _RUNNING:
             _left.append(self)
         return self.closed
 
     @property
     def closed(self) -> bool:
+        """True once the handle is destroyed."""
         return not self._handle.value
 
     def close(self) -> None:
-        """Destroy the object; a second call does nothing."""
+        """Destroy the handle; a second call does nothing.
+
+        Raises WeftError ERR_STATE inside a callback of the library; the object stays open then.
+        """
         if _open.pop(id(self), None) is None:
             return
         code = getattr(lib, self._destructor)(self._handle)
-        if not self.closed:  # refused: it stays as it is
+        if not self.closed:  # the library refused, so the object stays open
             Handle.__init__(self, self._handle)
         elif code in _RUNNING:
             _left.append(self)
@@ -79,7 +88,7 @@ class Handle:
 
 @atexit.register
 def _destroy_all() -> None:
-    """Destroy what is left, the newest first, while the library can still be called."""
+    """Destroy the open objects at interpreter exit, newest first, while the library can still be called."""
     destroy_deferred()
     for number, reference in reversed(list(_open.items())):
         one = reference()
@@ -88,16 +97,17 @@ def _destroy_all() -> None:
 
 
 def milliseconds(seconds: Optional[float]) -> int:
-    """A time for the library: None is the default that its call names, math.inf has no end."""
+    """Convert a timeout in seconds to milliseconds. None selects the called function's default; math.inf never expires."""
     if seconds is None:
         return 0
     return TIMEOUT_INFINITE if math.isinf(seconds) else max(1, round(seconds * 1000))
 
 
 def wait_milliseconds(seconds: Optional[float]) -> int:
-    """The same for a wait, where 0 looks once."""
+    """Convert the timeout of a wait, where 0 means: test once, do not wait."""
     return TIMEOUT_POLL if seconds == 0 else milliseconds(seconds)
 
 
 def encoded(text: Optional[str]) -> Optional[bytes]:
+    """Encode text as UTF-8; None stays None."""
     return None if text is None else text.encode()

@@ -1,11 +1,13 @@
-"""Ctrl-C: runs Python's signal handlers while a call into the library blocks, and lets an exception of theirs end it.
+"""Runs Python's signal handlers (Ctrl-C) while a call into the library blocks, and lets their exceptions end the call.
 
-The library asks `callback` every 50 ms on each thread that blocks (weft_context_options.interrupt). On the main thread,
-where Python runs signal handlers, that lets them run. What a handler raises (KeyboardInterrupt, or SystemExit of a
-SIGTERM handler) ends the call and is raised where the call returns, by `raise_raised`.
+Each thread that blocks in the library calls `callback` every 50 ms (weft_context_options.interrupt, which promises
+100 ms). On the main thread, where Python runs signal handlers, that call runs the pending handlers. An exception of a
+handler (KeyboardInterrupt, or SystemExit from a SIGTERM handler) ends the blocking call. `raise_raised` raises it where
+the call returns.
 
-The callback is C code down to a generator that waits inside a try block: the interpreter runs pending handlers as soon
-as it enters Python code, so a function would be left by their exception before its own try block begins.
+The callback is C code that resumes a generator, which is suspended inside a try block. A Python function would not do:
+the interpreter runs pending handlers as soon as it enters Python code, so their exception would leave the function
+before its own try block begins.
 """
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ from typing import Any, Callable, Generator
 
 from . import _abi
 
-raised: list[BaseException] = []  # by handlers during calls of the main thread, which alone changes it
+raised: list[BaseException] = []  # exceptions of signal handlers; only the main thread changes it
 
 
 def on_main_thread() -> bool:
+    """True on the thread that runs Python's signal handlers."""
     return threading.get_ident() == threading.main_thread().ident
 
 
 def raise_raised() -> None:
-    """Raise what a signal handler raised during a call of this thread, if one did."""
+    """Raise the exception that a signal handler raised during a call of this thread, if there is one."""
     if raised and on_main_thread():
         error = raised[0]
         raised.clear()
@@ -32,11 +35,11 @@ def raise_raised() -> None:
 
 
 def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback that keeps what a signal handler raises in it for the call that it interrupts."""
+    """Wrap a callback: an exception of a signal handler inside it is stored, and `raise_raised` raises it later."""
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except Exception:  # the callback's own, which ctypes reports
+        except Exception:  # the callback's own exception, which ctypes reports
             raise
         except BaseException as error:
             if not on_main_thread():
@@ -47,6 +50,7 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _answers() -> Generator[int, Any, None]:
+    """Yield the callback's result each time, after running pending signal handlers: 1 ends the call, 0 does not."""
     while True:
         try:
             yield 1 if raised else 0
@@ -58,13 +62,13 @@ def _answers() -> Generator[int, Any, None]:
 
 
 def _first(_: Any) -> int:
-    """A thread's first question: from now on it has an answer of its own."""
+    """Answer the first call of the callback on a thread, and install this thread's own function for later calls."""
     if on_main_thread():
         answers = _answers()
         next(answers)
         _asked.send = answers.send
     else:
-        _asked.send = bool  # no handlers run here: None is no
+        _asked.send = bool  # Python runs no handlers on this thread: bool(None) is 0
     return 0
 
 

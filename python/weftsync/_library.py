@@ -1,7 +1,7 @@
-"""Finds libweft.so and calls it. Every module of the package calls the library through `lib` and `check`.
+"""Finds and loads libweft.so. Every module of the package calls the library through `lib` and `check`.
 
-The library is loaded with the first call, so that importing the package needs none. Calls release the interpreter's
-lock while they run. Threads: any.
+The first call loads the library, so importing the package does not need it. Calls release the interpreter's lock (GIL)
+while they run. Threads: any.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILE = f"libweft.so.{VERSION_MAJOR}.{VERSION_MINOR}"
 
 
 def candidates() -> list[str]:
-    """Where libweft.so is looked for, in this order."""
+    """List the files to try, in order. WEFT_LIBRARY replaces all others."""
     named = os.environ.get("WEFT_LIBRARY")
     if named:
         return [named]
@@ -30,12 +30,16 @@ def candidates() -> list[str]:
 
 
 def _compatible(version: int) -> bool:
-    """The library has this package's major version and, before 1.0, its minor version."""
+    """True if the library has the package's major version and, before 1.0, its minor version."""
     minor = VERSION_MAJOR > 0 or version // 100 % 100 == VERSION_MINOR
     return version // 10000 == VERSION_MAJOR and minor
 
 
 def _load() -> ctypes.CDLL:
+    """Load the first candidate that exists, and declare its functions.
+
+    Raises ImportError if no candidate loads, or if the library has another version.
+    """
     problems = []
     for path in candidates():
         try:
@@ -48,14 +52,15 @@ def _load() -> ctypes.CDLL:
             function.restype, function.argtypes = result, parameters
         version = library.weft_version()
         if not _compatible(version):
-            raise ImportError(f"{path} is Weft {version // 10000}.{version // 100 % 100}; this package is for "
-                              f"{VERSION_MAJOR}.{VERSION_MINOR}")
+            raise ImportError(f"{path} is version {version // 10000}.{version // 100 % 100} of Weft, expected "
+                              f"{VERSION_MAJOR}.{VERSION_MINOR}: install the library and the package weftsync of one "
+                              "version, or set WEFT_LIBRARY to a matching file")
         return library
-    raise ImportError(f"{_FILE} is not found; name it in WEFT_LIBRARY: " + "; ".join(problems))
+    raise ImportError(f"cannot load {_FILE}: {'; '.join(problems)}; set WEFT_LIBRARY to the path of the library")
 
 
 class _Library:
-    """The library's functions as attributes, without the prefix weft_."""
+    """Offers the library's functions as attributes, without the prefix weft_. The first access loads the library."""
 
     _loaded: Optional[ctypes.CDLL] = None
 
@@ -71,11 +76,15 @@ lib = _Library()
 
 
 def status_string(code: int) -> str:
+    """Return the library's text for a status code."""
     return str(lib.status_string(code).decode())
 
 
 def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
-    """Raise WeftError unless code is OK; describe fills in the details of the object that failed, if it has any."""
+    """Raise WeftError unless code is OK. Also destroys deferred objects, and raises exceptions of signal handlers.
+
+    describe fills a weft_error with the last error of the object whose call failed.
+    """
     if code == 0 and not raised and not deferred:
         return
     destroy_deferred()
@@ -85,13 +94,13 @@ def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> 
     error = _abi.Error()
     if describe is not None:
         describe(error)
-    if error.code != code:  # of an earlier failure, or none
+    if error.code != code:  # the details belong to an earlier failure, or there are none
         error = _abi.Error()
     raise_error(code, error)
 
 
 def raise_error(code: int, error: _abi.Error) -> None:
-    """Raise WeftError with the details that a call has filled in, or what a signal handler has raised meanwhile."""
+    """Raise WeftError with the details that a call filled in, or the exception of a signal handler if there is one."""
     raise_raised()
     text = error.text.decode("utf-8", "replace") or status_string(code)
     ranks = tuple(error.failed_ranks[:min(error.failed_count, len(error.failed_ranks))])

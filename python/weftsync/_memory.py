@@ -1,7 +1,7 @@
-"""Where the elements of a caller's array lie. Collectives and reducers read arrays through `region`.
+"""Describes the memory of a caller's array. Collectives and reducers access arrays through `region`.
 
-An array is a NumPy array, or anything with __dlpack__ (PyTorch, JAX, CuPy) or the buffer protocol (array, memoryview).
-Nothing is copied. `fresh` and `converted` make new arrays, for frameworks whose arrays are immutable.
+An array is a NumPy array, or an object with __dlpack__ (PyTorch, JAX, CuPy) or the buffer protocol (array, memoryview).
+`region` copies nothing. `fresh` and `converted` make new arrays, for frameworks whose arrays are immutable.
 Threads: any.
 """
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMPY = {np.dtype(name): dtype for name, dtype in {
 _TO_NUMPY = {dtype: key for key, dtype in _NUMPY.items()}
 _TO_NUMPY[DType.BF16] = np.dtype("uint16")
 
-# dlpack.h: the codes of types, devices and flags, DLTensor and the versioned struct that holds one.
+# From dlpack.h: codes of types, devices and flags; DLTensor; the versioned struct that contains a DLTensor.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _DLPACK = {(_UINT, 8): DType.U8, (_INT, 8): DType.I8, (_UINT, 16): DType.U16, (_INT, 16): DType.I16,
            (_UINT, 32): DType.U32, (_INT, 32): DType.I32, (_UINT, 64): DType.U64, (_INT, 64): DType.I64,
@@ -31,9 +31,9 @@ _DLPACK = {(_UINT, 8): DType.U8, (_INT, 8): DType.I8, (_UINT, 16): DType.U16, (_
            (_COMPLEX, 64): DType.C64, (_COMPLEX, 128): DType.C128, (_BOOL, 8): DType.U8}
 _HOST_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost
 _READ_ONLY, _IS_COPIED = 1, 2
-_MAJOR = 1  # of the versions whose layout is known
-_MUTABLE = {"torch", "cupy"}  # frameworks whose arrays may be written to, though their capsules may not say so
-_ALIGNMENT = 64  # of new arrays; JAX copies what has less
+_MAJOR = 1  # the major version of DLPack whose layout is declared here
+_MUTABLE = {"torch", "cupy"}  # their arrays are writable, even where an unversioned capsule has no flag for it
+_ALIGNMENT = 64  # bytes, of new arrays; JAX copies arrays with a smaller alignment
 
 
 class _DLTensor(ctypes.Structure):
@@ -58,7 +58,7 @@ _capsule_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Elements in memory. `owner` keeps them alive and where they are."""
+    """Describes elements in memory. As long as `owner` lives, the memory is neither freed nor moved."""
 
     address: int
     dtype: DType
@@ -66,10 +66,11 @@ class Region:
     strides: tuple[int, ...]  # in elements
     writable: bool
     owner: Any
-    boolean: bool = False  # elements of U8 are truth values: 0 or 1
+    boolean: bool = False  # elements of type U8 are truth values, 0 or 1
 
     @property
     def count(self) -> int:
+        """Number of elements."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -77,10 +78,12 @@ class Region:
 
     @property
     def row_major(self) -> bool:
+        """True if the elements are contiguous in row-major order, or there are none."""
         return self.count == 0 or same_strides(self.shape, self.strides, row_major(self.shape))
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -89,12 +92,12 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether both place the elements alike: the stride of an extent of 1 has no meaning."""
+    """True if both strides give the same layout. The stride of an extent of 1 has no effect on it."""
     return all(extent == 1 or a == b for extent, a, b in zip(shape, one, other))
 
 
 def dtype_of(what: Any) -> DType:
-    """A DType from itself, its name ("f32", "bf16") or a NumPy type."""
+    """Return the DType for a DType, a name ("f32", "bf16") or a NumPy type. Raises TypeError if there is none."""
     if isinstance(what, DType):
         return what
     if isinstance(what, str) and what.upper() in DType.__members__:
@@ -103,36 +106,39 @@ def dtype_of(what: Any) -> DType:
 
 
 def _from_numpy(dtype: np.dtype[Any]) -> DType:
-    if dtype.name == "bfloat16":  # of the package ml_dtypes
+    if dtype.name == "bfloat16":  # the type of the package ml_dtypes
         return DType.BF16
     if dtype == np.bool_:
         return DType.U8
-    if dtype not in _NUMPY:  # other byte orders are not in it
-        raise TypeError(f"Weft has no elements of type {dtype}")
+    if dtype not in _NUMPY:  # it has types of the native byte order alone
+        raise TypeError(f"Weft has no element type for NumPy's {dtype.str} ({dtype}); it has bool, integers, floats and "
+                        "complex numbers in native byte order")
     return _NUMPY[dtype]
 
 
 def region(array: Any) -> Region:
-    """Where array's elements are. Raises TypeError for what is no array, no type of Weft's, or not host memory."""
+    """Describe the memory of an array. Raises TypeError for a non-array, an unknown element type or device memory."""
     if isinstance(array, Region):
         return array
     if isinstance(array, np.ndarray):
-        # NumPy refuses to resize an array that has a weak reference, also with refcheck=False.
+        # NumPy refuses to resize an array that has a weak reference, even with refcheck=False.
         return _from_ndarray(array, (array, weakref.ref(array)))
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array)
     try:
         exported = np.asarray(memoryview(array))
     except TypeError:
-        raise TypeError(f"{type(array).__name__} is no array: neither NumPy's, nor DLPack, nor a buffer") from None
-    # It holds the memoryview: while a buffer has one, its object raises BufferError instead of resizing it.
+        raise TypeError(f"got an object of type {type(array).__name__}, expected a NumPy array or an object with __dlpack__ "
+                        "or the buffer protocol") from None
+    # The array references the memoryview. While it exists, resizing the object raises BufferError.
     return _from_ndarray(exported, exported)
 
 
 def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:
     size = array.itemsize
     if any(step % size for step in array.strides):
-        raise TypeError("the array's strides are not multiples of its elements' size")
+        raise TypeError(f"the array has strides {array.strides} in bytes, expected multiples of its element size {size}; "
+                        "pass a copy (numpy.ascontiguousarray)")
     return Region(array.__array_interface__["data"][0], _from_numpy(array.dtype), array.shape,
                   tuple(step // size for step in array.strides), array.flags.writeable, owner,
                   array.dtype == np.bool_)
@@ -141,42 +147,44 @@ def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:
 def _from_dlpack(array: Any) -> Region:
     try:
         capsule = array.__dlpack__(max_version=(_MAJOR, 0))
-    except TypeError:  # a producer of DLPack 0.x
+    except TypeError:  # the producer implements DLPack 0.x
         capsule = array.__dlpack__()
     tensor, flags = _dlpack_tensor(capsule)
     if flags is None:
         flags = 0 if _frameworks(array) & _MUTABLE else _READ_ONLY
     if tensor.device_type not in _HOST_DEVICES:
-        raise TypeError("the array is not in host memory, which this version is limited to")
+        raise TypeError(f"the array is on a device (DLPack device type {tensor.device_type}), expected host memory; copy "
+                        "it to the host")
     dtype = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
-        raise TypeError(f"Weft has no elements of DLPack's type {tensor.code} of {tensor.bits} bits")
+        raise TypeError(f"Weft has no element type for DLPack type code {tensor.code} with {tensor.bits} bits and "
+                        f"{tensor.lanes} lanes")
     shape = tuple(tensor.shape[:tensor.ndim])
     strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else row_major(shape)
-    writable = not flags & (_READ_ONLY | _IS_COPIED)  # a result in a copy would never reach the array
-    # The capsule stays as its producer made it: when it goes, it gives the memory back.
+    writable = not flags & (_READ_ONLY | _IS_COPIED)  # a result written to a copy would not reach the array
+    # The capsule is not marked as used, so it releases the producer's memory when it is deleted.
     return Region((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, writable, (array, capsule),
                   tensor.code == _BOOL)
 
 
 def _dlpack_tensor(capsule: Any) -> tuple[_DLTensor, Optional[int]]:
-    """The tensor of a capsule, and its flags; None where its version has none."""
+    """Return the tensor of a capsule and its flags; the flags of an unversioned capsule are None."""
     if not _capsule_is_valid(capsule, b"dltensor_versioned"):
         return _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor")), None
     managed = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
     if managed.major != _MAJOR:
-        raise TypeError(f"the array's capsule has version {managed.major}.{managed.minor} of DLPack, asked for "
-                        f"was {_MAJOR}.0")
+        raise TypeError(f"the array's DLPack capsule has version {managed.major}.{managed.minor}, expected {_MAJOR}.x; "
+                        "pass a NumPy array instead")
     return managed.tensor, managed.flags
 
 
 def _frameworks(array: Any) -> set[str]:
-    """The top-level modules of the array's class and its bases."""
+    """Return the top-level modules of the array's class and its base classes."""
     return {kind.__module__.partition(".")[0] for kind in type(array).__mro__}
 
 
 def fresh(like: Region, shape: tuple[int, ...]) -> Region:
-    """New memory for elements of like's type. owner is a row-major NumPy array, where BF16 elements are uint16."""
+    """Allocate memory for elements of like's type. Its owner is a row-major NumPy array; BF16 elements are uint16."""
     dtype = _TO_NUMPY[like.dtype]
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -186,9 +194,9 @@ def fresh(like: Region, shape: tuple[int, ...]) -> Region:
 
 
 def converted(made: Region, array: Any) -> Any:
-    """Converts memory of `fresh` to an array of array's framework, whose from_dlpack may copy it.
+    """Convert memory of `fresh` to an array of the same framework as array. The framework's from_dlpack may copy it.
 
-    The result is a NumPy array where array is one, or a buffer, or of a framework without from_dlpack.
+    The result is a NumPy array if array is one, if it is a buffer, or if its framework has no from_dlpack.
     """
     if isinstance(array, np.ndarray):
         return made.owner.view(array.dtype)
@@ -204,7 +212,7 @@ def converted(made: Region, array: Any) -> Any:
 
 
 class _Export:
-    """Exports memory of `fresh` through DLPack, also with a type that NumPy lacks."""
+    """Exports memory of `fresh` through DLPack, with the types bool and BF16 where NumPy's export has others."""
 
     def __init__(self, made: Region) -> None:
         self._made = made
@@ -224,7 +232,10 @@ class _Export:
 
 def memory_array(address: int, dtype: DType, shape: tuple[int, ...], strides: Optional[tuple[int, ...]],
                  owner: Any) -> np.ndarray[Any, Any]:
-    """The library's memory as an array, which keeps owner. BF16 elements appear as their bits, in uint16."""
+    """Return the library's memory as an array that keeps owner alive. strides are in elements; None is row-major.
+
+    BF16 elements appear as their bits, in uint16.
+    """
     numpy_dtype = _TO_NUMPY[dtype]
     strides = row_major(shape) if strides is None else strides
     extent = 0 if 0 in shape else 1 + sum((n - 1) * step for n, step in zip(shape, strides))

@@ -1,4 +1,4 @@
-"""Averager: the values of a model's parameters, averaged every so many steps."""
+"""Averager: averages the values of a model's parameters over ranks every few steps (local SGD)."""
 from __future__ import annotations
 
 import ctypes
@@ -14,16 +14,20 @@ from .reducer import _param_list
 
 
 class Averager(Handle):
-    """Averages arrays in place over the ranks of comm, now and then: local SGD's other half, beside the hook
-    post_local_sgd. Creating one is collective.
+    """Averages arrays in place over the ranks of comm every `period` steps. It completes the hook post_local_sgd.
 
-    values      the parameters' arrays by name, equal on all ranks but for their contents; lent until close
-    period      in steps; or levels (period, comm), ascending: the longest that divides the step wins, None is comm
-    warmup      steps without averaging
-    first_step  the number of the first step, for a training that goes on
-    timeout     of an average, in seconds; default: the communicator's
+    Creating an averager is collective: all ranks pass the same names, shapes, types and options. A difference raises
+    WeftError ERR_MISMATCH on every rank.
 
-    Threads: one at a time.
+    values       maps each parameter's name to its array, which must be writable; the averager uses the arrays until close
+    period       average every so many steps, at least 1; or a list of levels (period, comm) with ascending periods. In a
+                 step the level with the longest period that divides it averages over its comm; None stands for comm
+    warmup       number of steps without averaging; the step after them averages
+    first_step   number of the first step, for a training run that is resumed
+    chunk_bytes  small values are sent together in messages of so many bytes; 0: 25 MiB
+    timeout      deadline of one average in seconds; None: the communicator's
+
+    The averager keeps its communicators alive. Threads: one at a time.
     """
 
     _destructor = "averager_destroy"
@@ -35,10 +39,10 @@ class Averager(Handle):
         for place, (name, array) in zip(list_, values.items()):
             part = region(array)
             if not part.writable:
-                raise ValueError(f"{name} is read-only, and the average goes there; copy it into an array that "
-                                 "can be written to (numpy.array)")
+                raise ValueError(f"the array of {name} is read-only, but the average is written into it; pass a writable "
+                                 "copy (numpy.array)")
             place.parameter = part.address
-            self._keep.append(part.owner)  # lent
+            self._keep.append(part.owner)
         level_list = (_abi.AverageLevel * len(levels))()
         for level, (every, over) in zip(level_list, levels):
             level.struct_size, level.period = ctypes.sizeof(_abi.AverageLevel), every
@@ -54,13 +58,17 @@ class Averager(Handle):
         super().__init__(handle)
 
     def close(self) -> None:
-        """Destroy the object; a second call does nothing. The arrays are given back."""
+        """Destroy the averager; a second call does nothing. The arrays are no longer used afterwards."""
         super().close()
         if self.closed:
             self._keep.clear()
 
     def step(self) -> int:
-        """An optimizer step was made: average if it is time to. Returns the period of the level that did, or 0."""
+        """Count an optimizer step, and average the values if a period ends with it. Blocks while it averages.
+
+        Every rank calls it after every optimizer step. Returns the period of the level that averaged, or 0 for none.
+        Raises WeftError, the communicator's failure; some values may be averaged then, and the step is not counted.
+        """
         period, error = ctypes.c_uint64(), _abi.Error()
         code = lib.averager_step(self._handle, period, error)
         if code:

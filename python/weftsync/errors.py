@@ -1,4 +1,4 @@
-"""The package's exception: what weft_error says, as attributes."""
+"""WeftError, the package's exception: the fields of weft_error as attributes."""
 from __future__ import annotations
 
 from typing import Optional, Union
@@ -7,14 +7,14 @@ from .constants import NO_SLOT, NO_STEP, Evidence, Status
 
 
 class WeftError(Exception):
-    """A call that failed.
+    """Raised when the library refuses or fails a call.
 
-    code      Status, or the number of one that this package does not know
-    text      what happened, to whom, and what to do
-    ranks     the ranks at fault, ascending
-    evidence  what that rests on
-    slot      the operation's number in its order, or None
-    step      the reducer's step, or None
+    code      Status; a plain int if this package does not know the number
+    text      what failed, on which rank, and what to do
+    ranks     the ranks at fault in ascending order, at most 64; empty if no rank is at fault
+    evidence  Evidence: the observation from which the failure was concluded; an int if the number is unknown
+    slot      sequence number of the operation on its communicator or reducer, or None
+    step      number of the reducer's step, or None
     """
 
     def __init__(self, code: int, text: str, *, ranks: tuple[int, ...] = (), evidence: int = 0, slot: int = NO_SLOT,

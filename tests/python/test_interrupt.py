@@ -39,7 +39,9 @@ class Rank:
         self.reducer.finish()
 
     def failed(self):
-        """The communicator fails on both ranks."""
+        """Fail the communicator on both ranks, once both have come here."""
+        with contextlib.suppress(weft.WeftError):  # rank 0 may abort before rank 1 has left the barrier
+            self.comm.barrier()
         if self.number == 0:
             self.comm.abort("for the test")
         until(lambda: self.comm.error() is not None)
