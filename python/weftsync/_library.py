@@ -83,7 +83,8 @@ def status_string(code: int) -> str:
 def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
     """Raise WeftError unless code is OK. Also destroys deferred objects, and raises exceptions of signal handlers.
 
-    describe fills a weft_error with the last error of the object whose call failed.
+    describe fills a weft_error with the last error of the object whose call failed. For a communicator that works it
+    has code 0, and the text says why the last collective call was refused.
     """
     if code == 0 and not raised and not deferred:
         return
@@ -94,14 +95,17 @@ def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> 
     error = _abi.Error()
     if describe is not None:
         describe(error)
-    if error.code != code:  # the details belong to an earlier failure, or there are none
+    if error.code != code and not (error.code == 0 and error.text):  # an earlier failure, or no details
         error = _abi.Error()
     raise_error(code, error)
 
 
-def raise_error(code: int, error: _abi.Error) -> None:
-    """Raise WeftError with the details that a call filled in, or the exception of a signal handler if there is one."""
+def raise_error(code: int, error: _abi.Error, cause: Optional[BaseException] = None) -> None:
+    """Raise WeftError with the details that a call filled in, or the exception of a signal handler if there is one.
+
+    cause  the exception of the program's own callback that made the call fail; it becomes __cause__
+    """
     raise_raised()
     text = error.text.decode("utf-8", "replace") or status_string(code)
     ranks = tuple(error.failed_ranks[:min(error.failed_count, len(error.failed_ranks))])
-    raise WeftError(code, text, ranks=ranks, evidence=error.evidence, slot=error.slot, step=error.step)
+    raise WeftError(code, text, ranks=ranks, evidence=error.evidence, slot=error.slot, step=error.step) from cause

@@ -1,4 +1,4 @@
-"""Context: one instance of the library."""
+"""Context: one instance of the library. Also the library's version."""
 from __future__ import annotations
 
 import ctypes
@@ -15,7 +15,13 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class BackendInfo(NamedTuple):
-    """A backend that the library knows, and why it is not available if it is not."""
+    """A backend of the library (weft_backend_info).
+
+    name       as Comm's backend takes it
+    available  True if communicators can use it
+    is_module  True if it is loaded at run time
+    reason     why it is not available, or else which devices or libraries it uses
+    """
 
     name: str
     available: bool
@@ -24,13 +30,21 @@ class BackendInfo(NamedTuple):
 
 
 class Context(Handle):
-    """One instance of the library: its threads, its log, its backends. Most programs need one. Threads: any.
+    """One instance of the library: its threads, its log and its backends. Most programs need one.
 
-    progress     who drives operations: a thread of the context, or the program's threads inside their calls
-    log          receives (LogLevel, line); called on any thread; calls of Weft in it raise ERR_STATE
-    module_path  folder of backend modules; default: beside libweft.so
-    flight_path  folder for records of communicators that fail; default: WEFT_FLIGHT, else none
-    host_waits   never make a CUDA stream wait for the host, for programs that call cudaFree and the like meanwhile
+    progress     "thread": a thread of the context drives operations; "caller": only the program's threads do, inside
+                 their calls
+    log          function that receives (LogLevel, line). It runs on any thread, one call at a time; calls into Weft
+                 inside it raise ERR_STATE. None: nothing is logged
+    log_level    the least severe level that log receives
+    module_path  folder of backend modules; None: the folder of libweft.so
+    flight_path  folder into which each rank of a failing communicator writes its flight record; None: WEFT_FLIGHT, else
+                 nothing is written
+    host_waits   True: a CUDA stream never waits for the host. For programs that call functions which wait for the whole
+                 device, such as cudaFree, while operations are in progress
+
+    `close` fails the context's communicators with ERR_CANCELLED. Raises WeftError: ERR_ARG, ERR_VERSION, ERR_NOMEM,
+    ERR_SYSTEM. Threads: any.
     """
 
     _destructor = "context_destroy"
@@ -47,9 +61,10 @@ class Context(Handle):
         options.progress = choice(Progress, progress, "progress")
         self._log = None
         if log is not None:
-            tell = log  # the callback lives as long as this object
+            report = log
+            # The library calls the callback as long as the context exists, so the object keeps it alive.
             self._log = _abi.log_fn(_interrupt.keeping(
-                lambda _, level, line: tell(LogLevel(level), line.decode("utf-8", "replace"))))
+                lambda _, level, line: report(LogLevel(level), line.decode("utf-8", "replace"))))
             options.log, options.log_level = self._log, log_level
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.context_create(options, handle, error)
@@ -58,7 +73,7 @@ class Context(Handle):
         super().__init__(handle)
 
     def backends(self) -> list[BackendInfo]:
-        """The backends that this library knows."""
+        """Return the backends that this library has or has loaded, available or not."""
         count, info, found = ctypes.c_uint64(), _abi.BackendInfo(), []
         check(lib.backend_count(self._handle, count))
         for index in range(count.value):
@@ -69,20 +84,31 @@ class Context(Handle):
 
     def supports(self, backend: str, coll: Coll, dtype: Union[DType, str], op: Optional[Op] = None,
                  device: DeviceKind = DeviceKind.HOST) -> bool:
-        """Whether a backend executes a collective on a type with an operation."""
+        """Return True if a backend executes a collective on elements of a type.
+
+        backend  name of a backend
+        dtype    a DType or its name
+        op       the reduction; None for collectives without one
+        device   where the buffers are
+        """
         supported = ctypes.c_uint8()
         check(lib.capability(self._handle, backend.encode(), coll, dtype_of(dtype), op or 0, device, supported))
         return bool(supported.value)
 
     def trace_start(self, capacity: int = 0) -> None:
-        """Record the events of all steps and collectives, up to capacity (0: 65536) of them."""
+        """Start to record the events of all steps and collectives of the context.
+
+        capacity is a number of events, 0 for 65536; after that the oldest events are overwritten. Raises WeftError
+        ERR_STATE if a recording is running.
+        """
         check(lib.trace_start(self._handle, capacity))
 
     def trace_stop(self) -> None:
+        """Stop the recording; its events are kept for trace_write."""
         check(lib.trace_stop(self._handle))
 
     def trace_write(self, path: PathLike) -> None:
-        """Write what was recorded as a Chrome trace, which Perfetto opens."""
+        """Write the recorded events to a file as a Chrome trace (JSON), which Perfetto opens."""
         check(lib.trace_write(self._handle, os.fsencode(path)))
 
 
@@ -91,5 +117,5 @@ def _path(path: Optional[PathLike]) -> Optional[bytes]:
 
 
 def version() -> int:
-    """The library's version: major * 10000 + minor * 100 + patch."""
+    """Return the version of the loaded library: major * 10000 + minor * 100 + patch."""
     return int(lib.version())

@@ -1,4 +1,4 @@
-"""Hook: how one bucket of gradients is communicated."""
+"""Hook: a built-in communication hook, which decides how a bucket of gradients is reduced."""
 from __future__ import annotations
 
 import ctypes
@@ -12,11 +12,16 @@ from .context import Context
 
 
 class Hook(Handle):
-    """A built-in communication hook: Hook(context, "fp16"). docs/hooks.md has the names and their options.
+    """A built-in communication hook, for example Hook(context, "powersgd", rank=4).
 
-    inner is the hook that this one is around, for those that are; comm the communicator over which it works, by default
-    the reducer's; saved what save() gave, with which it goes on: without a name it is the hook that was saved. It and
-    reducers keep what they use. Threads: one at a time.
+    name     name of the hook; docs/hooks.md lists the names. None with saved: the hook that was saved
+    inner    the hook that this one wraps, for hooks that wrap another
+    comm     the communicator over which the hook communicates; None: the reducer's
+    saved    the bytes of `save`: the new hook starts with that state
+    options  the hook's options by name; docs/hooks.md lists them
+
+    A reducer keeps its hook alive, and a hook keeps inner and comm alive. Raises WeftError ERR_ARG for an unknown name,
+    option or value, and for damaged bytes. Threads: one at a time.
     """
 
     _destructor = "hook_destroy"
@@ -37,7 +42,10 @@ class Hook(Handle):
         self.name = name
 
     def save(self) -> bytes:
-        """This rank's state (error feedback, factors, counters), for load in this or another process; between steps."""
+        """Return this rank's state: error feedback, factors and counters. Call it between steps.
+
+        `load` or saved takes the bytes, in this or another process.
+        """
         error = _abi.Error()
         size = ctypes.c_uint64()
         code = lib.hook_save(self._handle, None, size, error)
@@ -49,7 +57,10 @@ class Hook(Handle):
         return blob.raw[:size.value]
 
     def load(self, blob: bytes) -> None:
-        """Go on with what a hook of the same name and options has saved; a damaged blob changes nothing."""
+        """Replace the state by the bytes that a hook of the same name and options has saved.
+
+        Raises WeftError ERR_ARG for bytes that are damaged or of another hook; the state stays as it is then.
+        """
         error = _abi.Error()
         code = lib.hook_load(self._handle, blob, len(blob), error)
         if code:

@@ -1,4 +1,4 @@
-"""Request: one asynchronous operation."""
+"""Request: an asynchronous operation."""
 from __future__ import annotations
 
 import ctypes
@@ -9,10 +9,11 @@ from ._library import check, lib
 
 
 class Request(Handle):
-    """An operation that was queued. Its arrays are lent to it until it is complete. Threads: any.
+    """An operation that a call with wait=False has queued. It uses the call's arrays until it is complete.
 
-    Its communicator keeps it and the arrays until then, so it may be dropped before. The arrays can be
-    resized again when wait or done has reported the completion, or the communicator's next call has seen it.
+    The communicator keeps the request and the arrays alive until then, so the program may drop both earlier. The arrays
+    can be resized again once wait or done has reported the completion, or after the communicator's next collective.
+    Threads: any.
     """
 
     _destructor = "request_release"
@@ -20,20 +21,22 @@ class Request(Handle):
     def __init__(self, handle: ctypes.c_void_p, lent: Any) -> None:
         super().__init__(handle)
         self._lent = lent
-        self._convert: Optional[Callable[[], Any]] = None  # makes the new array of a call of Comm.new
+        self._convert: Optional[Callable[[], Any]] = None  # makes the new array, for a call of Comm.new
         self._array: Any = None
 
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Wait until it is complete; timeout in seconds (default 300, 0 looks once, math.inf has no end).
+        """Wait until the operation is complete.
 
-        Raises WeftError: the operation's failure, or ERR_NOT_DONE when the time is over; the operation goes on then.
+        timeout  seconds; None: 300; 0: test once, do not wait; math.inf: no limit
+
+        Raises WeftError: the operation's failure, or ERR_NOT_DONE when the timeout passes; the operation continues then.
         """
         code = lib.request_wait(self._handle, wait_milliseconds(timeout))
         self._test()
         check(code, lambda error: lib.request_error(self._handle, error))
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """Wait, and return the new array of a call of Comm.new; None for other calls."""
+        """Wait as `wait` does. Returns the new array of a call of Comm.new, and None for other calls."""
         self.wait(timeout)
         convert = self._convert
         if convert is not None:
@@ -41,22 +44,22 @@ class Request(Handle):
         return self._array
 
     def done(self) -> bool:
-        """Whether it is complete. Raises WeftError if it has failed. Never blocks."""
+        """Return True if the operation is complete. Raises WeftError if it has failed. Never blocks."""
         code, done = self._test()
         check(code, lambda error: lib.request_error(self._handle, error))
         return done
 
     def close(self) -> None:
-        """Give the handle back, if the operation is complete."""
+        """Release the handle if the operation is complete; otherwise do nothing."""
         if self.over():
             super().close()
 
     def over(self) -> bool:
-        """Whether it is complete, well or not. Never blocks."""
+        """Return True if the operation is complete, with or without success. Never blocks."""
         return self.closed or self._test()[1]
 
     def _test(self) -> tuple[int, bool]:
-        """The result so far, and whether it is complete: then the arrays are given back."""
+        """Return the status so far, and True if the operation is complete. Drops the arrays in that case."""
         done = ctypes.c_uint8()
         code = lib.request_test(self._handle, done)
         if done.value:

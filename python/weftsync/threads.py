@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: for tests, and to try things out."""
+"""Runs the ranks of a communicator as threads of one process, for tests and experiments."""
 from __future__ import annotations
 
 import threading
@@ -11,27 +11,32 @@ Result = TypeVar("Result")
 
 
 class Gathering:
-    """An all-gather among threads, as Comm's all_gather wants it. A thread that never comes breaks it."""
+    """An all-gather among threads of one process, for Comm's all_gather.
+
+    size     number of ranks
+    timeout  seconds; a thread that waits longer for the others raises threading.BrokenBarrierError, and so do they
+    """
 
     def __init__(self, size: int, timeout: float = 60) -> None:
         self._barrier = threading.Barrier(size, timeout=timeout)
         self._parts: list[bytes] = [b""] * size
 
     def of(self, rank: int) -> AllGather:
+        """Return the function that this rank passes to Comm."""
         def all_gather(mine: bytes) -> list[bytes]:
             self._parts[rank] = mine
             self._barrier.wait()
             parts = list(self._parts)
-            self._barrier.wait()  # nobody enters the next round before all have copied this one
+            self._barrier.wait()  # no thread starts the next round before all have copied this one
             return parts
         return all_gather
 
 
 def run_threads(size: int, body: Callable[[Comm], Result], **options: Any) -> list[Result]:
-    """Run body(comm) on `size` threads with a communicator among them; what each returned, in rank order.
+    """Run body(comm) on `size` threads, each with one rank of a communicator. Returns their results in rank order.
 
-    options are Comm's. A rank that raises aborts the communicator, so that the others do not wait for it; the first
-    exception that is not a consequence of that is raised here.
+    options are those of Comm. A rank that raises an exception aborts the communicator, so that the others do not wait
+    for it. The exception that was raised first is raised again here.
     """
     gathering = Gathering(size)
     results: list[Any] = [None] * size
@@ -44,7 +49,7 @@ def run_threads(size: int, body: Callable[[Comm], Result], **options: Any) -> li
                     try:
                         results[rank] = body(comm)
                         if not comm.closed and comm.error() is None:
-                            comm.barrier()  # nobody leaves while another still needs it
+                            comm.barrier()  # no rank leaves while another still needs it
                     except BaseException as error:
                         failures.append((rank, error))
                         comm.abort(f"rank {rank}: {error}")

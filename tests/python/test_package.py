@@ -157,6 +157,28 @@ def test_mismatch():
         expect_equal(codes, (weft.Status.ERR_MISMATCH,) * 2)
 
 
+def test_refused_calls():
+    """a call that the library refuses raises an error with the argument, its value and what is allowed"""
+    def body(comm):
+        values = np.ones(3)
+        for text, call in (("root is 9: allowed are 0 to 2", lambda: comm.broadcast(values, 9)),
+                           ("cannot send to itself", lambda: comm.send(values, comm.rank)),
+                           ("band is for integers", lambda: comm.all_reduce(values, op="band"))):
+            error = expect_raises(weft.WeftError, text, call)
+            expect(error.code in (weft.Status.ERR_ARG, weft.Status.ERR_UNSUPPORTED), "the code", error)
+        expect(comm.error() is None, "the communicator works")
+
+    ranks(body)
+
+
+def test_all_gather():
+    """an exception of the program's all_gather is the cause of the error, and so is a result of the wrong size"""
+    for all_gather, kind, text in ((lambda mine: [mine, b"x"], ValueError, "expected 1 parts"),
+                                   (lambda mine: 1 / 0, ZeroDivisionError, "")):
+        error = expect_raises(weft.WeftError, "all_gather", weft.Comm, rank=0, size=1, all_gather=all_gather)
+        expect(isinstance(error.__cause__, kind) and text in str(error.__cause__), "the cause", repr(error.__cause__))
+
+
 def test_absent_rank():
     """a rank that does not come is named when the deadline passes"""
     def body(comm):
