@@ -133,8 +133,8 @@ class Collectives:
         """
         src, dst = _pair(src, dst, 1, 1)
         if src.count % self.size:
-            raise ValueError(f"src has {src.count} elements, expected a multiple of {self.size}: one equal block per rank "
-                             "(all_to_all_v takes blocks of different sizes)")
+            raise ValueError(f"src has {src.count} elements, expected a multiple of {self.size}: one equal block per "
+                             "rank (all_to_all_v takes blocks of different sizes)")
         return self._run(lib.all_to_all, [src, dst], src.address, dst.address, src.count // self.size, src.dtype,
                          options=_options(timeout), wait=wait)
 
@@ -303,11 +303,11 @@ def _array(array: Any, writes: bool) -> Region:
         raise TypeError(f"collectives do not support elements of type {part.dtype.name}; pass a view as pairs of real "
                         "numbers, for example x.view(numpy.float32)")
     if not part.row_major:
-        raise ValueError(f"the array is strided: shape {part.shape} has strides {part.strides} (in elements), expected a "
-                         "row-major array; pass a contiguous copy (numpy.ascontiguousarray)")
+        raise ValueError(f"the array is strided: shape {part.shape} has strides {part.strides} (in elements), expected "
+                         "a row-major array; pass a contiguous copy (numpy.ascontiguousarray)")
     if writes and not part.writable:
-        raise ValueError(f"this {type(array).__name__} is read-only, but the collective writes its result into it; use the "
-                         "collectives of Comm.new, which return a new array: y = comm.new.all_reduce(x)")
+        raise ValueError(f"this {type(array).__name__} is read-only, but the collective writes its result into it; use "
+                         "the collectives of Comm.new, which return a new array: y = comm.new.all_reduce(x)")
     return part
 
 
@@ -342,5 +342,6 @@ def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> 
         raise ValueError(f"{name} is None, expected an array of {count} elements: this rank is the root")
     part = _array(array, writes=name == "dst")
     if _type(part) != _type(like) or part.count != count:
-        raise ValueError(f"{name} has {part.count} elements of type {_type(part)}, expected {count} of type {_type(like)}")
+        raise ValueError(f"{name} has {part.count} elements of type {_type(part)}, expected {count} of "
+                         f"type {_type(like)}")
     return part

@@ -97,7 +97,7 @@ def _destroy_all() -> None:
 
 
 def milliseconds(seconds: Optional[float]) -> int:
-    """Convert a timeout in seconds to milliseconds. None selects the called function's default; math.inf never expires."""
+    """Convert a timeout in seconds to milliseconds. None: the called function's default; math.inf: no limit."""
     if seconds is None:
         return 0
     return TIMEOUT_INFINITE if math.isinf(seconds) else max(1, round(seconds * 1000))

@@ -111,8 +111,8 @@ def _from_numpy(dtype: np.dtype[Any]) -> DType:
     if dtype == np.bool_:
         return DType.U8
     if dtype not in _NUMPY:  # it has types of the native byte order alone
-        raise TypeError(f"Weft has no element type for NumPy's {dtype.str} ({dtype}); it has bool, integers, floats and "
-                        "complex numbers in native byte order")
+        raise TypeError(f"Weft has no element type for NumPy's {dtype.str} ({dtype}); it has bool, integers, floats "
+                        "and complex numbers in native byte order")
     return _NUMPY[dtype]
 
 
@@ -128,8 +128,8 @@ def region(array: Any) -> Region:
     try:
         exported = np.asarray(memoryview(array))
     except TypeError:
-        raise TypeError(f"got an object of type {type(array).__name__}, expected a NumPy array or an object with __dlpack__ "
-                        "or the buffer protocol") from None
+        raise TypeError(f"got an object of type {type(array).__name__}, expected a NumPy array or an object with "
+                        "__dlpack__ or the buffer protocol") from None
     # The array references the memoryview. While it exists, resizing the object raises BufferError.
     return _from_ndarray(exported, exported)
 
@@ -137,8 +137,8 @@ def region(array: Any) -> Region:
 def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:
     size = array.itemsize
     if any(step % size for step in array.strides):
-        raise TypeError(f"the array has strides {array.strides} in bytes, expected multiples of its element size {size}; "
-                        "pass a copy (numpy.ascontiguousarray)")
+        raise TypeError(f"the array has strides {array.strides} in bytes, expected multiples of its element size "
+                        f"{size}; pass a copy (numpy.ascontiguousarray)")
     return Region(array.__array_interface__["data"][0], _from_numpy(array.dtype), array.shape,
                   tuple(step // size for step in array.strides), array.flags.writeable, owner,
                   array.dtype == np.bool_)
@@ -153,8 +153,8 @@ def _from_dlpack(array: Any) -> Region:
     if flags is None:
         flags = 0 if _frameworks(array) & _MUTABLE else _READ_ONLY
     if tensor.device_type not in _HOST_DEVICES:
-        raise TypeError(f"the array is on a device (DLPack device type {tensor.device_type}), expected host memory; copy "
-                        "it to the host")
+        raise TypeError(f"the array is on a device (DLPack device type {tensor.device_type}), expected host memory; "
+                        "copy it to the host")
     dtype = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise TypeError(f"Weft has no element type for DLPack type code {tensor.code} with {tensor.bits} bits and "

@@ -25,8 +25,8 @@ class NewArrays:
     wait    With wait=False a call returns a Request, whose `result()` is the new array. Inside a group wait=False is
             required.
 
-    Each call is the collective of the same name in Collectives, with its order, deadline, errors and threads. Some ranks
-    may use this form and others the in-place form of one collective.
+    Each call is the collective of the same name in Collectives, with its order, deadline, errors and threads. Some
+    ranks may use this form and others the in-place form of one collective.
     """
 
     def __init__(self, comm: Collectives) -> None:
@@ -154,14 +154,14 @@ class NewArrays:
         """Describe src, and check that its first dimension is one block per rank."""
         part = region(src)
         if not part.shape or part.shape[0] != self._comm.size:
-            raise ValueError(f"src has the shape {part.shape}, expected a first dimension of {self._comm.size}: one block per "
-                             "rank")
+            raise ValueError(f"src has the shape {part.shape}, expected a first dimension of {self._comm.size}: one "
+                             "block per rank")
         return part
 
     def _check(self, wait: bool) -> None:
         if wait and self._comm._grouped is not None:
-            raise ValueError("wait=True inside a group: the new array is complete only when the group ends; pass wait=False, "
-                             "and call result() of the request after the group")
+            raise ValueError("wait=True inside a group: the new array is complete only when the group ends; pass "
+                             "wait=False, and call result() of the request after the group")
 
     def _call(self, call: Any, part: Optional[Region], dst: Optional[Region], array: Any, *arguments: Any,
               **options: Any) -> Any:

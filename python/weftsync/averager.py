@@ -19,9 +19,10 @@ class Averager(Handle):
     Creating an averager is collective: all ranks pass the same names, shapes, types and options. A difference raises
     WeftError ERR_MISMATCH on every rank.
 
-    values       maps each parameter's name to its array, which must be writable; the averager uses the arrays until close
-    period       average every so many steps, at least 1; or a list of levels (period, comm) with ascending periods. In a
-                 step the level with the longest period that divides it averages over its comm; None stands for comm
+    values       maps each parameter's name to its array, which must be writable. The averager uses the arrays until
+                 close
+    period       average every so many steps, at least 1; or a list of levels (period, comm) with ascending periods. The
+                 level with the longest period that divides a step averages over its comm; None stands for comm
     warmup       number of steps without averaging; the step after them averages
     first_step   number of the first step, for a training run that is resumed
     chunk_bytes  small values are sent together in messages of so many bytes; 0: 25 MiB
@@ -39,8 +40,8 @@ class Averager(Handle):
         for place, (name, array) in zip(list_, values.items()):
             part = region(array)
             if not part.writable:
-                raise ValueError(f"the array of {name} is read-only, but the average is written into it; pass a writable "
-                                 "copy (numpy.array)")
+                raise ValueError(f"the array of {name} is read-only, but the average is written into it; pass a "
+                                 "writable copy (numpy.array)")
             place.parameter = part.address
             self._keep.append(part.owner)
         level_list = (_abi.AverageLevel * len(levels))()

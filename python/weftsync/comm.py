@@ -1,4 +1,4 @@
-"""Comm: a communicator. This module creates, splits, shrinks and queries communicators; _collectives.py has the rest."""
+"""Comm: creates, splits, shrinks and queries communicators. _collectives.py has its collectives."""
 from __future__ import annotations
 
 import ctypes
@@ -106,9 +106,10 @@ class Comm(Collectives, Handle):
                                    heartbeat_timeout_ms=milliseconds(heartbeat_timeout))
         given = (store is not None) + (all_gather is not None)
         if given > 1 or (given == 1) != (rank is not None) or (given == 1) != (size is not None):
-            raise ValueError("expected rank and size together with either store or all_gather, or none of the four; got " +
-                             (", ".join(name for name, value in (("rank", rank), ("size", size), ("store", store),
-                                                                 ("all_gather", all_gather)) if value is not None)))
+            named = {"rank": rank, "size": size, "store": store, "all_gather": all_gather}
+            got = ", ".join(name for name, value in named.items() if value is not None)
+            raise ValueError("expected rank and size together with either store or all_gather, or none of the four; "
+                             f"got {got}")
         if given == 1:
             options.bootstrap = Bootstrap.CALLBACK if all_gather is not None else Bootstrap.STORE
             options.rank, options.size = rank, size
@@ -238,8 +239,8 @@ def _gathering(all_gather: AllGather, size: int, failures: list[BaseException]) 
         try:
             parts = all_gather(ctypes.string_at(mine, count) if count else b"")
             if len(parts) != size or any(len(part) != count for part in parts):
-                raise ValueError(f"all_gather returned parts of {[len(part) for part in parts]} bytes, expected {size} parts "
-                                 f"of {count} bytes")
+                raise ValueError(f"all_gather returned parts of {[len(part) for part in parts]} bytes, expected {size} "
+                                 f"parts of {count} bytes")
             ctypes.memmove(everything, b"".join(parts), size * count)
             return 0
         except BaseException as error:  # must not propagate into C code; Comm() raises it

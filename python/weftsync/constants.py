@@ -1,4 +1,4 @@
-"""The numbers of weft.h, as enumerations. tests/python/test_abi.py compares each of them with the header."""
+"""The constants of weft.h as enumerations. tests/python/test_abi.py compares each of them with the header."""
 from __future__ import annotations
 
 import enum
@@ -8,16 +8,19 @@ Enumeration = TypeVar("Enumeration", bound=enum.Enum)
 
 
 def choice(kind: Type[Enumeration], value: Union[Enumeration, str], name: str) -> Enumeration:
-    """Converts a member's name, in any case, to the member. Raises ValueError, which lists the names."""
+    """Convert a member's name, in any case, to the member; return other values as they are.
+
+    name is the argument's name for the ValueError of an unknown value, which lists the choices.
+    """
     if not isinstance(value, str):
         return value
     if value.upper() not in kind.__members__:
-        raise ValueError(f"{name} is {value!r}; the choices are: {', '.join(kind.__members__).lower()}")
+        raise ValueError(f"{name} is {value!r}, expected one of: {', '.join(kind.__members__).lower()}")
     return kind[value.upper()]
 
 
 class Status(enum.IntEnum):
-    """What a call returns; OK is the only success."""
+    """Status codes of calls. OK is the only success."""
 
     OK = 0
     ERR_ARG = 1
@@ -43,7 +46,7 @@ class Status(enum.IntEnum):
 
 
 class Evidence(enum.IntEnum):
-    """What an error rests on."""
+    """The observation from which a failure was concluded."""
 
     NONE = 0
     LOCAL = 1
@@ -56,7 +59,7 @@ class Evidence(enum.IntEnum):
 
 
 class DType(enum.IntEnum):
-    """Types of elements."""
+    """Element types."""
 
     U8 = 1
     I8 = 2
@@ -70,19 +73,19 @@ class DType(enum.IntEnum):
     BF16 = 10
     F32 = 11
     F64 = 12
-    C64 = 13  # complex numbers: of parameters alone
+    C64 = 13  # complex numbers, only for parameters of a reducer
     C128 = 14
-    F8_E4M3 = 15  # floats of a byte: they travel, and are not reduced
+    F8_E4M3 = 15  # floats of one byte: they are sent and copied, but reductions refuse them
     F8_E5M2 = 16
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return 2 if self is DType.BF16 else int(self.name.split("_")[0][1:]) // 8
 
 
 class Op(enum.IntEnum):
-    """Reductions."""
+    """Reduction operations. MEAN and AVERAGE are other names of AVG; PREMUL_SUM multiplies by a factor first."""
 
     SUM = 1
     AVG = 2
@@ -98,7 +101,7 @@ class Op(enum.IntEnum):
 
 
 class Coll(enum.IntEnum):
-    """Collectives, as Context.supports asks for them."""
+    """Collectives, for Context.supports."""
 
     ALL_REDUCE = 1
     REDUCE = 2
@@ -120,11 +123,15 @@ class Coll(enum.IntEnum):
 
 
 class DeviceKind(enum.IntEnum):
+    """Kinds of memory."""
+
     HOST = 0
     CUDA = 1
 
 
 class LogLevel(enum.IntEnum):
+    """Severities of log lines, and the threshold of a context's log."""
+
     OFF = 0
     ERROR = 1
     WARN = 2
@@ -133,20 +140,22 @@ class LogLevel(enum.IntEnum):
 
 
 class Progress(enum.IntEnum):
-    """Who drives operations: a thread of the context, or the program's own threads inside their Weft calls."""
+    """The threads that drive operations: a thread of the context, or only the program's threads inside Weft calls."""
 
     THREAD = 1
     CALLER = 2
 
 
 class Bootstrap(enum.IntEnum):
+    """Ways in which the ranks of a new communicator find each other. Comm chooses it by its arguments."""
+
     ENV = 0
     STORE = 1
     CALLBACK = 2
 
 
 class GradientMode(enum.IntEnum):
-    """Where gradients live: in the program's memory, or in the reducer's views."""
+    """Memory of the gradients: arrays of the program (COPY), or views into the reducer's buckets (VIEW)."""
 
     COPY = 1
     VIEW = 2
@@ -203,7 +212,12 @@ class BroadcastFlag(enum.IntFlag):
 
 
 class Planner(enum.IntEnum):
-    """Where buckets end: at their limits, or where a model of the step says; or that, and first what is needed first."""
+    """Methods to divide parameters into buckets.
+
+    LIMITS        by bucket_limits
+    MODEL         by a cost model of the step, which minimises the communication after the last gradient
+    FIRST_NEEDED  as MODEL; of the buckets that are ready, the one that the next forward pass needs first is launched
+    """
 
     LIMITS = 0
     MODEL = 1
@@ -211,7 +225,7 @@ class Planner(enum.IntEnum):
 
 
 class Divide(enum.IntEnum):
-    """What sums are divided by: all ranks, those with data, or their weights."""
+    """Divisors of sums: the number of ranks, the number of ranks with data in the step, or the sum of their weights."""
 
     WORLD = 0
     ACTIVE = 1

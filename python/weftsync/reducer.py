@@ -1,4 +1,4 @@
-"""Reducer: gradient synchronisation for one list of parameters."""
+"""Reducer: synchronises the gradients of a list of parameters over ranks."""
 from __future__ import annotations
 
 import contextlib
@@ -22,48 +22,61 @@ from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 
-LISTED_NAMES = 20  # of parameters, in an error
-_READ_ONLY = ("the gradient of {} is read-only, and the result goes there; copy it into an array that can be "
-              "written to (numpy.array), or into its view with mode=\"view\"")
+LISTED_NAMES = 20  # number of parameter names that an error lists
+_READ_ONLY = ("the gradient of {} is read-only, but the result is written into it; pass a writable copy (numpy.array), "
+              "or copy it into its view with mode=\"view\"")
 
 
 class Reducer(Handle):
-    """Averages gradients over the ranks of comm. Creating one is collective: all ranks give the same parameters.
+    """Averages gradients over the ranks of comm.
 
-    mode           "copy": ready takes the gradient's array, where the result is written; "view": gradients are
-                   computed in the arrays of `views`
-    bucket_limits  bytes; the last repeats, 0 is one parameter a bucket; default 1 MiB, then 25 MiB
-    on_bucket      receives (step, bucket, Status) when a bucket's result is in the gradients, or will not be; on any
-                   thread
-    timeout        of a step from its finish on, in seconds; default: the communicator's
-    retain         keep what each rank contributes, for `retry`
-    absent         parameters may be absent from a step
-    static         the first step shows how often each parameter becomes ready, and which never do; that stays
-    uneven         ranks may begin a step without data, with weights, and join
-    stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish says so on all ranks
-    divide_by      what sums are divided by; all but "world" need uneven
-    norms          compute the norms of the results, see `norms`
-    buffers        synchronised steps begin with a broadcast of the buffers from buffers_root: a rank, or "last_active",
-                   the highest rank with data in the step
-    check_interval compare the parameters' values as every so many synchronised steps begin, see `check`
-    sharded        each rank receives the results that it owns alone, see `owned`
-    own_whole      with sharded: a parameter is owned by one rank as a whole
-    sparse_fixed   the indices of each rank's sparse gradients are those of its first step
-    plan           which parameters share a bucket, in order of launch; default: by bucket_limits
-    reduce_dtype   f16, bf16 or f32: the type in which gradients of these travel; default: their own
-    accumulate_f32 local steps add 16-bit gradients up in f32
-    deterministic  the same bits for every backend, algorithm and plan
-    replan         re-plan as the second synchronised step begins; in view mode, `views` are others then
-    model          by a model of the step then, as Planner.MODEL
-    first_needed   with model: as Planner.FIRST_NEEDED
-    reduced_views  with sharded, in view mode, over shm: results can be read where their owners have them, see
+    Creating a reducer is collective: all ranks pass the same parameters and options. A difference raises WeftError
+    ERR_MISMATCH on every rank, which names the first parameter that differs. Creation copies rank 0's values
+    (Param.value) to all ranks. A step is begin, ready for each gradient, and finish; `step` calls begin and finish.
+
+    params         list of Param; the reducer keeps their arrays alive until close
+    mode           "copy": `ready` takes the gradient's array, and the result is written into it; "view": the program
+                   computes gradients in the arrays of `views`, without a copy
+    bucket_limits  sizes at which buckets end, in bytes; the last one repeats, 0 is one parameter per bucket.
+                   None: 1 MiB, then 25 MiB
+    hook           a Hook, which decides how buckets are reduced; None: allreduce. The reducer keeps it alive
+    on_bucket      function that receives (step, bucket, Status) once for each bucket of a synchronised step, when the
+                   result is in the gradients or the bucket has failed. It runs on any thread, one call at a time
+    timeout        deadline of a step in seconds, counted from finish; None: the communicator's
+    retain         True: keep each rank's contribution for `retry`; needs the memory of the buckets once more
+    absent         True: parameters may be absent from a step, see `absent`
+    uneven         True: ranks may begin a step without data, have weights, and `join`
+    stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish raises on all ranks
+    divide_by      divisor of the sums: "world", "active" or "weights" (see Divide); the last two need uneven
+    norms          True: compute the norms of the results, see `norms`
+    static         True: the first step fixes how often each parameter becomes ready, and which ones never do
+    buffers        True: each synchronised step begins with a broadcast of the buffers (Param flag "buffer")
+    buffers_root   the rank that broadcasts buffers, or "last_active": the highest rank with data in the step
+    check_interval compare the parameters' values as every n-th synchronised step begins, see `check`; 0: never
+    sharded        True: each rank receives only the results that it owns, see `owned`
+    own_whole      with sharded: one rank owns a parameter as a whole
+    sparse_fixed   True: the indices of each rank's sparse gradients are those of its first step
+    plan           the parameters of each bucket, by index or name, in the order of launch; None: by bucket_limits
+    reduce_dtype   "f16", "bf16" or "f32": element type in which gradients of these types are communicated and summed;
+                   None: their own
+    accumulate_f32 copy mode: local steps accumulate gradients that are communicated in 16 bits in f32
+    deterministic  True: the same bits for every backend, algorithm and plan, at the cost of more traffic between hosts
+    copy_strays    view mode: `ready` accepts a gradient outside its view, and copies it into the view
+    replan         True: re-plan the buckets by the ready order as the second synchronised step begins. In view mode
+                   the views move: get `views` again
+    model          with replan: use Planner.MODEL
+    first_needed   with model: use Planner.FIRST_NEEDED
+    reduced_views  with sharded, in view mode, over shm: results are readable in their owners' memory, see
                    `reduced_view`
-    copy_strays    view mode: ready takes gradients that are elsewhere, and copies them into their views
-    keep_values    do not copy rank 0's values (Param.value) to all ranks here
+    keep_values    True: do not copy rank 0's values to all ranks at creation
     keep_plan      copy mode: do not re-plan after the first synchronised step
-    strict_strides a gradient with other strides than its parameter's is an error; else it is copied by its own
+    strict_strides True: a gradient with other strides than its parameter raises WeftError; False: it is copied
 
-    Threads: one at a time; ready: any, different parameters concurrently.
+    Raises ValueError for an unknown choice or an array that does not fit. `close` in the middle of a synchronised step
+    fails the communicator.
+
+    Threads: one at a time; absent, ready, ready_sparse, stats, view and wait_param from any thread, ready for different
+    parameters concurrently.
     """
 
     _destructor = "reducer_destroy"
@@ -95,9 +108,10 @@ class Reducer(Handle):
         if hook is not None:
             options.hook = hook._handle
         if on_bucket is not None:
-            tell = on_bucket  # the callback lives as long as this object
+            report = on_bucket
+            # The library calls the callback as long as the reducer exists, so the object keeps it alive.
             self._on_bucket = _abi.bucket_fn(_interrupt.keeping(
-                lambda _, step, bucket, code: tell(step, bucket, Status(code))))
+                lambda _, step, bucket, code: report(step, bucket, Status(code))))
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
@@ -121,14 +135,19 @@ class Reducer(Handle):
         super().__init__(handle)
 
     def close(self) -> None:
-        """Destroy the object; a second call does nothing. The arrays of parameters are given back."""
+        """Destroy the reducer; a second call does nothing. The program's arrays are not used afterwards."""
         super().close()
         if self.closed:
             self._lent.clear()
             self._keep.clear()
 
     def view(self, param: Union[int, str]) -> np.ndarray[Any, Any]:
-        """Where a gradient lives in view mode; BF16 elements appear as uint16. Not to be used after close."""
+        """Return the array in which a gradient is computed in view mode.
+
+        It has the parameter's strides if these are dense, else it is row-major. BF16 elements appear as uint16. It must
+        not be used after close, or after a re-plan has moved the views (stats().plan_generation counts those). Raises
+        WeftError ERR_STATE in copy mode. Threads: any.
+        """
         index, memory = self.index(param), ctypes.c_void_p()
         self._check(lib.reducer_grad_view(self._handle, index, memory))
         what = self.params[index]
@@ -137,17 +156,17 @@ class Reducer(Handle):
 
     @property
     def views(self) -> list[np.ndarray[Any, Any]]:
-        """Of all parameters; an empty array for one without a gradient, or with sparse ones."""
+        """The views of all parameters; an empty array for a parameter without a gradient or with a sparse one."""
         without = ParamFlag.STATE_ONLY | ParamFlag.BUFFER | ParamFlag.IGNORED | ParamFlag.SPARSE
         return [np.empty(0) if param.flags & without else self.view(index) for index, param in enumerate(self.params)]
 
     def index(self, param: Union[int, str]) -> int:
-        """The number of a parameter. Raises ValueError for an unknown name, which lists the names."""
+        """Return the index of a parameter. Raises ValueError for an unknown name, and lists the names."""
         if not isinstance(param, str):
             return param
         if param not in self._index:
             names, more = list(self._index)[:LISTED_NAMES], len(self._index) - LISTED_NAMES
-            raise ValueError(f"no parameter is named {param!r}; the names are: {', '.join(names)}" +
+            raise ValueError(f"no parameter is named {param!r}, expected one of: {', '.join(names)}" +
                              (f" and {more} more" if more > 0 else ""))
         return self._index[param]
 
@@ -155,17 +174,23 @@ class Reducer(Handle):
               weight: float = 1.0, record: bool = False, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
         """Begin a step.
 
-        local          gradients are only added up here, for the next synchronised step
-        micro_batches  the result is divided by so many, too
-        no_data        this rank has none in this step: it contributes zeros and receives the results; finish at once
-        fixed          the same parameters are absent on all ranks: nothing is exchanged about that
-        weight         of this rank, where sums are divided by the weights
-        record         note the order in which gradients become ready, for `replan`; the first step does
-        gradients      in copy mode, where results of absent parameters go, by parameter, with the parameters' strides;
-                       lent until finish
+        local          True: accumulate gradients on this rank for the next synchronised step; nothing is communicated.
+                       In copy mode each `ready` passes the gradient of its micro-batch alone
+        micro_batches  divide the results by this number as well, at least 1; equal on all ranks
+        no_data        this rank has no data in this step: it contributes zeros and receives the results. Call finish
+                       next. Needs uneven
+        fixed          the program promises that the same parameters are absent on all ranks with data, so that the
+                       ranks exchange nothing about it
+        weight         this rank's weight, finite and positive, for divide_by="weights"
+        record         True: record the ready order for `replan`, as the first synchronised step always does
+        gradients      copy mode: maps absent parameters to the arrays for their results, with the parameters' strides.
+                       They are used until finish
+
+        Raises WeftError: ERR_STATE while a step is open, or the reducer's failure.
         """
         options = _abi.BeginOptions(flags=(BeginFlag.LOCAL if local else 0) | (BeginFlag.NO_DATA if no_data else 0) |
-                                    (BeginFlag.FIXED if fixed else 0) | (BeginFlag.RECORD if record else 0), micro_batches=micro_batches, weight=weight)
+                                    (BeginFlag.FIXED if fixed else 0) | (BeginFlag.RECORD if record else 0),
+                                    micro_batches=micro_batches, weight=weight)
         if gradients:
             places: list[Optional[int]] = [None] * len(self.params)
             for param, gradient in gradients.items():
@@ -174,12 +199,17 @@ class Reducer(Handle):
         self._check(lib.reducer_begin(self._handle, options))
 
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
-        """A gradient is complete. In copy mode its array is lent until its bucket is done, at the latest by finish.
+        """Mark a gradient as complete. The reduction of a bucket starts once all its gradients are complete.
 
-        An array of another type or shape than the parameter's is refused (weft_reducer_ready_tensor). One with other
-        strides is copied, and so is its result: stats().copied_gradients counts those, strict_strides refuses them. gradient
-        may also be an address (torch.Tensor.data_ptr); then nothing is checked. In view mode, and where Param.gradient
-        says it, it may be None. Threads: any.
+        param     index or name
+        gradient  a writable array of the parameter's type and shape, in which the result is written. In copy mode the
+                  reducer uses it until its bucket is done, at the latest until finish returns. An array with other
+                  strides is copied, and so is its result (stats().copied_gradients; strict_strides refuses it). An
+                  address (torch.Tensor.data_ptr) is used without a check. In view mode, and for a parameter with
+                  Param.gradient, None stands for that memory
+
+        Raises ValueError for a read-only array. Raises WeftError: ERR_ARG for another type or shape, ERR_STATE outside
+        a step or if the parameter is already ready. Threads: any.
         """
         index = self.index(param)
         if gradient is None or isinstance(gradient, int):
@@ -196,10 +226,13 @@ class Reducer(Handle):
         self._lent[index] = part.owner
 
     def ready_sparse(self, param: Union[int, str], indices: Any, values: Any) -> None:
-        """A sparse gradient is complete; its entries are read during the call, the same index may come several times.
+        """Mark a sparse gradient (COO) as complete. The arrays are read during the call.
 
-        indices: i64, row-major, of shape (sparse, entries), or (entries,) where one dimension is named; values: row-major,
-        of shape (entries, *the other dimensions). Threads: any.
+        indices  row-major i64 array of shape (Param.sparse, entries), or (entries,) if Param.sparse is 1. An index may
+                 occur several times; its values add up
+        values   row-major array of the parameter's type and of shape (entries, *the dense dimensions)
+
+        Raises ValueError if they do not fit, and WeftError as `ready`. Threads: any.
         """
         index = self.index(param)
         what = self.params[index] if 0 <= index < len(self.params) else Param("", ())
@@ -208,19 +241,21 @@ class Reducer(Handle):
         same_type = numbers.dtype == what.dtype or (what.dtype, numbers.dtype) == (DType.BF16, DType.U16)
         named = where.shape == (what.sparse, count) or (what.sparse == 1 and where.shape == (count,))
         if what.sparse and (not named or where.dtype != DType.I64 or not where.row_major):
-            raise ValueError(f"{what.name} needs row-major i64 indices of shape ({what.sparse}, entries), not "
-                             f"{where.dtype.name} {where.shape}")
-        if what.sparse and (not same_type or numbers.shape != (count, *what.shape[what.sparse:]) or not numbers.row_major):
-            raise ValueError(f"{what.name} needs row-major {what.dtype.name} values of shape "
-                             f"{(count, *what.shape[what.sparse:])}, not {numbers.dtype.name} {numbers.shape}")
+            raise ValueError(f"the indices of {what.name} are {where.dtype.name} {where.shape}, expected row-major i64 "
+                             f"indices of shape ({what.sparse}, entries)")
+        shape = (count, *what.shape[what.sparse:])
+        if what.sparse and (not same_type or numbers.shape != shape or not numbers.row_major):
+            raise ValueError(f"the values of {what.name} are {numbers.dtype.name} {numbers.shape}, expected row-major "
+                             f"{what.dtype.name} values of shape {shape}")
         entries = _abi.Sparse(count=count, values=numbers.address)
         entries.indices = ctypes.cast(where.address, ctypes.POINTER(ctypes.c_int64))
         self._check(lib.reducer_ready_sparse(self._handle, index, entries, None))
 
     def sparse_result(self, param: Union[int, str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Indices (sparse, entries) and values of a sparse parameter's last result, sorted, each index once.
+        """Return the indices and values of a sparse parameter's last result, as copies.
 
-        Copies. BF16 values appear as uint16.
+        The indices have shape (Param.sparse, entries); they are sorted, and each occurs once. The values have shape
+        (entries, *the dense dimensions); BF16 values appear as uint16.
         """
         index, result = self.index(param), _abi.Sparse()
         self._check(lib.reducer_sparse_result(self._handle, index, result))
@@ -230,33 +265,40 @@ class Reducer(Handle):
                 memory_array(result.values or 0, what.dtype, (count, *what.shape[what.sparse:]), None, self).copy())
 
     def absent(self, *params: Union[int, str]) -> None:
-        """Parameters have no gradient on this rank in this step. Threads: any."""
+        """Declare that parameters (indices or names) have no gradient on this rank in this step.
+
+        If another rank has a gradient, the result goes to begin's gradients or to Param.gradient, or `result` copies
+        it. Needs absent, or a step with fixed. Threads: any.
+        """
         indices = (ctypes.c_uint64 * len(params))(*(self.index(param) for param in params))
         self._check(lib.reducer_absent(self._handle, indices, len(params)))
 
     def finish(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0, skip: bool = False,
                skip_nonfinite: bool = False) -> None:
-        """Wait until every result is in the gradients, and end the step. Raises WeftError ERR_STATE, which names every
-        parameter that never became ready; the step stays open then.
+        """Wait until every result is in the gradients, and end the step.
 
-        commit          until every rank has them
-        rest_absent     what is neither ready nor absent is absent
-        clip_norm       scale the results so that their norm is at most this; this and what follows needs norms
-        skip            skip the step, on all ranks; gradients stay as they were
-        skip_nonfinite  skip it if a result is not finite
+        commit          True: return only when every rank has all results; costs a barrier
+        rest_absent     True: parameters that are neither ready nor absent are absent
+        clip_norm       scale the results so that their total L2 norm is at most this; 0: no limit. Needs norms, as the
+                        next two do
+        skip            True: skip the step on all ranks; in copy mode the gradients stay as they were
+        skip_nonfinite  True: skip the step on all ranks if a result is not finite
+
+        Raises WeftError: ERR_STATE names every parameter that never became ready, and the step stays open;
+        ERR_STEP_FAILED if a rank failed the step; otherwise the communicator's failure.
         """
         self._end(lib.reducer_finish, commit, (FinishFlag.REST_ABSENT if rest_absent else 0) |
                   (FinishFlag.SKIP if skip else 0) | (FinishFlag.SKIP_NONFINITE if skip_nonfinite else 0), clip_norm)
 
     def norms(self) -> Norms:
-        """Norms of the last synchronised step's results, equal on all ranks. Between steps."""
+        """Return the norms of the last synchronised step's results, equal on all ranks. Between steps; needs norms."""
         norms, each = _abi.Norms(), (ctypes.c_double * len(self.params))()
         self._check(lib.reducer_norms(self._handle, norms, each))
         return Norms(norms.total, norms.clip_factor, norms.nonfinite_params, bool(norms.skipped), tuple(each))
 
     @property
     def skipped(self) -> bool:
-        """Whether the last synchronised step was skipped on all ranks. Between steps; always False without norms."""
+        """True if the last synchronised step was skipped on all ranks. Between steps; always False without norms."""
         if not self._norms or self.stats().steps == 0:
             return False
         norms = _abi.Norms()
@@ -264,7 +306,7 @@ class Reducer(Handle):
         return bool(norms.skipped)
 
     def owned(self, rank: Optional[int] = None) -> list[Slice]:
-        """The slices that a rank owns, by default this one, in the order of the buckets. Needs sharded."""
+        """Return the slices that a rank owns, in bucket order. None: this rank. Between steps; needs sharded."""
         count = ctypes.c_uint64()
         rank = self.comm.rank if rank is None else rank
         self._check(lib.reducer_owned(self._handle, rank, None, count))
@@ -273,10 +315,11 @@ class Reducer(Handle):
         return [Slice(each.param, each.offset, each.count) for each in slices]
 
     def reduced_view(self, param: Union[int, str]) -> list[tuple[int, np.ndarray[Any, Any]]]:
-        """The last step's result without a copy: (first element, array) of each piece, in the order of the view.
+        """Return the last step's result in its owners' memory: (first element, array) of each piece, in view order.
 
-        The arrays are read-only, flat and of the gradient's dtype (of complex numbers: pairs of floats). They are not to be used after this rank's next
-        begin, replan or rebind, or once a rank has closed its reducer. Needs reduced_views.
+        The arrays are read-only, flat and of the gradient's type; complex numbers are pairs of floats. They must not be
+        used after this rank's next begin, replan or rebind, or after any rank has closed its reducer. Between steps;
+        needs reduced_views.
         """
         index, count = self.index(param), ctypes.c_uint64()
         self._check(lib.reducer_reduced_view(self._handle, index, None, count))
@@ -289,30 +332,40 @@ class Reducer(Handle):
         return out
 
     def wait_param(self, param: Union[int, str], *, timeout: Optional[float] = None) -> None:
-        """Wait for a parameter's result, in a synchronised step. Threads: any.
+        """Wait until a parameter's result is in its gradient, during a synchronised step or after it.
 
-        Sharded, between steps: for its value; the first such call gathers them, if gather_params has not. Collective then.
+        With sharded, between steps: wait until the parameter's value has been gathered. If gather_params was not called
+        since finish, the first such call starts the gathering, and all ranks must make it. timeout is in seconds,
+        None: 300. Raises WeftError ERR_NOT_DONE when it passes. Threads: any, not inside a callback.
         """
         self._check(lib.reducer_wait_param(self._handle, self.index(param), milliseconds(timeout)))
 
     def gather_params(self, *, timeout: Optional[float] = None) -> None:
-        """Sharded: start to send each owner's slices of the parameters' values to all ranks. Collective.
+        """With sharded: start to send each owner's slices of the parameters' values to all ranks. Collective.
 
-        Returns at once. `wait_param` waits for one parameter (and starts this too), the next begin for all.
+        Returns at once. `wait_param` waits for one parameter, the next begin for all. Between steps. timeout is in
+        seconds, None: the reducer's.
         """
         self._check(lib.reducer_gather_params(self._handle, _abi.GatherOptions(timeout_ms=milliseconds(timeout))))
 
     def result(self, param: Union[int, str], gradient: Any) -> None:
-        """Copy the last step's result of a parameter to an array of its strides; for those that were absent here."""
+        """Copy the last step's result of a parameter into an array of its type, shape and strides.
+
+        For parameters that were absent on this rank, in copy mode. Between steps. Raises WeftError ERR_STATE if the
+        last synchronised step did not reduce the parameter.
+        """
         index = self.index(param)
         code = lib.reducer_result(self._handle, index, self._address(index, gradient))
         self._lent.pop(index, None)
         self._check(code)
 
     def join(self, *, timeout: Optional[float] = None, commit: bool = False) -> JoinResult:
-        """This rank has no more data: take part in the others' steps until every rank has joined.
+        """Take part in the other ranks' steps without data until every rank has joined: this rank has no more data.
 
-        timeout is for the wait for the others' next step; commit is that of the others' finish.
+        timeout  longest wait for the other ranks' next step in seconds; None: the reducer's
+        commit   the argument commit of the other ranks' finish
+
+        Between steps; needs uneven. Raises WeftError as finish does.
         """
         options = _abi.JoinOptions(timeout_ms=milliseconds(timeout), finish_flags=FinishFlag.COMMIT if commit else 0)
         result = _abi.JoinResult()
@@ -322,13 +375,13 @@ class Reducer(Handle):
     @contextlib.contextmanager
     def step(self, *, commit: bool = False, rest_absent: bool = False, clip_norm: float = 0.0, skip: bool = False,
              skip_nonfinite: bool = False, **begin: Any) -> Iterator[Reducer]:
-        """begin, the block, and finish. A block that raises fails the step on all ranks.
+        """Run begin, the with-block, and finish. Other arguments go to begin. A block that raises fails the step.
 
-        The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED
-        with its type and text: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
-        works, so a bad batch can be skipped; but a block that raises more than 250 ms after its last gradient may
-        fail the communicator, because others may have completed the step. A block that calls `fail` itself must leave it by an exception.
-        KeyboardInterrupt and SystemExit do not wait for the other ranks: they abort the communicator.
+        The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED with the type
+        and the text of the exception: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
+        works, so a bad batch can be skipped. But a block that raises more than 250 ms after its last gradient may fail
+        the communicator, because other ranks may have completed the step. A block that calls `fail` must end with an
+        exception. KeyboardInterrupt and SystemExit abort the communicator instead, without waiting for other ranks.
 
             with reducer.step(skip_nonfinite=True):
                 ...
@@ -339,7 +392,7 @@ class Reducer(Handle):
         try:
             yield self
         except BaseException as error:
-            # The exception outranks a failure to report it: the reducer's next call reports that too.
+            # The block's exception is raised even if failing the step fails; the reducer's next call reports that.
             with contextlib.suppress(WeftError):
                 if isinstance(error, Exception):
                     self.fail(_described(error))
@@ -349,9 +402,10 @@ class Reducer(Handle):
         self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm, skip=skip, skip_nonfinite=skip_nonfinite)
 
     def fail(self, text: str) -> None:
-        """Fail the open step on all ranks, because this one cannot complete it; text says why, see `step`.
+        """Fail the open step on all ranks, because this rank cannot complete it.
 
-        The step is over here when it returns. The next step works on all ranks, except as `step` says.
+        text is the reason that finish reports on the other ranks (UTF-8, cut at 512 bytes). The step has ended on this
+        rank when fail returns, and the next step works, with the exception that `step` describes.
         """
         code = lib.reducer_fail(self._handle, text.encode("utf-8", "replace").replace(b"\0", b"?"))
         if code == Status.OK:
@@ -359,16 +413,23 @@ class Reducer(Handle):
         self._check(code)
 
     def retry(self, *, commit: bool = False) -> None:
-        """Do the step that failed again without computing it again, after `rebind`. Needs retain."""
+        """Repeat the failed step from the contributions that retain kept, after `rebind`. Needs retain.
+
+        The results are written into the gradients of the failed step. Raises WeftError ERR_STATE if nothing was kept
+        (see Verdict.can_retry), and otherwise as finish.
+        """
         self._end(lib.reducer_retry, commit)
 
     def replan(self, plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                bucket_limits: Optional[Sequence[int]] = None, planner: Union[Planner, str] = Planner.LIMITS) -> None:
-        """Assign parameters to buckets anew, by default in the order in which gradients became ready. Collective.
+        """Assign parameters to buckets again, by default in the recorded ready order. Collective, between steps.
 
-        planner  where buckets end: at bucket_limits, or ("model") where least communication is left over
+        plan           as for Reducer; None: the ready order
+        bucket_limits  as for Reducer; None: those in use
+        planner        "limits", "model" or "first_needed" (see Planner); not with plan
 
-        In view mode the views move: ask for them again, and use the old ones no more.
+        Gradients keep their values. In view mode the views move: get `views` again, and do not use the old ones. Raises
+        WeftError ERR_STATE inside a step or without a recorded order; the old plan stays then.
         """
         options, error = _abi.ReplanOptions(), _abi.Error()
         self._set_plan(options, plan, bucket_limits)
@@ -381,11 +442,13 @@ class Reducer(Handle):
                   chunk_bytes: int = 0, in_flight: int = 0, timeout: Optional[float] = None) -> None:
         """Copy the values of parameters from root to all ranks. Collective, between steps.
 
-        root         a rank, or "last_active": the highest that had data in the last step
-        what         "params", "state", "buffers", or flags; default all
-        chunk_bytes  of one message, at most; default 250 MiB
-        in_flight    messages at the same time; default 2
-        timeout      in seconds; default: the communicator's
+        root         a rank, or "last_active": the highest rank that had data in the last step
+        what         "params", "state" or "buffers", or flags of constants.BroadcastFlag; no flag: all of them
+        chunk_bytes  largest message in bytes; 0: 250 MiB
+        in_flight    number of messages in flight; 0: 2
+        timeout      seconds; None: the communicator's
+
+        Raises WeftError: ERR_MISMATCH if the ranks' arguments differ, ERR_STATE inside a step.
         """
         options, error = _abi.BroadcastOptions(root=_root(root), chunk_bytes=chunk_bytes, in_flight=in_flight,
                                                timeout_ms=milliseconds(timeout)), _abi.Error()
@@ -395,15 +458,23 @@ class Reducer(Handle):
             raise_error(code, error)
 
     def check(self) -> None:
-        """Compare the parameters' values on all ranks. Raises WeftError ERR_MISMATCH on every rank, which names the first
-        parameter that differs and the ranks of the minority. Collective, between steps."""
+        """Compare the parameters' values on all ranks, by hash; buffers are left out. Collective, between steps.
+
+        A difference raises WeftError ERR_MISMATCH on every rank. It names the first parameter that differs, and its
+        ranks are those in the minority. The reducer stays usable.
+        """
         error = _abi.Error()
         code = lib.reducer_check(self._handle, error)
         if code:
             raise_error(code, error)
 
     def rebind(self, comm: Comm) -> None:
-        """Go on over another communicator, as a rule the one that Comm.shrink made. Collective over its ranks."""
+        """Continue over another communicator of the same context, usually that of Comm.shrink. Collective.
+
+        Parameters, buckets, views and the hook's state are kept; gradients of local steps that retain did not keep are
+        dropped. Between steps. Raises WeftError: ERR_MISMATCH if the ranks bring different reducers; an error of one
+        rank is raised on all, and all may call again.
+        """
         error = _abi.Error()
         code = lib.reducer_rebind(self._handle, comm._handle, error)
         if code:
@@ -411,7 +482,7 @@ class Reducer(Handle):
         self.comm = comm
 
     def verdict(self) -> Verdict:
-        """How far the steps have come."""
+        """Return how many synchronised steps are finished and committed."""
         verdict = _abi.Verdict()
         self._check(lib.reducer_verdict(self._handle, verdict))
         finished, committed = (None if step == NO_STEP else int(step)
@@ -419,16 +490,16 @@ class Reducer(Handle):
         return Verdict(finished, committed, verdict.next_step, bool(verdict.can_retry), bool(verdict.rolled_back))
 
     def stats(self) -> Stats:
-        """Counters, memory and times. Threads: any."""
+        """Return counters, memory and times. Threads: any."""
         stats = _abi.ReducerStats()
         self._check(lib.reducer_query(self._handle, stats))
         return Stats(*(getattr(stats, field.name) for field in dataclasses.fields(Stats)))
 
     def report(self) -> dict[str, Any]:
-        """Everything that is known of the reducer and its steps; docs/reducer.md lists the fields. Between steps."""
+        """Return all settings, statistics and times of the reducer; docs/reducer.md lists the fields. Between steps."""
         size = ctypes.c_uint64()
         self._check(lib.reducer_report(self._handle, None, size))
-        while True:  # times have other digits at the next call
+        while True:  # the text may be longer at the next call, because times gain digits
             room = size.value + 1024
             size.value, text = room, ctypes.create_string_buffer(room)
             code = lib.reducer_report(self._handle, text, size)
@@ -437,7 +508,7 @@ class Reducer(Handle):
                 return dict(json.loads(text.value))
 
     def buckets(self) -> list[BucketInfo]:
-        """The buckets in order of launch. Between steps."""
+        """Return the buckets in the order of launch. Between steps."""
         count, found = ctypes.c_uint32(), []
         self._check(lib.reducer_bucket_count(self._handle, count))
         members = (ctypes.c_uint64 * len(self.params))()
@@ -450,13 +521,13 @@ class Reducer(Handle):
         return found
 
     def param(self, param: Union[int, str]) -> ParamInfo:
-        """A parameter's place in the plan, and whether the last synchronised step had it. Between steps."""
+        """Return a parameter's place in the plan, and its absence from the last synchronised step. Between steps."""
         info = _abi.ParamInfo()
         self._check(lib.reducer_param(self._handle, self.index(param), info))
         return ParamInfo(info.bucket, info.offset, info.count, bool(info.absent), bool(info.absent_everywhere))
 
     def error(self) -> Optional[WeftError]:
-        """Its last error, or None."""
+        """Return the reducer's last error, or None."""
         try:
             self._check(lib.reducer_error(self._handle, _abi.Error()))
         except WeftError as failure:
@@ -483,13 +554,15 @@ class Reducer(Handle):
 
     def _address(self, index: int, gradient: Any) -> int:
         if not 0 <= index < len(self.params):
-            return 0  # the library has the text for it
+            return 0  # the library reports the unknown index
         part, what = region(gradient), self.params[index]
         same_type = part.dtype == what.dtype or (what.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
         if not same_type or part.shape != what.shape:
-            raise ValueError(f"{what.name} is {what.dtype.name} {what.shape}, its gradient {part.dtype.name} {part.shape}")
+            raise ValueError(f"the gradient of {what.name} is {part.dtype.name} {part.shape}, expected "
+                             f"{what.dtype.name} {what.shape}")
         if part.count and not same_strides(part.shape, part.strides, what.strides):
-            raise ValueError(f"{what.name} has strides {what.strides}, its gradient {part.strides}")
+            raise ValueError(f"the gradient of {what.name} has strides {part.strides} (in elements), expected "
+                             f"{what.strides}; pass an array with the layout of the parameter")
         if not part.writable:
             raise ValueError(_READ_ONLY.format(what.name))
         self._lent[index] = part.owner
@@ -501,7 +574,7 @@ class Reducer(Handle):
 
 
 def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
-    """The C array of params, and what must be kept: what it points to."""
+    """Return the C array of params, and the objects to which it points."""
     array, keep = (_abi.Param * len(params))(), []
     for place, param in zip(array, params):
         extents = ctypes.c_int64 * len(param.shape)
@@ -517,22 +590,23 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
 
 
 def _described(error: BaseException) -> str:
-    """The type and the text of an exception, whose __str__ may itself raise."""
+    """Return the type and the text of an exception, even if its __str__ raises."""
     try:
         text = str(error)
     except Exception:
-        text = "its text cannot be had"
+        text = "(its __str__ raised an exception)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _root(root: Union[int, str]) -> int:
+    """Convert a rank or "last_active" to the number of weft.h."""
     if isinstance(root, str) and root != "last_active":
-        raise ValueError(f"root is a rank or 'last_active', not {root!r}")
+        raise ValueError(f"root is {root!r}, expected a rank or 'last_active'")
     return ROOT_LAST_ACTIVE if isinstance(root, str) else root
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements fill consecutive places, in whatever order of dimensions."""
+    """True if the elements fill consecutive places, in any order of dimensions."""
     expected = 1
     for step, extent in sorted((step, extent) for step, extent in zip(strides, shape) if extent != 1):
         if step != expected:

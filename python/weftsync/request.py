@@ -29,7 +29,7 @@ class Request(Handle):
 
         timeout  seconds; None: 300; 0: test once, do not wait; math.inf: no limit
 
-        Raises WeftError: the operation's failure, or ERR_NOT_DONE when the timeout passes; the operation continues then.
+        Raises WeftError: the operation's failure, or ERR_NOT_DONE when the timeout passes. The operation continues.
         """
         code = lib.request_wait(self._handle, wait_milliseconds(timeout))
         self._test()
