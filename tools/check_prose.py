@@ -90,7 +90,9 @@ def docstrings(text):
             value = ast.get_docstring(node)
             line = node.body[0].lineno if value else 0
             for paragraph in re.split(r"\n\s*\n", value or ""):
-                yield line, paragraph.replace("\n", " ")
+                if not paragraph.startswith("    "):  # indented paragraphs are code
+                    # Each entry of a list of arguments ("name  meaning") begins a sentence.
+                    yield line, re.sub(r"\n(?![\w, ]+  \S)", " ", paragraph)
 
 
 def problems(name, text):

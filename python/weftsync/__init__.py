@@ -8,10 +8,13 @@
         comm.all_reduce(x)           # in place; every rank receives the same bits
         y = comm.new.all_reduce(x)   # a new array; x may be immutable, a JAX array for example
 
-The package calls libweft.so through ctypes and needs only NumPy. It searches for the library in this order: the file
-that the environment variable WEFT_LIBRARY names (then nowhere else), the package's folder, the folder build of the
-source tree, and the dynamic linker's search path. include/weft/weft.h specifies everything that these docstrings leave
-out.
+The package calls libweft.so through ctypes and needs only NumPy. It searches for the library in this order:
+- the file that the environment variable WEFT_LIBRARY names; if it is set, nothing else is tried
+- the package's folder
+- the folder build of the source tree
+- the dynamic linker's search path
+
+include/weft/weft.h specifies everything that these docstrings leave out.
 
 Calls that the library refuses raise WeftError, which names the failed operation and the ranks at fault. Arguments that
 the package itself refuses raise ValueError or TypeError before anything is sent. Calls release the interpreter's lock

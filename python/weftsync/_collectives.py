@@ -67,8 +67,10 @@ class Collectives:
         """Reduce src over all ranks into dst, on every rank, with the same bits on all.
 
         dst has as many elements as src; None reduces in place. op is an Op or its name: "sum", "mean" ("avg",
-        "average"), "prod", "min", "max", "band", "bor", "bxor", or "premul_sum", which multiplies each element by
-        factor first. factor must be set for "premul_sum", equal on all ranks, and is refused for other ops.
+        "average"), "prod", "min", "max", "band", "bor", "bxor" or "premul_sum".
+
+        "premul_sum" multiplies each element by factor first. factor must be set for it, equal on all ranks; other ops
+        refuse a factor.
         """
         src, dst = _pair(src, dst, 1, 1)
         return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
@@ -203,9 +205,9 @@ class Collectives:
                      timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Send block r of src to rank r, and receive block r of dst from rank r. Not in place.
 
-        Block r of src has src_counts[r] elements and begins at src_offsets[r]; dst likewise. offsets None places the
-        blocks one after the other. src_counts[b] of rank a must equal dst_counts[a] of rank b; otherwise WeftError
-        ERR_MISMATCH names the pair on all ranks.
+        Block r of src has src_counts[r] elements and begins at src_offsets[r]; dst likewise. Without
+        offsets the blocks lie one after the other. Rank a's src_counts[b] must equal rank b's dst_counts[a]. Otherwise
+        WeftError ERR_MISMATCH names the pair on all ranks.
         """
         src, dst = _array(src, writes=False), _array(dst, writes=True)
         given, taken = _Blocks(src_counts, src_offsets, self.size), _Blocks(dst_counts, dst_offsets, self.size)
@@ -275,8 +277,8 @@ class _Blocks:
 
     def __init__(self, counts: Sequence[int], offsets: Optional[Sequence[int]], size: int):
         if len(counts) != size or (offsets is not None and len(offsets) != size):
-            lengths = f"{len(counts)} counts" + ("" if offsets is None else f" and {len(offsets)} offsets")
-            raise ValueError(f"got {lengths}, expected {size} each: one per rank")
+            got = f"{len(counts)} counts" + ("" if offsets is None else f" and {len(offsets)} offsets")
+            raise ValueError(f"got {got}, expected one for each of {size} ranks")
         self.counts = [int(count) for count in counts]
         starts = [sum(self.counts[:r]) for r in range(size)] if offsets is None else [int(at) for at in offsets]
         self.end = max((at + count for at, count in zip(starts, self.counts) if count), default=0)

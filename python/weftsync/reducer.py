@@ -34,43 +34,45 @@ class Reducer(Handle):
     ERR_MISMATCH on every rank, which names the first parameter that differs. Creation copies rank 0's values
     (Param.value) to all ranks. A step is begin, ready for each gradient, and finish; `step` calls begin and finish.
 
-    params         list of Param; the reducer keeps their arrays alive until close
-    mode           "copy": `ready` takes the gradient's array, and the result is written into it; "view": the program
-                   computes gradients in the arrays of `views`, without a copy
-    bucket_limits  sizes at which buckets end, in bytes; the last one repeats, 0 is one parameter per bucket.
-                   None: 1 MiB, then 25 MiB
-    hook           a Hook, which decides how buckets are reduced; None: allreduce. The reducer keeps it alive
-    on_bucket      function that receives (step, bucket, Status) once for each bucket of a synchronised step, when the
-                   result is in the gradients or the bucket has failed. It runs on any thread, one call at a time
-    timeout        deadline of a step in seconds, counted from finish; None: the communicator's
-    retain         True: keep each rank's contribution for `retry`; needs the memory of the buckets once more
-    absent         True: parameters may be absent from a step, see `absent`
-    uneven         True: ranks may begin a step without data, have weights, and `join`
-    stop_when_exhausted   with uneven: a step in which a rank has joined is not reduced; finish raises on all ranks
-    divide_by      divisor of the sums: "world", "active" or "weights" (see Divide); the last two need uneven
-    norms          True: compute the norms of the results, see `norms`
-    static         True: the first step fixes how often each parameter becomes ready, and which ones never do
-    buffers        True: each synchronised step begins with a broadcast of the buffers (Param flag "buffer")
-    buffers_root   the rank that broadcasts buffers, or "last_active": the highest rank with data in the step
-    check_interval compare the parameters' values as every n-th synchronised step begins, see `check`; 0: never
-    sharded        True: each rank receives only the results that it owns, see `owned`
-    own_whole      with sharded: one rank owns a parameter as a whole
-    sparse_fixed   True: the indices of each rank's sparse gradients are those of its first step
-    plan           the parameters of each bucket, by index or name, in the order of launch; None: by bucket_limits
-    reduce_dtype   "f16", "bf16" or "f32": element type in which gradients of these types are communicated and summed;
-                   None: their own
-    accumulate_f32 copy mode: local steps accumulate gradients that are communicated in 16 bits in f32
-    deterministic  True: the same bits for every backend, algorithm and plan, at the cost of more traffic between hosts
-    copy_strays    view mode: `ready` accepts a gradient outside its view, and copies it into the view
-    replan         True: re-plan the buckets by the ready order as the second synchronised step begins. In view mode
-                   the views move: get `views` again
-    model          with replan: use Planner.MODEL
-    first_needed   with model: use Planner.FIRST_NEEDED
-    reduced_views  with sharded, in view mode, over shm: results are readable in their owners' memory, see
-                   `reduced_view`
-    keep_values    True: do not copy rank 0's values to all ranks at creation
-    keep_plan      copy mode: do not re-plan after the first synchronised step
-    strict_strides True: a gradient with other strides than its parameter raises WeftError; False: it is copied
+    params               list of Param; the reducer keeps their arrays alive until close
+    mode                 "copy": `ready` takes the gradient's array, and the result is written into it; "view": the
+                         program computes gradients in the arrays of `views`, without a copy
+    bucket_limits        sizes at which buckets end, in bytes; the last one repeats, 0 is one parameter per bucket.
+                         None: 1 MiB, then 25 MiB
+    hook                 a Hook, which decides how buckets are reduced; None: allreduce. The reducer keeps it alive
+    on_bucket            function that receives (step, bucket, Status) once for each bucket of a synchronised step, when
+                         the result is in the gradients or the bucket has failed. It runs on any thread, one call at a
+                         time
+    timeout              deadline of a step in seconds, counted from finish; None: the communicator's
+    retain               True: keep each rank's contribution for `retry`; needs the memory of the buckets once more
+    absent               True: parameters may be absent from a step, see `absent`
+    uneven               True: ranks may begin a step without data, have weights, and `join`
+    stop_when_exhausted  with uneven: a step in which a rank has joined is not reduced; finish raises on all ranks
+    divide_by            divisor of the sums: "world", "active" or "weights" (see Divide); the last two need uneven
+    norms                True: compute the norms of the results, see `norms`
+    static               True: the first step fixes how often each parameter becomes ready, and which ones never do
+    buffers              True: each synchronised step begins with a broadcast of the buffers (Param flag "buffer")
+    buffers_root         the rank that broadcasts buffers, or "last_active": the highest rank with data in the step
+    check_interval       compare the parameters' values as every n-th synchronised step begins, see `check`; 0: never
+    sharded              True: each rank receives only the results that it owns, see `owned`
+    own_whole            with sharded: one rank owns a parameter as a whole
+    sparse_fixed         True: the indices of each rank's sparse gradients are those of its first step
+    plan                 the parameters of each bucket, by index or name, in the order of launch; None: by bucket_limits
+    reduce_dtype         "f16", "bf16" or "f32": element type in which gradients of these types are communicated and
+                         summed; None: their own
+    accumulate_f32       copy mode: local steps accumulate gradients that are communicated in 16 bits in f32
+    deterministic        True: the same bits for every backend, algorithm and plan, at the cost of more traffic between
+                         hosts
+    copy_strays          view mode: `ready` accepts a gradient outside its view, and copies it into the view
+    replan               True: re-plan the buckets by the ready order as the second synchronised step begins. In view
+                         mode the views move: get `views` again
+    model                with replan: use Planner.MODEL
+    first_needed         with model: use Planner.FIRST_NEEDED
+    reduced_views        with sharded, in view mode, over shm: results are readable in their owners' memory, see
+                         `reduced_view`
+    keep_values          True: do not copy rank 0's values to all ranks at creation
+    keep_plan            copy mode: do not re-plan after the first synchronised step
+    strict_strides       True: a gradient with other strides than its parameter raises WeftError; False: it is copied
 
     Raises ValueError for an unknown choice or an array that does not fit. `close` in the middle of a synchronised step
     fails the communicator.
