@@ -91,8 +91,8 @@ def docstrings(text):
             line = node.body[0].lineno if value else 0
             for paragraph in re.split(r"\n\s*\n", value or ""):
                 if not paragraph.startswith("    "):  # indented paragraphs are code
-                    # Each entry of a list of arguments ("name  meaning") begins a sentence.
-                    yield line, re.sub(r"\n(?![\w, ]+  \S)", " ", paragraph)
+                    # Each item of a list, and each entry of a list of arguments ("name  meaning"), begins a sentence.
+                    yield line, re.sub(r"\n(?![\w, ]+  \S|- )", " ", paragraph)
 
 
 def problems(name, text):

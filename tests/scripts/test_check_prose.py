@@ -13,7 +13,7 @@ PLAIN = [
     ("a.cpp", '// Counts the absent parameters.\nint x;  // Of the code beside it\nlog("short");\n'),
     ("a.py", '"""Says what it is."""\nx = 1  # Of the code beside it\n'),
     ("a.py", f'def f(x, y):\n    """Adds.\n\n    x  {LONG[:150]}\n    y  {LONG[:150]}\n    """\n'),
-    ("a.py", f'def f():\n    """Adds.\n\n        # {LONG}\n        f()\n\n    More.\n    """\n'),
+    ("a.py", f'def f():\n    """Adds.\n\n        {LONG}\n        f()\n\n    More.\n    """\n'),
     ("meson.build", "# Tests of the scripts.\n"),
 ]
 PROBLEMS = [
