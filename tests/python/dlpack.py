@@ -1,8 +1,8 @@
-"""Objects that show an array through DLPack alone, in any version and with any flags."""
+"""Objects that export an array only through DLPack, with a chosen version, device and flags."""
 import ctypes
 
 READ_ONLY, IS_COPIED = 1, 2
-CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # by the kind of a NumPy type
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLPack's type codes, by the kind of a NumPy type
 
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.restype = ctypes.py_object
@@ -26,7 +26,7 @@ class Versioned(ctypes.Structure):
 
 
 class Producer:
-    """Shows values, a row-major NumPy array; flags None: in a capsule without version, as before DLPack 1.0."""
+    """Exports values, a row-major NumPy array. With flags None the capsule is unversioned, as before DLPack 1.0."""
 
     def __init__(self, values, flags=0, major=1, device=1):
         self.values = values
@@ -44,7 +44,7 @@ class Producer:
 
 
 class OldProducer(Producer):
-    """Does not know that versions can be asked for."""
+    """A producer of DLPack 0.x, whose __dlpack__ has no argument max_version."""
 
     def __init__(self, values):
         super().__init__(values, flags=None)
@@ -54,7 +54,7 @@ class OldProducer(Producer):
 
 
 class Torch(OldProducer):
-    """Like PyTorch's before version 2.9: mutable, and the capsule cannot say so."""
+    """A tensor like those of PyTorch before 2.9: it is mutable, but its unversioned capsule has no flag for that."""
 
 
 Torch.__module__ = "torch.fake"

@@ -1,4 +1,4 @@
-"""What the tests of the package share: the package, and ranks that are threads."""
+"""Shared by the package's tests: the package under the name weft, and ranks that are threads."""
 import sys
 from pathlib import Path
 
@@ -19,15 +19,15 @@ __all__ = ["ROOT", "SIZE", "cases", "expect", "expect_equal", "expect_raises", "
 
 
 def ranks(body, size=SIZE, **options):
-    """What body(comm) returned on each rank; over loopback, unless options say otherwise."""
+    """Run body(comm) on each rank and return the results in rank order. options override the backend loopback."""
     return weft.run_threads(size, body, **{"timeout": 20, "init_timeout": 20, "backend": "loopback", **options})
 
 
 def expect_raises(kind, text, call, *arguments, **more):
-    """The exception that the call must raise, with this text in it."""
+    """Return the exception that the call must raise. Its text must contain text."""
     try:
         call(*arguments, **more)
     except kind as error:
-        expect(text in str(error), f"the error says {text!r}", error)
+        expect(text in str(error), f"the error contains {text!r}", error)
         return error
-    raise AssertionError(f"no {kind.__name__} ({text})")
+    raise AssertionError(f"expected {kind.__name__} ({text}), nothing was raised")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python/weftsync/_abi.py and constants.py against weft.h and the ABI's golden file. No library is needed."""
+"""Compares python/weftsync/_abi.py and constants.py with weft.h and the ABI's golden file. Needs no library."""
 import ctypes
 import dataclasses
 import enum
@@ -32,6 +32,7 @@ def struct_name(cls):
 
 
 def structs():
+    """Return the structs of _abi.py by their names in C."""
     return {struct_name(cls): cls for cls in vars(_abi).values()
             if isinstance(cls, type) and issubclass(cls, ctypes.Structure) and hasattr(cls, "_fields_")}
 
@@ -54,7 +55,7 @@ def test_layout():
 
 
 def constant(name):
-    """What the package calls WEFT_name; None if it has no such number."""
+    """Return the package's value of WEFT_name, or None if it has none."""
     for prefix, enumeration in sorted(PREFIXES.items(), reverse=True):
         member = name[len(prefix) + 1:] if prefix and name.startswith(prefix + "_") else name
         kind = getattr(constants, enumeration, None)
@@ -64,7 +65,7 @@ def constant(name):
 
 
 def test_constants():
-    """every number of weft.h is the package's"""
+    """every constant of weft.h has the same value in the package"""
     limits = {"UINT64_MAX": 2**64 - 1, "INT32_MIN": -2**31}
     for name, value in re.findall(r"^#define (WEFT_\w+) (\S.*)$", HEADER, re.M):
         if HOOKS_IN_C.fullmatch(name) or name == "WEFT_VERSION_NUMBER":
@@ -74,7 +75,7 @@ def test_constants():
 
 
 def c_type(text, name):
-    """The ctypes type of a parameter or result of weft.h."""
+    """Return the ctypes type for a parameter or result type of weft.h."""
     pointers, base = text.count("*"), re.sub(r"\bconst\b|\*", " ", text).split()[0]
     scalars = {"int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
                "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "double": ctypes.c_double,
@@ -112,7 +113,7 @@ def test_prototypes():
 
 
 def test_records():
-    """what the package returns has every field of the struct that it comes from"""
+    """every record of the package has all fields of its C struct"""
     from weftsync import comm, records
     for name in ("Stats", "BucketInfo", "ParamInfo", "JoinResult", "Verdict"):
         fields = {field.name for field in dataclasses.fields(getattr(records, name))} - {"params"}
@@ -123,7 +124,7 @@ def test_records():
 
 
 def test_old_python():
-    """the package has no syntax that Python 3.9 lacks"""
+    """the package has only syntax of Python 3.9"""
     import ast
     for path in (ROOT / "python/weftsync").glob("*.py"):
         ast.parse(path.read_text(), str(path), feature_version=(3, 9))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Arrays of callers: read-only ones, bools, new ones, and buffers while they are lent. Ranks are threads."""
+"""Arrays of the caller: read-only arrays, bool, new arrays, and buffers in flight. Ranks are threads."""
 import array
 import gc
 import weakref
@@ -21,13 +21,13 @@ def test_read_only():
                  read_only(np.ones(3))]
         for source in (bytes(3), memoryview(bytearray(3)).toreadonly(), *shown):
             error = expect_raises(ValueError, "is read-only", comm.all_reduce, source)
-            expect("comm.new.all_reduce" in str(error), "the way out", error)
+            expect("comm.new.all_reduce" in str(error), "the error names the alternative", error)
             expect_raises(ValueError, "is read-only", comm.recv, source, (comm.rank + 1) % SIZE)
         for source in shown:
             out = np.zeros(3)
             comm.all_reduce(source, out)
             made = comm.new.all_reduce(source)
-            expect(type(made) is np.ndarray and made.flags.writeable, "a new array of NumPy's", made)
+            expect(type(made) is np.ndarray and made.flags.writeable, "a new NumPy array", made)
             expect_equal((out.tolist(), made.tolist()), ([3.0] * 3, [3.0] * 3))
         expect_equal([values.tolist() for values in own], [[1.0] * 3] * 3)
         expect_raises(TypeError, "version 2.0", comm.all_reduce, Producer(np.ones(3), major=2))
@@ -37,7 +37,7 @@ def test_read_only():
 
 
 def test_read_only_of_reducers():
-    """a reducer and an averager refuse read-only arrays where they would write, and say how to copy them"""
+    """a reducer and an averager refuse read-only arrays for results, and the error says how to copy them"""
     def body(comm):
         constant = read_only(np.ones(3, np.float32))
         for source in (constant, OldProducer(np.ones(3, np.float32))):
@@ -51,7 +51,7 @@ def test_read_only_of_reducers():
 
 
 def test_bool():
-    """arrays of bool are communicated as they are, and reduced only by operations that give true or false"""
+    """arrays of bool are communicated as they are, and reduced only by operations whose result is true or false"""
     def body(comm):
         mine = np.array([True, comm.rank == 1, False])
         for op, wanted in (("max", [True, True, False]), ("bor", [True, True, False]),
@@ -62,7 +62,7 @@ def test_bool():
                 expect_equal(getattr(source, "values", np.asarray(source)).tolist(), wanted, op)
         for op in ("sum", "mean", "premul_sum"):
             error = expect_raises(ValueError, "arrays of bool", comm.all_reduce, mine, op=op)
-            expect('"max"' in str(error), "the way out", error)
+            expect('"max"' in str(error), "the error names the alternative", error)
         gathered = comm.new.all_gather(mine)
         expect_equal((gathered.dtype, gathered[1].tolist()), (np.dtype(bool), [True, True, False]))
         expect_raises(ValueError, "src is BOOL, dst is U8", comm.all_reduce, mine, np.zeros(3, np.uint8), "max")
@@ -85,7 +85,7 @@ def test_types_differ():
 
 
 def test_new_arrays():
-    """every collective has a form that returns a new array and leaves what it was given as it was"""
+    """every collective has a form that returns a new array and does not change its argument"""
     def body(comm):
         new, rank = comm.new, comm.rank
         every = [np.arange(6, dtype=np.float32).reshape(3, 2) * (r + 1) for r in range(SIZE)]
@@ -125,7 +125,7 @@ def test_new_arrays():
 
         request = new.all_reduce(mine, wait=False)
         expect_equal(request.result().tolist(), total.tolist())
-        expect(request.result() is request.result(), "one array")
+        expect(request.result() is request.result(), "result() returns the same array each time")
         with comm.group():
             expect_raises(ValueError, "wait=False", new.recv, mine, of)
             request = new.recv(mine, of, wait=False)
@@ -142,7 +142,7 @@ def test_new_arrays():
 
 
 def test_lent():
-    """a buffer cannot be resized while it is lent, and can be as soon as its request is complete"""
+    """a buffer in flight cannot be resized, and can be as soon as its request is complete"""
     def body(comm):
         lent = ((bytearray(4), np.uint8), (array.array("d", [0] * 4), np.float64))
         if comm.rank == 0:
@@ -160,7 +160,7 @@ def test_lent():
                 if index == 0:
                     requests[0].wait(timeout=20)
                 else:
-                    cases.wait_until(requests[1].done, "the message")
+                    cases.wait_until(requests[1].done, "the message arrives")
                 buffer.append(1)
                 expect_equal(list(buffer), [1] * 5)
 
@@ -180,13 +180,13 @@ def test_lent_and_dropped():
             alive = weakref.ref(values)
             del values
             gc.collect()
-            expect(alive() is not None, "the array")
+            expect(alive() is not None, "the array is kept")
         comm.barrier()
         if comm.rank == 1:
             comm.send(np.ones(4, np.uint8), 0)
             comm.send(np.ones(4), 0)
         if comm.rank == 0:
-            cases.wait_until(lambda: all(request.over() for request in comm._outstanding), "the messages")
+            cases.wait_until(lambda: all(request.over() for request in comm._outstanding), "the messages arrive")
             buffer.append(1)
             expect_equal((list(buffer), alive()), ([1] * 5, None))
 
@@ -194,7 +194,7 @@ def test_lent_and_dropped():
 
 
 def test_lent_to_calls():
-    """a buffer cannot be resized while a call waits with it, in a group, or while a reducer has it"""
+    """a buffer cannot be resized during a blocking call, in an open group, or while a reducer uses it"""
     def body(comm):
         buffer = bytearray(4)
         with comm.group():

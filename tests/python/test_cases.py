@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/parity/cases.md: every one of the hundred cases has its row, and what rows name exists."""
+"""Checks tests/parity/cases.md: each of the hundred cases has a row, and the tests that a row names exist."""
 import re
 import sys
 from pathlib import Path
@@ -13,19 +13,19 @@ ROWS = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", (ROOT / "tests/parity/cases.md
 
 
 def words_of_parity():
-    """Names of models, modes and behaviours that run.py runs."""
+    """Return the names of models, modes and behaviours that run.py runs."""
     text = (ROOT / "tests/parity/run.py").read_text()
     return set(re.findall(r"[\w-]+", " ".join(re.findall(r'^(?:MODELS|MODES|BEHAVIOURS) = \(?(".*?")\)?\n(?=\n|[A-Z])', text,
                                                       re.M | re.S))))
 
 
 def test_rows():
-    """each case from 1 to 100 has one row"""
+    """each case from 1 to 100 has exactly one row"""
     expect_equal([int(number) for number, _ in ROWS], list(range(1, 101)))
 
 
 def test_names():
-    """what a row names is there: files with their tests, parts of the parity tests"""
+    """every file, test and parity mode that a row names exists"""
     known, problems = words_of_parity(), []
     for number, answer in ROWS:
         if answer.startswith("no meaning: "):
@@ -43,7 +43,7 @@ def test_names():
             named += 1
             problems += [f"case {number}: parity tests have no {word}" for word in sorted(wrong)]
         if not named and not answer.startswith("open: "):
-            problems.append(f"case {number}: no test, no reason")
+            problems.append(f"case {number}: the row has neither a test nor a reason")
     expect(not problems, "\n".join(problems))
 
 

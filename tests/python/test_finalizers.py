@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Objects that the garbage collector finds inside a callback of the library: they are destroyed afterwards."""
+"""Objects that the garbage collector finds inside a callback of the library are destroyed after it."""
 import ctypes
 import gc
 import sys
@@ -9,11 +9,11 @@ from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 from weftsync import _abi
 from weftsync._library import check, lib
 
-LANES = 64  # of a communicator over shm
+LANES = 64  # number of lanes of a communicator over shm
 
 
 def alone(context=None):
-    """A communicator of one rank over shm, where lanes are few."""
+    """Make a communicator of one rank over shm, which has few lanes."""
     return weft.Comm(context, rank=0, size=1, store="unix:@weft-unused", backend="shm")
 
 
@@ -22,11 +22,11 @@ def one_param():
 
 
 class Collector:
-    """Leaves unreachable cycles behind, and collects them inside a callback. The collector runs nowhere else."""
+    """Leaves unreachable cycles, and runs the garbage collector inside a callback and nowhere else."""
 
     def __init__(self):
         self.collected, self.handles = threading.Event(), []
-        self.observe = lambda: len(self.alive())  # in the callback, after the collection
+        self.observe = lambda: len(self.alive())  # called in the callback, after the collection
         self.seen = None
 
     def __enter__(self):
@@ -38,7 +38,7 @@ class Collector:
         gc.enable()
 
     def leave(self, *objects):
-        """The objects end up in a cycle that nobody else holds; their handles tell when they are destroyed."""
+        """Put the objects into a cycle without other references. Keeps their handles, which show the destruction."""
         self.handles = [one._handle for one in objects]
         for one, another in zip(objects, objects[1:] + objects[:1]):
             one.partner = another
@@ -55,7 +55,7 @@ class Collector:
 
 
 def leave_all(collector):
-    """A communicator with a reducer and an operation that is complete, in a cycle."""
+    """Leave a communicator, its reducer and a complete request in a cycle."""
     comm = alone()
     reducer = weft.Reducer(comm, one_param())
     request = comm.barrier(wait=False)
@@ -64,7 +64,7 @@ def leave_all(collector):
 
 
 def run_callback(comm, collector):
-    """collector.collect inside the callback of a request, on weft-callback."""
+    """Run collector.collect in the callback of a request, on the thread weft-callback."""
     call = _abi.complete_fn(collector.collect)
     request = comm.barrier(wait=False)
     lib.request_on_complete(request._handle, call, None)
@@ -73,16 +73,16 @@ def run_callback(comm, collector):
 
 
 def test_request_callback():
-    """a cycle that is found inside a request's callback is destroyed by the next call"""
+    """the next call destroys a cycle that was collected inside a request's callback"""
     with Collector() as collector, alone() as comm:
         leave_all(collector)
         run_callback(comm, collector)
         comm.barrier()
-        expect_equal((collector.seen, collector.alive()), (2, []), "communicator and reducer; objects that are left")
+        expect_equal((collector.seen, collector.alive()), (2, []), "objects alive in the callback, and after the next call")
 
 
 def test_lanes():
-    """reducers that are found inside callbacks give their lanes back"""
+    """reducers that were collected inside callbacks free their lanes"""
     with Collector() as collector, alone() as comm:
         for _ in range(2 * LANES):
             collector.leave(weft.Reducer(comm, one_param()))
@@ -92,19 +92,19 @@ def test_lanes():
 
 
 def hook_of(context, plan, stage):
-    """A hook of the program's own that communicates nothing."""
+    """Make a custom hook that communicates nothing."""
     fields = dict(_abi.HookTable._fields_)
     table = _abi.HookTable(name=b"collecting", plan=fields["plan"](plan), stage=fields["stage"](stage))
     hook = weft.Hook.__new__(weft.Hook)
     handle = ctypes.c_void_p()
     check(lib.hook_create_custom(context._handle, table, None, handle))
     weft.Hook.__base__.__init__(hook, handle)
-    hook.table = table  # the functions live as long as the hook
+    hook.table = table  # the hook keeps the callbacks alive
     return hook
 
 
 def test_hook_callbacks():
-    """cycles that are found inside a hook's plan and inside its stage are destroyed by the next call"""
+    """the next call destroys cycles that were collected inside a hook's plan or stage callback"""
     for where in ("plan", "stage"):
         with Collector() as collector, weft.Context() as context, alone(context) as comm:
             calls = {"plan": lambda *_: 0, "stage": lambda *_: 0, where: collector.collect}
@@ -123,7 +123,7 @@ def test_hook_callbacks():
 
 
 def test_log_callback():
-    """a cycle that is found inside a log callback is destroyed by the next call"""
+    """the next call destroys a cycle that was collected inside a log callback"""
     with Collector() as collector:
         armed = threading.Event()
 
@@ -135,17 +135,17 @@ def test_log_callback():
         with weft.Context(log=log) as context, alone(context) as comm, alone() as other:
             leave_all(collector)
             armed.set()
-            comm.abort("for its line of log")
+            comm.abort("to write a log line")
             expect(collector.collected.wait(20), "the log was called")
             other.barrier()
             expect_equal(collector.alive(), [])
 
 
 def test_outstanding_arrays():
-    """what a deferred communicator's operations write to stays until it is destroyed"""
+    """arrays of outstanding operations stay alive until their deferred communicator is destroyed"""
     with Collector() as collector, alone() as comm:
         class Tracked(np.ndarray):
-            """Known to the garbage collector."""
+            """An array type that gc.get_objects() lists."""
 
         def arrays():
             return sum(type(one) is Tracked for one in gc.get_objects())
@@ -161,7 +161,7 @@ def test_outstanding_arrays():
             for thread in threads:
                 thread.join()
             array = np.ones(1000).view(Tracked)
-            request = comms[0].all_reduce(array, wait=False)  # rank 1 never comes
+            request = comms[0].all_reduce(array, wait=False)  # rank 1 never calls it
             collector.leave(comms[0], request)
             return comms[1]
 
@@ -176,7 +176,7 @@ def test_outstanding_arrays():
 
 
 def test_order():
-    """a cycle's communicator is destroyed before finalizers of what its operations use run"""
+    """the communicator of a cycle is destroyed before the finalizers of objects that its operations use"""
     with Collector() as collector:
         alive = []
 
@@ -213,11 +213,11 @@ def test_refused_close():
         lib.request_on_complete(request._handle, call, None)
         expect_equal((refused, reducer.closed), ([weft.Status.ERR_STATE], False))
         reducer.close()
-        expect(reducer.closed, "it is closed")
+        expect(reducer.closed, "the reducer is closed")
 
 
 def test_exit():
-    """the interpreter ends when objects wait for their destruction, or were left in a cycle"""
+    """the interpreter exits while objects wait for their destruction or are left in a cycle"""
     program = """if True:
         import gc, threading, weftsync as weft
         from weftsync import _abi

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Ctrl-C in calls of the package weftsync that block. This process is rank 1, which never comes; a child is rank 0."""
+"""Ctrl-C during blocking calls of the package weftsync.
+
+This process is rank 1 and never makes the call that blocks; a child process is rank 0, which is interrupted.
+"""
 import contextlib
 import os
 import signal
@@ -11,8 +14,8 @@ import time
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 
 LIMIT = 0.2  # seconds from the signal to the exception
-ALLOWED = LIMIT + 1.0  # of any one call on a busy machine
-PATIENCE = 30.0
+ALLOWED = LIMIT + 1.0  # seconds for the slowest call on a busy machine
+PATIENCE = 30.0  # seconds until the test gives up
 
 
 def comm_of(rank, store):
@@ -20,7 +23,7 @@ def comm_of(rank, store):
 
 
 class Rank:
-    """What a rank of a case has made."""
+    """The objects that a rank of a case has created."""
 
     def __init__(self, number, store):
         self.number, self.store = number, store
@@ -39,7 +42,7 @@ class Rank:
         self.reducer.finish()
 
     def failed(self):
-        """Fail the communicator on both ranks, once both have come here."""
+        """Fail the communicator on both ranks, once both have called this."""
         with contextlib.suppress(weft.WeftError):  # rank 0 may abort before rank 1 has left the barrier
             self.comm.barrier()
         if self.number == 0:
@@ -62,7 +65,7 @@ def until(done):
     end = time.monotonic() + PATIENCE
     while not done():
         if time.monotonic() > end:
-            raise AssertionError("it takes too long")
+            raise AssertionError(f"the condition is still false after {PATIENCE} s")
         time.sleep(0.001)
 
 
@@ -71,7 +74,7 @@ def nothing(rank):
 
 
 def begun(rank):
-    """A step that failed with all its gradients, kept for a retry over another communicator."""
+    """Fail a step after all its gradients were ready, and keep it for a retry over another communicator."""
     rank.make_reducer(retain=True)
     rank.reducer.begin()
     rank.reducer.ready(0, rank.x)
@@ -87,7 +90,7 @@ def to_retry(rank):
 
 
 def waits_for_callback(rank):
-    """A reducer whose callback does not return."""
+    """Make a reducer whose on_bucket callback does not return on rank 0, and do a step."""
     inside = threading.Event()
 
     def on_bucket(*_):
@@ -139,7 +142,7 @@ def sparse(rank):
     check(lib.sparse_all_reduce(rank.comm._handle, entries, shape, 2, 1, weft.DType.F32, weft.Op.SUM, None, result, None))
 
 
-# Function of the library: what both ranks do before, and the call of rank 0 to which rank 1 never comes.
+# Maps each blocking function to the preparation on both ranks, and the call of rank 0 that rank 1 never makes.
 BLOCKING = {
     "comm_create": (None, None),
     "comm_split": (nothing, lambda r: r.comm.split(0)),
@@ -180,7 +183,7 @@ BLOCKING = {
     "averager_create": (nothing, averager),
     "averager_step": (averager, lambda r: r.averager.step()),
 }
-# They wait for no other rank, and for no code of the program.
+# Functions that wait neither for another rank nor for code of the program.
 OTHERS = set("""version status_string context_options_init context_create backend_count backend_query device_query capability
     comm_options_init comm_rank comm_size comm_query comm_abort comm_error comm_alloc comm_free sparse_release group_begin
     request_test request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
@@ -188,13 +191,13 @@ OTHERS = set("""version status_string context_options_init context_create backen
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
     reducer_owned reducer_reduced_view reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
     reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write""".split())
-# They wait as others do: fail as finish (capi/test_interrupt), stream_wait_param as wait_param; save and load for a stage of the program's own
-# hook, which Python has not.
+# Functions that wait as tested ones do: fail like finish (capi/test_interrupt), stream_wait_param like wait_param. save
+# and load wait for a stage of a custom hook, which the package does not offer.
 LIKE_OTHERS = {"reducer_fail", "reducer_stream_wait_param", "hook_save", "hook_load"}
 
 
 class Child:
-    """Rank 0, in a process of its own that obeys lines of its input."""
+    """Rank 0, in a process of its own that reads commands from its input."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen([sys.executable, __file__, *arguments], stdin=subprocess.PIPE,
@@ -224,7 +227,7 @@ class Child:
 
 
 def child():
-    """Rank 0: each line of the input is a case and its store. Says blocked, then how the call ended."""
+    """Run as rank 0: each input line is a case and its store. Prints blocked, then how the call ended."""
     print("started", flush=True)
     for line in sys.stdin:
         name, store = line.split()
@@ -249,7 +252,7 @@ def store_name(what):
 
 
 def test_every_call_is_known():
-    """every function of the library is tested here, or known not to block"""
+    """every function of the library is tested here, or listed as not blocking"""
     from weftsync import _abi
     known = set(BLOCKING) | OTHERS | LIKE_OTHERS
     expect_equal({name.removeprefix("weft_") for name in _abi.PROTOTYPES} - known, set(), "functions that are not listed")
@@ -267,7 +270,7 @@ def test_every_blocking_call():
             mine = Rank(1, store) if prepare else None
             if prepare:
                 prepare(mine)
-            expect_equal(rank0.hear(), ["blocked", name + "\n"], "the child blocks in", name)
+            expect_equal(rank0.hear(), ["blocked", name + "\n"], "the child is blocked in", name)
             time.sleep(0.02)
             sent = rank0.interrupt()
             how, *more = rank0.hear()
@@ -301,7 +304,7 @@ def sigterm(handled):
 
 
 def sigterm_child(handled):
-    """Blocks in a barrier; its handler for SIGTERM, if it has one, exits."""
+    """Block in a barrier. If handled, install a SIGTERM handler that exits."""
     if handled == "handled":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     print("started", flush=True)
@@ -315,11 +318,11 @@ def test_sigterm():
     for handled, code in (("default", -signal.SIGTERM), ("handled", 7)):
         returned, seconds = sigterm(handled)
         expect_equal(returned, code, handled)
-        expect(seconds < ALLOWED + 1, "seconds until it has ended", handled, seconds)
+        expect(seconds < ALLOWED + 1, "seconds until the process has ended", handled, seconds)
 
 
 def test_others_learn():
-    """the other ranks' operations fail, and say which rank was interrupted"""
+    """operations of the other ranks fail, and the error names the interrupted rank"""
     rank0, store = Child("child"), store_name("others")
     try:
         rank0.hear()
@@ -338,7 +341,7 @@ def test_others_learn():
 
 
 def test_handlers_that_return():
-    """a handler that raises nothing runs while a call blocks, and the call goes on"""
+    """a handler that raises nothing runs while a call blocks, and the call continues"""
     program = """if True:
         import os, signal, threading, time, numpy as np, weftsync as weft
         ran = []

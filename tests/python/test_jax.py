@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""JAX's arrays, which are immutable. Ranks are threads. Usage: test_jax.py BUILD
+"""Arrays of JAX, which are immutable. Ranks are threads. Usage: test_jax.py BUILD
 
-JAX is installed once, into BUILD/jax; the program is skipped where it cannot be.
+JAX is installed once, into BUILD/jax. If that is not possible, the test is skipped.
 """
 import gc
 import importlib.util
@@ -30,7 +30,7 @@ from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, n
 
 
 def test_in_place():
-    """a collective in place on a JAX array is refused, and neither it nor an alias of it changes"""
+    """an in-place collective on a JAX array is refused, and neither the array nor an alias of it changes"""
     def body(comm):
         x = jnp.ones(4)
         y = x
@@ -38,7 +38,7 @@ def test_in_place():
         for call, arguments in ((comm.all_reduce, {}), (comm.reduce, {"root": comm.rank}),
                                 (comm.recv, {"peer": other}), (comm.broadcast, {"root": other})):
             error = expect_raises(ValueError, "is read-only", call, x, **arguments)
-            expect("comm.new.all_reduce" in str(error), "the way out", error)
+            expect("comm.new.all_reduce" in str(error), "the error names the alternative", error)
         for call in (comm.all_gather, comm.all_to_all):
             expect_raises(ValueError, "is read-only", call, np.ones(SIZE, np.float32), jnp.ones(SIZE * SIZE))
         expect_equal((x.tolist(), y.tolist()), ([1.0] * 4, [1.0] * 4))
@@ -53,7 +53,7 @@ def test_in_place():
 
 
 def test_bits():
-    """a new JAX array has the bits that a NumPy array gets in place, in every type, and stays"""
+    """a new JAX array has the bits of the in-place result on a NumPy array, in every type, and keeps them"""
     def body(comm):
         numbers = np.linspace(-3, 7, 1001) * (comm.rank + 1) / 3
         for kind, op in (("float32", "sum"), ("bfloat16", "mean"), ("float16", "sum"), ("int32", "max"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The package weftsync on a built library: communicators and collectives. Ranks are threads. Usage: test_package.py WEFT"""
+"""Communicators and collectives of the package weftsync. Ranks are threads. Usage: test_package.py WEFT"""
 import array
 import gc
 import re
@@ -11,7 +11,7 @@ from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_rai
 
 
 def test_collectives():
-    """every collective gives what NumPy computes of all ranks' arrays"""
+    """every collective gives the result that NumPy computes from all ranks' arrays"""
     every = [np.arange(6, dtype=np.float64) * (rank + 1) for rank in range(SIZE)]
     total = sum(every)
 
@@ -50,7 +50,7 @@ def test_collectives():
 
 
 def test_blocks():
-    """collectives of blocks of different sizes, and calls of a group in any order"""
+    """collectives take blocks of different sizes, and calls of a group may be in any order"""
     def body(comm):
         counts, offsets = [r + 1 for r in range(SIZE)], [r * 4 for r in range(SIZE)]
         mine, wide = np.full(comm.rank + 1, comm.rank, np.float32), np.full(SIZE * 4, -1, np.float32)
@@ -82,10 +82,10 @@ def test_blocks():
 
 
 def test_backends():
-    """the backends of one host do the same, with the library's own arena memory"""
+    """the backends of one host give the same results, with arena memory"""
     def body(comm):
         memory = comm.alloc((4, 5), "f32")
-        expect(not memory.any(), "zeroed")
+        expect(not memory.any(), "new memory is zeroed")
         memory += comm.rank
         comm.all_reduce(memory)
         value = memory[3, 4]
@@ -97,7 +97,7 @@ def test_backends():
 
 
 def test_types():
-    """arrays of NumPy, of the buffer protocol and of DLPack are used where they lie, in every type"""
+    """NumPy arrays, buffers and DLPack tensors are used without a copy, in every element type"""
     def body(comm):
         for name in ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "f32", "f64"):
             values = np.ones(5, {"u": "uint", "i": "int", "f": "float"}[name[0]] + str(8 * weft.DType[name.upper()].size))
@@ -122,7 +122,7 @@ def test_types():
 
 
 def test_requests():
-    """a request keeps its arrays until it is complete, also when the program has dropped both"""
+    """a request and its arrays are kept until it is complete, even if the program has dropped both"""
     def body(comm):
         values = np.full(1000, comm.rank, np.float32)
         request = comm.all_reduce(values, wait=False)
@@ -134,7 +134,7 @@ def test_requests():
             comm.recv(inbox, 1, wait=False)
             del inbox
             gc.collect()
-            expect(alive() is not None, "lent until complete")
+            expect(alive() is not None, "the array is kept until the request is complete")
             pending = comm.recv(np.zeros(4, np.float32), 2, wait=False)
             error = expect_raises(weft.WeftError, "", pending.wait, timeout=0)
             expect_equal(error.code, weft.Status.ERR_NOT_DONE)
@@ -148,7 +148,7 @@ def test_requests():
 
 
 def test_mismatch():
-    """ranks that disagree get an exception that names them"""
+    """different counts raise an error on all ranks, which names the rank"""
     def body(comm):
         error = expect_raises(weft.WeftError, "rank", comm.all_reduce, np.ones(5 - (comm.rank == 2)))
         return error.code, comm.error().code
@@ -180,10 +180,10 @@ def test_all_gather():
 
 
 def test_absent_rank():
-    """a rank that does not come is named when the deadline passes"""
+    """a rank that does not call a collective is named when the deadline passes"""
     def body(comm):
         if comm.rank == 1:
-            cases.wait_until(lambda: comm.error() is not None, "the others give up")
+            cases.wait_until(lambda: comm.error() is not None, "the other ranks give up")
             return comm.error().ranks
         error = expect_raises(weft.WeftError, "", comm.barrier, timeout=2)
         expect(error.code in (weft.Status.ERR_TIMEOUT, weft.Status.ERR_PEER_FAILED), "the code", error)
@@ -193,7 +193,7 @@ def test_absent_rank():
 
 
 def test_device():
-    """a CUDA device that this process does not see is an error by name, and so is an impossible one"""
+    """an error names a CUDA device that this process does not see, and a negative device"""
     with weft.Context(host_waits=True) as context:
         for device in (1_000_000, -1):
             error = expect_raises(weft.WeftError, f"weft_comm_options.device is {device}", weft.Comm, context, rank=0, size=1,
@@ -202,7 +202,7 @@ def test_device():
 
 
 def test_wrong_arguments():
-    """arguments that do not fit are refused, with a reason"""
+    """arguments that do not fit together raise an error with the reason"""
     expect_raises(ValueError, "rank and size", weft.Comm, store="unix:@nobody")
     error = expect_raises(weft.WeftError, "other", weft.Comm, rank=0, size=1, store="unix:@weft-python-other",
                           backend="other")
@@ -210,14 +210,14 @@ def test_wrong_arguments():
 
     def fail(comm):
         if comm.rank == 1:
-            raise ValueError("of a rank")
+            raise ValueError("raised by rank 1")
         comm.barrier()
 
-    expect_raises(ValueError, "of a rank", ranks, fail)
+    expect_raises(ValueError, "raised by rank 1", ranks, fail)
 
 
 def test_choices():
-    """a name that is not a choice is a ValueError that lists the choices"""
+    """an unknown name raises ValueError, which lists the choices"""
     def body(comm):
         for op in ("mean", "average", "avg", "MEAN", weft.Op.AVG):
             value = np.full(2, comm.rank, np.float32)
@@ -244,14 +244,14 @@ def test_choices():
         many = [weft.Param(f"p{index}", (1,)) for index in range(1000)]
         with weft.Reducer(comm, many) as reducer:
             error = expect_raises(ValueError, "'p'", reducer.index, "p")
-            expect("and 980 more" in str(error) and len(str(error)) < 300, "not all of them", error)
+            expect("and 980 more" in str(error) and len(str(error)) < 300, "the error is short", error)
 
     ranks(body)
     expect_raises(ValueError, "thread, caller", weft.Context, progress="threads")
 
 
 def test_version():
-    """the package knows its version, which is that of pyproject.toml and of the library"""
+    """the package has the version of pyproject.toml and of the library"""
     stated = re.search(r'^version = "(.*)"$', (ROOT / "python/pyproject.toml").read_text(), re.M).group(1)
     expect_equal(weft.__version__, stated)
     major, minor, patch = map(int, weft.__version__.split("."))
@@ -259,13 +259,13 @@ def test_version():
 
 
 def test_context():
-    """a context knows its backends, logs to a function of the program's, and takes a hook by name"""
+    """a context lists its backends, logs to a function of the program, and creates hooks by name"""
     lines = []
     with weft.Context(log=lambda level, line: lines.append((level, line)), log_level=weft.LogLevel.DEBUG) as context:
         names = {backend.name: backend for backend in context.backends()}
         expect(names["shm"].available and names["loopback"].available, "backends", names)
         expect(context.supports("shm", weft.Coll.ALL_REDUCE, "bf16", weft.Op.SUM), "shm sums bf16")
-        expect(not context.supports("shm", weft.Coll.ALL_REDUCE, "f32", weft.Op.BXOR), "no bits of floats")
+        expect(not context.supports("shm", weft.Coll.ALL_REDUCE, "f32", weft.Op.BXOR), "shm has no bitwise reduction of floats")
         with weft.Hook(context, "allreduce") as hook, weft.Comm(context, rank=0, size=1,
                                                                 store="unix:@weft-python-one") as comm:
             weft.Reducer(comm, [weft.Param("w", (1,))], hook=hook).close()
@@ -278,7 +278,7 @@ def test_context():
             expect_raises(weft.WeftError, "is cut off", hook.load, blob[:-1])
         expect_raises(weft.WeftError, "none-of-these", weft.Hook, context, "none-of-these")
         expect_raises(weft.WeftError, "depth", weft.Hook, context, "allreduce", depth=4)
-    expect(lines and all(isinstance(line, str) for _, line in lines), "lines of log", lines)
+    expect(lines and all(isinstance(line, str) for _, line in lines), "log lines", lines)
     expect(context.closed and weft.version() >= 900, "closed")
 
 
@@ -297,7 +297,7 @@ def test_split():
 
 
 def test_processes():
-    """processes under `weft run` find each other by the environment; what they leave open is destroyed at exit"""
+    """processes of `weft run` find each other by the environment, and objects left open are destroyed at exit"""
     program = "import numpy as np, weftsync as weft; c = weft.Comm(); x = np.ones(2); c.all_reduce(x); r = weft.Reducer(c, " \
               "[weft.Param('w', (2,), 'f64')]); r.begin(); r.ready(0, x); r.finish(); print(x, c.rank, c.size)"
     result = cases.run([sys.argv[1], "run", "-n", "2", "--", sys.executable, "-c", program],
@@ -308,7 +308,7 @@ def test_processes():
 
 
 def test_library_missing():
-    """a library that cannot be loaded is an ImportError that says where it was looked for"""
+    """a library that cannot be loaded raises ImportError with the path that was tried"""
     result = cases.run([sys.executable, "-c", "import weftsync; weftsync.version()"],
                        environment={"PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": "/nowhere/libweft.so"})
     expect("ImportError" in result.stderr and "/nowhere/libweft.so" in result.stderr, "the error", result.stderr)

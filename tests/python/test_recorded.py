@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What PyTorch's DistributedDataParallel did, as tests/parity/record.py wrote it down, and what the reducer makes of the
-same: buckets, and averages of the same gradients. Ranks are threads.
+"""Compares the reducer with recorded results of PyTorch's DistributedDataParallel: buckets, and averaged gradients.
+
+tests/parity/record.py wrote the records. Ranks are threads.
 """
 import json
 import sys
@@ -34,7 +35,7 @@ def test_plans():
 
 
 def test_buffers():
-    """running statistics are those that PyTorch has when rank 0's go to all before each forward pass (case 85)"""
+    """running statistics are those of PyTorch, which broadcasts rank 0's before each forward pass (case 85)"""
     for size, recorded in json.loads((RECORDED / "buffers.json").read_text())["ranks"].items():
         def body(comm, recorded=recorded):
             mean, var, count = np.zeros(3, np.float32), np.ones(3, np.float32), np.zeros((), np.int64)
@@ -57,23 +58,23 @@ def test_buffers():
 
 
 def widened(array, kind):
-    """Values in f64; bf16 comes as its bits."""
+    """Return the values in f64. Arrays of bf16 hold their bits."""
     return ((array.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else array).astype(float)
 
 
 class Params:
-    """The parameters of an entry, and arrays of their layout."""
+    """The parameters of a recorded entry. Makes arrays of their layout."""
 
     def __init__(self, entry):
         self.entries, self.used = entry["params"], entry.get("used", {})
         self.list = [weft.Param(name, shape, kind, strides) for name, shape, kind, strides in self.entries]
 
     def users(self, index, size):
-        """The ranks that have a gradient of a parameter."""
+        """Return the ranks that have a gradient of a parameter."""
         return self.used.get(self.entries[index][0], range(size))
 
     def store(self, index, values):
-        """values as an array with the parameter's strides."""
+        """Return values as an array with the parameter's strides."""
         _, shape, _, strides = self.entries[index]
         if strides is None:
             return np.array(values)
@@ -84,7 +85,7 @@ class Params:
 
 
 def replay(name, size, mode, **options):
-    """Each step's problems, over all ranks."""
+    """Replay a recorded entry on size ranks. Returns the differences of all steps and ranks."""
     entry = INDEX["entries"][name]
     params, batches = Params(entry), entry.get("batches", 1)
 
@@ -98,7 +99,7 @@ def replay(name, size, mode, **options):
                 for index, (stack, result) in enumerate(zip(stacks, results)):
                     param, _, kind, _ = params.entries[index]
                     if reducer.mode == weft.GradientMode.COPY and not params.users(index, size):
-                        expect(result.size == 0, "what is absent everywhere is left alone")
+                        expect(result.size == 0, "a gradient that is absent everywhere is left unchanged")
                         continue
                     parts = stack[:-1].reshape(size, batches, *stack.shape[1:])
                     problem = judge(kind, widened(result, kind), widened(stack[-1], kind), parts)
@@ -110,9 +111,9 @@ def replay(name, size, mode, **options):
 
 
 def run_step(reducer, comm, params, stacks, batches):
-    """The gradients after one synchronised step; in copy mode the reducer adds the micro-batches up, too."""
+    """Return the gradients after one synchronised step. In copy mode the reducer accumulates the micro-batches."""
     grads = list(reducer.views) if reducer.mode == weft.GradientMode.VIEW else [None] * len(stacks)
-    order = np.random.default_rng(comm.rank).permutation(len(stacks))  # each rank has an order of its own
+    order = np.random.default_rng(comm.rank).permutation(len(stacks))  # each rank has another ready order
     for batch in range(batches):
         with reducer.step(local=batch < batches - 1, rest_absent=bool(params.used)):
             for index in order:
@@ -140,7 +141,7 @@ def run_step(reducer, comm, params, stacks, batches):
 
 
 def add_to(grad, more, dtype):
-    """What a framework does between micro-batches: sums in the gradient's type."""
+    """Add more to grad in the gradient's type, as a framework accumulates micro-batches."""
     if dtype == weft.DType.BF16:
         total = (widened(grad, "bf16").astype(np.float32) + widened(more, "bf16").astype(np.float32)).view(np.uint32)
         grad[...] = ((total + 0x7FFF + ((total >> 16) & 1)) >> 16).astype(np.uint16)
@@ -149,7 +150,7 @@ def add_to(grad, more, dtype):
 
 
 def judge(kind, ours, theirs, parts):
-    """The difference against the ranks' sums of micro-batches, which are added in the gradient's type."""
+    """Return the difference between ours and theirs, judged by the ranks' sums of micro-batches; empty for none."""
     sums = []
     for rank in parts:
         total = np.array(rank[0].view(np.uint16) if kind == "bf16" else rank[0])
@@ -167,7 +168,7 @@ def replay_all(names, **options):
 
 
 def test_averages():
-    """averages are PyTorch's, in every type and with large and small numbers (cases 7, 8, 11, 12, 18, 26)"""
+    """averages are PyTorch's, in every type and with large and small values (cases 7, 8, 11, 12, 18, 26)"""
     replay_all(["average", "view", "large f16", "small f16", "several buckets"])
 
 
@@ -182,12 +183,12 @@ def test_accumulated():
 
 
 def test_unused():
-    """parameters that some ranks lack, or all, are what PyTorch finds unused (cases 33, 34, 45)"""
+    """parameters that some ranks lack, or all ranks, give the results of PyTorch's unused parameters (cases 33, 34, 45)"""
     replay_all(["unused", "unused, in views"])
 
 
 def test_over_shm():
-    """the same over shared memory"""
+    """averages are PyTorch's over shared memory"""
     replay_all(["average", "accumulated"], backend="shm")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft.Reducer on a built library. Ranks are threads."""
+"""Reducer of the package weftsync. Ranks are threads."""
 import re
 import threading
 
@@ -7,7 +7,7 @@ from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_rai
 
 
 def test_modes():
-    """a reducer averages gradients in copy mode and in view mode, whatever their strides"""
+    """a reducer averages gradients of any strides, in copy mode and in view mode"""
     def body(comm):
         results = []
         for mode in ("copy", "view"):
@@ -27,7 +27,7 @@ def test_modes():
                 expect_equal([bucket.params for bucket in reducer.buckets()], [(2,), (1,), (0,)])
                 expect_equal(reducer.stats().steps, 1)
                 results.append([grad.tolist() for grad in grads])
-                cases.wait_until(lambda: len(done) == 3, "every bucket is told")
+                cases.wait_until(lambda: len(done) == 3, "on_bucket was called for every bucket")
                 del grads
             expect_equal(sorted(done), [(0, bucket, weft.Status.OK) for bucket in range(3)])
         expect_equal(results[0], results[1])
@@ -39,7 +39,7 @@ def test_modes():
 
 
 def test_gaps():
-    """a gradient with gaps is an array with gaps in copy mode, and a row-major one in its view"""
+    """a gradient whose strides have gaps keeps them in copy mode, and is row-major in its view"""
     def body(comm):
         for mode in ("copy", "view"):
             with weft.Reducer(comm, [weft.Param("g", (3, 2), "f32", (4, 1))], mode=mode) as reducer:
@@ -57,7 +57,7 @@ def test_gaps():
 
 
 def test_accumulation():
-    """local steps add up, the synchronised step averages the sum and divides it by the micro-batches"""
+    """local steps accumulate; the synchronised step averages the sum and divides it by the micro-batches"""
     def body(comm):
         with weft.Reducer(comm, [weft.Param("w", (3,))]) as reducer:
             for batch in range(3):
@@ -89,7 +89,7 @@ def test_sparse():
 
 
 def test_types():
-    """gradients travel in another type, complex ones as pairs, and strays are copied into their views"""
+    """gradients are reduced in another type, complex ones as pairs; out-of-view gradients are copied into views"""
     def body(comm):
         params = [weft.Param("w", (3,)), weft.Param("c", (2, 2), "c64", (1, 2)), weft.Param("z", (), complex)]
         with weft.Reducer(comm, params, mode="view", reduce_dtype="bf16", deterministic=True, copy_strays=True,
@@ -114,7 +114,7 @@ def test_types():
 
 
 def test_report():
-    """the report is a dict of what was chosen, what the last step took, and every byte"""
+    """the report is a dict with the settings, the times of the last step, and all memory"""
     def body(comm):
         with weft.Hook(comm.context, "fp16", order="ddp") as hook:
             with weft.Reducer(comm, [weft.Param("w", (3,)), weft.Param("b", ())], hook=hook, absent=True) as reducer:
@@ -129,21 +129,21 @@ def test_report():
         expect_equal(report["last_step"]["step_ns"], stats.step_ns)
         expect_equal(sum(report["memory"].values()), stats.bucket_bytes + stats.scratch_bytes + stats.retained_bytes +
                      stats.hook_bytes + stats.other_bytes)
-        expect_equal([bucket["parameters"] for bucket in report["buckets"]], [[1, 0]])  # re-planned: in the order of readiness
+        expect_equal([bucket["parameters"] for bucket in report["buckets"]], [[1, 0]])  # re-planned in the ready order
         return stats.steps
 
     expect_equal(ranks(body), [2] * SIZE)
 
 
 def test_report_beside_ddp():
-    """what docs/reducer.md says is in the report in place of what DistributedDataParallel logs is there"""
+    """every field that docs/reducer.md names for a field of DistributedDataParallel is in the report"""
     text = (ROOT / "docs" / "reducer.md").read_text()
     table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     paths = [path for _, here in rows if not here.startswith("no meaning") for path in re.findall(r"`([^`]+)`", here)]
     fields = [field for names, _ in rows for field in re.findall(r"\w+_\w+|[a-z]+", names.split("(")[0])]
     expect_equal(len(fields), len(set(fields)))
-    expect(len(paths) >= 30 and all("`" in here or here.startswith("no meaning") for _, here in rows), "every row says where", rows)
+    expect(len(paths) >= 30 and all("`" in here or here.startswith("no meaning") for _, here in rows), "every row names a field or its reason", rows)
 
     def body(comm):
         with weft.Reducer(comm, [weft.Param("w", (3,)), weft.Param("b", ())], absent=True) as reducer:
@@ -164,7 +164,7 @@ def test_report_beside_ddp():
 
 
 def test_defaults():
-    """a new reducer has rank 0's values, re-plans after its first step, and copies gradients of other strides"""
+    """by default a reducer copies rank 0's values, re-plans after its first step, and copies gradients of other strides"""
     def body(comm):
         for kept in (False, True):
             weight, other = np.full((3, 2), comm.rank, np.float32), np.full(4, comm.rank, np.float64)
@@ -188,9 +188,9 @@ def test_defaults():
 
 
 def test_state():
-    """values are broadcast from a rank, buffers as steps begin, and a difference is named"""
+    """values are broadcast from a rank, buffers as steps begin, and an error names values that differ"""
     def body(comm):
-        weight = np.full((3, 2), comm.rank, np.float32).T  # its strides are kept
+        weight = np.full((3, 2), comm.rank, np.float32).T  # not row-major
         mean, count = np.full(4, comm.rank, np.int64), np.array(comm.rank, np.uint8)
         params = [weft.Param.like("weight", weight, value=weight), weft.Param.like("mean", mean, value=mean, flags="buffer"),
                   weft.Param("count", (), "u8", value=count.ctypes.data, flags="state_only"),
@@ -224,7 +224,7 @@ def test_state():
 
 
 def test_misuse():
-    """misuse of a reducer is an error that names the parameter"""
+    """misuse of a reducer raises an error that names the parameter"""
     def body(comm):
         with weft.Reducer(comm, [weft.Param("w", (2, 3)), weft.Param("b", (3,))], strict_strides=True) as reducer:
             grad, bias = np.ones((2, 3), np.float32), np.ones(3, np.float32)
@@ -235,7 +235,7 @@ def test_misuse():
                                  (np.ones((2, 3)), "f64 [2, 3], and must be f32 [2, 3]"),
                                  (np.ones((2, 3), np.uint16), "u16 [2, 3]")):
                 error = expect_raises(weft.WeftError, "'w'): its gradient is ", reducer.ready, "w", wrong)
-                expect(sides in str(error), f"both sides are said: {sides}", error)
+                expect(sides in str(error), f"the error contains both sides: {sides}", error)
                 expect_equal(error.code, weft.Status.ERR_ARG)
             expect_raises(ValueError, "the gradient of w is read-only", reducer.ready, "w",
                           np.frombuffer(bytes(24), np.float32).reshape(2, 3))
@@ -254,7 +254,7 @@ def test_misuse():
 
 
 def test_absent():
-    """absent parameters receive the others' sum, and are left alone if they are absent everywhere"""
+    """an absent parameter receives the other ranks' sum; one that is absent everywhere is left unchanged"""
     def body(comm):
         params = [weft.Param(name, (2,)) for name in ("all", "some", "placed", "none")]
         grads = {param.name: np.full(2, 3.0 * comm.rank, np.float32) for param in params}
@@ -280,7 +280,7 @@ def test_absent():
 
 
 def test_gradient_places():
-    """a parameter that says where its gradient is needs no array at ready, and gets its result there when it is absent"""
+    """a parameter with a fixed gradient array needs none at ready, and receives its result there when it is absent"""
     def body(comm):
         grads = [np.full((2, 3), 3.0 * comm.rank, np.float32).T, np.full(2, 3.0 * comm.rank)]
         params = [weft.Param.like("a", grads[0], gradient=grads[0]),
@@ -299,7 +299,7 @@ def test_gradient_places():
 
 
 def test_norms():
-    """norms are those of the results; a step is clipped, or skipped on all ranks when one asks for it"""
+    """norms are those of the results; a step is clipped, or skipped on all ranks if one rank skips it"""
     def body(comm):
         with weft.Reducer(comm, [weft.Param("a", (2,)), weft.Param("b", (3,))], norms=True) as reducer:
             grads = [np.full(2, 3.0, np.float32), np.full(3, 2.0, np.float32)]
@@ -326,11 +326,11 @@ def test_norms():
         expect_equal((norms.nonfinite, broken), ((), [(0,), ()]))
         expect_equal((norms.total, norms.params), (30 ** 0.5, (18 ** 0.5, 12 ** 0.5)))
         expect_equal((norms.clip_factor, norms.skipped, skipped), (3 / 30 ** 0.5, False, [True, True, True, False]))
-        expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then as it was")
+        expect(abs(sum(x * x for grad in grads for x in grad) - 9) < 1e-5, "clipped to 3, then unchanged")
 
 
 def test_sharded():
-    """each rank receives the results that it owns, updates these parameters, and all of them are gathered"""
+    """each rank receives the results that it owns, updates these slices, and all values are gathered"""
     def body(comm):
         for own_whole in (False, True):
             values = [np.zeros(100, np.float32), np.zeros((3, 5), np.float32)]
@@ -375,7 +375,7 @@ def test_join():
 
 
 def test_plans():
-    """buckets are the program's own, or follow the order of readiness; views move with them"""
+    """buckets follow the program's plan or the ready order, and views move with them"""
     def body(comm):
         params = [weft.Param(name, (4,)) for name in "abc"]
         with weft.Reducer(comm, params, mode="view", plan=[["c", "a"], ["b"]]) as reducer:
@@ -395,7 +395,7 @@ def test_plans():
 
 
 def test_local_sgd():
-    """a hook over a communicator of its own, and models that are averaged in levels"""
+    """post_local_sgd averages over its own communicator, and an averager averages in levels"""
     def body(comm):
         part = comm.split(comm.rank // 2)
         hook = weft.Hook(comm.context, "post_local_sgd", comm=part, start=1)
@@ -422,8 +422,8 @@ def test_local_sgd():
 
 
 def test_recovery():
-    """survivors shrink, rebind and retry the step that failed"""
-    begun = threading.Barrier(SIZE, timeout=20)  # the second step, by the survivors
+    """the survivors shrink, rebind and retry the failed step"""
+    begun = threading.Barrier(SIZE, timeout=20)  # the survivors have begun the second step
 
     def body(comm):
         grad = np.full(4, comm.rank + 1.0, np.float32)
@@ -454,7 +454,7 @@ def test_recovery():
 
 
 def test_other_communicators():
-    """a reducer goes on over fewer ranks, over more, and over all again"""
+    """a reducer continues over fewer ranks, over more, and over all again"""
     def body(comm):
         means, parts = [], [comm]
         with weft.Reducer(comm, [weft.Param("w", (2,))]) as reducer:
@@ -479,7 +479,7 @@ def test_other_communicators():
 
 
 def test_reduced_views():
-    """results are read in the owners' views, read-only, until the next begin"""
+    """results are readable in the owners' views until the next begin, and the arrays are read-only"""
     def body(comm):
         params = [weft.Param("a", (100,)), weft.Param("b", (3, 5)), weft.Param("c", (7,), "c64")]
         with weft.Reducer(comm, params, mode="view", sharded=True, reduced_views=True) as reducer:
@@ -508,7 +508,7 @@ def test_reduced_views():
 
 
 def test_sharded_other_communicators():
-    """a sharded reducer's slices are those of the ranks that it is bound to, fewer or more"""
+    """a sharded reducer's slices follow the ranks of its communicator, fewer or more"""
     def body(comm):
         for own_whole in (False, True):
             values = [np.zeros(count, np.float32) for count in (100, 7, 33, 64)]

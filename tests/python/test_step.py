@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Steps of a Reducer whose block raises. Usage: test_step.py WEFT"""
+"""Blocks of Reducer.step that raise an exception. Usage: test_step.py WEFT"""
 import array
 import sys
 import threading
@@ -52,8 +52,10 @@ class Broken(Exception):
 
 
 def test_texts():
-    """every exception of a block fails the step, and reaches the caller"""
-    errors = [(KeyError("a"), "KeyError: 'a'"), (StopIteration(), "StopIteration"), (Broken(), "Broken: (its __str__ raised an exception)"), (ValueError("a\0b\udcff\u00e9"), "ValueError: a?b?\u00e9"),
+    """every exception of a block fails the step on the other ranks, and propagates to the caller"""
+    errors = [(KeyError("a"), "KeyError: 'a'"), (StopIteration(), "StopIteration"),
+              (Broken(), "Broken: (its __str__ raised an exception)"),
+              (ValueError("a\0b\udcff\u00e9"), "ValueError: a?b?\u00e9"),
               (ValueError("\u00e9" * 5000), "ValueError: \u00e9\u00e9")]
 
     def body(comm):
@@ -67,7 +69,7 @@ def test_texts():
                             raise error
                 except Exception as caught:
                     raised = caught
-                gradient.append(0)  # given back
+                gradient.append(0)  # the reducer no longer uses it
                 if comm.rank == index % SIZE:
                     expect(raised is error, "the exception", raised)
                 else:
@@ -82,7 +84,7 @@ def test_texts():
 
 
 def test_interrupted():
-    """Ctrl-C and exit in a block wait for no other rank, and the others learn why the communicator ended"""
+    """Ctrl-C and exit in a block wait for no other rank, and the other ranks' error names the reason"""
     def body(comm):
         reducer = weft.Reducer(comm, [weft.Param("w", (2,))], timeout=20)
         created.wait()
@@ -103,11 +105,11 @@ def test_interrupted():
     for error, text in ((KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(3), "SystemExit: 3")):
         created, interrupted, took = threading.Barrier(SIZE, timeout=20), threading.Event(), []
         ranks(body)
-        expect(took[0] < 10, "rank 0 waits for nobody", took)
+        expect(took[0] < 10, "seconds until rank 0 has left its step", took)
 
 
 def test_nothing_to_fail():
-    """an exception of a block reaches the caller also where no step can be failed any more"""
+    """an exception of a block propagates to the caller even if no step can be failed any more"""
     everybody = threading.Barrier(SIZE, timeout=20)
 
     def body(comm):
