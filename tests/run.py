@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Run the tests of a build folder and count test cases. `make test` calls it.
 
-Takes the programs from `meson introspect --tests`. A Catch2 program tells its test cases through the file that
-WEFT_TEST_REPORT names (tests/support/main.cpp); any other program is one case: exit code 0 passes, 77 skips with
-its last line of output as the reason, anything else fails. Every program runs in a session of its own with a time
-limit, and what it leaves running is killed. The last line is `N passed, N failed, N skipped`.
+Takes the programs from `meson introspect --tests`. A Catch2 program reports its test cases through the file
+that WEFT_TEST_REPORT names (tests/support/main.cpp). Any other program is one case: exit code 0 passes, 77
+skips with its last line of output as the reason, anything else fails. Every program runs in a session of its
+own with a time limit; processes that it leaves running are killed. The last line is `N passed, N failed, N
+skipped`.
 
-With --again, a program whose own checks failed runs once more at the end, with nothing beside it: on a busy machine a
-test may wait too short a time. The run says so and names it; crashes, hangs and what sanitizers report stay failures.
+With --again, a program whose own checks failed runs once more at the end, with no other program beside it: on
+a busy machine a test may wait too short a time. The run names each such program. Crashes, hangs and sanitizer
+reports stay failures.
 """
 import argparse
 import concurrent.futures
@@ -24,11 +26,11 @@ from pathlib import Path
 
 Case = namedtuple("Case", "name outcome detail")  # outcome: pass, fail or skip
 SKIP_CODE = 77
-running_processes = set()  # ended when the user interrupts
+running_processes = set()  # killed when the user interrupts the run
 
 
 class Test:
-    """One program, as meson knows it."""
+    """One test program and its Meson entry."""
 
     def __init__(self, entry, arguments):
         self.name = entry["name"]
@@ -39,13 +41,13 @@ class Test:
         self.workdir = entry["workdir"] or arguments.build
         self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
         self.parallel = entry["is_parallel"]
-        self.needs = entry.get("depends", [])  # targets, by meson's names
+        self.needs = entry.get("depends", [])  # Meson target names
         stem = self.label.replace("/", "-").replace(" ", "_")
         self.log = arguments.logs / (stem + ".log")
         self.report = arguments.logs / (stem + ".report")
 
     def is_catch(self):
-        """Whether the program announced itself as a Catch2 program."""
+        """Return True if the program announced itself as a Catch2 program."""
         return self.report.exists()
 
 
@@ -64,7 +66,7 @@ def last_line(path):
 
 
 def read_report(path):
-    """Cases that ended, and the name of the one that did not."""
+    """Return the cases that ended, and the name of the case that did not."""
     cases, running = [], None
     for line in path.read_text(errors="replace").splitlines():
         event, name, detail = (line.split("\t") + ["", ""])[:3]
@@ -77,7 +79,7 @@ def read_report(path):
 
 
 def judge(test, code, timed_out, filtered):
-    """The test cases of a program that has ended."""
+    """Return the test cases of a program that has ended."""
     problem = f"no end within {test.timeout:.0f} s" if timed_out else describe_exit(code)
     if not test.is_catch():
         if code == SKIP_CODE and not timed_out:
@@ -94,7 +96,7 @@ def judge(test, code, timed_out, filtered):
 
 
 def only_checks_failed(test, cases):
-    """Whether all failures are what the program's own checks said, in programs that ended by themselves."""
+    """Return True if all failures come from the program's own checks and the program exited by itself."""
     failures = [case for case in cases if case.outcome == "fail"]
     expected = "" if test.is_catch() else "exit code 1"
     return bool(failures) and all(case.detail == expected for case in failures) and (
@@ -102,7 +104,7 @@ def only_checks_failed(test, cases):
 
 
 def kill_session(process):
-    """End the program and what it started, unless that left its session."""
+    """Kill the program and its children, except those that left its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -110,7 +112,7 @@ def kill_session(process):
 
 
 def run(test, filter_text):
-    """Run one program; returns its cases and seconds."""
+    """Run one program; return its cases and its seconds."""
     test.report.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("WEFT_", "MAKE", "MFLAGS"))}
     environment.update(test.environment, WEFT_TEST_REPORT=str(test.report))
@@ -132,19 +134,19 @@ def run(test, filter_text):
             timed_out = True
             kill_session(process)
             code = process.wait()
-    kill_session(process)  # what it left behind
+    kill_session(process)  # kills processes that it left behind
     running_processes.discard(process)
     return judge(test, code, timed_out, bool(filter_text)), time.monotonic() - begin
 
 
 class Printer:
-    """Progress lines, and what the end repeats."""
+    """Prints progress lines and collects the summary that is printed at the end."""
 
     def __init__(self, total, again):
         self.total, self.done = total, 0
         self.again = again
         self.failures, self.skips = [], []
-        self.to_repeat = []  # programs that run again; counted then
+        self.to_repeat = []  # programs that run again; their cases are counted then
         self.repeated = []
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
         self.lock = threading.Lock()
@@ -219,19 +221,19 @@ def introspect(what, arguments):
 
 
 def targets_of(tests, arguments):
-    """What ninja must build for these programs, as it calls them."""
+    """Return the ninja targets of these programs."""
     files = {target["id"]: target["filename"] for target in introspect("--targets", arguments)}
     needed = {name for test in tests for need in test.needs for name in files[need]}
     return sorted(os.path.relpath(name, arguments.build) for name in needed)
 
 
 def longest_first(tests):
-    """By what time they may take: nobody waits for a long one that began last."""
+    """Sort by time limit, longest first, so that no long program starts last."""
     return sorted(tests, key=lambda test: test.timeout, reverse=True)
 
 
 def select(arguments):
-    """The programs to run."""
+    """Return the programs to run."""
     tests = [Test(entry, arguments) for entry in introspect("--tests", arguments)]
     wanted = arguments.suite.replace(",", " ").split()
     if wanted:
@@ -240,14 +242,15 @@ def select(arguments):
             sys.exit(f"run.py: there is no suite {', '.join(sorted(unknown))}")
         tests = [test for test in tests if set(wanted) & set(test.suites)]
     if arguments.filter:
-        # Programs of other names run too if they are Catch2 programs: they filter their test cases.
+        # Catch2 programs of other names run too, because they filter their own test cases.
         tests = [test for test in tests if arguments.filter in test.label or test.is_catch()]
     return tests
 
 
 def main():
     arguments = parse_arguments()
-    # Who runs this in the background has it ignore signals that tests send to their programs.
+    # A program that a shell runs in the background inherits ignored signals, which tests send to their
+    # programs.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""Test cases of programs that are run from outside: functions whose names start with test_.
+"""Test cases for programs that are tested from outside: functions whose names start with test_.
 
-A file of cases ends with `cases.main(globals())`. Each case is told to tests/run.py as a Catch2 test case is
-(tests/support/main.cpp). A docstring is the case's name; `skip(reason)` ends a case without a verdict.
+A file of cases ends with `cases.main(globals())`. Each case is reported to tests/run.py as a Catch2 test case
+is (tests/support/main.cpp). A docstring is the case's name; `skip(reason)` ends a case as skipped.
 """
 import contextlib
 import fnmatch
@@ -24,7 +24,8 @@ def skip(reason):
 
 
 def run(command, timeout=60, environment=None, **more):
-    """Run to its end with captured text; a program that does not end within timeout fails the case."""
+    """Run the command to its end and capture its text; fail the case if the command does not end within
+    timeout."""
     return subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})}, check=False, **more)
 
@@ -47,8 +48,8 @@ def wait_until(condition, what, seconds=10):
 
 
 def free_ports(count=1):
-    """Ports of 127.0.0.1 in a row at which nobody listens. None of those that the kernel gives to other programs'
-    connections: they could take one before the test does."""
+    """Return consecutive ports of 127.0.0.1 on which no process listens. They lie outside the kernel's
+    ephemeral range: another program's connection could otherwise take one before the test does."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
         ports = [random.randrange(1024, max(first, 2048) - count)]
@@ -68,7 +69,7 @@ def tell(event, name="", detail=""):
 
 
 def main(names):
-    """Run the cases among names; a last argument with asterisks selects by name."""
+    """Run the cases whose functions are in names; a last argument with asterisks filters by name."""
     pattern = sys.argv[-1] if len(sys.argv) > 1 and "*" in sys.argv[-1] else "*"
     tell("program", "cases")
     failed = 0
@@ -83,7 +84,7 @@ def main(names):
         except Skip as reason:
             print(f"{name}: skipped: {reason}")
             tell("skip", name, str(reason))
-        except Exception:  # whatever it is, the case failed
+        except Exception:  # any exception fails the case
             failed += 1
             print(f"{name}: failed\n{traceback.format_exc()}")
             tell("fail", name)

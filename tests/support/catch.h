@@ -1,4 +1,5 @@
-// Catch2 2.13 and 3, whichever is installed, and what both lack. Included by every Catch2 test.
+// Includes Catch2 2.13 or 3, whichever is installed, and adds WEFT_SKIP, which both lack. Every Catch2 test
+// includes this file.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)
@@ -14,7 +15,8 @@ using Catch::Approx;
 
 namespace weft::test {
 
-// Why the running test case was skipped; empty if it was not. Read by the listener in support/main.cpp.
+// The reason for which the running test case was skipped; empty if it was not. The listener in
+// support/main.cpp reads it.
 inline std::string skip_reason;
 
 [[noreturn]] inline void skip(const std::string& why) {
@@ -22,7 +24,7 @@ inline std::string skip_reason;
 #ifdef SKIP
   SKIP(why);
 #else
-  throw Catch::TestFailureException();  // ends the test case; without a failed assertion it is no failure
+  throw Catch::TestFailureException();  // ends the test case; it is no failure, because no assertion failed
 #endif
 #if WEFT_CATCH2_V3
   throw;  // unreachable: SKIP always throws, but is not declared so
@@ -31,5 +33,6 @@ inline std::string skip_reason;
 
 }  // namespace weft::test
 
-// End the running test case, also from a helper, and count it as skipped; `make test` prints why.
+// Ends the running test case, also from a helper function, and counts it as skipped. `make test` prints the
+// reason.
 #define WEFT_SKIP(why) ::weft::test::skip(why)

@@ -1,5 +1,5 @@
-// Replaces operator new by one that fails where a test says so. For one file of a program, which is of its
-// own for it; not under a sanitizer, which has its own.
+// Replaces operator new by one that fails at an allocation that the test chooses. One source file of a
+// program includes it. It cannot be used under a sanitizer, which replaces operator new itself.
 #pragma once
 
 #include <atomic>
@@ -10,22 +10,23 @@
 
 namespace weft::test {
 
-// Allocations of the whole process are counted while a failure is armed, but for those of exempt threads. One
-// of them throws std::bad_alloc, those after it succeed again.
+// Counts allocations of the whole process while a failure is armed, except those of exempt threads. The
+// chosen allocation throws std::bad_alloc; the allocations after it succeed again.
 class FailingNew {
  public:
-  // The n-th from now on; 0: none, they are counted alone.
+  // Arms the n-th allocation from now on. 0: no allocation fails; they are only counted.
   static void arm(uint64_t n) {
     seen_ = 0;
     fails_ = n;
     armed_ = true;
   }
-  // How many there were.
+  // Returns the number of allocations since arm().
   static uint64_t disarm() {
     armed_ = false;
     return seen_;
   }
-  // The test's own code, on this thread.
+  // Exempts the calling thread for a scope: allocations of the test's own code are neither counted nor
+  // failed.
   struct Exempt {
     Exempt() { exempt_++; }
     ~Exempt() { exempt_--; }
@@ -56,7 +57,7 @@ inline void* allocate_or_fail(size_t size, size_t alignment) {
 
 }  // namespace weft::test
 
-// The other forms (of arrays, those that do not throw) call these.
+// The other forms (array and nothrow) call these.
 void* operator new(size_t size) {
   return weft::test::allocate_or_fail(size, 1);
 }

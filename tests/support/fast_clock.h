@@ -1,4 +1,4 @@
-// The machine's clock, so many times as fast; 0: it stands still.
+// The machine's clock, sped up by a factor. Factor 0: the time stands still.
 #pragma once
 
 #include <atomic>

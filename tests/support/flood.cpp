@@ -45,7 +45,7 @@ struct Held {
   size_t said = 0;
 };
 
-// Runs in the forked process, beside threads that are not there any more: no allocation, no lock.
+// Runs in the forked process, where the parent's other threads do not exist: it neither allocates nor locks.
 class Attacker {
  public:
   Attacker(const std::vector<uint16_t>& ports, const Bytes& recorded, const Bytes& hello, bool greetings,
@@ -58,7 +58,7 @@ class Attacker {
     for (uint64_t i = 0;; i++) {
       Held& held = held_[i % kHeld];
       reset(held);
-      // Not in step with the ports: every kind reaches every port.
+      // Drawn at random rather than in turn with the ports, so that every kind reaches every port.
       held.kind = static_cast<Kind>(random() % static_cast<unsigned>(Kind::kCount));
       if (greetings_) held.kind = Kind::kGreeting;
       if (connect_to(ports_[i % ports_.size()], &held)) {
@@ -130,7 +130,8 @@ class Attacker {
         ::send(held.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // Leaves nothing in TIME_WAIT, of which there is room for one flood and not for several.
+  // Closes with a reset, which leaves nothing in TIME_WAIT: the ports suffice for one flood there, not for
+  // several.
   static void reset(Held& held) {
     if (held.fd < 0) return;
     const linger at_once{1, 0};
@@ -182,7 +183,8 @@ Flood::Flood(const std::vector<uint16_t>& ports, const Bytes& recorded, bool gre
   if (pid_ > 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
-  ::syscall(SYS_close_range, 3, ~0u, 0);  // the other side's sockets are not to live on here
+  ::syscall(SYS_close_range, 3, ~0u, 0);  // closes inherited sockets, so that the parent's connections end
+                                          // when the parent closes them
   Attacker(ports, recorded, hello_bytes, greetings, count_).run();
 }
 

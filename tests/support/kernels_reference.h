@@ -1,5 +1,5 @@
-// The kernels' arithmetic once more, one element at a time and by other means than lib/kernels: rounding by
-// nearbyint in f64, no integer tricks. What test_kernels.cpp and bench/kernels.cpp compare with.
+// A second implementation of the kernels' arithmetic, one element at a time: it rounds by nearbyint in f64
+// and shares no code with lib/kernels. test_kernels.cpp and bench/kernels.cpp compare with it.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace weft::reference {
 
-// Round to a binary format of `digits` significant bits, smallest exponent `emin` (of 1.xxx) and largest
-// `emax`, to nearest even.
+// Rounds to nearest even in a binary format of `digits` significant bits. The smallest exponent is `emin` (of
+// 1.xxx), the largest `emax`.
 inline double round_to(double value, int digits, int emin, int emax) {
   if (value == 0 || !std::isfinite(value)) return value;
   const int exponent = std::max(std::ilogb(value), emin);
@@ -24,7 +24,7 @@ inline double round_to(double value, int digits, int emin, int emax) {
   return rounded;
 }
 
-// Formats of 16 bits with `kBits` mantissa bits stored.
+// A 16-bit format with `kBits` stored mantissa bits.
 template <int kBits>
 struct Half {
   static constexpr int kEmax = kBits == 10 ? 15 : 127;
@@ -55,7 +55,7 @@ struct Half {
 using Half16 = Half<10>;
 using Brain16 = Half<7>;
 
-// An element as f64, which holds all of them.
+// Loads an element as f64, which represents every value of these types.
 inline double load(Dtype dtype, const std::byte* from) {
   uint16_t half;
   float f32;
@@ -142,7 +142,7 @@ void fold_integer(const FoldArgs& args, uint64_t offset, std::byte* to) {
   std::memcpy(to, &sum, sizeof sum);
 }
 
-// What every output of args holds afterwards. Reads the inputs only.
+// Returns the expected contents of every output of args. Only reads the inputs.
 inline std::vector<std::byte> fold(const FoldArgs& args) {
   const uint32_t size = dtype_size(args.dtype);
   std::vector<std::byte> result(args.count * size);
@@ -183,7 +183,7 @@ inline std::vector<std::byte> fold(const FoldArgs& args) {
   return result;
 }
 
-// What args.dst holds after a copy (add: an accumulate) between floating-point types.
+// Returns the expected contents of args.dst after a copy (add: an accumulate) between floating-point types.
 inline std::vector<std::byte> convert(const CopyArgs& args, bool add) {
   const uint32_t from = dtype_size(args.src_dtype), to = dtype_size(args.dst_dtype);
   const bool wide = from == 8 || to == 8;

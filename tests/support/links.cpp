@@ -192,10 +192,10 @@ std::vector<std::string> run_linked_processes(int ranks, const LinkedBody& body,
     int ends[2];
     if (::pipe(ends) != 0) throw std::runtime_error("pipe");
     children[r] = ::fork();
-    if (children[r] < 0) throw std::runtime_error("fork");  // kill(-1) would be everybody
+    if (children[r] < 0) throw std::runtime_error("fork");  // kill(-1) would signal every process
     if (children[r] == 0) {
       SocketLinks mine = std::move(links[r]);
-      links.clear();  // a peer's death must be seen by all
+      links.clear();  // closes the parent's descriptors, so that ranks see a peer's death
       const std::string result = run_body(body, mine);
       const char verdict = result.empty() ? '+' : '-';
       if (::write(ends[1], &verdict, 1) != 1 || ::write(ends[1], result.data(), result.size()) < 0)

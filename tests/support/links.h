@@ -1,6 +1,6 @@
-// Ranks for tests: the same body as n threads of this process or as n forked processes, connected by socket
-// pairs, with a watchdog, so that a hang is red. A body reports a failure by throwing (WEFT_EXPECT); Catch2's
-// own assertions are for the thread of the test case.
+// Ranks for tests: the same body runs as n threads of this process or as n forked processes, connected by
+// socket pairs. A watchdog turns a hang into a failure. A body reports a failure by throwing (WEFT_EXPECT);
+// Catch2's assertions may only run on the test case's thread.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace weft::test {
 
-// In a body: fail the rank with the text of the condition.
+// Fails the calling rank with the text of the condition. For use in a body.
 #define WEFT_EXPECT(condition)                                                                   \
   do {                                                                                           \
     if (!(condition)) {                                                                          \
@@ -30,7 +30,7 @@ namespace weft::test {
     }                                                                                                     \
   } while (0)
 
-// Exchange and FdChannel over two socket pairs for each other rank. Threads: one thread at a time.
+// Exchange and FdChannel over two socket pairs to each other rank. Threads: one thread at a time.
 class SocketLinks final : public Exchange, public FdChannel {
  public:
   SocketLinks(int rank, std::vector<Fd> data, std::vector<Fd> descriptors)
@@ -46,21 +46,22 @@ class SocketLinks final : public Exchange, public FdChannel {
 
  private:
   int rank_;
-  std::vector<Fd> data_;         // of every rank; invalid for the own one
+  std::vector<Fd> data_;         // by rank; invalid for this rank
   std::vector<Fd> descriptors_;  // likewise
 };
 
-// Links of n ranks, in rank order.
+// Returns the links of n ranks, in rank order.
 std::vector<SocketLinks> make_links(int ranks);
 
 using LinkedBody = std::function<void(SocketLinks& links)>;
 
-// What went wrong on each rank; empty texts are successes. After `seconds` the watchdog ends it: a rank that
-// is a process is killed and says so, a rank that is a thread takes the program with it.
+// Runs the body on each rank and returns the failures by rank; an empty text is a success. After `seconds`
+// the watchdog ends the run: it kills a rank process, which is reported, or for rank threads the whole
+// program.
 std::vector<std::string> run_linked_threads(int ranks, const LinkedBody& body, int seconds = 60);
 std::vector<std::string> run_linked_processes(int ranks, const LinkedBody& body, int seconds = 60);
 
-// "" if all succeeded, else "rank 2: ...".
+// Returns "" if all ranks succeeded, else "rank 2: ...".
 std::string failure_text(const std::vector<std::string>& results);
 
 }  // namespace weft::test

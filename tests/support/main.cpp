@@ -1,7 +1,7 @@
-// main() of every Catch2 program, and a listener that tells tests/run.py about each test case: Catch2's own
-// reporters count assertions, lose what a crash interrupts, and differ between 2.13 and 3.
-// Writes to the file that WEFT_TEST_REPORT names, one line an event, fields divided by tabs:
-//   program catch2 | start NAME | pass NAME | fail NAME | skip NAME REASON
+// main() of every Catch2 program, and a listener that reports each test case to tests/run.py. Catch2's own
+// reporters count assertions, lose the case that a crash interrupts, and differ between 2.13 and 3.
+// The listener writes to the file that WEFT_TEST_REPORT names, one line an event, fields divided by tabs:
+// program catch2 | start NAME | pass NAME | fail NAME | skip NAME REASON
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-"""Running programs under the mpirun of each MPI library that is installed and that this build has a module for."""
+"""Runs programs under mpirun, for each installed MPI library for which this build has a module."""
 import os
 import shutil
 import subprocess
@@ -9,13 +9,13 @@ import cases
 
 TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}
 FOREIGN = ("WEFT_", "OMPI_", "PMI", "SLURM_", "MPI_")
-# Root, more ranks than cores, and waiting ranks that let the others run.
+# Allow root, oversubscription, and yielding while a rank waits.
 SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def mpirun(flavour):
-    """Its command; None where it is not installed."""
+    """Return the flavour's mpirun command; None if it is not installed."""
     special = shutil.which("mpirun." + flavour)
     if special:
         return special
@@ -27,20 +27,21 @@ def mpirun(flavour):
 
 
 def environment(**more):
-    """This one, without what a launcher of the tests themselves may have put there."""
+    """Return this process's environment without variables that a launcher of the tests has set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN) or name == "WEFT_TEST_REPORT"}
     return {**kept, **SETTINGS, **more}
 
 
 def run(flavour, ranks, command, timeout=60, flags=(), **more):
-    """`command` as so many ranks; flags: of mpirun; more: variables. What they print goes through a file: mpirun outlives its ranks' pipes."""
+    """Run `command` as `ranks` ranks; flags: mpirun's; more: variables. Output goes through a file, because
+    mpirun outlives its ranks' pipes."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen([mpirun(flavour), *flags, "-n", str(ranks), *map(str, command)], env=environment(**more),
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            process.terminate()  # mpirun ends its ranks
+            process.terminate()  # mpirun then ends its ranks
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -50,7 +51,7 @@ def run(flavour, ranks, command, timeout=60, flags=(), **more):
 
 
 def each(build):
-    """The flavours that can run here; skips the case, saying why, where there is none."""
+    """Yield the flavours that can run here; skip the case with the reason if there is none."""
     found, missing = [], []
     for flavour, title in TITLES.items():
         if not (Path(build) / f"libweft-mpi-{flavour}.so").exists():

@@ -1,4 +1,4 @@
 #!/bin/sh
-# Stands in for a test program that this build leaves out: says why, and is skipped.
+# Replaces a test program that this build leaves out: prints the reason and exits as skipped.
 echo "not built: $*"
 exit 77

@@ -17,7 +17,7 @@
 namespace weft::test {
 namespace {
 
-// Make the context and, with `connect`, the communicator; run the body; end both.
+// Creates the context and, with `connect`, the communicator; runs the body; destroys both.
 template <class Connect>
 std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOptions& options,
                                   Connect&& connect) {
@@ -41,7 +41,7 @@ std::vector<std::string> run_rank(Rank self, const RankBody& body, const RanksOp
   return self.failures;
 }
 
-// As run_rank, for a process that reaches the others over an exchange.
+// Calls run_rank for a process that reaches the other ranks over an exchange.
 std::vector<std::string> run_over(Exchange& links, const RankBody& body, const RanksOptions& options) {
   Rank self;
   self.rank = links.rank();
@@ -119,7 +119,7 @@ std::vector<std::string> run_processes(int size, const RankBody& body, const Ran
 }
 
 std::vector<std::string> run_launched(int size, const RankBody& body, const RanksOptions& options) {
-  constexpr int64_t kMeetMs = 300'000;  // the others may be in another case
+  constexpr int64_t kMeetMs = 300'000;  // the other processes may still be in another test case
   static int runs = 0;
   Environment environment;
   if (const Status status = process_environment(&environment); !status.ok()) return {status.text()};

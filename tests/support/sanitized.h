@@ -1,5 +1,5 @@
-// Under which sanitizer the tests are compiled, for those that cannot live under one or choose how much they
-// try.
+// Constants for the sanitizer with which the tests are compiled. Some tests cannot run under one, or try
+// less.
 #pragma once
 
 #if defined(__has_feature)  // clang
@@ -20,7 +20,7 @@ inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
 #endif
-// Everything takes about ten times as long.
+// A sanitizer makes everything about ten times slower.
 inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
 
 }  // namespace weft::test

@@ -7,7 +7,7 @@
 
 namespace weft::test {
 
-// 1 unless the command line says otherwise.
+// Returns Catch2's seed; 1 unless the command line sets one.
 inline uint64_t base_seed() {
 #if WEFT_CATCH2_V3
   return Catch::getSeed();

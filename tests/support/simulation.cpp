@@ -18,7 +18,7 @@
 namespace weft::test {
 namespace {
 
-// The rank whose thread this is.
+// The rank of the calling thread.
 thread_local int this_rank = 0;
 
 }  // namespace
@@ -27,7 +27,7 @@ uint64_t Random::next() {
   return scramble(state_ += kSplitMixStep);
 }
 
-// Everything but the mutex and the handing over of the token is touched by the token's holder alone.
+// Only the token's holder accesses the state, except for the mutex and the token itself.
 class Simulation::Core final : public Clock, public loopback::Delays {
  public:
   Core(uint64_t seed, int size, SimulationOptions options)
@@ -44,7 +44,7 @@ class Simulation::Core final : public Clock, public loopback::Delays {
   // Clock
   uint64_t now_ns() override { return now_; }
   void relax(uint32_t round) override {
-    // Time passes faster when nothing happens, so that deadlines come soon.
+    // Virtual time passes faster while nothing happens, so that deadlines come soon.
     pass((1 + schedule_.below(1000)) << std::min<uint32_t>(round / 64, 24));
     hand_over();
     arrive();
@@ -110,7 +110,7 @@ class Simulation::Core final : public Clock, public loopback::Delays {
   std::unique_ptr<ThreadGroup> group_;
   std::shared_ptr<loopback::Fabric> fabric_;
   std::mutex mutex_;
-  int holder_ = -1;  // whose turn it is; guarded by mutex_
+  int holder_ = -1;  // the rank that holds the token; guarded by mutex_
   uint64_t now_ = 1'000'000;
   uint64_t hash_ = 0;
   uint64_t switches_ = 0;
@@ -128,7 +128,7 @@ void Simulation::Core::pass(uint64_t ns) {
   }
 }
 
-// Everybody waits for something that never comes: a failure of the test, ended by failing what there is.
+// Every rank waits for an event that never comes. The test fails; failing all communicators ends the run.
 void Simulation::Core::stuck() {
   stuck_ = true;
   std::vector<int> waiting;
@@ -142,8 +142,8 @@ void Simulation::Core::stuck() {
   }
 }
 
-// A rank that has not finished and is not stopped, at random; -1 if there is none. Where all others have
-// finished, time passes until the stopped one goes on.
+// Draws a rank that has neither finished nor stopped; -1 if there is none. If all other ranks have finished,
+// virtual time passes until the stopped rank continues.
 int Simulation::Core::draw() {
   std::vector<int> candidates;
   int stopped = -1;
@@ -161,7 +161,7 @@ int Simulation::Core::draw() {
   return stopped;
 }
 
-// Give the token to another rank, and return when it has come back.
+// Hands the token to another rank, and returns when this rank has it again.
 void Simulation::Core::hand_over() {
   const int me = this_rank;
   const int next = draw();
@@ -175,7 +175,7 @@ void Simulation::Core::hand_over() {
   if (!ranks_[index(me)]->finished) wait_for_turn(lock, me);
 }
 
-// The others miss a rank that has been stopped for long enough.
+// Reports a rank as lost to the others once it has been stopped for long enough.
 void Simulation::Core::miss() {
   for (size_t r = 0; r < ranks_.size(); r++) {
     State& state = *ranks_[r];
@@ -185,7 +185,7 @@ void Simulation::Core::miss() {
   }
 }
 
-// What happens to a rank while it waits: control messages, and death.
+// Delivers events to a rank that waits: control messages, and death.
 void Simulation::Core::arrive() {
   miss();
   State& me = *ranks_[index(this_rank)];
@@ -258,7 +258,7 @@ SimulationReport Simulation::Core::run(const std::shared_ptr<Core>& self, const 
       report.failures.push_back(cat("simulation seed ", seed_, ": ", failure));
     }
   }
-  fabric_.reset();  // it and the group know the clock, which is this object
+  fabric_.reset();  // both refer to the clock, which is this object
   group_.reset();
   return report;
 }

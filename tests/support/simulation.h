@@ -1,12 +1,12 @@
-// Deterministic simulation: ranks are threads of which one runs at a time. Whoever waits hands a token to a
-// rank drawn from the seed, and virtual time passes; messages between ranks are held back and overtake each
-// other as the seed says. A run is a pure function of the seed: a failing one prints it and can be repeated.
-// (As in FoundationDB and TigerBeetle, on the library's own Clock and the loopback backend.)
+// Deterministic simulation: ranks are threads of which one runs at a time. A rank that waits hands a token to
+// a rank drawn from the seed, and virtual time passes. The seed also decides how messages between ranks are
+// delayed and reordered. A run is a pure function of the seed: a failing run prints its seed and can be
+// repeated. (As in FoundationDB and TigerBeetle, on the library's own Clock and the loopback backend.)
 //
 //   Simulation simulation(seed, 3);
 //   check(simulation.run([&](Rank& self) { self.expect(self.run(args), "all_reduce"); }).failures);
 //
-// Bodies may not wait other than through the library or the clock, and take randomness from random() alone.
+// Bodies may wait only through the library or the clock, and take randomness only from random().
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace weft::test {
 
-// SplitMix64. Equal on every machine, unlike the standard library's distributions.
+// SplitMix64. It gives the same numbers on every machine, unlike the standard library's distributions.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -41,7 +41,7 @@ struct SimulationReport {
 struct SimulationOptions {
   CommOptions comm = RanksOptions().comm;  // deadlines are in virtual time
   coll::Forced forced = {};
-  uint64_t limit_ns = uint64_t{3600} * 1'000'000'000;  // virtual time after which the run is stuck
+  uint64_t limit_ns = uint64_t{3600} * 1'000'000'000;  // after this much virtual time the run counts as stuck
 };
 
 class Simulation {
@@ -51,15 +51,16 @@ class Simulation {
 
   SimulationReport run(const RankBody& body);
 
-  // For bodies. Randomness of the calling rank, which does not depend on what other ranks do.
+  // For bodies. Returns the calling rank's random numbers, which do not depend on what other ranks do.
   Random& random();
-  // Let others run, for a while of virtual time.
+  // Lets other ranks run, for a while of virtual time.
   void pause();
-  // `rank` dies at its next wait, `after_ns` from now or later: the others learn of it as from a pidfd, its
-  // own operations fail at once, and whatever it notes from then on does not count.
+  // Kills `rank` at its next wait, `after_ns` from now or later. The others learn of it as from a pidfd. Its
+  // own operations fail at once, and failures that it records afterwards do not count.
   void kill(int rank, uint64_t after_ns = 0);
-  // `rank` stops at its next wait, `after_ns` from now or later, for twice its heartbeat budget (which it
-  // has). After one the others miss it; when it goes on it finds that they have cut its connections.
+  // Stops `rank` at its next wait, `after_ns` from now or later, for twice its heartbeat budget (which it
+  // must have). After one budget the others report it as lost. When it continues, it finds its connections
+  // closed.
   void stop(int rank, uint64_t after_ns = 0);
 
   class Core;

@@ -1,6 +1,6 @@
-// What ranks that are threads of one test need to form a communicator: an exchange, a channel for file
-// descriptors, and a control hub. Used by ranks.h (real threads) and simulation.h (one thread at a time), so
-// every wait goes through the clock. Threads: any thread.
+// What rank threads of one test need to create a communicator: an exchange, a channel for file descriptors,
+// and a control hub. ranks.h (real threads) and simulation.h (one thread at a time) use it, so every wait
+// goes through the clock. Threads: any thread.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@ namespace weft::test {
 
 class ThreadGroup {
  public:
-  // clock outlives the group; it and delays are the ranks' own.
+  // The clock must outlive the group. The clock and delays are those of the ranks.
   ThreadGroup(int size, Clock& clock, std::shared_ptr<loopback::Delays> delays = nullptr);
 
   int size() const { return size_; }
@@ -38,20 +38,20 @@ class ThreadGroup {
   Clock& clock_;
   const std::shared_ptr<loopback::ControlHub> hub_;
   std::mutex mutex_;
-  std::map<uint32_t, std::map<int, Bytes>> rounds_;            // what has been given; guarded
+  std::map<uint32_t, std::map<int, Bytes>> rounds_;  // values that ranks have given; guarded by the mutex
   std::map<std::pair<int, int>, std::deque<Fd>> descriptors_;  // (from, to); guarded
 };
 
-// How a rank gets its collectives: from a backend (collectives_of), or as the test likes.
+// Builds a rank's collectives: from a backend (collectives_of), or as the test defines.
 using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr<Collectives>*)>;
-// algorithms: as WEFT_ALGORITHMS, for backends that move messages. host: what backends on devices lie over.
+// algorithms: as WEFT_ALGORITHMS, for backends that move messages. host: the backend under a device backend.
 MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "",
                                const Backend* host = nullptr);
-// The same, with device buffers by way of host memory.
+// Wraps `make` so that device buffers are staged through host memory.
 MakeCollectives staged_over(MakeCollectives make);
 
-// Form a rank's communicator. Collective over the group's ranks. hosts: the number of each rank's simulated
-// host, 0 if it has none.
+// Creates a rank's communicator. Collective over the group's ranks. hosts: the number of each rank's
+// simulated host; 0 if it has none.
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
             const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm,
             std::vector<int> hosts = {});

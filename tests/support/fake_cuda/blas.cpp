@@ -1,4 +1,4 @@
-// The fake's cuBLAS: handles that belong to a device, and products in the order of their stream.
+// The fake's cuBLAS: handles that belong to a device, and matrix products that run in stream order.
 #include <cstring>
 
 #include "state.h"
@@ -14,7 +14,7 @@ struct Handle {
 
 enum Result { kSuccess = 0, kNotInitialized = 1, kAllocationFailed = 3, kInvalidValue = 7 };
 
-// Of a column-major matrix, where its values really are; the lock is held.
+// Returns the host address of a column-major matrix in device memory. The caller holds the lock.
 const float* place(const float* matrix, int rows, int columns, int stride) {
   const auto count =
       static_cast<size_t>(columns - 1) * static_cast<size_t>(stride) + static_cast<size_t>(rows);

@@ -1,5 +1,6 @@
-// The fake's kernels: the bodies that nvcc compiles for a GPU, run by a stream's thread, block by block.
-// Addresses are looked up first: what a kernel may not touch is a problem, and the kernel does nothing.
+// The fake's kernels. They are the kernel bodies that nvcc compiles for a GPU; a stream's thread runs them
+// block by block. Addresses are translated first: if a kernel may not access one, the fake records a problem
+// and the kernel does nothing.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +17,7 @@
 namespace fake {
 namespace {
 
-// Thread by thread, which is right for kernels whose threads share nothing.
+// Runs the threads one after the other, which is correct for kernels whose threads share no memory.
 template <class Body>
 void run_grid(uint32_t blocks, uint32_t threads, Body&& body) {
   for (uint32_t block = 0; block < blocks; block++) {
@@ -24,7 +25,8 @@ void run_grid(uint32_t blocks, uint32_t threads, Body&& body) {
   }
 }
 
-// Phase by phase, for those that share memory, of which nothing is known when a block begins.
+// Runs the threads phase by phase, for kernels with shared memory. The shared memory is filled with garbage
+// when a block begins.
 template <class Shared, class Body>
 void run_blocks(uint32_t blocks, uint32_t threads, Body&& body) {
   Shared shared;
@@ -39,7 +41,7 @@ size_t element_size(uint8_t dtype) {
   return kSizes[dtype];
 }
 
-// The pointer becomes that of where its elements really are. With the lock held.
+// Replaces the pointer by the host address of its elements. The caller holds the lock.
 template <class T>
 bool place(T*& pointer, size_t count) {
   if (count == 0) return true;
@@ -89,7 +91,7 @@ void fold(uint32_t blocks, uint32_t threads, weft::FoldKernelArgs args) {
   run_grid(blocks, threads, [&](const weft::cuda::Place& at) { weft::cuda::fold(at, args); });
 }
 
-// Of QuantizeArgs and DequantizeArgs.
+// Translates the addresses of QuantizeArgs and DequantizeArgs.
 template <class Args>
 bool place_codes(Args& args) {
   const std::lock_guard lock(state().mutex);
@@ -179,7 +181,7 @@ void select(uint32_t blocks, uint32_t threads, weft::SelectLaunch launch) {
 template <class Args, void (*kRun)(uint32_t, uint32_t, Args)>
 std::function<void()> prepare(uint32_t blocks, uint32_t threads, const void* given) {
   Args args;
-  std::memcpy(static_cast<void*>(&args), given, sizeof args);  // now, as a launch does
+  std::memcpy(static_cast<void*>(&args), given, sizeof args);  // copies the arguments at launch, as CUDA does
   return [=] { kRun(blocks, threads, args); };
 }
 

@@ -1,5 +1,5 @@
-// The fake's captures: what they record, and which calls they forbid. And its graphs, whose operations run
-// one after the other when they are launched: of those whose predecessors have run any one comes next.
+// Implements stream captures (what they record, which calls they forbid) and graphs. A launched graph runs
+// its operations one after the other; the next one is drawn from those whose predecessors have all run.
 #include <random>
 #include <utility>
 
@@ -16,7 +16,7 @@ cudaError_t spoil(Capture* capture, cudaError_t error) {
   return error;
 }
 
-// Whether all that was captured comes before the end of this stream.
+// Returns true if every captured operation precedes the end of this stream.
 bool joined(const Stream& stream) {
   const Graph& graph = *stream.capture->graph;
   std::set<size_t> seen;
@@ -42,7 +42,7 @@ cudaError_t is_capturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return cudaSuccess;
 }
 
-// On a stream's thread.
+// Runs a graph; called on a stream's thread.
 void execute(const Graph& graph, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<bool> done(graph.nodes.size());
@@ -102,7 +102,7 @@ void fake::capture(Stream& stream, Operation operation) {
 }
 
 cudaError_t fake::join(Stream& stream, const Event& event) {
-  // What runs now is nothing that a graph could wait for.
+  // The event was recorded outside of a capture, so a graph cannot wait for it.
   if (!event.capture) return spoil(stream.capture.get(), cudaErrorStreamCaptureIsolation);
   const bool over = event.capture->graph == nullptr;  // the capture
   if (over) return spoil(stream.capture.get(), cudaErrorCapturedEvent);
@@ -195,7 +195,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   if (it == s.executables.end()) return note(cudaErrorInvalidValue);
   if (it->second->device != stream->device) problem("cudaGraphLaunch on a stream of another device");
   if (stream->capture) problem("a graph in a graph, which the fake does not have");
-  // It stays until it has run, as it does where it is destroyed meanwhile.
+  // The operation owns the graph until it has run, also if the program destroys the graph meanwhile, as in
+  // CUDA.
   enqueue(stream, {{}, [graph = it->second, seed = s.seed + stream->enqueued] { execute(*graph, seed); }});
   return cudaSuccess;
 }

@@ -1,30 +1,32 @@
-// A CUDA runtime without a GPU, loaded in place of the real one: streams are threads that run what they are
-// given later, with seeded delays; copies are really asynchronous; events and waits hold what they should and
-// nothing else; arguments are checked as the real one does. Device memory cannot be touched by the host: it
-// crashes. Here is what tests tell it and ask it besides CUDA's own calls. Threads: any thread.
+// A CUDA runtime without a GPU, loaded in place of the real one. Streams are threads that run their
+// operations later, after seeded delays. Copies are truly asynchronous. Events and waits order exactly what
+// CUDA orders. Arguments are checked as by the real runtime. The host cannot access device memory: an access
+// crashes. This header declares the controls that tests use besides CUDA's own calls. Threads: any thread.
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
 
-// Devices, the seed of delays, and the longest delay before and in the middle of an operation. Nothing is
-// live.
+// Resets the fake. Sets the number of devices, the seed of delays, and the longest delay before and in the
+// middle of an operation.
 void fake_cuda_setup(int devices, uint64_t seed, int delay_us);
-// What was done wrong since, one a line; "" if nothing. Valid until the next call.
+// Returns the misuses since the setup, one a line; "" if there are none. Valid until the next call.
 const char* fake_cuda_problems();
-// Allocations, registrations, streams and events that were not freed, one a line.
+// Returns the allocations, registrations, streams and events that were not freed, one a line.
 const char* fake_cuda_live();
-// Copies and other operations that have run.
+// Returns the number of copies and other operations that have run.
 uint64_t fake_cuda_operations();
-// The process uses the device: since the setup somebody has set it, or asked for its context.
+// Returns true if the process uses the device: since the setup it has set the device or asked for its
+// context.
 bool fake_cuda_has_context(int device);
-// What the next call of this name returns in place of doing anything ("cudaMemcpyAsync"); 0: takes it back.
+// Makes the next call of this name ("cudaMemcpyAsync") return the error without doing anything. 0 cancels it.
 void fake_cuda_fail(const char* call, int error);
-// The calling thread's next call of this name takes so long.
+// Delays the calling thread's next call of this name by delay_us.
 void fake_cuda_slow(const char* call, int delay_us);
-// Launches of this kernel do not begin, once so many more have come, until the next call; "": none stalls.
+// Stalls launches of this kernel, after the next `after` ones, until fake_cuda_stall is called again. "": no
+// kernel stalls.
 void fake_cuda_stall(const char* kernel, int after);
-// What the calls about versions say; 0: the usual; -1: that there is none.
+// Sets the versions that the version calls report. 0: the defaults; -1: none.
 void fake_cuda_versions(int runtime, int driver);
 }

@@ -1,4 +1,4 @@
-// The fake driver's kernels: found by name, launched on streams.
+// The fake driver's kernels: looked up by name and launched on streams.
 #include "kernels.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The fake's kernels by name.
+// Looks up the fake's kernels by name.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@ namespace fake {
 
 struct Kernel {
   const char* name;
-  // What a launch with these arguments does once its stream comes to it; they are read now.
+  // Reads the arguments and returns the function that the stream runs when it reaches the launch.
   std::function<void()> (*prepare)(uint32_t blocks, uint32_t threads, const void* args);
 };
-const Kernel* find_kernel(const char* name);  // null: there is none
+const Kernel* find_kernel(const char* name);  // null: no kernel of this name
 
 }  // namespace fake

@@ -26,7 +26,7 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   *pointer = nullptr;
   if (size == 0) return cudaSuccess;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  // A page that nobody may touch lies behind every block.
+  // An inaccessible page follows every block.
   void* const base = mmap(nullptr, pages(size) + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return cudaErrorMemoryAllocation;
   if (kind != Kind::kDevice && mprotect(base, pages(size), PROT_READ | PROT_WRITE) != 0)
@@ -38,19 +38,20 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   block.size = size;
   if (kind == Kind::kDevice) {
     block.content = std::shared_ptr<std::byte[]>(new std::byte[size]);
-    std::memset(block.content.get(), 0xcd, size);  // fresh memory is nothing to rely on
+    std::memset(block.content.get(), 0xcd, size);  // fills fresh memory with garbage, so that no code relies
+                                                   // on zeros
   }
   s.blocks[block.base] = std::move(block);
   *pointer = base;
   return cudaSuccess;
 }
 
-// From `base` to the beginning of its page.
+// Returns the offset of `base` in its page.
 size_t into_page(const std::byte* base) {
   return reinterpret_cast<uintptr_t>(base) % kPage;
 }
 
-// Waits for the device, as the real ones do.
+// Frees a block after waiting for the device, as CUDA does.
 cudaError_t release(Kind kind, void* pointer, const char* call) {
   State& s = state();
   std::unique_lock lock(s.mutex);
@@ -152,12 +153,13 @@ cudaError_t copy_later(void* dst, const void* src, size_t size, cudaMemcpyKind k
   return cudaSuccess;
 }
 
-// Pageable memory is fine.
+// Copies synchronously; pageable memory is allowed.
 cudaError_t copy_at_once(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
   State& s = state();
   std::unique_lock lock(s.mutex);
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;  // nothing may lie nowhere
+  // an empty copy may have null pointers
+  if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;
   if (const cudaError_t error = implicit(nullptr, true); error != cudaSuccess) return error;
   const auto stream = find_stream(nullptr, "cudaMemcpy");
   enqueue(stream, {});
@@ -178,7 +180,8 @@ cudaError_t copy_at_once(void* dst, const void* src, size_t size, cudaMemcpyKind
 
 }  // namespace
 
-// The thread sanitizer tells accesses apart by address: it is to see those of devices and of the host at one.
+// Maps memory a second time at one address for devices and host: the thread sanitizer identifies memory by
+// its address, so it must see the accesses of both there.
 std::byte* fake::map_again(std::byte* base, size_t size) {
   if (weft::test::kThreadSanitizer) return nullptr;
   const size_t before = into_page(base);
@@ -254,7 +257,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// Those that Weft asks for, whatever the thread's context.
+// Returns the attributes that Weft asks for; the thread's context does not matter.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* wanted, void** values,
                                 CUdeviceptr pointer) {
   cudaPointerAttributes attributes;
@@ -286,7 +289,7 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream h
                            cudaMemcpyDefault, handle));
 }
 
-// Of tests alone.
+// Copies synchronously; only tests call it.
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t size, cudaMemcpyKind kind) {
   return note(copy_at_once(dst, src, size, kind));
 }

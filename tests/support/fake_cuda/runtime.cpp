@@ -1,4 +1,4 @@
-// The fake's devices, streams and events, and what tests ask of it.
+// Implements the fake's devices, streams and events, and the controls for tests.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -11,11 +11,11 @@ using namespace fake;
 namespace {
 
 thread_local int t_device = 0;
-thread_local std::vector<int> t_before;  // of contexts that were pushed since
+thread_local std::vector<int> t_before;  // current devices of the contexts that were pushed since
 thread_local cudaError_t t_last = cudaSuccess;
-thread_local std::pair<std::string, int> t_slow;  // a call, and how long it takes
+thread_local std::pair<std::string, int> t_slow;  // a call and its delay in microseconds
 
-// Without the lock.
+// Delays the call if a test asked for that. Called without the lock.
 void linger(const char* call) {
   if (t_slow.first != call) return;
   const auto [name, delay_us] = std::exchange(t_slow, {});
@@ -30,7 +30,7 @@ std::shared_ptr<Event> find_event(cudaEvent_t handle, const char* call) {
   return nullptr;
 }
 
-constexpr int kHighestPriority = -5;  // as of real ones
+constexpr int kHighestPriority = -5;  // the same as real devices report
 
 cudaError_t make_stream(cudaStream_t* handle, bool blocking, int priority = 0) {
   State& s = state();
@@ -53,7 +53,7 @@ cudaError_t wait(std::unique_lock<std::mutex>& lock, Done&& done) {
   return note(cudaErrorLaunchTimeout);
 }
 
-// What calls of the runtime and their twins of the driver do.
+// Shared implementation of runtime calls and their driver counterparts.
 cudaError_t get_device_count(int* count) {
   const std::lock_guard lock(state().mutex);
   *count = state().devices;
@@ -68,7 +68,7 @@ cudaError_t stream_device(cudaStream_t handle, int* device) {
   return cudaSuccess;
 }
 
-// What is on it still runs.
+// Destroys the stream; operations that are queued on it still run.
 cudaError_t destroy_stream(cudaStream_t handle) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -143,7 +143,7 @@ cudaError_t query(cudaEvent_t handle) {
   return event->completed() ? cudaSuccess : cudaErrorNotReady;
 }
 
-std::string text_;  // what was last returned; guarded by the lock
+std::string text_;  // the name that was returned last; guarded by the lock
 
 }  // namespace
 
@@ -271,7 +271,7 @@ cudaError_t cudaSetDevice(int device) {
   const std::lock_guard lock(state().mutex);
   if (device < 0 || device >= state().devices) return note(cudaErrorInvalidDevice);
   t_device = device;
-  state().contexts.insert(device);  // as CUDA 12 does
+  state().contexts.insert(device);  // cudaSetDevice creates the context, as in CUDA 12
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {

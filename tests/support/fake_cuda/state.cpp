@@ -1,4 +1,4 @@
-// The fake's streams, and looking up what belongs to it.
+// The fake's streams, and lookups of its objects.
 #include "state.h"
 
 #include <chrono>
@@ -13,7 +13,7 @@ uint64_t next_random(Stream& stream) {
   return z ^ (z >> 31);
 }
 
-// A stream's thread: one operation after the other, each after a while.
+// Runs a stream's operations one after the other, each after a delay.
 void work(const std::shared_ptr<Stream>& stream) {
   State& s = state();
   std::unique_lock lock(s.mutex);
@@ -47,7 +47,7 @@ void work(const std::shared_ptr<Stream>& stream) {
 }  // namespace
 
 State& state() {
-  static State* const only = new State;  // never destroyed: threads may outlive everything
+  static State* const only = new State;  // never destroyed: threads may outlive static destruction
   return *only;
 }
 
@@ -104,7 +104,7 @@ std::byte* reach(const void* pointer, size_t size, const char* what) {
 void start(const std::shared_ptr<Stream>& stream) {
   State& s = state();
   stream->random = s.seed * 1000 + ++s.streams_made;
-  std::thread([stream] { work(stream); }).detach();  // ends once the stream is destroyed and empty
+  std::thread([stream] { work(stream); }).detach();  // the thread ends when the stream is destroyed and empty
 }
 
 std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call) {
@@ -124,8 +124,8 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle, const char* call) {
   return nullptr;
 }
 
-// Work on the legacy default stream comes after all earlier work on the device's blocking streams, and theirs
-// after its.
+// Queues an operation. Work on the legacy default stream follows all earlier work on the device's blocking
+// streams, and their later work follows it.
 void enqueue(const std::shared_ptr<Stream>& stream, Operation operation) {
   State& s = state();
   if (stream->capture) return capture(*stream, std::move(operation));

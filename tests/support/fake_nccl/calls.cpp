@@ -1,4 +1,4 @@
-// NCCL's entry points, and what tests ask of the fake.
+// NCCL's entry points, and the fake's controls for tests.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 thread_local int t_depth = 0;
 thread_local std::vector<std::pair<std::shared_ptr<ncclComm>, Task>> t_group;
 
-std::string text_;  // what was last returned; guarded by the lock
+std::string text_;  // the text that was returned last; guarded by the lock
 
 uint64_t next_random(uint64_t& random) {
   uint64_t z = (random += 0x9e3779b97f4a7c15u);
@@ -24,7 +24,7 @@ uint64_t next_random(uint64_t& random) {
   return z ^ (z >> 31);
 }
 
-// A call has begun: what it is to return at once.
+// Begins a call: counts it and returns the result that a test has set for it.
 ncclResult_t begin(const char* call) {
   State& s = state();
   s.calls[call]++;
@@ -42,7 +42,7 @@ std::shared_ptr<ncclComm> find(ncclComm_t comm, const char* call) {
   return nullptr;
 }
 
-// One that may be called now.
+// Finds a communicator that can be called now. Otherwise records a problem and returns null.
 std::shared_ptr<ncclComm> find_ready(ncclComm_t handle, const char* call) {
   std::shared_ptr<ncclComm> comm = find(handle, call);
   if (comm != nullptr && comm->state == ncclInProgress && t_depth == 0) {
@@ -56,7 +56,7 @@ std::shared_ptr<ncclComm> find_ready(ncclComm_t handle, const char* call) {
   return comm;
 }
 
-// Do the rest later, on a thread. It gets the lock.
+// Runs the rest of a call later, on a thread and with the lock held.
 template <class Rest>
 void later(const std::shared_ptr<ncclComm>& comm, Rest rest) {
   State& s = state();
@@ -84,7 +84,7 @@ ncclResult_t submit(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tas
   return enqueue(comm, std::move(tasks)) ? ncclSuccess : ncclInvalidArgument;
 }
 
-// A null pointer is fine where nothing is read or written.
+// Checks that memory is accessible. A null pointer is valid if the size is 0.
 bool reaches(const void* pointer, size_t size, const char* call) {
   if (size == 0) return true;
   if (pointer == nullptr) {
@@ -108,13 +108,13 @@ bool right_stream(const ncclComm& comm, cudaStream_t handle, const char* call) {
   return false;
 }
 
-// A communicator that does not block is of no use any more.
+// Refuses a call with ncclInvalidArgument, which stays the state of a non-blocking communicator.
 ncclResult_t refuse(ncclComm& comm) {
   if (!comm.blocking) comm.state = ncclInvalidArgument;
   return ncclInvalidArgument;
 }
 
-// Sizes in blocks of count elements.
+// Checks and queues a call. `in` and `out` are sizes in blocks of count elements.
 ncclResult_t post(const char* call, Task task, ncclComm_t handle, int in, int out) {
   const std::lock_guard lock(state().mutex);
   if (const ncclResult_t result = begin(call); result != ncclSuccess) return result;
@@ -177,13 +177,13 @@ void join(const std::shared_ptr<ncclComm>& comm, std::unique_lock<std::mutex>& l
   comm->state = ncclSuccess;
 }
 
-// Wait for what runs, and forget it.
+// Waits until the communicator has no operations left, and removes it.
 void remove(const std::shared_ptr<ncclComm>& comm, std::unique_lock<std::mutex>& lock, const char* call) {
   State& s = state();
   s.changed.notify_all();
   if (!s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return comm->pending == 0; }))
     problem(std::string(call) + " waits for what does not end");
-  // And then for graphs, as NCCL does.
+  // Waits for graphs too, as NCCL does.
   const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (comm->graphs > 0 && std::chrono::steady_clock::now() < most)
     s.changed.wait_for(lock, std::chrono::milliseconds(1));
@@ -197,7 +197,7 @@ void remove(const std::shared_ptr<ncclComm>& comm, std::unique_lock<std::mutex>&
 namespace fake_nccl {
 
 State& state() {
-  static State* const only = new State;  // never destroyed: threads may outlive everything
+  static State* const only = new State;  // never destroyed: threads may outlive static destruction
   return *only;
 }
 
@@ -365,7 +365,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   std::unique_lock lock(state().mutex);
   const auto comm = find(handle, "ncclCommDestroy");
   if (comm == nullptr) return ncclInvalidArgument;
-  // Which it does by itself where that was not called.
+  // ncclCommDestroy finalizes a communicator that the program has not finalized.
   if (comm->finalized && comm->state != ncclSuccess) problem("ncclCommDestroy before the end");
   comm->finalized = true;
   if (!comm->operations.empty()) problem("ncclCommDestroy of a communicator that has operations");

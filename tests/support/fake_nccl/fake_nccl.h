@@ -1,28 +1,29 @@
-// NCCL without a GPU, over the streams of the fake CUDA (../fake_cuda): loaded in place of the real one.
-// Communicators of ranks that are threads of one process meet by their identifier; what is put on a stream
-// runs when the stream comes to it, meets the other ranks' there, and waits for them until it is aborted.
-// Communicators that do not block finish their calls later, on threads, and mind being called meanwhile. Here
-// is what tests tell it and ask it besides NCCL's own calls. Threads: any thread.
+// NCCL without a GPU, over the streams of the fake CUDA (../fake_cuda), loaded in place of the real one. A
+// communicator's ranks are threads of one process that find each other by the unique identifier. An operation
+// runs when its stream reaches it. There it waits for the other ranks' operations, until it is aborted.
+// Non-blocking communicators finish their calls later, on threads, and report calls that come meanwhile. This
+// header declares the controls that tests use besides NCCL's own calls. Threads: any thread.
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
 
-// The seed of delays, and the longest of them. Nothing is live.
+// Resets the fake. Sets the seed of delays and the longest delay.
 void fake_nccl_setup(uint64_t seed, int delay_us);
-// What was done wrong since, one a line; "" if nothing. Valid until the next call.
+// Returns the misuses since the setup, one a line; "" if there are none. Valid until the next call.
 const char* fake_nccl_problems();
-// Communicators and operations that were not destroyed, one a line.
+// Returns the communicators and operations that were not destroyed, one a line.
 const char* fake_nccl_live();
-// How many calls of this name ("ncclAllReduce") were made since.
+// Returns the number of calls of this name ("ncclAllReduce") since the setup.
 uint64_t fake_nccl_calls(const char* call);
-// What the next call of this name returns in place of doing anything; 0: takes it back.
+// Makes the next call of this name return the result without doing anything. 0 cancels it.
 void fake_nccl_fail(const char* call, int result);
-// What ncclCommGetAsyncError says of all communicators' ranks of that number from now on.
+// Makes ncclCommGetAsyncError return the result for this rank number of every communicator from now on.
 void fake_nccl_break(int rank, int result);
-// The name of the thread that called ncclCommAbort last; "" if none has since. Valid until the next call.
+// Returns the name of the thread that called ncclCommAbort last; "" if none has since the setup. Valid until
+// the next call.
 const char* fake_nccl_aborted_on();
-// What ncclGetVersion says; 0: the usual.
+// Sets the version that ncclGetVersion reports. 0: the default.
 void fake_nccl_version(int version);
 }

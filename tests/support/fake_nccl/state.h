@@ -1,5 +1,5 @@
-// What the fake's files share: communicators, what is posted to them, and the one lock that guards all of it.
-// Where the fake CUDA's lock is taken as well, it is taken second.
+// State that the fake's source files share: communicators, their queued operations, and the one lock that
+// guards them. If the fake CUDA's lock is needed as well, it is taken second.
 #pragma once
 
 #include <nccl.h>
@@ -30,7 +30,7 @@ enum class Kind {
   kRecv,
 };
 
-// One call, as it waits on a stream.
+// One call that waits on a stream.
 struct Task {
   Kind kind = Kind::kAllReduce;
   const void* src = nullptr;
@@ -38,20 +38,21 @@ struct Task {
   size_t count = 0;
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
-  double factor = 1.0;  // of an operation that was made
+  double factor = 1.0;  // of an operation made by ncclRedOpCreatePreMulSum
   int peer = 0;         // or root
   cudaStream_t stream = nullptr;
-  uint64_t number = 0;  // among the rank's collectives, or the messages of the pair
+  uint64_t number = 0;  // counts the rank's collectives, or the messages of the pair
   bool done = false;
-  ptrdiff_t src_at = -1, dst_at = -1;  // in memory that was registered when it was called
+  ptrdiff_t src_at = -1, dst_at = -1;  // offset in memory that was registered at the call; -1: not registered
 };
 
-// The ranks of a communicator and what they have come to.
+// The ranks of a communicator and their pending operations.
 struct Clique {
   int size = 0;
-  std::vector<ncclComm*> members;                            // by rank; null: has not joined
-  std::map<uint64_t, std::map<int, Task*>> collectives;      // by number, by rank
-  std::map<std::tuple<int, int, uint64_t>, Task*> messages;  // sends that no receive has met: from, to
+  std::vector<ncclComm*> members;                            // by rank; null until the rank has joined
+  std::map<uint64_t, std::map<int, Task*>> collectives;      // by number, then by rank
+  std::map<std::tuple<int, int, uint64_t>, Task*> messages;  // sends without a matching receive: (from, to,
+                                                             // number)
   std::map<std::tuple<int, int, uint64_t>, Task*> receives;
 };
 
@@ -65,7 +66,7 @@ struct State {
   std::map<std::string, std::shared_ptr<Clique>> cliques;
   std::map<ncclComm*, std::shared_ptr<ncclComm>> live;
   std::map<const void*, size_t> memory;         // of ncclMemAlloc
-  std::vector<std::shared_ptr<ncclComm>> dead;  // so that no two have one address
+  std::vector<std::shared_ptr<ncclComm>> dead;  // kept so that no address is used twice
   std::map<std::string, int> failures;
   std::map<std::string, uint64_t> calls;
   std::vector<std::string> problems;
@@ -73,13 +74,14 @@ struct State {
 };
 State& state();
 
-// With the lock held, all below.
+// The functions below are called with the lock held.
 void problem(const std::string& text);
 size_t size_of(ncclDataType_t type);
 const char* name(Kind kind);
-// Put the tasks, all of one communicator and stream, on the stream. false: there is no such stream.
+// Queues the tasks, all of one communicator and stream, on the stream. Returns false if the stream does not
+// exist.
 bool enqueue(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tasks);
-// How far behind the beginning of registered memory; -1: it is in none.
+// Returns the offset of the pointer in registered memory; -1 if it is in none.
 ptrdiff_t place_of(const ncclComm& comm, const void* pointer);
 
 }  // namespace fake_nccl
@@ -94,12 +96,12 @@ struct ncclComm {
   std::string error;
   bool aborted = false;
   bool finalized = false;
-  int pending = 0;             // what runs or will run: threads, and what is on streams
-  std::atomic<int> graphs{0};  // tasks in graphs that exist; changes without the lock
+  int pending = 0;             // running and queued work: threads, and operations on streams
+  std::atomic<int> graphs{0};  // tasks in existing graphs; changes without the lock
   uint64_t replayed = 0;       // collectives of those
   uint64_t collectives = 0;
   std::map<int, uint64_t> sent, received;  // by peer
-  std::map<int, double> operations;        // that were made: factor, by handle
+  std::map<int, double> operations;        // factors of created operations, by handle
   struct Registered {
     const char* at = nullptr;
     size_t size = 0;

@@ -1,4 +1,4 @@
-// What the fake's operations do once a stream has come to them.
+// Implements the fake's operations, as they run once a stream has reached them.
 #include <cstring>
 
 #include "kernels/host_ops.h"
@@ -8,7 +8,7 @@
 namespace fake_nccl {
 namespace {
 
-// Where the bytes are, kept for as long as this lives.
+// The host address of bytes, kept valid while this object lives.
 struct Memory {
   std::byte* at = nullptr;
   std::shared_ptr<std::byte[]> keep;
@@ -54,7 +54,7 @@ weft::ReduceOp op_of(ncclRedOp_t op) {
                          : weft::ReduceOp::kSum;
 }
 
-// A collective whose ranks have all come.
+// A collective that all ranks have reached.
 class Collective {
  public:
   Collective(const std::map<int, Task*>& parts, int size)
@@ -93,7 +93,7 @@ class Collective {
   void copy(std::byte* to, const std::byte* from) const {
     if (to != from) std::memcpy(to, from, block_);
   }
-  // Not in the order of ranks: nobody may rely on one.
+  // Folds in an order other than rank order: callers may not rely on NCCL's order.
   void fold(int block, const std::vector<std::byte*>& outputs) const {
     std::vector<const std::byte*> inputs;
     for (int i = 0; i < size_; i++) inputs.push_back(in((i + size_ / 2) % size_, block));
@@ -151,7 +151,7 @@ void meet_collective(ncclComm& comm, Task& task) {
   for (const auto& [rank, part] : parts) {
     if (same(*part, task)) continue;
     problem("ranks call different collectives: " + std::string(name(part->kind)) + " and " + name(task.kind));
-    return;  // and nobody ever gets any further
+    return;  // the operation never completes
   }
   for (const auto& [rank, part] : parts) {
     if (part->src_at != task.src_at || part->dst_at != task.dst_at)
@@ -198,7 +198,7 @@ void withdraw(ncclComm& comm, std::vector<Task>& tasks) {
   std::erase_if(clique.receives, is_own);
 }
 
-// On the stream's thread, without any lock.
+// Runs on the stream's thread, without any lock.
 void work(const std::shared_ptr<ncclComm>& comm, std::vector<Task>& tasks) {
   State& s = state();
   std::unique_lock lock(s.mutex);
@@ -227,7 +227,7 @@ void work(const std::shared_ptr<ncclComm>& comm, std::vector<Task>& tasks) {
 
 namespace {
 
-// For as long as a graph has tasks of the communicator.
+// Counts a communicator's tasks in a graph while the graph exists.
 class Reference {
  public:
   explicit Reference(std::shared_ptr<ncclComm> comm) : comm_(std::move(comm)) { comm_->graphs++; }
@@ -240,8 +240,8 @@ class Reference {
   const std::shared_ptr<ncclComm> comm_;
 };
 
-// Each launch is another collective; they are counted apart from those that no graph has, which nobody may
-// rely on meeting in between.
+// Runs one launch of a graph. Each launch is a separate collective. Launches are numbered apart from
+// operations outside of graphs: programs may not rely on one matching the other.
 void replay(const std::shared_ptr<ncclComm>& comm, std::vector<Task> tasks) {
   constexpr uint64_t kInGraphs = uint64_t{1} << 63;
   {
