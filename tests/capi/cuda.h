@@ -1,5 +1,5 @@
-// CUDA buffers in tests of the C ABI: the fake CUDA, which a context loads in place of the real one; or that
-// one, in tests/gpu (WEFT_TEST_REAL_CUDA).
+// CUDA buffers in tests of the C ABI. Contexts load the fake CUDA in place of the real one; tests/gpu uses
+// the real one (WEFT_TEST_REAL_CUDA).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,8 @@ class FakeCuda {
 };
 #else
 
-// For the time of a test. At its end nothing was done wrong and nothing is left.
+// Installs the fake CUDA for a test. The destructor checks that CUDA was not misused and that nothing is left
+// allocated.
 class FakeCuda {
  public:
   explicit FakeCuda(int devices = 1, uint64_t seed = 1, int delay_us = 200) {
@@ -46,7 +47,7 @@ class FakeCuda {
 
 #endif
 
-// What ranks note: Catch2's assertions are for the main thread.
+// Collects failures from ranks, because Catch2's assertions may only run on the main thread.
 class Notes {
  public:
   void expect(const std::string& wrong) {
@@ -58,21 +59,21 @@ class Notes {
     INFO(text_);
     CHECK(text_.empty());
   }
-  bool empty() const { return text_.empty(); }  // once ranks are gone
+  bool empty() const { return text_.empty(); }  // only once the ranks have ended
 
  private:
   std::mutex mutex_;
   std::string text_;
 };
 
-// Why a communicator failed, or refused a call.
+// Returns the reason why a communicator failed or refused a call.
 inline std::string error_of(const weft_comm* comm) {
   weft_error error = WEFT_ERROR_INIT;
   weft_comm_error(comm, &error);
   return error.text;
 }
 
-// A stream of the program's on a device, as Weft takes it.
+// A CUDA stream of the program, with its weft_stream.
 class Stream {
  public:
   explicit Stream(int device = 0) : device_(device) {
@@ -89,7 +90,7 @@ class Stream {
   cudaStream_t get() const { return stream_; }
   const weft_stream* view() const { return &view_; }
   int device() const { return device_; }
-  // Nothing behind this runs until open is 1.
+  // Holds back all work that is queued on the stream after this call until *open is 1.
   void hold(const int* open) {
     cudaLaunchHostFunc(
         stream_,
@@ -115,7 +116,7 @@ inline weft_coll_options on(const Stream& stream) {
   return on(stream.view());
 }
 
-// Elements in device memory, and pinned memory from which they are written in the order of a stream.
+// Elements in device memory, and pinned memory for writing them in stream order.
 template <class T>
 class DeviceBuffer {
  public:
@@ -133,14 +134,14 @@ class DeviceBuffer {
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   T* get() const { return static_cast<T*>(device_); }
-  // On the stream; the call before has run.
+  // Writes the elements on the stream. The previous write must have completed.
   template <class Make>
   void write(const Stream& stream, Make&& make) {
     for (size_t i = 0; i < count_; i++) host_[i] = make(i);
     cudaSetDevice(stream.device());
     cudaMemcpyAsync(device_, host_, count_ * sizeof(T), cudaMemcpyHostToDevice, stream.get());
   }
-  // What the stream sees there once it has come to it.
+  // Returns the contents in stream order: they include all work that is on the stream at the call.
   std::vector<T> read(const Stream& stream) {
     cudaSetDevice(stream.device());
     cudaMemcpyAsync(host_, device_, count_ * sizeof(T), cudaMemcpyDeviceToHost, stream.get());

@@ -1,4 +1,4 @@
-// The fake NCCL in tests of the C ABI, beside the fake CUDA: a device for each rank.
+// The fake NCCL in tests of the C ABI, together with the fake CUDA. Each rank has a device of its own.
 #pragma once
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 namespace weft_test {
 
-// For the time of a test, as FakeCuda.
+// Installs the fake NCCL for a test, as FakeCuda does for CUDA.
 class FakeNccl {
  public:
   explicit FakeNccl(uint64_t seed = 1, int delay_us = 200) : cuda_(8, seed, delay_us) {
@@ -33,10 +33,10 @@ class FakeNccl {
   FakeNccl& operator=(const FakeNccl&) = delete;
 
  private:
-  const FakeCuda cuda_;  // outlives what was done on it
+  const FakeCuda cuda_;  // destroyed last, because NCCL's work ran on it
 };
 
-// Ranks over nccl, each on the device of its number.
+// Runs ranks over nccl; rank r uses device r.
 inline std::string run_nccl(
     int size, const std::function<void(Rank&)>& body,
     const std::function<int(int)>& device_of = [](int rank) { return rank; }) {

@@ -1,6 +1,6 @@
-// Two ranks train some steps with a hook whose state comes from and goes to files: one part of a training
-// that test_hook_process.py divides among processes. Usage: capi_hook_process FOLDER HOOK OPTIONS FIRST_STEP
-// END Prints the bits of the last step's gradients.
+// Two ranks train some steps with a hook whose state is loaded from files and saved to files: one part of a
+// training that test_hook_process.py divides among processes. Usage: capi_hook_process FOLDER HOOK OPTIONS
+// FIRST_STEP END. Prints the bits of the last step's gradients.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What ranks of tests over nccl compute with, of any type, and their memory: on the fakes and on a real GPU.
+// Values of every type, and device memory for ranks of nccl tests, on the fakes and on a real GPU.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace weft_test {
 inline constexpr size_t kSizes[] = {0, 1, 1, 2, 2, 4, 4,
                                     8, 8, 2, 2, 4, 8};  // bytes, from WEFT_DTYPE_U8 to F64
 
-// A number from 0 on that the type has.
+// Stores a number >= 0 that the type can represent.
 inline void put(char* to, int32_t dtype, double value) {
   auto bits = static_cast<uint64_t>(value);
   const auto single = static_cast<float>(value);
@@ -32,15 +32,15 @@ inline void put(char* to, int32_t dtype, double value) {
   std::memcpy(to, &bits, kSizes[dtype]);
 }
 
-// From 1 to 3, without a period that a displaced block could hide in.
+// Returns a value from 1 to 3. The sequence has no period, so a displaced block is noticed.
 inline double value(int rank, size_t i, uint64_t seed = 0) {
   const uint64_t mixed =
       (i + 1) * UINT64_C(0x9e3779b97f4a7c15) + (static_cast<uint64_t>(rank) * 31 + seed + 1) * 0x2545f491;
   return static_cast<double>(1 + (mixed ^ mixed >> 29) % 1021 % 3);
 }
 
-// A rank's memory on its device, and pinned memory through which it is read and written. All ranks make and
-// free it together: CUDA waits for all devices, and none may hold an operation then that waits for a rank.
+// A rank's memory on its device, and pinned memory for reading and writing it. All ranks create and free it
+// together: CUDA waits for all devices, and no device may then hold an operation that waits for another rank.
 class Memory {
  public:
   Memory(const Rank& rank, size_t bytes) : comm_(rank.comm), stream_(NcclRun::device(rank.rank)) {

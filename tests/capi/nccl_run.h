@@ -1,5 +1,5 @@
-// Ranks over nccl for tests that a real NCCL runs as well: the fakes, a device for each rank; or, in
-// tests/gpu (WEFT_TEST_REAL_NCCL), the devices that there are.
+// Runs ranks over nccl in tests that also run with a real NCCL. By default they use the fakes, with one
+// device a rank. In tests/gpu (WEFT_TEST_REAL_NCCL) they use the machine's devices.
 #pragma once
 
 #include "capi/cuda.h"
@@ -12,14 +12,14 @@
 
 namespace weft_test {
 
-// For the time of a test.
+// Installs the fakes for a test, where they are used.
 class NcclRun {
  public:
   explicit NcclRun(uint64_t seed = 1, int delay_us = 200) : fake_(seed, delay_us) {}
 #ifdef WEFT_TEST_REAL_NCCL
-  // So many ranks as there may be, each on a device of its own: a power of two.
+  // Returns the number of ranks that can have a device each: a power of two, at most `wanted`.
   int ranks(int wanted) const { return at_most(wanted, devices()); }
-  // Two on each device where NCCL is told to take them (NCCL_MULTI_RANK_GPU_ENABLE=1: it has to be able to).
+  // Allows two ranks on each device if NCCL_MULTI_RANK_GPU_ENABLE=1 is set, which NCCL must support.
   int ranks_sharing(int wanted) const {
     const char* const told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return at_most(wanted, told != nullptr && std::string(told) == "1" ? 2 * devices() : devices());

@@ -1,5 +1,5 @@
-// Random programs of reducers on devices, beside their twins in host memory: local steps, absent parameters,
-// ranks without data, weights, norms, re-plans, shards, in both modes.
+// Random programs of device reducers, compared with twins in host memory. They use local steps, absent
+// parameters, ranks without data, weights, norms, re-plans and shards, in copy and in view mode.
 #pragma once
 
 #include "capi/twin.h"
@@ -22,7 +22,7 @@ inline bool one_in(Random& random, unsigned n) {
   return random() % n == 0;
 }
 
-// Equal on all ranks.
+// Draws a program. All ranks draw the same one.
 inline Program draw(Random& random) {
   Program program;
   Twins::Options& how = program.how;
@@ -43,18 +43,18 @@ inline Program draw(Random& random) {
   }
   if ((how.flags & WEFT_REDUCER_SHARDED) == 0 && one_in(random, 3))
     how.hook = one_in(random, 2) ? "fp16" : "bf16";
-  // On a device gradients are added up in their own type.
+  // Device gradients are accumulated in their own type.
   program.local = one_in(random, 2) && (how.reduce_dtype == 0 || how.mode == WEFT_GRADIENT_VIEW);
   return program;
 }
 
-// One window: local steps, then a synchronised one. common: equal on all ranks.
+// Runs one window: local steps, then a synchronised step. common: gives all ranks the same numbers.
 inline std::string window(Twins& twins, const Program& program, Random& common, Random& own, uint64_t seed) {
   const size_t count = twins.tensors().size();
   const bool absent = (program.how.flags & WEFT_REDUCER_ABSENT) != 0;
   const bool uneven = (program.how.flags & WEFT_REDUCER_UNEVEN) != 0;
   const uint64_t locals = program.local ? common() % 3 : 0;
-  std::vector<bool> begun(count);  // in this window, so that a view is added to
+  std::vector<bool> begun(count);  // has become ready in this window, so that a view is added to
   std::string wrong;
   const auto ready = [&](size_t i, uint64_t at) {
     if (wrong.empty()) wrong = twins.ready(i, seed * 100 + at * 20 + i, begun[i]);
@@ -97,7 +97,7 @@ inline std::string window(Twins& twins, const Program& program, Random& common, 
   weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
   finish.clip_norm = program.clip;
   constexpr Twins::Waits kWaits[] = {Twins::Waits::kHost, Twins::Waits::kStreams, Twins::Waits::kParams};
-  // Where the program drives, a parameter's result does not come before finish if that rules on norms.
+  // In caller mode a parameter's result comes only with finish if norms are computed.
   const auto waits = kWaits[own() % (program.caller && program.normed() ? 2 : 3)];
   if (wrong.empty()) wrong = twins.finish(finish, waits);
   if (wrong.empty()) wrong = twins.compare();
@@ -105,7 +105,7 @@ inline std::string window(Twins& twins, const Program& program, Random& common, 
   return wrong;
 }
 
-// A rank's part: windows, and perhaps a re-plan between them. What went wrong.
+// Runs a rank's part: windows, perhaps with a re-plan between them. Returns the first failure.
 inline std::string run_program(Rank& r, const std::vector<Tensor>& tensors, const Program& program,
                                uint64_t common_seed) {
   Twins twins(r, tensors, program.how);

@@ -1,5 +1,5 @@
-// Ranks as threads of one process through the public header alone: each with a context and a communicator of
-// its own, formed over an all-gather in memory.
+// Ranks as threads of one process that use only the public header. Each has its own context and communicator;
+// they bootstrap over an all-gather in memory.
 #pragma once
 
 #include <weft/weft.h>
@@ -15,7 +15,7 @@
 
 namespace weft_test {
 
-// What ranks' bodies found wrong, collected across threads.
+// Collects failures that ranks' bodies find on any thread.
 struct Findings {
   std::atomic<int> wrong{0};
   void expect(bool ok) {
@@ -26,14 +26,14 @@ struct Findings {
 inline constexpr const char* kBackends[] = {"loopback", "shm"};
 inline constexpr int32_t kModes[] = {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER};
 
-// An all-gather among threads: the caller's own channel of WEFT_BOOTSTRAP_CALLBACK.
+// An all-gather among threads, for WEFT_BOOTSTRAP_CALLBACK.
 class Gathering {
  public:
   explicit Gathering(int size) : size_(size) {}
 
   void all_gather(int rank, const void* mine, uint64_t bytes, void* all) {
     std::unique_lock lock(mutex_);
-    // A round ends when all have copied its result; nobody enters the next one before.
+    // A round ends when all ranks have copied its result; no rank enters the next round before.
     changed_.wait(lock, [&] { return copies_left_ == 0; });
     buffer_.resize(static_cast<size_t>(size_) * bytes);
     if (bytes > 0) std::memcpy(buffer_.data() + static_cast<size_t>(rank) * bytes, mine, bytes);
@@ -77,11 +77,10 @@ struct Rank {
   int size = 0;
 };
 
-// Runs body on `size` threads; each rank's context and communicator are made before and destroyed after it,
-// prepare is called between the two, heartbeat_ms is the communicator's, configure changes the options of a
-// rank's context. Returns the texts of what went wrong
-// while forming; Catch2's assertions are not safe on other threads, so bodies report through their own
-// results.
+// Runs the body on `size` threads. Each rank's context and communicator are created before the body and
+// destroyed after it. prepare runs between the two creations. heartbeat_ms is the communicator's; configure
+// changes the options of a rank's context. Returns the errors of the creation. Catch2's assertions are not
+// safe on other threads, so bodies report failures through their own results.
 inline std::string run(
     const char* backend, int size, int32_t progress, const char* module_path,
     const std::function<void(Rank&)>& body, const std::function<void(Rank&)>& prepare = [](Rank&) {},

@@ -1,5 +1,5 @@
-// An allocation that fails, whichever it is and on whichever thread, is an error of the call or of the
-// communicator: no process ends, nobody waits for a deadline, and everything can be destroyed afterwards.
+// A failing allocation, whichever it is and on whichever thread, is an error of the call or of the
+// communicator. No process ends, no rank waits for a deadline, and every object can be destroyed afterwards.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,19 +23,19 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr int64_t kInitMs = 20'000;
-// A rank that fails before it has met the other one is known by this deadline alone.
+// The other rank detects a rank that fails before both have connected by this deadline alone.
 constexpr int64_t kNeverCameMs = 700;
 constexpr int64_t kOpMs = 20'000;
-constexpr unsigned kLongestS = 200;  // of one of its runs, on a busy machine
+constexpr unsigned kLongestS = 200;  // the longest run, on a busy machine
 
 enum class Armed { kForming, kBody };
 
-// What a rank's calls came to.
+// The results of a rank's calls.
 struct Outcome {
   weft_status worst = WEFT_OK;
-  int posted = 0;     // callbacks that have to run
+  int posted = 0;     // callbacks that must run
   int called = 0;     // that have run
-  bool late = false;  // a call ended with its deadline
+  bool late = false;  // a call returned because of its deadline
   void take(weft_status status) {
     if (worst == WEFT_OK) worst = status;
     late |= status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_NOT_DONE;
@@ -57,7 +57,7 @@ void on_bucket(void* data, uint64_t, uint32_t, weft_status) {
   static_cast<Outcome*>(data)->called++;
 }
 
-// The ranks meet before and after what is armed, so that nothing else is.
+// Ranks synchronise before and after the armed part, so that no other code is armed.
 class Meeting {
  public:
   void meet(const std::function<void()>& last_one = [] {}) {
@@ -80,7 +80,7 @@ class Meeting {
   int round_ = 0;
 };
 
-// One rank, from context to context.
+// Runs one rank, from context creation to its destruction.
 void run_rank(const Case& c, int rank, const std::string& store, Armed armed, uint64_t n, Meeting& meeting,
               const Body& body, Outcome& out, uint64_t* count) {
   weft_context* context = nullptr;
@@ -108,7 +108,7 @@ void run_rank(const Case& c, int rank, const std::string& store, Armed armed, ui
   weft_context_destroy(&context);
 }
 
-// The worst that the ranks saw, and how many allocations there were.
+// Returns the worst result of each rank, and the number of allocations.
 std::vector<Outcome> run(const Case& c, Armed armed, uint64_t n, const Body& body, uint64_t* count) {
   static int runs = 0;
   const std::string store =
@@ -124,11 +124,12 @@ std::vector<Outcome> run(const Case& c, Armed armed, uint64_t n, const Body& bod
   return outcomes;
 }
 
-// Every allocation that a run reaches fails once, or of many of them `most`, evenly spread.
+// Fails each allocation that a run reaches, one a run. If there are more than `most`, an evenly spread
+// selection fails.
 void fail_each(const Case& c, Armed armed, uint64_t most, const Body& body) {
   INFO(c.backend << ", progress " << c.progress);
   uint64_t count = 0;
-  ::alarm(kLongestS);  // a hang is a failure
+  ::alarm(kLongestS);  // turns a hang into a failure
   for (const Outcome& out : run(c, armed, 0, body, &count)) REQUIRE(out.ok());
   REQUIRE(count > 0);
   const uint64_t step = std::max<uint64_t>(1, count / most);
@@ -147,7 +148,7 @@ void fail_each(const Case& c, Armed armed, uint64_t most, const Body& body) {
   ::alarm(0);
 }
 
-// Like a program that acts on errors: nothing is called after the first.
+// Acts like a program that handles errors: it makes no further call after the first error.
 void collectives(weft_context*, weft_comm* comm, int rank, Outcome& out) {
   std::vector<float> values, gathered;
   {
@@ -179,7 +180,7 @@ void collectives(weft_context*, weft_comm* comm, int rank, Outcome& out) {
     if (told == WEFT_OK) out.posted++;
     out.take(told);
   }
-  // Its requests complete with it.
+  // Aborting the communicator completes its requests.
   if (!out.ok()) weft_comm_abort(comm, "an allocation failed");
   for (weft_request*& request : requests) {
     if (request == nullptr) continue;
@@ -245,7 +246,7 @@ void steps(weft_context* context, weft_comm* comm, Outcome& out, const char* hoo
   out.take(weft_hook_destroy(&model->options.hook));
 }
 
-// The calls of a reducer that every rank makes, beside its steps.
+// Makes the collective calls of a reducer that are not part of a step.
 void collective_calls(weft_comm* comm, int rank, Outcome& out) {
   std::unique_ptr<Model> model;
   {
@@ -267,14 +268,14 @@ void collective_calls(weft_comm* comm, int rank, Outcome& out) {
   if (out.ok()) out.take(weft_reducer_check(reducer, nullptr));
   step(nullptr);
   if (out.ok()) out.take(weft_reducer_replan(reducer, nullptr, nullptr));
-  // Both ranks fail it, because the finish of a rank that does not is an error.
+  // Both ranks fail the step: if only one did, the other rank's finish would be an error.
   step("a text that is too long for a string without an allocation");
   if (rank == 0) step(nullptr);
   if (out.ok()) out.take(weft_reducer_join(reducer, nullptr, nullptr));
   out.take(weft_reducer_destroy(&reducer));
 }
 
-// The program's allocator, of C++: it throws where it has nothing to give.
+// The program's C++ allocator, which throws when it is empty.
 struct Pool {
   std::atomic<bool> empty{false};
 };

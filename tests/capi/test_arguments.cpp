@@ -62,7 +62,7 @@ TEST_CASE("structs of other versions are read by their size, and unknown fields 
   CHECK(weft_context_create(&older, &context, nullptr) == WEFT_ERR_ARG);
 }
 
-TEST_CASE("the init functions know the library's defaults, not the program's facts") {
+TEST_CASE("the init functions set the library's defaults, but neither version nor param_size") {
   weft_context_options context;
   CHECK(weft_context_options_init(&context, sizeof context) == WEFT_OK);
   CHECK(context.struct_size == sizeof context);
@@ -151,7 +151,7 @@ TEST_CASE("parameters of a newer and of an older header are read by their size")
   weft_reducer_options options;
   REQUIRE(weft_reducer_options_init(&options, sizeof options) == WEFT_OK);
   options.params = &params[0].known;
-  options.param_count = 2;  // param_size is not said: the first parameter says it
+  options.param_count = 2;  // param_size is not set: the first parameter's struct_size determines it
   weft_reducer* reducer = nullptr;
   CHECK(weft_reducer_create(solo.comm, &options, &reducer, nullptr) == WEFT_OK);
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
@@ -224,7 +224,7 @@ TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   CHECK((no_device == WEFT_ERR_ARG || no_device == WEFT_ERR_UNAVAILABLE));
   stream.kind = 9;
   CHECK(weft_barrier(solo.comm, &options, nullptr) == WEFT_ERR_ARG);
-  // None of this failed the communicator, which says what was wrong with the last one.
+  // None of these calls failed the communicator. weft_comm_error describes the last one.
   weft_error error = WEFT_ERROR_INIT;
   CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
   CHECK(error.code == WEFT_OK);
@@ -286,7 +286,7 @@ TEST_CASE("arena memory: sizes, alignment, and pointers that are not from it") {
   CHECK(weft_comm_free(solo.comm, nullptr) == WEFT_OK);
 }
 
-TEST_CASE("backends are listed with why they are not available, and what works is not shrunk") {
+TEST_CASE("unavailable backends are listed with the reason, and a working communicator cannot be shrunk") {
   Solo solo;
   uint64_t count = 0;
   REQUIRE(weft_backend_count(solo.context, &count) == WEFT_OK);
@@ -356,7 +356,8 @@ TEST_CASE("a forked child gets an error on every inherited object, and can make 
     failures += weft_hook_destroy(&hook) != WEFT_OK;
     failures += weft_comm_destroy(&solo.comm) != WEFT_OK;
     failures += weft_context_destroy(&solo.context) != WEFT_OK;
-    if (!weft::test::kThreadSanitizer) {  // it does not support threads in the child of a threaded process
+    if (!weft::test::kThreadSanitizer) {  // the thread sanitizer does not support threads in a threaded
+                                          // process's child
       weft_context* own = nullptr;
       failures += weft_context_create(nullptr, &own, nullptr) != WEFT_OK;
       failures += weft_context_destroy(&own) != WEFT_OK;
@@ -367,7 +368,7 @@ TEST_CASE("a forked child gets an error on every inherited object, and can make 
   REQUIRE(waitpid(child, &state, 0) == child);
   CHECK(WIFEXITED(state));
   CHECK(WEXITSTATUS(state) == 0);
-  // The parent goes on.
+  // The parent process is not affected.
   CHECK(weft_request_wait(request, 0) == WEFT_OK);
   CHECK(weft_barrier(solo.comm, nullptr, nullptr) == WEFT_OK);
   CHECK(weft_request_release(&request) == WEFT_OK);
@@ -407,8 +408,8 @@ TEST_CASE("inside a callback only calls that read, test, release and abort are a
                            weft_comm_error(s->comm, &error) == WEFT_OK;
               },
               &seen) == WEFT_OK);
-  // Complete already: it may run here or, if the lane has not let go of the request yet, on the callback
-  // thread; destroying the communicator waits for it.
+  // The request is already complete. The callback runs here or, if the lane still holds the request, on the
+  // callback thread; destroying the communicator waits for it.
   weft_request_release(&request);
   weft_comm_destroy(&solo.comm);
   CHECK(seen.called);
@@ -470,7 +471,7 @@ TEST_CASE(
   weft_gather_options gather = WEFT_GATHER_OPTIONS_INIT;
   gather.flags = 1;
   CHECK(weft_reducer_gather_params(reducer, &gather) == WEFT_ERR_ARG);
-  // The next call fails on all ranks alike.
+  // The next call fails on all ranks.
   CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_MISMATCH);
   gather.flags = 0;
   gather.timeout_ms = -2;
@@ -483,7 +484,7 @@ TEST_CASE(
 
 namespace {
 
-// A solo rank with two reducers, and the errors of its calls when one field of their options is wrong.
+// A rank with two reducers. Returns the errors of their calls when one field of the options is wrong.
 struct Refusals {
   Refusals() {
     param.name = "p";
@@ -586,7 +587,7 @@ std::string with_gather(Refusals& r, uint64_t flags, int64_t timeout_ms) {
   wrong.flags = flags;
   wrong.timeout_ms = timeout_ms;
   std::string text = r.of(r.sharded, weft_reducer_gather_params(r.sharded, &wrong));
-  (void)weft_reducer_gather_params(r.sharded, nullptr);  // which fails as well, on all ranks alike
+  (void)weft_reducer_gather_params(r.sharded, nullptr);  // fails as well, on all ranks
   return text;
 }
 std::string with_join(Refusals& r, uint64_t flags, int64_t timeout_ms) {

@@ -1,6 +1,6 @@
-// How many atomic operations a call of weft_reducer_ready makes: counted, by a parent that single-steps a
-// child through the call and looks at each instruction. For x86-64, where they are those with a lock prefix
-// and exchanges with memory.
+// Counts the atomic operations of weft_reducer_ready. A parent process single-steps a child through the call
+// and examines each instruction. Only for x86-64, where atomic operations are instructions with a lock
+// prefix, and exchanges with memory.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,32 +23,32 @@
 namespace {
 
 constexpr uint64_t kParams = 8;
-constexpr int kNotAllowed = 77;  // to be watched: a container may forbid it
+constexpr int kNotAllowed = 77;  // ptrace fails: a container may forbid it
 
-// Whether the instruction at this place reads and writes memory as one.
+// Returns true if the instruction at this address reads and writes memory atomically.
 bool is_atomic(const unsigned char* code) {
   bool locked = false;
   for (;; code++) {
     if (*code == 0xf0) {
       locked = true;
     } else if (*code != 0x66 && *code != 0x67 && *code != 0xf2 && *code != 0xf3 && (*code & 0xf0) != 0x40) {
-      break;  // no prefix: the operation
+      break;  // no prefix: this byte is the opcode
     }
   }
   const bool exchange = (*code == 0x86 || *code == 0x87) && code[1] < 0xc0;
   return locked || exchange;
 }
 
-// Of a step.
+// A kind of step, and the number of atomic operations that it may use.
 struct Kind {
   const char* name;
-  int atomics;             // of one call of ready
+  int atomics;             // in one call of ready
   uint64_t flags = 0;      // of begin
-  uint32_t uses = 1;       // of each parameter; one call is watched
-  bool last = true;        // it is the last one
+  uint32_t uses = 1;       // uses of each parameter; one of its calls is watched
+  bool last = true;        // the watched call is the parameter's last one
   uint64_t reducer = 0;    // flags
-  bool elsewhere = false;  // view mode: the gradient is not in its view
-  bool device = false;     // view mode: gradients are on a (fake) CUDA device, all of one stream
+  bool elsewhere = false;  // view mode: the gradient lies outside its view
+  bool device = false;     // view mode: gradients lie on a (fake) CUDA device, all on one stream
 };
 constexpr Kind kKinds[] = {
     {.name = "plain", .atomics = 2},
@@ -69,7 +69,7 @@ constexpr Kind kKinds[] = {
 #endif
     {.name = "strays", .atomics = 2, .reducer = WEFT_REDUCER_COPY_STRAYS, .elsewhere = true}};
 
-// A stream of the device's, if there is one.
+// Provides a stream of the device, if there is a device.
 struct Where {
 #ifdef WEFT_TEST_CUDA
   explicit Where(bool device) {
@@ -83,8 +83,8 @@ struct Where {
 #endif
 };
 
-// The child: a step of one rank, stopped before and after one call of ready, that of neither the first nor
-// the last gradient of the bucket. Exits with 0 if all went well.
+// The child: runs a step of one rank and stops before and after one call of ready. This call is for neither
+// the first nor the last gradient of the bucket. Exits with 0 if all checks pass.
 [[noreturn]] void child(int32_t mode, const Kind& kind) {
   bool ok = false;
 #ifdef WEFT_TEST_CUDA
@@ -121,7 +121,7 @@ struct Where {
         const bool given = mode == WEFT_GRADIENT_COPY || kind.elsewhere;
         void* const gradient = given ? gradients[i] : nullptr;
         for (uint32_t use = 1; use <= kind.uses; use++) {
-          // In the third step everything is bound.
+          // By the third step all one-time work is done, for example the binding of symbols.
           const bool watched = step == 2 && i == 4 && use == (kind.last ? kind.uses : 1);
           if (watched && ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kNotAllowed);
           if (watched) raise(SIGSTOP);
@@ -136,7 +136,7 @@ struct Where {
   _exit(ok && error.empty() ? 0 : 1);
 }
 
-// Atomic operations between the child's two stops; -1 if it may not be watched here.
+// Counts the atomic operations between the child's two stops; -1 if ptrace is forbidden here.
 int count(pid_t pid, std::string* problem) {
   int status = 0;
   const pid_t thread = waitpid(-1, &status, __WALL);
@@ -175,7 +175,7 @@ int count(pid_t pid, std::string* problem) {
 TEST_CASE("ready makes at most two atomic operations in every kind of step") {
   for (const Kind& kind : kKinds) {
     for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_COPY}) {
-      // From a device a copy asks the driver about the memory.
+      // Skipped: in copy mode a gradient on a device makes Weft query the driver about its memory.
       if ((kind.elsewhere || kind.device) && mode == WEFT_GRADIENT_COPY) continue;
       const pid_t pid = fork();
       REQUIRE(pid >= 0);
@@ -189,7 +189,7 @@ TEST_CASE("ready makes at most two atomic operations in every kind of step") {
       } else {
         CHECK(atomics <= 2);
 #ifdef __OPTIMIZE__
-        CHECK(atomics == kind.atomics);  // otherwise a plain store is an exchange
+        CHECK(atomics == kind.atomics);  // otherwise a plain store is compiled as an exchange
 #endif
       }
     }

@@ -1,4 +1,4 @@
-// The C ABI, seen by a program: collectives, requests, callbacks, errors. Ranks are threads.
+// The C ABI as a program uses it: collectives, requests, callbacks, errors. Ranks are threads.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -102,7 +102,8 @@ TEST_CASE("an operation's deadline fails the communicator and names the absent r
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-      options.timeout_ms = 3000;  // longer than one of the two may come after the other, or it is named too
+      options.timeout_ms = 3000;  // longer than the two other ranks can be apart; otherwise one of them is
+                                  // named too
       findings.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_ERR_TIMEOUT);
       weft_error details = WEFT_ERROR_INIT;
       findings.expect(weft_comm_error(r.comm, &details) == WEFT_ERR_TIMEOUT);
@@ -151,7 +152,7 @@ TEST_CASE("a rank that leaves is named to those who still need it") {
   }
 }
 
-TEST_CASE("ranks that call different things learn who called what") {
+TEST_CASE("ranks that make different calls all get an error that names rank and call") {
   for (const char* backend : kBackends) {
     Findings findings;
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -229,9 +230,10 @@ TEST_CASE("send and receive, and a split by parity") {
 
 namespace {
 
-// What comes after a request: the second one's callback is set by the first one's, after it has computed.
+// Chains requests: the first request's callback computes and starts the second request, and sets its
+// callback.
 struct Chain {
-  float first = 0, second = 0;  // buffers of the two
+  float first = 0, second = 0;  // buffers of the two requests
   weft_request* next = nullptr;
   std::atomic<int> steps{0};
 };
@@ -251,7 +253,7 @@ void go_on(void* data, weft_status status) {
 
 }  // namespace
 
-TEST_CASE("what comes after a request is chained to it, and the next request to that") {
+TEST_CASE("work and requests can be chained to a request's callback") {
   for (const char* backend : kBackends) {
     for (const int32_t mode : kModes) {
       Findings findings;

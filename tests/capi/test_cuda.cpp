@@ -52,7 +52,7 @@ TEST_CASE(
       Stream stream;
       DeviceBuffer<int32_t> buffer(kCount);
       const weft_coll_options options = on(stream);
-      // What the first calls allocate may wait for the device, where a stream is held.
+      // The first calls make allocations, which may wait for the device: they run before the stream is held.
       weft_request* first[3] = {};
       for (weft_request*& request : first) {
         weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM, &options,
@@ -72,14 +72,15 @@ TEST_CASE(
                                      &options, &request) == WEFT_OK,
                      "refused: " + error_of(r.comm));
       }
-      // Everything was called while the stream is held: nothing has waited.
+      // All calls have returned although the stream is held: none of them waited.
       called++;
       uint8_t done = 1;
       weft_request_test(requests[0], &done);
       notes.expect(done == 0, "done before its stream came to it");
       while (called < 2) std::this_thread::yield();
       __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-      const std::vector<int32_t> got = buffer.read(stream);  // no wait for the requests
+      const std::vector<int32_t> got = buffer.read(stream);  // read in stream order, without a wait for the
+                                                             // requests
       size_t wrong = 0;
       for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
       notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
@@ -93,7 +94,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a capture that the program has under way is not spoilt by Weft's work beside it") {
+TEST_CASE("Weft's concurrent work does not invalidate the program's stream capture") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 5);
@@ -112,13 +113,13 @@ TEST_CASE("a capture that the program has under way is not spoilt by Weft's work
       other.write(stream, [](size_t) { return 7; });
       cudaStreamSynchronize(stream.get());
       meet(arrived[0]);
-      // In the mode that forbids all threads what might wait for the device.
+      // Uses the capture mode that forbids all threads calls that may wait for the device.
       if (r.rank == 0) {
         cudaStreamBeginCapture(captured.get(), cudaStreamCaptureModeGlobal);
         other.write(captured, [](size_t) { return 9; });
       }
       meet(arrived[1]);
-      // The first call: it allocates, pins, and makes streams and events.
+      // The first call allocates and pins memory, and creates streams and events.
       for (int round = 0; round < 2; round++) {
         const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32,
                                                    WEFT_OP_SUM, &options, nullptr);
@@ -148,7 +149,7 @@ TEST_CASE("every collective takes CUDA buffers") {
     const FakeCuda fake(1, 3, 20);
     Notes notes;
     const std::string error = run(backend.c_str(), 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-      // Two chunks where a chunk holds several ranks' blocks.
+      // The size makes two chunks where a chunk holds several ranks' blocks.
       constexpr size_t kCount = 150'000;
       constexpr size_t kAll = 3 * kCount;
       Stream stream;
@@ -156,7 +157,7 @@ TEST_CASE("every collective takes CUDA buffers") {
       const weft_coll_options options = on(stream);
       weft_comm* const c = r.comm;
       const auto value = [](int rank, size_t i) { return static_cast<int64_t>(i) * 10 + rank; };
-      // expected(i) of the first count elements of dst.
+      // Expects expected(i) in the first count elements of dst.
       const auto check = [&](const char* what, weft_status status, size_t count, auto&& expected) {
         notes.expect(status == WEFT_OK, std::string(what) + ": " + error_of(c));
         const std::vector<int64_t> got = dst.read(stream);
@@ -203,7 +204,7 @@ TEST_CASE("every collective takes CUDA buffers") {
               [&](size_t i) { return value(0, i); });
       }
       notes.expect(weft_barrier(c, &options, nullptr) == WEFT_OK, "barrier");
-      // Host memory in between, and nothing at all.
+      // Calls with host memory, and with zero elements, between the others.
       int64_t one = 1;
       notes.expect(
           weft_all_reduce(c, &one, &one, 1, kType, WEFT_OP_SUM, nullptr, nullptr) == WEFT_OK && one == 3,
@@ -216,7 +217,7 @@ TEST_CASE("every collective takes CUDA buffers") {
   }
 }
 
-TEST_CASE("device memory without a stream is noticed by a context that has used no device") {
+TEST_CASE("a context that has used no device detects device memory passed without a stream") {
   const FakeCuda fake(2);
   Notes notes;
   DeviceBuffer<float> device(20'000);
@@ -312,7 +313,7 @@ TEST_CASE("buffers that are not where the stream says are refused") {
     refused(here.get(), 100, &wrong, "weft_stream.device is 2; there are 2 CUDA devices");
     wrong = {sizeof wrong, 7, 0, nullptr};
     refused(here.get(), 100, &wrong, "weft_stream.kind is 7: allowed are");
-    // Nothing of this has harmed the communicator.
+    // The errors above have not harmed the communicator.
     notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right again");
   });
   CHECK(error == "");
@@ -342,7 +343,7 @@ TEST_CASE("a rank with CUDA buffers and one with host buffers differ by name") {
   }
 }
 
-TEST_CASE("a stream goes on when the operation that it waits for fails") {
+TEST_CASE("a stream continues when the operation that it waits for fails") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake;
@@ -373,8 +374,8 @@ TEST_CASE("a stream goes on when the operation that it waits for fails") {
   }
 }
 
-#ifndef WEFT_TEST_REAL_CUDA  // a driver that fails when it is told to
-TEST_CASE("an error of the device fails the communicator, and the others learn it") {
+#ifndef WEFT_TEST_REAL_CUDA  // needs a driver that fails on demand
+TEST_CASE("a device error fails the communicator on all ranks") {
   const FakeCuda fake;
   Notes notes;
   const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -397,7 +398,7 @@ TEST_CASE("an error of the device fails the communicator, and the others learn i
   notes.check();
 }
 
-TEST_CASE("a CUDA runtime that cannot be used says why") {
+TEST_CASE("an unusable CUDA runtime is reported with the reason") {
   const auto describe = [](const char* file) {
     weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
     options.cuda_runtime = file;

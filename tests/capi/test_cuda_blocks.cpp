@@ -1,5 +1,5 @@
 // Blocks of different sizes and groups on CUDA buffers, over the backends that threads of one process can
-// use, on the fake CUDA (and as tests/gpu on a real one).
+// use. Runs on the fake CUDA, and in tests/gpu on a real one.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -15,12 +15,12 @@ namespace {
 constexpr int kRanks = 3;
 constexpr uint64_t kGap = 3;  // elements between blocks
 
-// What rank `from` has for rank `to` at an index.
+// Returns the value that rank `from` sends to rank `to` at an index.
 int32_t value(int from, int to, uint64_t i) {
   return static_cast<int32_t>(i % 1'000'000) * 16 + from * 4 + to;
 }
 
-// Where blocks lie: with gaps, the last rank's first.
+// The layout of the blocks: with gaps, the last rank's block first.
 struct Layout {
   explicit Layout(const std::vector<uint64_t>& sizes) : counts(sizes), offsets(sizes.size()) {
     for (size_t r = sizes.size(); r-- > 0;) {
@@ -32,7 +32,7 @@ struct Layout {
   uint64_t end = 0;
 };
 
-// Elements that blocks with gaps hold; make(rank, index) of each.
+// Returns the elements of a layout of blocks with gaps; make(rank, index) computes each.
 template <class Make>
 std::vector<int32_t> filled(const Layout& layout, Make&& make) {
   std::vector<int32_t> all(layout.end, -1);
@@ -49,7 +49,7 @@ class Values {
     buffer_.write(stream, [&](size_t i) { return i < values.size() ? values[i] : 77; });
   }
   int32_t* at(uint64_t i = 0) const { return buffer_.get() + i; }
-  // The buffer holds these, and nothing was written behind them.
+  // Checks the buffer's contents, and that nothing was written beyond its end.
   bool holds(const Stream& stream, std::vector<int32_t> expected) {
     expected.push_back(77);
     return buffer_.read(stream) == expected;
@@ -59,7 +59,8 @@ class Values {
   DeviceBuffer<int32_t> buffer_;
 };
 
-// One rank's calls with blocks of these sizes (of all_to_all_v: of every sender's to every receiver).
+// Makes one rank's calls with blocks of these sizes. For all_to_all_v they are the sizes of each sender's
+// block to each receiver.
 void exercise(Rank& r, const std::vector<uint64_t>& counts, Findings& f) {
   const Stream stream;
   const weft_coll_options options = on(stream);
@@ -132,11 +133,12 @@ void exercise(Rank& r, const std::vector<uint64_t>& counts, Findings& f) {
   Values src(stream, filled(from, [&](int rank, uint64_t i) { return value(r.rank, rank, i); }));
   Values dst(stream, std::vector<int32_t>(to.end, -1));
   weft_request* request = nullptr;
-  // To free memory waits for all streams of the device: also for another rank's that waits for this one.
+  // Freeing memory waits for all streams of the device, also for another rank's stream that waits for this
+  // rank.
   f.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK);
   f.expect(weft_all_to_all_v(r.comm, src.at(), sends.data(), from.offsets.data(), dst.at(), takes.data(),
                              to.offsets.data(), WEFT_DTYPE_I32, &options, &request) == WEFT_OK);
-  sends.assign(sends.size(), 99);  // the arrays are the caller's again
+  sends.assign(sends.size(), 99);  // the caller may reuse the arrays after the call
   f.expect(dst.holds(stream, filled(to, [&](int rank, uint64_t i) { return value(rank, r.rank, i); })));
   f.expect(weft_request_wait(request, 10'000) == WEFT_OK);
   weft_request_release(&request);
@@ -188,7 +190,8 @@ TEST_CASE("a group's calls on one stream are ordered with it, and not with each 
       const FakeCuda fake(1, 11);
       Findings f;
       const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-        constexpr uint64_t kCount = 1'500'000;  // a send that does not end before it is received
+        constexpr uint64_t kCount = 1'500'000;  // so large that a send does not complete before its receive
+                                                // starts
         const Stream stream;
         const weft_coll_options options = on(stream);
         DeviceBuffer<int32_t> mine(kCount), theirs(kCount), sum(10);
@@ -224,7 +227,7 @@ TEST_CASE("a group's calls on one stream are ordered with it, and not with each 
   }
 }
 
-TEST_CASE("a stream goes on when the group that it waits for is never ended, or fails") {
+TEST_CASE("a stream continues when the group that it waits for is never ended, or fails") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake;

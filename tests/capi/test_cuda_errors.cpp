@@ -1,5 +1,5 @@
-// CUDA's last error of a thread belongs to the program: Weft neither takes one that the program has yet to
-// read, nor leaves one of its own. On the fake CUDA, and in tests/gpu on a real one.
+// CUDA's last error of a thread belongs to the program. Weft does not consume an error that the program has
+// yet to read, and leaves none of its own. Runs on the fake CUDA, and in tests/gpu on a real one.
 #include <string>
 
 #include "capi/cuda.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kCount = 5000;
 
-// One step of a reducer of one gradient on the stream, finished by the host. What went wrong.
+// Runs one step of a reducer with one gradient on the stream; finish waits on the host. Returns the failure.
 std::string step(Rank& r, const Stream& stream, float* gradient) {
   weft_param param = WEFT_PARAM_INIT;
   param.name = "p";
@@ -34,7 +34,7 @@ std::string step(Rank& r, const Stream& stream, float* gradient) {
   return good ? "" : std::string("a step: ") + error.text;
 }
 
-// Everything that asks CUDA on this thread, and what fails there. `check` is called after each.
+// Makes every kind of call that uses CUDA on this thread, including failing ones. Calls `check` after each.
 template <class Check>
 void use_device(Rank& r, Notes* notes, Check&& check) {
   const Stream stream;
@@ -80,7 +80,7 @@ TEST_CASE("a CUDA error that the program has yet to read outlives Weft's calls, 
 }
 
 #ifndef WEFT_TEST_REAL_CUDA
-TEST_CASE("a call of CUDA's that fails inside Weft leaves the program's error alone") {
+TEST_CASE("a CUDA call that fails inside Weft leaves the program's last error alone") {
   for (const char* const call : {"cudaMemcpyAsync", "cudaEventRecord", "cudaEventCreateWithFlags"}) {
     const FakeCuda fake;
     Notes notes;

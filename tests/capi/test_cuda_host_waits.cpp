@@ -1,5 +1,6 @@
-// WEFT_CONTEXT_HOST_WAITS: no stream waits for the host, so that a program may call what waits for the whole
-// device (cudaFree) while an operation or a step is open. On the fake CUDA, and in tests/gpu on a real one.
+// WEFT_CONTEXT_HOST_WAITS: no stream waits for the host, so a program may make a call that waits for the
+// whole device (cudaFree) while an operation or a step is in progress. Runs on the fake CUDA, and in
+// tests/gpu on a real one.
 #include <functional>
 #include <string>
 #include <thread>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t kCount = 5000;
 
-// Two ranks whose contexts never hold a stream. What went wrong while they were made.
+// Runs two ranks whose contexts never hold a stream. Returns the errors of their creation.
 std::string run_waiting(int32_t progress, const std::function<void(Rank&)>& body) {
   Gathering gathering(2);
   Notes notes;
@@ -52,7 +53,7 @@ std::string run_waiting(int32_t progress, const std::function<void(Rank&)>& body
   return errors[0] + errors[1];
 }
 
-// Waits for all streams of the device.
+// Calls cudaFree, which waits for all streams of the device.
 bool free_something() {
   void* memory = nullptr;
   return cudaMalloc(&memory, 100) == cudaSuccess && cudaFree(memory) == cudaSuccess;

@@ -1,6 +1,6 @@
-// A program that begins to use CUDA when its communicators have long been at work: Weft has loaded nothing of
-// CUDA's, finds the driver that the program has loaded, and asks it. The driver, a stand-in
-// (tests/capi/driver), stays loaded to the end of the process.
+// A program starts to use CUDA long after its communicators were created. Weft has loaded nothing of CUDA's
+// until then. It finds the driver that the program has loaded, and queries it. The driver is a stand-in
+// (tests/capi/driver) that stays loaded to the end of the process.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -30,7 +30,7 @@ std::string error_of(const weft_comm* comm) {
 
 TEST_CASE(
     "a driver that the program loads late is found by the first call with memory that was not seen before") {
-  // The runtime's file, which is loaded already, as a runtime is before its driver.
+  // Names as the runtime a library that is already loaded, because a runtime is loaded before its driver.
   REQUIRE(setenv("WEFT_CUDA_RUNTIME", "libm.so.6", 1) == 0);
   Findings f;
   std::vector<float> memory(50'000);
@@ -46,7 +46,7 @@ TEST_CASE(
                f.expect(driver != nullptr);
                if (driver == nullptr) return;
                const auto owns = reinterpret_cast<Owns>(dlsym(driver, "driver_owns"));
-               // Nothing is a device's before it is used.
+               // Memory belongs to no device before the program uses one.
                f.expect(reduce(large, memory.data(), memory.size()) == WEFT_OK);
                owns(memory.data() + 10'000, memory.data() + memory.size());
                f.expect(reduce(large, memory.data(), 10'000) == WEFT_OK);

@@ -1,5 +1,5 @@
-// What a program gets wrong with CUDA buffers and streams, and a CUDA that is not as it should be: each is
-// refused by name, and what is right works as before. On the fake CUDA, which can be made to fail.
+// Misuse of CUDA buffers and streams by the program, and broken CUDA installations. Each is refused by name,
+// and correct calls work as before. Runs on the fake CUDA, which can be made to fail.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,7 +16,7 @@ using namespace weft_test;
 
 namespace {
 
-// What the context says of the CUDA runtime in this file; null: the usual one.
+// Returns the context's description of the CUDA runtime in this file; null: the default file.
 std::string reason_of(const char* file, const char* modules = nullptr) {
   weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
   options.cuda_runtime = file;
@@ -99,7 +99,7 @@ TEST_CASE("every kind of collective refuses buffers that are not where the strea
   CHECK(f.wrong == 0);
 }
 
-TEST_CASE("managed memory is of every device and of the host, and pinned memory of the host") {
+TEST_CASE("managed memory counts as memory of every device and of the host, pinned memory as the host's") {
   const FakeCuda fake(2);
   Findings f;
   const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -133,7 +133,7 @@ TEST_CASE("managed memory is of every device and of the host, and pinned memory 
   CHECK(f.wrong == 0);
 }
 
-TEST_CASE("sparse sums of device memory are refused by name, as the table of what exists says") {
+TEST_CASE("sparse sums of device memory are refused by name, as weft_capability reports") {
   const FakeCuda fake;
   Findings f;
   const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -175,7 +175,7 @@ TEST_CASE("a device that the program does not use is left alone, and its threads
     }
     int device = -1;
     f.expect(cudaGetDevice(&device) == cudaSuccess && device == 1);
-    std::thread([&] {  // one that has not chosen a device
+    std::thread([&] {  // a thread that has not chosen a device
       f.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), 1000, WEFT_DTYPE_F32, WEFT_OP_SUM,
                                &options, nullptr) == WEFT_OK);
       f.expect(cudaGetDevice(&device) == cudaSuccess && device == 0);
@@ -241,7 +241,7 @@ TEST_CASE("a device without room for what an operation needs refuses it, keeps n
       f.expect(request == nullptr);
       f.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess);
       f.expect(reduce(nullptr) == WEFT_OK);
-      // In a group what has been refused is its part alone, or its call's.
+      // In a group, the failed allocation refuses only the part or the call that needed it.
       fake_cuda_fail(call, cudaErrorMemoryAllocation);
       f.expect(weft_group_begin(r.comm) == WEFT_OK);
       (void)reduce(nullptr);

@@ -1,4 +1,4 @@
-// Random programs of reducers on devices against their twins in host memory, over backends of host memory.
+// Compares random programs of device reducers with their twins in host memory, over backends of host memory.
 #include "capi/programs.h"
 #include "support/seed.h"
 

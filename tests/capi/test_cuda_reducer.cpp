@@ -1,5 +1,5 @@
-// Reducers whose gradients lie on CUDA devices, beside host gradients: against a twin in host memory, whose
-// results must have the same bits. On the fake CUDA, which runs everything later, in halves.
+// Reducers with gradients on CUDA devices and on the host. Each is compared with a twin in host memory, whose
+// results must have the same bits. Runs on the fake CUDA, which delays all work and runs it in halves.
 #include "capi/twin.h"
 
 using namespace weft_test;
@@ -12,7 +12,7 @@ weft_begin_options begins(uint64_t flags = 0) {
   return options;
 }
 
-// A step in which all gradients become ready, in some order.
+// Runs a step in which all gradients become ready, in an order drawn from the seed.
 std::string step(Twins& twins, uint64_t seed, bool on_streams,
                  weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT) {
   std::string wrong = twins.begin(begins());
@@ -67,14 +67,16 @@ TEST_CASE("finish with streams does not wait, and what is put on them comes afte
   std::atomic<int> called{0};
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Twins twins(r, mixed_tensors(), {});
-    // What a first step allocates may wait for the device, where a stream is held.
+    // A first step makes allocations, which may wait for the device: it runs before the stream is held.
     notes.expect(step(twins, 5, true));
     notes.expect(twins.compare());
     int gate = 0;
-    twins.stream(0, 0).hold(&gate);  // gradients that come behind this are made later
+    twins.stream(0, 0).hold(&gate);  // gradients that are queued behind this are computed later
     notes.expect(step(twins, 7, true));
     called++;
-    while (called < 2) std::this_thread::yield();  // so no rank has waited for what is held
+    while (called < 2)
+      std::this_thread::yield();  // all ranks have called finish, so none has waited for the
+                                  // held stream
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     notes.expect(twins.compare());
     notes.expect(weft_reducer_finish(twins.device(), nullptr) == WEFT_OK,
@@ -110,7 +112,7 @@ TEST_CASE("hooks work on buckets of devices, with the bits of their host twins")
   }
 }
 
-TEST_CASE("a step that fails lets the streams go on, and the next call says why") {
+TEST_CASE("a failed step lets the streams continue, and the next call returns the reason") {
   const FakeCuda fake(2, 6, 50);
   Notes notes;
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -137,7 +139,7 @@ TEST_CASE("a step that fails lets the streams go on, and the next call says why"
   notes.check();
 }
 
-TEST_CASE("a stream whose capture begins inside a step fails it by name, and the capture goes on") {
+TEST_CASE("a stream whose capture begins inside a step fails the step by name, and the capture continues") {
   const FakeCuda fake;
   Notes notes;
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -149,7 +151,7 @@ TEST_CASE("a stream whose capture begins inside a step fails it by name, and the
     notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
     notes.expect(weft_reducer_ready(reducer, 0, first.get(), stream.view()) == WEFT_OK, "first");
     cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal);
-    // The stream has been noted, and is looked at once more with the bucket's last gradient.
+    // The stream was noted with the first gradient. It is checked again with the bucket's last gradient.
     notes.expect(weft_reducer_ready(reducer, 1, last.get(), stream.view()) == WEFT_OK, "last");
     notes.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "finished");
     notes.expect(has(Twins::error(reducer), "is being captured into a graph"), Twins::error(reducer));
@@ -176,7 +178,7 @@ TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
       notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
       weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
       finish.stream = twins.stream(0, 1).view();
-      // What a first step allocates may wait for the device, where a stream is held.
+      // A first step makes allocations, which may wait for the device: it runs before the stream is held.
       weft_reducer_begin(reducer, nullptr);
       notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
       notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
@@ -197,7 +199,7 @@ TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs two devices
-TEST_CASE("what is not where it is said to be is refused, by the parameter's name") {
+TEST_CASE("a gradient that is not on the declared device is refused by the parameter's name") {
   const FakeCuda fake(2);
   Notes notes;
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -238,7 +240,7 @@ TEST_CASE("what is not where it is said to be is refused, by the parameter's nam
     refused(2, first.get(), nullptr,
             "is memory of CUDA device 0, but weft_param says that it is in host memory");
     refused(2, memory.data(), on, "device streams");
-    // What is right is taken after all this.
+    // Correct calls are accepted after all these errors.
     notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
     notes.expect(weft_reducer_ready(reducer, 1, second.get(), twins.stream(1).view()) == WEFT_OK, "there");
     notes.expect(weft_reducer_ready(reducer, 2, memory.data(), nullptr) == WEFT_OK, "host");
@@ -252,7 +254,7 @@ TEST_CASE("what is not where it is said to be is refused, by the parameter's nam
   notes.check();
 }
 
-TEST_CASE("a gradient on a device is noticed by a reducer of the host alone") {
+TEST_CASE("a host reducer detects a gradient on a device") {
   const FakeCuda fake;
   Notes notes;
   DeviceBuffer<float> device(64);
@@ -293,7 +295,7 @@ TEST_CASE("a gradient on a device is noticed by a reducer of the host alone") {
   notes.check();
 }
 
-TEST_CASE("what reducers of devices cannot do is refused when they are created") {
+TEST_CASE("options that device reducers do not support are refused at creation") {
   const FakeCuda fake(2);
   Notes notes;
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -349,7 +351,7 @@ TEST_CASE("ranks number their devices as they like, and agree on who shares one"
 
 #endif
 
-TEST_CASE("after a rank has left the others sum again what they kept of gradients on devices") {
+TEST_CASE("after a rank has left the others sum retained device gradients again") {
   const FakeCuda fake(2, 9, 60);
   Notes notes;
   std::atomic<int> begun{0};

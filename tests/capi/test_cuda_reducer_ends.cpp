@@ -1,5 +1,5 @@
-// Steps of gradients on devices in bad company: a device that copies results beyond the deadline, the legacy
-// default stream during a capture. On the fake CUDA.
+// Steps of device gradients in unusual conditions: a device that copies results beyond the deadline, and the
+// legacy default stream during a capture. Runs on the fake CUDA.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -61,14 +61,14 @@ class Pair {
   DeviceBuffer<float> buffers_[2] = {DeviceBuffer<float>(kCount), DeviceBuffer<float>(kCount)};
 };
 
-// The capture of a stream that the legacy default stream waits for, for the time of a scope.
+// Captures, for a scope, a stream that the legacy default stream waits for.
 class Capture {
  public:
   Capture() {
     cudaStreamCreateWithFlags(&stream_, 0);
     cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
   }
-  // Whether nothing has spoilt it.
+  // Ends the capture. Returns true if no call has invalidated it.
   bool end() {
     cudaGraph_t graph = nullptr;
     const bool good = cudaStreamEndCapture(stream_, &graph) == cudaSuccess;
@@ -100,7 +100,7 @@ TEST_CASE(
       return good ? pair.finish() : WEFT_ERR_INTERNAL;
     };
     notes.expect(step() == WEFT_OK, pair.error());
-    // The gradients' way into the bucket is free, the results' way back is not.
+    // The copy of gradients into the bucket runs; the copy of results out of it stalls.
     fake_cuda_stall("weft_copy_pieces", 1);
     notes.expect(step() == WEFT_ERR_TIMEOUT, "the step does not fail");
     notes.expect(has(pair.error(), "or copies results into them, has not returned, and may still do so"),
@@ -119,7 +119,7 @@ TEST_CASE("finish that gives up waits for the results that a device is writing")
     notes.expect(pair.created());
     fake_cuda_stall("weft_copy_pieces", 1);
     std::atomic<bool> goes_on{false};
-    // Beyond the deadline and what is allowed for noticing it.
+    // 3 s are longer than the deadline plus the time that is allowed for noticing it.
     std::thread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(3000));
       goes_on = true;
@@ -129,14 +129,15 @@ TEST_CASE("finish that gives up waits for the results that a device is writing")
         pair.begin() && pair.ready(0, stream.view()) == WEFT_OK && pair.ready(1, stream.view()) == WEFT_OK,
         pair.error());
     pair.finish();
-    // On a machine that is too busy it says at least that it has not waited long enough.
+    // If the machine is so busy that finish returned too early, the error states that the copy may still run.
     notes.expect(goes_on || has(pair.error(), "and may still do so"), pair.error());
     later.join();
   }));
   notes.check();
 }
 
-TEST_CASE("a capture that begins inside a step keeps the legacy default stream, and the step waits for it") {
+TEST_CASE(
+    "a capture that begins inside a step stays valid, and the step waits for the legacy default stream") {
   const FakeCuda fake;
   Notes notes;
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -147,9 +148,10 @@ TEST_CASE("a capture that begins inside a step keeps the legacy default stream, 
     cudaStreamSynchronize(stream.get());
     notes.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
     Capture capture;
-    // The bucket is full: what the legacy default stream has made is asked for now.
+    // The bucket is full, so the reducer now queries the work of the legacy default stream.
     notes.expect(pair.ready(1, stream.view()) == WEFT_OK, pair.error());
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // also by the progress thread
+    // gives the progress thread time to query it too
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     notes.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, error_of(r.comm));
     notes.expect(capture.end(), "the capture is spoilt");
     notes.expect(pair.finish() == WEFT_OK, pair.error());
@@ -167,7 +169,7 @@ TEST_CASE("the legacy default stream is refused by name during a capture, and no
     Pair pair(r);
     notes.expect(pair.created());
     for (const uint64_t flags : {uint64_t{0}, WEFT_BEGIN_LOCAL}) {
-      // Also where the stream was noted before the capture, with the bucket's other gradient.
+      // Also refused if the stream was noted before the capture, with the bucket's other gradient.
       notes.expect(pair.begin(flags) && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
       Capture capture;
       notes.expect(pair.ready(1, &kLegacy) == WEFT_ERR_STATE, "ready is taken");

@@ -1,6 +1,6 @@
-// Streams that wait for a reducer's results in place of the host, for one parameter or for the whole step:
-// when they go on, also where the step fails or what it belongs to is destroyed. On the fake CUDA (and as
-// tests/gpu on a real one).
+// Streams that wait for a reducer's results in place of the host, for one parameter or for the whole step.
+// The tests check when the streams continue, also if the step fails or its objects are destroyed. Runs on the
+// fake CUDA, and in tests/gpu on a real one.
 #include <thread>
 
 #include "capi/twin.h"
@@ -9,10 +9,10 @@ using namespace weft_test;
 
 namespace {
 
-constexpr uint64_t kLate = 0, kEarly = 1;  // buckets travel in the reverse order of the list
+constexpr uint64_t kLate = 0, kEarly = 1;  // buckets are communicated in the reverse order of the list
 constexpr int64_t kCount = 5000;
 
-// A rank's reducer of two gradients, each alone in its bucket and made on a stream of its own.
+// A rank's reducer of two gradients. Each is alone in its bucket and computed on a stream of its own.
 class Pair {
  public:
   explicit Pair(Rank& rank, uint64_t flags = 0, int64_t timeout_ms = 0) : rank_(rank) {
@@ -45,12 +45,13 @@ class Pair {
   std::string error() const { return Twins::error(reducer_); }
   Stream& stream(uint64_t param) { return streams_[param]; }
   bool begin() { return weft_reducer_begin(reducer_, nullptr) == WEFT_OK; }
-  // The rank's number and one, made on the gradient's stream.
+  // Writes rank + 1 on the gradient's stream and calls ready.
   bool ready(uint64_t param) {
     buffers_[param].write(streams_[param], [&](size_t) { return static_cast<float>(rank_.rank + 1); });
     return weft_reducer_ready(reducer_, param, buffers_[param].get(), streams_[param].view()) == WEFT_OK;
   }
-  // A step, so that nothing is allocated later: that may wait for the device, where a stream is held.
+  // Runs a step, so that no later step makes allocations: they may wait for the device while a stream is
+  // held.
   bool warm_up(const Stream& stream) {
     bool good = begin() && ready(kLate) && ready(kEarly);
     for (const uint64_t param : {kLate, kEarly}) good = good && wait_on(stream, param) == WEFT_OK;
@@ -65,7 +66,7 @@ class Pair {
     options.stream = stream.view();
     return weft_reducer_finish(reducer_, &options);
   }
-  // The gradient as the stream sees it is the mean.
+  // Returns true if the gradient is the mean, read in stream order.
   bool averaged(const Stream& stream, uint64_t param) {
     const float mean = static_cast<float>(rank_.size + 1) / 2;
     return buffers_[param].read(stream) == std::vector<float>(kCount, mean);
@@ -93,7 +94,7 @@ bool goes_on(const Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("a stream goes on with one parameter's result while later buckets have not travelled") {
+TEST_CASE("a stream continues with one parameter's result before later buckets are communicated") {
   const FakeCuda fake(1, 3, 50);
   Notes notes;
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -109,7 +110,7 @@ TEST_CASE("a stream goes on with one parameter's result while later buckets have
       notes.expect(pair.ready(kLate) && pair.ready(kEarly), "ready");
       notes.expect(pair.wait_on(optimizer, kEarly) == WEFT_OK, "wait: " + pair.error());
       notes.expect(pair.averaged(optimizer, kEarly), "the early gradient");
-      // That stream has gone on, and the other bucket cannot have travelled.
+      // The stream has continued although the other bucket cannot have been communicated.
       notes.expect(weft_reducer_wait_param(pair.get(), kLate, WEFT_TIMEOUT_POLL) == WEFT_ERR_NOT_DONE,
                    "the late gradient is reduced");
       notes.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "wait: " + pair.error());
@@ -170,7 +171,7 @@ TEST_CASE("a stream that cannot wait for a parameter is refused, by name") {
   notes.check();
 }
 
-TEST_CASE("where the program drives, waiting for a parameter on a stream waits here") {
+TEST_CASE("in caller mode, waiting for a parameter on a stream blocks the calling thread") {
   const FakeCuda fake(1, 4, 50);
   Notes notes;
   notes.expect(run("loopback", 2, WEFT_PROGRESS_CALLER, [&](Rank& r) {
@@ -193,7 +194,8 @@ TEST_CASE("where the program drives, waiting for a parameter on a stream waits h
   notes.check();
 }
 
-TEST_CASE("a stream that waits for a parameter goes on when the step fails, by its deadline at the latest") {
+TEST_CASE(
+    "a stream that waits for a parameter continues when the step fails, by its deadline at the latest") {
   const FakeCuda fake(1, 6, 50);
   Notes notes;
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -227,19 +229,19 @@ TEST_CASE("a stream that waits for a parameter goes on when the step fails, by i
   notes.check();
 }
 
-TEST_CASE("streams go on when what their step belongs to is destroyed, in any order") {
+TEST_CASE("streams continue when the objects of their step are destroyed, in any order") {
   enum class First { kReducer, kComm, kContext };
   for (const First first : {First::kReducer, First::kComm, First::kContext}) {
     for (const bool param : {false, true}) {
       INFO("destroyed first: " << static_cast<int>(first) << ", a parameter's: " << param);
-      // Slow enough for a gradient to be on its way when that happens.
+      // Delays that are long enough for a gradient to be on its way at that moment.
       const FakeCuda fake(1, 5, 20'000);
       Notes notes;
       std::atomic<bool> over{false};
       notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
         Pair pair(r, 0, first == First::kReducer ? 500 : 0);
         notes.expect(pair.created());
-        if (r.rank == 1) {  // it never begins the step
+        if (r.rank == 1) {  // rank 1 never begins the step
           while (!over) std::this_thread::yield();
           return;
         }
@@ -260,7 +262,8 @@ TEST_CASE("streams go on when what their step belongs to is destroyed, in any or
   }
 }
 
-TEST_CASE("requests on a stream end, and it goes on, when their communicator or context is destroyed") {
+TEST_CASE(
+    "requests on a stream end and the stream continues when their communicator or context is destroyed") {
   for (const bool context : {false, true}) {
     for (const std::string backend : kBackends) {
       INFO(backend << (context ? ", context" : ", communicator"));
@@ -268,7 +271,7 @@ TEST_CASE("requests on a stream end, and it goes on, when their communicator or 
       Notes notes;
       std::atomic<bool> over{false};
       notes.expect(run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-        if (r.rank == 1) {  // it makes no call
+        if (r.rank == 1) {  // rank 1 makes no call
           while (!over) std::this_thread::yield();
           return;
         }
@@ -296,7 +299,7 @@ TEST_CASE("requests on a stream end, and it goes on, when their communicator or 
   }
 }
 
-#ifndef WEFT_TEST_REAL_CUDA  // a driver that is slow when it is told to
+#ifndef WEFT_TEST_REAL_CUDA  // needs a driver that is slow on demand
 TEST_CASE("a stream does not wait for a gradient whose call of ready comes after it there") {
   for (const bool param : {false, true}) {
     INFO("a parameter's: " << param);
@@ -310,7 +313,7 @@ TEST_CASE("a stream does not wait for a gradient whose call of ready comes after
         fake_cuda_slow("cudaEventRecord", 200'000);
         notes.expect(pair.ready(kLate), "ready");
       });
-      // Until the gradient is claimed: the call is on its way.
+      // Waits until the gradient is claimed, that is until the call has started.
       weft_status status = WEFT_ERR_STATE;
       while (status == WEFT_ERR_STATE) {
         status = param ? pair.wait_on(stream, kLate) : pair.finish_on(stream);

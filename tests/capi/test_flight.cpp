@@ -1,4 +1,5 @@
-// The flight record through the public header: at a failure into the folder of the context, and when asked.
+// The flight record through the public header: written into the context's folder at a failure, and on
+// request.
 #include <unistd.h>
 
 #include <filesystem>
@@ -11,7 +12,7 @@
 
 namespace {
 
-// A context that writes into a folder that goes away, and a communicator of one rank.
+// A context with a temporary folder for flight records, and a communicator of one rank.
 struct Alone {
   Alone() {
     std::string name = (std::filesystem::temp_directory_path() / "weft-flight-XXXXXX").string();
@@ -34,7 +35,7 @@ struct Alone {
     weft_context_destroy(&context);
     std::filesystem::remove_all(parent);
   }
-  // The one file there; empty if there is none.
+  // Returns the text of the only file in the folder; empty if there is none.
   std::string record() const {
     std::ostringstream text;
     if (!std::filesystem::exists(folder)) return {};
@@ -52,7 +53,7 @@ struct Alone {
 
 }  // namespace
 
-TEST_CASE("the first failure of a communicator is written into the context's folder, which is made") {
+TEST_CASE("the first failure of a communicator is written into the context's folder, which is created") {
   Alone alone;
   CHECK(weft_barrier(alone.comm, nullptr, nullptr) == WEFT_OK);
   CHECK(alone.record().empty());
@@ -88,7 +89,7 @@ TEST_CASE("a program can write its record at any time, and again") {
   CHECK(weft_flight_write(nullptr, "/tmp") == WEFT_ERR_ARG);
 }
 
-TEST_CASE("the record tells of a reducer's step, also after it was bound to another communicator") {
+TEST_CASE("the record contains a reducer's step, also after the reducer was bound to another communicator") {
   Alone alone;
   const int64_t count = 7;
   const weft_param param = {sizeof(weft_param), "a", WEFT_DTYPE_F32, 1, &count, nullptr, 0, 0, 0};

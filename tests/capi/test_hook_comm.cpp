@@ -1,5 +1,5 @@
-// Built-in hooks through the public header: those that are others; and hooks over a communicator of their
-// own: saved and made again over another one, and what a reducer with one cannot be.
+// Built-in hooks through the public header: hooks that equal other hooks, and hooks over a communicator of
+// their own. The latter are saved and restored over another communicator; unsupported reducers are refused.
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -68,7 +68,7 @@ weft_status make_reducer(weft_comm* comm, weft_hook* hook, uint64_t flags, weft_
   return weft_reducer_create(comm, &options, reducer, error);
 }
 
-// Steps [first, end) of a new reducer; what they gave.
+// Runs steps [first, end) of a new reducer and returns their results.
 std::vector<std::vector<float>> train(weft_comm* comm, weft_hook* hook, int rank, int first, int end,
                                       Report* report) {
   std::vector<std::vector<float>> results;
@@ -106,7 +106,7 @@ weft_hook* make_hook(weft_context* context, const char* name, const char* option
   return hook;
 }
 
-// The hook that was saved, over this communicator.
+// Restores the saved hook over this communicator.
 weft_status make_again(weft_context* context, const char* name, const char* options,
                        const std::vector<char>& blob, weft_comm* comm, weft_hook** hook, weft_error* error) {
   weft_hook_params params = WEFT_HOOK_PARAMS_INIT;
@@ -142,7 +142,7 @@ TEST_CASE("no hook is allreduce, and a cast is the cast around allreduce, bit by
   });
 }
 
-TEST_CASE("a cast around post_local_sgd averages over all ranks, later over the ranks of the hook's own") {
+TEST_CASE("a cast around post_local_sgd averages over all ranks, later over the hook's own communicator") {
   Report report;
   run(4, &report, [&](Rank& r) {
     weft_comm* pair = part_of(r.comm, r.rank / 2, &report);
@@ -169,7 +169,7 @@ TEST_CASE("a cast around post_local_sgd averages over all ranks, later over the 
   });
 }
 
-TEST_CASE("a hook over a communicator of its own goes on from its blob and another such communicator") {
+TEST_CASE("a hook over its own communicator continues from its blob over another such communicator") {
   constexpr const char* kHooks[][2] = {{"powersgd", "start=2 rank=2"},
                                        {"int8", "rounding=stochastic"},
                                        {"topk", "ratio=0.1"},
@@ -201,7 +201,7 @@ TEST_CASE("a hook over a communicator of its own goes on from its blob and anoth
   });
 }
 
-TEST_CASE("what a saved hook cannot be made of is said, and by name it has to be the one that was saved") {
+TEST_CASE("an invalid blob is refused with the reason, and a given name must be the saved hook's") {
   Report report;
   run(1, &report, [&](Rank& r) {
     weft_hook* hook = make_hook(r.context, "int8", "seed=3", r.comm, &report);
@@ -264,7 +264,8 @@ TEST_CASE(
     weft_hook_destroy(&hook);
     weft_comm_destroy(&pair);
 
-    // 0 and 1 are left of one pair, 2 of the other; five steps were made, so averages are local.
+    // Ranks 0 and 1 remain of one pair, rank 2 of the other. Five steps were made, so averages are local by
+    // now.
     pair = part_of(survivors, r.rank / 2, &report);
     report.expect(make_again(r.context, nullptr, nullptr, blob, pair, &hook, &error) == WEFT_OK, error.text);
     const auto results = train(survivors, hook, r.rank, 5, 7, &report);
@@ -283,7 +284,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a hook's communicator that has no lane left on some ranks is an error on all, which goes by") {
+TEST_CASE("a hook's communicator without a free lane on some ranks is a temporary error on all ranks") {
   Report report;
   const auto create_and_end = [&](Rank& r, weft_comm* pair, const std::string& refused) {
     weft_error error = WEFT_ERROR_INIT;
@@ -300,7 +301,7 @@ TEST_CASE("a hook's communicator that has no lane left on some ranks is an error
       4, &report,
       [&](Rank& r) {
         weft_comm* pair = part_of(r.comm, r.rank / 2, &report);
-        // As many as there are lanes, one after the other.
+        // Creates and destroys as many hooks as there are lanes, one after the other.
         for (int i = 0; i < 70; i++) create_and_end(r, pair, "");
         std::vector<weft_reducer*> others(r.rank < 2 ? 63 : 0);
         weft_error error = WEFT_ERROR_INIT;

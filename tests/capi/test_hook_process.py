@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hooks saved by one process and loaded by another. Usage: test_hook_process.py CAPI_HOOK_PROCESS"""
+"""Tests hooks that one process saves and another loads. Usage: test_hook_process.py CAPI_HOOK_PROCESS"""
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +22,7 @@ def part(folder, hook, options, first, end):
 
 
 def test_two_processes():
-    """ten steps in one process and ten in the next give the bits of twenty, with every hook"""
+    """every hook gives the same bits in twenty steps as in ten steps, a restart and ten more"""
     for hook, options in HOOKS:
         with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:
             expected = part(whole, hook, options, 0, 20)
@@ -32,7 +32,7 @@ def test_two_processes():
 
 
 def test_damaged_file():
-    """a file that was cut is named"""
+    """a truncated file is refused by name"""
     with tempfile.TemporaryDirectory() as folder:
         _, blobs = part(folder, "powersgd", "start=2", 0, 3)
         for rank in range(2):

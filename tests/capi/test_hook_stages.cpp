@@ -20,11 +20,10 @@ namespace {
 
 constexpr int64_t kCount = 1000;
 
-// What ranks found wrong; they are threads, on which Catch2's assertions are not safe.
-// The hook's data on one rank. Its stages return when they are told to.
+// A hook's data on one rank. Its stages return when `release` is set.
 struct User {
   bool holds = true;
-  bool pends = false;  // and then they return pending
+  bool pends = false;  // the stages then return pending
   float* buffer = nullptr;
   std::atomic<bool> begun{false}, release{false}, returned{false}, freed{false};
 };
@@ -35,7 +34,7 @@ bool until(const std::atomic<bool>& flag) {
   return flag;
 }
 
-// Where all ranks are in their stages: what one of them does then meets none that has not begun.
+// A barrier for ranks inside their stages: what one of them does next finds every stage started.
 class Meeting {
  public:
   explicit Meeting(int ranks) : missing_(ranks) {}
@@ -68,7 +67,7 @@ weft_hook* make_hook(weft_context* context, User* user) {
     if (stage->index != 0 || !u.holds) return WEFT_OK;
     u.begun = true;
     while (!u.release) std::this_thread::yield();
-    std::memset(bucket->buffer, 0, bucket->count * sizeof(float));  // they are still there
+    std::memset(bucket->buffer, 0, bucket->count * sizeof(float));  // the buffers are still valid
     std::memset(bucket->scratch, 0, bucket->scratch_bytes);
     u.buffer = static_cast<float*>(bucket->buffer);
     stage->pending = u.pends ? 1 : 0;
@@ -93,7 +92,7 @@ weft_reducer* make_reducer(weft_comm* comm, weft_hook* hook, int64_t timeout_ms 
   return reducer;
 }
 
-// A step up to its finish.
+// Runs a step up to its finish.
 bool begin(weft_reducer* reducer, std::vector<float>& gradient, float value) {
   gradient.assign(kCount, value);
   return weft_reducer_begin(reducer, nullptr) == WEFT_OK &&
@@ -121,7 +120,7 @@ TEST_CASE(
       });
       findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_ABORTED);
       aborter.join();
-      // The stage runs: neither a new step over another communicator nor saving can be.
+      // While the stage runs, rebinding to another communicator and saving the hook are refused.
       weft_error why = WEFT_ERROR_INIT;
       findings.expect(weft_reducer_rebind(reducer, second, &why) == WEFT_ERR_STATE);
       findings.expect(std::strstr(why.text, "a stage of hook 'slow' has not returned") != nullptr);
@@ -142,7 +141,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a stage that was given up and then returns pending keeps its bucket, and there is no rebind") {
+TEST_CASE("an abandoned stage that then returns pending keeps its bucket and blocks a rebind") {
   Findings findings;
   Meeting begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -162,7 +161,7 @@ TEST_CASE("a stage that was given up and then returns pending keeps its bucket, 
     findings.expect(weft_reducer_rebind(reducer, second, &why) == WEFT_ERR_STATE);
     findings.expect(std::strstr(why.text, "a stage of hook 'slow' was given up before") != nullptr);
     findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
-    // Whoever works on the stage knows nothing of that.
+    // The thread that works on the stage does not know of the failure.
     std::fill_n(user.buffer, kCount, 7.0f);
     weft_reducer* next = make_reducer(second, hook);
     user.holds = false;
@@ -242,7 +241,7 @@ TEST_CASE("a stage that does not return holds up no other reducer, though nobody
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("a step that passes its deadline behind another hook's stage says so") {
+TEST_CASE("a step that exceeds its deadline behind another hook's stage reports that") {
   Findings findings;
   Meeting begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -307,7 +306,7 @@ TEST_CASE("a context may be destroyed while a stage runs, and waits for it") {
     std::thread releaser([&] {
       while (weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK) {
       }
-      user.release = true;  // the context is being destroyed
+      user.release = true;  // the context is being destroyed meanwhile
     });
     findings.expect(weft_context_destroy(&r.context) == WEFT_OK);
     releaser.join();
@@ -349,7 +348,7 @@ TEST_CASE("everything can be destroyed although a stage never returns, within th
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("a child that is forked while a stage runs gets errors, and the parent goes on") {
+TEST_CASE("a child that is forked while a stage runs gets errors, and the parent continues") {
   Findings findings;
   Meeting begun(1);
   const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {

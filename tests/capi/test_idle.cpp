@@ -1,6 +1,6 @@
-// What a communicator costs a program that does something else: ranks with a reducer, and nothing under way.
-// Counted are threads, how often each of them has slept (so: woken) and the processor's time of the whole
-// process. `capi_idle -s` prints the counts.
+// Measures what an idle communicator costs its program: ranks have a reducer, and no operation is in
+// progress. The tests count threads, how often each has slept (and so was woken), and the processor time of
+// the whole process. `capi_idle -s` prints the counts.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ Thread read_thread(const std::string& id) {
   return thread;
 }
 
-// All threads of this process but the one that asks and a sanitizer's, which are not Weft's.
+// Reads all threads of this process except the calling thread and a sanitizer's.
 std::map<std::string, Thread> read_threads() {
   std::map<std::string, Thread> threads;
   DIR* const folder = opendir("/proc/self/task");
@@ -63,10 +63,10 @@ int64_t processor_us() {
 }
 
 struct Cost {
-  std::vector<std::string> threads;  // the library's, by name
-  uint64_t wake_ups = 0;             // of all of them
-  int64_t us = 0;                    // of the processor, of the whole process
-  bool same = true;                  // no thread came or went
+  std::vector<std::string> threads;  // the library's threads, by name
+  uint64_t wake_ups = 0;             // of all these threads
+  int64_t us = 0;                    // processor time of the whole process
+  bool same = true;                  // no thread started or ended
 };
 
 Cost watch() {
@@ -88,8 +88,8 @@ Cost watch() {
   return cost;
 }
 
-// Of three windows one that costs no more than it may, or else the one with the fewest wake-ups: what others
-// do, stopping this process for a while say, only adds.
+// Measures up to three windows. Returns the first that stays within the limits, else the one with the fewest
+// wake-ups: disturbances, for example a stop of this process, only add to the counts.
 Cost least(uint64_t most_wake_ups) {
   Cost best = watch();
   const auto fits = [&](const Cost& cost) {
@@ -137,13 +137,13 @@ struct Costs {
   Cost formed, stepped, begun;
 };
 
-// What two ranks cost whose communicator is formed, that have made two steps with a hook that computes, and
-// that have begun a third of which no gradient is ready.
+// Returns what two ranks cost. Their communicator exists; they have made two steps with a hook that computes,
+// and begun a third of which no gradient is ready.
 Costs costs_of(const char* backend, int32_t mode, int64_t heartbeat_ms, uint64_t most_wake_ups) {
   Costs costs;
   Findings findings;
   Gathering meeting(kRanks);
-  // Rank 0 watches while the others sleep until it is done.
+  // Rank 0 measures while the other ranks sleep until it has finished.
   const auto observe = [&](const Rank& r, Cost* cost) {
     meeting.all_gather(r.rank, nullptr, 0, nullptr);
     if (r.rank == 0) *cost = least(most_wake_ups);
@@ -172,7 +172,7 @@ void expect_idle(const Cost& cost, uint64_t most_wake_ups, const std::vector<std
   if (!weft::test::kSanitized) CHECK(cost.us < kMostUs);
 }
 
-// Those of every build, and ucx where it is.
+// Returns the backends of every build, and ucx if this build has it.
 std::vector<std::string> backends() {
   std::vector<std::string> names(std::begin(weft_test::kBackends), std::end(weft_test::kBackends));
   weft_context* context = nullptr;
@@ -211,8 +211,8 @@ TEST_CASE("an idle communicator wakes no thread, in either mode; in caller mode 
   }
 }
 
-TEST_CASE("signs of life are all that an idle communicator does, and the control thread gives them") {
-  // Five in a budget: each rank wakes for its own, and for the other one's.
+TEST_CASE("an idle communicator only sends heartbeats, and the control thread sends them") {
+  // A budget has five heartbeats. Each rank wakes to send its own, and to receive the other rank's.
   constexpr int64_t kBudgetMs = 500;
   constexpr uint64_t kBeats = 1 + 5 * static_cast<uint64_t>(kWindow.count()) / kBudgetMs;
   constexpr uint64_t kMost = kRanks * 2 * kBeats;

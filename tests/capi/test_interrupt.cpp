@@ -1,4 +1,4 @@
-// weft_context_options.interrupt: it ends every call that blocks, on its own thread, and nothing else.
+// weft_context_options.interrupt: it ends every call that blocks its own thread, and nothing else.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using weft_test::kModes;
 using weft_test::Rank;
 using Time = std::chrono::steady_clock::time_point;
 
-constexpr int64_t kPlentyMs = 10'000;  // for what takes milliseconds on an idle machine
+constexpr int64_t kPlentyMs = 10'000;  // for work that takes milliseconds on an idle machine
 constexpr uint64_t kCount = 1000;
 
 Time now() {
@@ -42,15 +42,15 @@ bool within(int64_t ms, Done&& done) {
   return true;
 }
 
-// A rank's interrupt callback: once armed, it says yes from its second call on.
+// A rank's interrupt callback. Once armed, it requests the interrupt from its second call on.
 struct Asked {
   explicit Asked(bool is_armed = false) : armed(is_armed) {}
   std::atomic<bool> armed;
   std::mutex mutex;
-  std::set<std::thread::id> threads;  // guarded by mutex, as all below
+  std::set<std::thread::id> threads;  // guarded by mutex, like the members below
   int calls = 0;
   Time first, yes;
-  weft_comm* comm = nullptr;  // to call from inside the callback
+  weft_comm* comm = nullptr;  // for calls from inside the callback
   weft_status inside = WEFT_OK;
 
   static int32_t ask(void* user_data) {
@@ -65,7 +65,7 @@ struct Asked {
   }
 };
 
-// What a rank's case works with.
+// The objects that a rank's test case uses.
 struct Case;
 struct Environment {
   Rank& r;
@@ -122,7 +122,7 @@ struct Environment {
     const weft_status ready = begin_and_ready();
     return ready != WEFT_OK ? ready : weft_reducer_finish(reducer, nullptr);
   }
-  // Fails the communicator on all ranks, and waits until this one knows.
+  // Fails the communicator on all ranks, and waits until this rank has noticed.
   weft_status fail() {
     if (r.rank == 0) weft_comm_abort(r.comm, nullptr);
     return within(kPlentyMs, [&] { return weft_comm_error(r.comm, nullptr) != WEFT_OK; }) ? WEFT_OK
@@ -134,7 +134,7 @@ using Call = std::function<weft_status(Environment&)>;
 struct Case {
   const char* name;
   Call prepare;  // on all ranks
-  Call blocks;   // on rank 0 alone
+  Call blocks;   // called on rank 0 only
   bool aborts = true;
 };
 
@@ -230,7 +230,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Rank 0 blocks in the case's call, to which rank 1 never comes. What went wrong.
+// Rank 0 blocks in the case's call, which rank 1 never makes. Returns the failure.
 std::string interrupt(const char* backend, int32_t progress, const Case& one) {
   Asked asked;
   std::atomic<bool> over{false};
@@ -268,7 +268,9 @@ std::string interrupt(const char* backend, int32_t progress, const Case& one) {
       const bool worked = std::strcmp(one.name, "comm_shrink") != 0;
       if (worked && r.rank == 0)
         expect(weft_comm_error(r.comm, &error) == WEFT_OK, "the communicator failed");
-      if (r.rank == 0) weft_comm_abort(r.comm, nullptr);  // what goes on is not waited for
+      if (r.rank == 0)
+        weft_comm_abort(r.comm, nullptr);  // ends the operations that still run, so that
+                                           // nothing waits for them
       return;
     }
     expect(within(kPlentyMs, [&] { return weft_comm_error(r.comm, &error) != WEFT_OK; }),
@@ -298,7 +300,7 @@ TEST_CASE("an interrupt ends every blocking call, and names the rank to the othe
   }
 }
 
-TEST_CASE("operations whose waits were interrupted go on") {
+TEST_CASE("operations whose waits were interrupted continue") {
   for (const char* backend : kBackends) {
     Asked asked;
     weft_test::Findings findings;
@@ -312,7 +314,7 @@ TEST_CASE("operations whose waits were interrupted go on") {
         asked.armed = true;
         findings.expect(weft_request_wait(request, 0) == WEFT_ERR_INTERRUPTED);
         over = true;
-        // The callback says yes from now on; a call that need not wait does not ask.
+        // The callback requests an interrupt from now on. Calls that need not wait do not invoke it.
         uint8_t done = 0;
         findings.expect(
             within(kPlentyMs, [&] { return weft_request_test(request, &done) == WEFT_OK && done != 0; }));
@@ -337,7 +339,7 @@ TEST_CASE("operations whose waits were interrupted go on") {
   }
 }
 
-TEST_CASE("an interrupt ends comm_create, whoever serves the store") {
+TEST_CASE("an interrupt ends comm_create, whichever process serves the store") {
   for (const int32_t rank : {0, 1}) {
     Asked asked(true);
     weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
@@ -380,7 +382,7 @@ TEST_CASE("ranks that wait in comm_create learn which rank was interrupted there
       weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
       options.bootstrap = WEFT_BOOTSTRAP_STORE;
       options.rank = r;
-      options.size = 3;  // rank 2 never comes
+      options.size = 3;  // rank 2 never starts
       options.store = store.c_str();
       weft_comm* comm = nullptr;
       statuses[r] = weft_comm_create(context, &options, &comm, &errors[r]);

@@ -1,4 +1,4 @@
-// Objects of the C ABI at their end: destroyed in any order, by any thread, with work outstanding.
+// The end of C ABI objects: destroyed in any order, by any thread, with outstanding work.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -16,8 +16,6 @@ using weft_test::kModes;
 using weft_test::Rank;
 
 namespace {
-
-// What ranks found wrong; they are threads, on which Catch2's assertions are not safe.
 
 bool is_end(weft_status status) {
   return status == WEFT_ERR_CANCELLED || status == WEFT_ERR_PEER_FAILED;
@@ -92,7 +90,7 @@ TEST_CASE("abort by another thread ends a call that blocks") {
     std::atomic<bool> over{false};
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       if (r.rank == 1) {
-        while (!over) std::this_thread::yield();  // never joins the barrier
+        while (!over) std::this_thread::yield();  // it never joins the barrier
         return;
       }
       std::thread aborter([&] { findings.expect(weft_comm_abort(r.comm, "enough") == WEFT_OK); });
@@ -196,7 +194,7 @@ TEST_CASE("the program's allocator, log and thread-start callback are used") {
   comm_options.size = 1;
   comm_options.all_gather = weft_test::gather;
   comm_options.all_gather_user_data = &member;
-  comm_options.backend = "loopback";  // its arena is the context's memory
+  comm_options.backend = "loopback";  // its arena is allocated from the context
   weft_comm* comm = nullptr;
   REQUIRE(weft_comm_create(context, &comm_options, &comm, nullptr) == WEFT_OK);
   void* memory = nullptr;

@@ -1,5 +1,5 @@
 // Local SGD through the public header: the hook post_local_sgd, hooks over a communicator of their own, and
-// averaging of models, against plain arithmetic.
+// model averaging, compared with plain arithmetic.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 using weft_test::Rank;
 
-// What went wrong on the ranks, which are threads.
+// Collects failures from the ranks, which are threads.
 class Report {
  public:
   void expect(bool ok, const std::string& what) {
@@ -33,7 +33,7 @@ bool has(const char* text, const char* part) {
   return std::strstr(text, part) != nullptr;
 }
 
-// Two parameters of a model whose gradients are made by a function.
+// A model of two parameters whose gradients are computed by a function.
 struct Model {
   static constexpr int64_t kRows = 24, kColumns = 31;
   int64_t shape[2] = {kRows, kColumns};
@@ -62,10 +62,10 @@ float small_integer(int step, int rank, size_t i) {
 struct Trained {
   weft_status created = WEFT_OK;
   std::string error;
-  std::vector<std::vector<float>> steps;  // the weight's and the bias's result of each
+  std::vector<std::vector<float>> steps;  // of each step: the results of the weight and of the bias
 };
 
-// Make a hook and a reducer over comm, and do some steps.
+// Creates a hook and a reducer over comm, and runs some steps.
 Trained train(weft_context* context, weft_comm* comm, weft_comm* hook_comm, const char* name,
               const char* options, int steps, int rank) {
   Trained out;
@@ -112,7 +112,7 @@ Trained train(weft_context* context, weft_comm* comm, weft_comm* hook_comm, cons
   return out;
 }
 
-// The ranks 2 i and 2 i + 1.
+// Returns a communicator of the ranks 2 i and 2 i + 1.
 weft_comm* pair_of(Rank& r, Report* report) {
   weft_comm* pair = nullptr;
   weft_error error = WEFT_ERROR_INIT;
@@ -128,7 +128,7 @@ void run(int ranks, Report* report, const std::function<void(Rank&)>& body) {
 
 }  // namespace
 
-TEST_CASE("post_local_sgd gives exact means of all ranks, then of those of its communicator, then of none") {
+TEST_CASE("post_local_sgd gives exact means over all ranks, then over its communicator, then none") {
   Report report;
   run(4, &report, [&](Rank& r) {
     weft_comm* pair = pair_of(r, &report);
@@ -156,7 +156,7 @@ TEST_CASE("post_local_sgd gives exact means of all ranks, then of those of its c
   });
 }
 
-TEST_CASE("a hook over a communicator of its own does what it does in a reducer over that one") {
+TEST_CASE("a hook over its own communicator gives the results of a reducer over that communicator") {
   constexpr const char* kHooks[][2] = {{"allreduce", ""},
                                        {"fp16", ""},
                                        {"bf16", "order=ddp"},
@@ -181,14 +181,14 @@ TEST_CASE("a hook over a communicator of its own does what it does in a reducer 
   });
 }
 
-TEST_CASE("what a hook's communicator cannot be is said") {
+TEST_CASE("an invalid communicator for a hook is refused with the reason") {
   Report report;
   run(2, &report, [&](Rank& r) {
     const Trained none = train(r.context, r.comm, nullptr, "post_local_sgd", "", 1, r.rank);
     report.expect(none.created == WEFT_ERR_ARG &&
                       has(none.error.c_str(), "give one (weft_hook_params.comm), or local=none"),
                   none.error);
-    // One rank alone brings one.
+    // Only one rank passes a communicator for the hook.
     const Trained differ =
         train(r.context, r.comm, r.rank == 0 ? r.comm : nullptr, "allreduce", "", 1, r.rank);
     report.expect(
@@ -203,18 +203,19 @@ TEST_CASE("what a hook's communicator cannot be is said") {
   });
 }
 
-TEST_CASE("a failure of a hook's communicator is the step's, on every rank") {
+TEST_CASE("a failure of a hook's communicator fails the step on every rank") {
   Report report;
   std::atomic<int> over{0};
   run(4, &report, [&](Rank& r) {
     weft_comm* pair = pair_of(r, &report);
     report.expect(train(r.context, r.comm, pair, "allreduce", "", 2, r.rank).steps.size() == 2, "two steps");
-    // The pairs know nothing of each other until one of them fails.
+    // The pairs do not depend on each other until one of them fails.
     report.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, "barrier");
     if (r.rank == 3) weft_comm_abort(pair, "enough");
     const Trained failed = train(r.context, r.comm, pair, "allreduce", "", 10'000'000, r.rank);
     report.expect(has(failed.error.c_str(), "enough"), "failed: " + failed.error);
-    // Who leaves the pair earlier may be all that the other one hears of it.
+    // All ranks wait for each other first: a rank that leaves its pair earlier would replace the error
+    // "enough" on the other rank.
     for (over++; over < 4;) std::this_thread::yield();
     weft_comm_destroy(&pair);
   });
@@ -290,7 +291,7 @@ TEST_CASE("models are averaged every so many steps after the warm-up, whatever t
   });
 }
 
-TEST_CASE("of several levels the longest period that divides the step averages") {
+TEST_CASE("with several levels, the longest period that divides the step selects the average") {
   Report report;
   run(4, &report, [&](Rank& r) {
     weft_comm* pair = pair_of(r, &report);
@@ -326,7 +327,7 @@ TEST_CASE("of several levels the longest period that divides the step averages")
   });
 }
 
-TEST_CASE("ranks that want different averages learn it, and what an averager cannot be is said") {
+TEST_CASE("different averaging options and invalid averagers are refused with the reason") {
   Report report;
   run(2, &report, [&](Rank& r) {
     Model model;
@@ -355,7 +356,7 @@ TEST_CASE("ranks that want different averages learn it, and what an averager can
 }
 
 TEST_CASE("post_local_sgd with an averager is local SGD as published") {
-  // Each rank descends its own quadratic, |w - target|^2 / 2; the reference does the same in f64.
+  // Each rank minimises its own quadratic, |w - target|^2 / 2. The reference does the same in f64.
   constexpr int kSteps = 60, kStart = 10;
   constexpr double kRate = 0.125;
   Report report;
@@ -412,7 +413,7 @@ TEST_CASE("post_local_sgd with an averager is local SGD as published") {
   });
 }
 
-TEST_CASE("an averager is not made while a group is open") {
+TEST_CASE("an averager cannot be created while a group is open") {
   Report report;
   run(1, &report, [&](Rank& r) {
     std::vector<float> value(4);

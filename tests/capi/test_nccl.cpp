@@ -12,7 +12,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// What weft_backend_query says of nccl, in this file if it is named.
+// Returns what weft_backend_query reports of nccl; file: the NCCL library to load (null: the default).
 weft_backend_info describe(const char* file = nullptr) {
   weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
   options.nccl_library = file;
@@ -65,7 +65,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
   }
 }
 
-TEST_CASE("nothing waits for the host where nccl is given a request") {
+TEST_CASE("a request over nccl makes no stream wait for the host") {
   const FakeNccl fake(7);
   Notes notes;
   std::atomic<int> called{0};
@@ -87,7 +87,8 @@ TEST_CASE("nothing waits for the host where nccl is given a request") {
     while (called < 2) std::this_thread::yield();
     notes.expect(fake_nccl_calls("ncclAllReduce") == 0, "begun before the streams came to it");
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    const std::vector<int32_t> got = buffer.read(stream);  // no wait for the requests
+    const std::vector<int32_t> got = buffer.read(stream);  // read in stream order, without a wait for the
+                                                           // requests
     size_t wrong = 0;
     for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
     notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
@@ -115,7 +116,7 @@ TEST_CASE("averages and scaled sums are Weft's own over nccl, f16 without overfl
       for (size_t i = 0; i < count; i++) wrong += got[i] != expected;
       notes.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong");
     };
-    constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that is no f16
+    constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that overflows f16
     src.write(stream, [&](size_t) { return kF16Big; });
     check("all_reduce",
           weft_all_reduce(r.comm, src.get(), dst.get(), 2 * kCount, WEFT_DTYPE_F16, WEFT_OP_AVG, &options,
@@ -137,7 +138,7 @@ TEST_CASE("averages and scaled sums are Weft's own over nccl, f16 without overfl
   notes.check();
 }
 
-TEST_CASE("what NCCL does not have goes through host memory, and host memory beside it") {
+TEST_CASE("operations that NCCL lacks go through host memory, and host buffers work alongside") {
   const FakeNccl fake(6, 20);
   Notes notes;
   const std::string error = run_nccl(3, [&](Rank& r) {
@@ -169,7 +170,7 @@ TEST_CASE("what NCCL does not have goes through host memory, and host memory bes
   CHECK(fake_nccl_calls("ncclAllReduce") == 0);
 }
 
-TEST_CASE("ranks that call different things over nccl are told so, and nothing is launched") {
+TEST_CASE("ranks that make different calls over nccl get an error, and nothing is launched") {
   const FakeNccl fake;
   Notes notes;
   const std::string error = run_nccl(2, [&](Rank& r) {
@@ -186,7 +187,7 @@ TEST_CASE("ranks that call different things over nccl are told so, and nothing i
   CHECK(fake_nccl_calls("ncclAllReduce") == 0);
 }
 
-TEST_CASE("a rank that does not come to an operation of nccl is named") {
+TEST_CASE("a rank that does not join an operation over nccl is named") {
   const FakeNccl fake;
   Notes notes;
   const std::string error = run_nccl(3, [&](Rank& r) {
@@ -223,7 +224,7 @@ TEST_CASE("a call that NCCL refuses on one rank ends the operation on all") {
       weft_all_reduce(r.comm, buffer.get(), buffer.get(), 5000, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
                       &requests[0]);
       weft_broadcast(r.comm, buffer.get(), 5000, WEFT_DTYPE_F32, 0, &options, &requests[1]);
-      // A stream goes on when what it waits for fails.
+      // A stream continues when the operation that it waits for fails.
       notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       weft_status last = WEFT_OK;
       for (weft_request*& request : requests) {
@@ -241,7 +242,7 @@ TEST_CASE("a call that NCCL refuses on one rank ends the operation on all") {
   }
 }
 
-TEST_CASE("an error that NCCL finds later is told with its name") {
+TEST_CASE("an asynchronous NCCL error is reported by name") {
   const FakeNccl fake;
   Notes notes;
   const std::string error = run_nccl(2, [&](Rank& r) {
@@ -260,7 +261,7 @@ TEST_CASE("an error that NCCL finds later is told with its name") {
   notes.check();
 }
 
-TEST_CASE("a program that aborts while nccl works gets its stream back") {
+TEST_CASE("an abort during an NCCL operation releases the program's stream") {
   const FakeNccl fake(9, 3000);
   Notes notes;
   const std::string error = run_nccl(2, [&](Rank& r) {
@@ -282,7 +283,7 @@ TEST_CASE("a program that aborts while nccl works gets its stream back") {
   notes.check();
 }
 
-TEST_CASE("two ranks on one device are refused in NCCL's words") {
+TEST_CASE("two ranks on one device are refused with NCCL's error text") {
   const FakeNccl fake;
   const std::string error = run_nccl(2, [](Rank&) {}, [](int) { return 3; });
   INFO(error);
@@ -306,7 +307,7 @@ TEST_CASE("a communicator of nccl has one device") {
   notes.check();
 }
 
-TEST_CASE("an NCCL that cannot be used says why") {
+TEST_CASE("an unusable NCCL is reported with the reason") {
   const FakeNccl fake;
   weft_backend_info info = describe();
   INFO(info.reason);

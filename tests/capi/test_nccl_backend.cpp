@@ -1,6 +1,6 @@
-// Calls of the nccl backend through the C ABI, against what is computed one rank after the other: on the fake
-// NCCL, and in tests/gpu on a real one. Values are small whole numbers: results are exact in every type and
-// order.
+// Calls of the nccl backend through the C ABI, compared with results that are computed one rank after the
+// other. Runs on the fake NCCL, and in tests/gpu on a real one. Values are small whole numbers, so results
+// are exact in every type and order.
 #include <string>
 
 #include "capi/nccl_memory.h"
@@ -16,7 +16,7 @@ constexpr size_t kLarge = 300'007;
 bool is_float(int32_t dtype) {
   return dtype >= WEFT_DTYPE_F16;
 }
-// NCCL computes with neither.
+// NCCL has no arithmetic for these types.
 bool moves_only(int32_t dtype) {
   return dtype == WEFT_DTYPE_U16 || dtype == WEFT_DTYPE_I16;
 }
@@ -46,7 +46,7 @@ bool in_place_at(const Call& c, int rank) {
 bool joins(const Call& c) {
   return c.coll == WEFT_COLL_ALL_GATHER || c.coll == WEFT_COLL_GATHER;
 }
-// Where a rank's block lies in its memory: elements.
+// Returns the element offset of a rank's block in its memory.
 size_t place(const Call& c, int rank) {
   return joins(c) && in_place_at(c, rank) ? static_cast<size_t>(rank) * c.count : 0;
 }
@@ -63,7 +63,7 @@ double reduced(const Call& c, int size, size_t i) {
   return c.op == WEFT_OP_AVG ? result / size : c.op == WEFT_OP_PREMUL_SUM ? result * kFactor : result;
 }
 
-// Element i of a rank's result.
+// Returns element i of a rank's expected result.
 double expected(const Call& c, const Rank& r, size_t i) {
   const size_t own = static_cast<size_t>(r.rank) * c.count;
   const int from = static_cast<int>(i / c.count);
@@ -107,8 +107,8 @@ weft_status execute(const Call& c, const Rank& r, const void* src, void* dst, co
   }
 }
 
-// Inputs are in the first half of the memory, and so are the results of what works in place; others' are in
-// the second. What is no result keeps its bytes. What went wrong.
+// Inputs lie in the first half of the memory, with the results of in-place calls; other results lie in the
+// second half. All other bytes must stay unchanged. Returns the failure.
 std::string try_call(const Rank& r, const Memory& memory, const Call& c) {
   const size_t element = kSizes[c.dtype], blocks = static_cast<size_t>(r.size);
   const size_t half = blocks * c.count * element;
@@ -133,7 +133,8 @@ std::string try_call(const Rank& r, const Memory& memory, const Call& c) {
                                                       : what + "it differs on rank " + std::to_string(r.rank);
 }
 
-// Every collective of this type and count; all operations of NCCL's, or sums alone. What went wrong first.
+// Tries every collective with this type and count, with all of NCCL's operations or only with sums. Returns
+// the first failure.
 std::string try_calls(const Rank& r, int32_t dtype, size_t count, bool all) {
   const Memory memory(r, 2 * static_cast<size_t>(r.size) * count * kSizes[dtype]);
   int root = 0;
@@ -229,7 +230,7 @@ TEST_CASE("nccl: a call that is refused leaves the communicator as it was") {
   notes.check();
 }
 
-TEST_CASE("nccl: parts of a communicator work beside it, their ranks in another order") {
+TEST_CASE("nccl: splits of a communicator work beside it, their ranks in another order") {
   const NcclRun nccl(19, 60);
   Notes notes;
   notes.expect(nccl.run(nccl.ranks_sharing(4), [&](Rank& r) {

@@ -1,4 +1,4 @@
-// weft_comm_options.device: which device a communicator over nccl works on.
+// weft_comm_options.device: the device that a communicator over nccl uses.
 #include <array>
 #include <functional>
 #include <string>
@@ -11,17 +11,17 @@ using namespace weft_test;
 
 namespace {
 
-constexpr int kThreadsDevice = 5;  // current on every rank's thread
+constexpr int kThreadsDevice = 5;  // current device of every rank's thread
 
-// What a rank got for its options.
+// A rank's result for its options.
 struct Made {
   weft_status status = WEFT_OK;
   std::string error;
   std::string transports;
-  int current = -1;  // device of the thread, afterwards
+  int current = -1;  // the thread's current device afterwards
 };
 
-// Two ranks make a communicator. `body` runs where that succeeded.
+// Two ranks create a communicator. `body` runs if that succeeds.
 std::array<Made, 2> make(
     const char* backend, const std::function<void(int rank, weft_comm_options*)>& configure,
     const std::function<void(int rank, weft_comm* comm)>& body = [](int, weft_comm*) {}) {
@@ -88,7 +88,7 @@ TEST_CASE("a communicator works on the device of its options, not on the thread'
                                                WEFT_OP_SUM, &options, nullptr);
     notes.expect(status == WEFT_OK, error_of(comm));
     notes.expect(values.read(stream)[999] == 3 * 999.0f, "the sum");
-    // A part inherits the device.
+    // A split inherits the device.
     cudaSetDevice(kThreadsDevice);
     weft_comm* part = nullptr;
     weft_error error = WEFT_ERROR_INIT;
@@ -111,7 +111,7 @@ TEST_CASE("a communicator works on the device of its options, not on the thread'
   }
 }
 
-TEST_CASE("every rank hears of a device that one rank does not have") {
+TEST_CASE("a device that one rank does not have is an error on every rank") {
   const FakeNccl fake;
   for (const char* const backend : {"nccl", "shm"}) {
     const auto made =

@@ -1,5 +1,5 @@
-// Steps of a reducer that are captured into CUDA graphs, over the nccl backend: what each launch makes of the
-// gradients, against averages that are computed one rank after the other.
+// Reducer steps that are captured into CUDA graphs, over the nccl backend. The results of each launch are
+// compared with averages that are computed one rank after the other.
 #include <chrono>
 #include <string>
 
@@ -32,7 +32,8 @@ struct How {
   uint64_t limit = 3000;             // of buckets
 };
 
-// A rank's reducer, the sources from which its gradients are made, and where a program takes the results.
+// A rank's reducer, the buffers from which its gradients are computed, and the buffers to which the program
+// copies the results.
 class Trained {
  public:
   Trained(Rank& rank, const How& how) : rank_(rank), how_(how), main_(rank.rank), side_(rank.rank) {
@@ -93,8 +94,8 @@ class Trained {
     return view;
   }
 
-  // The program's step: gradients are made of the sources, on two streams, and become ready in an order of
-  // the rank's own; results are taken. Captured it runs with each launch.
+  // Runs the program's step. Gradients are computed from the sources, on two streams, and become ready in an
+  // order of the rank's own; then the results are copied. If captured, it runs with each launch.
   std::string step(uint64_t begin_flags) {
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.flags = begin_flags;
@@ -104,7 +105,7 @@ class Trained {
     follow(side_, main_);
     for (size_t k = 0; k < tensors_.size(); k++) {
       const size_t i = (k * 5 + static_cast<size_t>(rank_.rank)) % tensors_.size();  // coprime
-      const Stream& on = i == 3 || i == 5 ? side_ : main_;  // of a bucket that both make
+      const Stream& on = i == 3 || i == 5 ? side_ : main_;  // two streams compute gradients of one bucket
       move(gradient(i), sources_[i]->get(), i, on);
       if (weft_reducer_ready(reducer_, i, gradient(i), on.view()) != WEFT_OK) return "ready: " + error();
     }
@@ -139,7 +140,7 @@ class Trained {
   }
   std::vector<std::pair<cudaGraph_t, cudaGraphExec_t>> take_graphs() { return std::exchange(graphs_, {}); }
 
-  // Sources of this seed, in the order of the main stream.
+  // Writes the sources of this seed, in the order of the main stream.
   void write(uint64_t seed) {
     for (size_t i = 0; i < tensors_.size(); i++) {
       std::vector<char> values = values_of(tensors_[i], seed + i, rank_.rank);
@@ -148,7 +149,7 @@ class Trained {
     }
     cudaStreamSynchronize(main_.get());
   }
-  // Waits for the main stream. The results are the averages of the sources of that seed.
+  // Waits for the main stream and checks that the results are the averages of this seed's sources.
   std::string compare(uint64_t seed, double divisor) {
     for (size_t i = 0; i < tensors_.size(); i++) {
       if (tensors_[i].count() == 0) continue;
@@ -177,7 +178,7 @@ class Trained {
     std::memcpy(&single, &bits, 4);
     return tensor.element() == 8 ? wide : static_cast<double>(single);
   }
-  // Exact: sums of small whole numbers, divided by powers of two. Gaps are this rank's.
+  // Exact: sums of small whole numbers, divided by powers of two. Gaps keep this rank's bytes.
   std::vector<char> average(const Tensor& tensor, uint64_t seed, double divisor) const {
     std::vector<std::vector<char>> all;
     all.reserve(static_cast<size_t>(rank_.size));
@@ -224,7 +225,7 @@ class Trained {
   std::vector<std::pair<cudaGraph_t, cudaGraphExec_t>> graphs_;
 };
 
-// Without gaps: in a view a gradient has none.
+// Tensors without gaps, because gradients in a view have none.
 std::vector<Tensor> dense_tensors(int rank) {
   std::vector<Tensor> tensors = own_tensors(rank);
   tensors[2].strides.clear();
@@ -308,7 +309,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what fp16 and bf16 round is captured: divided first, then rounded") {
+TEST_CASE("a captured step with fp16 or bf16 divides first, then rounds") {
   for (const char* const hook : {"fp16", "bf16"}) {
     INFO(hook);
     const NcclRun nccl(9, 60);
@@ -332,7 +333,7 @@ TEST_CASE("what fp16 and bf16 round is captured: divided first, then rounded") {
   }
 }
 
-TEST_CASE("what cannot be captured is refused by name when the reducer is created") {
+TEST_CASE("options that cannot be captured are refused by name at the reducer's creation") {
   const NcclRun nccl;
   if (nccl.ranks(2) < 2) WEFT_SKIP("it needs two devices");
   Notes notes;
@@ -368,7 +369,7 @@ TEST_CASE("what cannot be captured is refused by name when the reducer is create
   notes.check();
 }
 
-TEST_CASE("calls that do not belong into a captured step are refused by name, and steps go on") {
+TEST_CASE("calls that a captured step does not allow are refused by name, and later steps work") {
   const NcclRun nccl;
   Notes notes;
   const int size = nccl.ranks(2);
@@ -406,7 +407,7 @@ TEST_CASE("calls that do not belong into a captured step are refused by name, an
             "WEFT_REDUCER_GRAPH is fixed");
     refused(weft_reducer_finish(reducer, nullptr), WEFT_ERR_ARG, "name streams that are being captured");
 
-    // A capture that lacks a gradient.
+    // A capture in which a gradient is missing.
     cudaSetDevice(r.rank);
     cudaGraph_t graph = nullptr;
     notes.expect(cudaStreamBeginCapture(trained.main().get(), cudaStreamCaptureModeRelaxed) == cudaSuccess,
@@ -424,7 +425,7 @@ TEST_CASE("calls that do not belong into a captured step are refused by name, an
     (void)cudaGetLastError();
     notes.expect(trained.stats().captures == 0, "it counts as captured");
 
-    // Steps of both kinds work all the same.
+    // Both kinds of steps work after these errors.
     trained.write(2);
     notes.expect(trained.step(0));
     notes.expect(trained.compare(2, size));

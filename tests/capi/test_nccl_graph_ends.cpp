@@ -1,4 +1,5 @@
-// How captured steps end that NCCL breaks, and reducers whose graphs the program still has; on the fakes.
+// Ends of captured steps: NCCL failures, and reducers that are destroyed while the program still has their
+// graphs. Runs on the fakes.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -44,7 +45,7 @@ struct Captured {
     cudaGraphInstantiate(&executable, graph, 0);
     cudaGraphDestroy(graph);
   }
-  // With gradients of the rank's number plus one.
+  // Launches the graph with gradients of rank + 1.
   float launched(const Rank& rank) {
     gradient.write(stream, [&](size_t) { return static_cast<float>(rank.rank + 1); });
     cudaGraphLaunch(executable, stream.get());
@@ -65,7 +66,7 @@ struct Captured {
 
 }  // namespace
 
-TEST_CASE("a reducer ends while the program still has its graph, and NCCL's communicator with that") {
+TEST_CASE("a reducer can be destroyed before its graph, whose end releases NCCL's communicator") {
   const FakeNccl fake;
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -82,14 +83,14 @@ TEST_CASE("a reducer ends while the program still has its graph, and NCCL's comm
   notes.check();
 }
 
-TEST_CASE("an error that NCCL finds in a launch is the communicator's") {
+TEST_CASE("an NCCL error in a launch fails the communicator") {
   const FakeNccl fake;
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
     Captured captured(r, &notes);
     weft_barrier(r.comm, nullptr, nullptr);
     if (r.rank == 0)
-      cudaGraphLaunch(captured.executable, captured.stream.get());  // the other one never comes
+      cudaGraphLaunch(captured.executable, captured.stream.get());  // the other rank never launches
     if (r.rank == 1) fake_nccl_break(1, ncclRemoteError);
     weft_error failure = WEFT_ERROR_INIT;
     while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
@@ -101,7 +102,7 @@ TEST_CASE("an error that NCCL finds in a launch is the communicator's") {
   notes.check();
 }
 
-TEST_CASE("where NCCL fails in a capture the communicator fails, also while there is an older graph") {
+TEST_CASE("an NCCL failure in a capture fails the communicator, also while an older graph exists") {
   const FakeNccl fake;
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -135,7 +136,7 @@ TEST_CASE("where NCCL fails in a capture the communicator fails, also while ther
   notes.check();
 }
 
-TEST_CASE("ranks that cannot make the communicator for graphs say so, and make another reducer") {
+TEST_CASE("a failure to create the communicator for graphs is reported, and another reducer can be created") {
   for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclMemAlloc", "cudaHostAlloc"}) {
     INFO(call);
     const FakeNccl fake;
@@ -170,7 +171,7 @@ TEST_CASE("ranks that cannot make the communicator for graphs say so, and make a
   }
 }
 
-TEST_CASE("ranks that go on without one capture their steps anew") {
+TEST_CASE("ranks that continue without a lost rank capture their steps anew") {
   const FakeNccl fake(12, 100);
   Notes notes;
   std::atomic<bool> left{false};
@@ -184,7 +185,7 @@ TEST_CASE("ranks that go on without one capture their steps anew") {
       return;
     }
     while (!left) std::this_thread::yield();
-    cudaGraphLaunch(captured.executable, captured.stream.get());  // which ends all the same
+    cudaGraphLaunch(captured.executable, captured.stream.get());  // the launch completes all the same
     weft_comm* survivors = nullptr;
     weft_error error = WEFT_ERROR_INIT;
     while (weft_comm_error(r.comm, &error) == WEFT_OK && error.code == WEFT_OK) std::this_thread::yield();
@@ -194,7 +195,7 @@ TEST_CASE("ranks that go on without one capture their steps anew") {
     cudaGraphExecDestroy(captured.executable);
     notes.expect(weft_reducer_rebind(captured.reducer, survivors, &error) == WEFT_OK, error.text);
     captured.capture(r, &notes);
-    // Of one process: to free pinned memory, as the other rank may still do, waits for all devices.
+    // Needed because both ranks are in one process: freeing pinned memory waits for all devices.
     weft_barrier(survivors, nullptr, nullptr);
     notes.expect(captured.launched(r) == 1.5f, "not averaged anew");
     weft_comm_destroy(&r.comm);

@@ -1,4 +1,4 @@
-// CUDA buffers over nccl inside hosts and ucx between them (nccl+ucx), on the fake NCCL and the fake CUDA and
+// CUDA buffers over nccl inside hosts and ucx between them (nccl+ucx), on the fake NCCL, the fake CUDA and
 // simulated hosts.
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Ranks over nccl+ucx on hosts ("0,0,1,1"), each on the device of its number.
+// Runs ranks over nccl+ucx on hosts ("0,0,1,1"); rank r uses device r.
 std::string run_on_hosts(
     const char* hosts, const std::function<void(Rank&)>& body,
     const std::function<int(int)>& device_of = [](int rank) { return rank; }) {
@@ -45,7 +45,7 @@ bool here() {
 
 }  // namespace
 
-TEST_CASE("sums over hosts go by NCCL inside each, through pinned memory between them") {
+TEST_CASE("sums over hosts use NCCL inside each host and pinned memory between them") {
   for (const char* hosts : {"0,0,1,1", "0,1,0,1", "0,0,1", "0,0"}) {
     for (const size_t count : {size_t{1}, size_t{5000}, size_t{1'000'003}}) {
       INFO(hosts << " x " << count);
@@ -85,7 +85,7 @@ TEST_CASE("sums over hosts go by NCCL inside each, through pinned memory between
                   weft_broadcast(r.comm, dst.get(), count, WEFT_DTYPE_F32, root, &options, nullptr), true,
                   [&](size_t i) { return static_cast<float>(i % 7 + size_t(root)); });
         }
-        // Host memory of the same communicator, and what NCCL does not have.
+        // Host memory over the same communicator, and operations that NCCL lacks.
         int64_t one = 1;
         weft_all_reduce(r.comm, &one, &one, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
         notes.expect(one == r.size, "host memory");
@@ -112,7 +112,7 @@ TEST_CASE("means of f16 over hosts do not overflow") {
   Notes notes;
   const std::string error = run_on_hosts("0,0,1,1", [&](Rank& r) {
     Stream stream(r.rank);
-    constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that is no f16
+    constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that overflows f16
     for (const size_t count : {size_t{100}, size_t{50'000}}) {
       DeviceBuffer<uint16_t> buffer(count, r.rank);
       const weft_coll_options options = on(stream);
@@ -184,7 +184,7 @@ TEST_CASE("a call that NCCL refuses inside one host ends the operation on all ho
   }
 }
 
-TEST_CASE("ranks that do not come, and those that call something else, are named over hosts") {
+TEST_CASE("over hosts, missing ranks and ranks that make another call are named") {
   for (const bool differs : {false, true}) {
     const FakeNccl fake;
     if (!here()) return;
@@ -223,14 +223,14 @@ TEST_CASE("two ranks of one host on one device are refused, of two hosts they ar
   CHECK(run_on_hosts("0,1", [](Rank&) {}, [](int) { return 3; }) == "");
 }
 
-TEST_CASE("parts of a communicator over hosts have communicators of NCCL's of their own") {
+TEST_CASE("splits of a communicator over hosts have NCCL communicators of their own") {
   const FakeNccl fake(4, 60);
   if (!here()) return;
   Notes notes;
   const std::string error = run_on_hosts("0,0,1,1,1", [&](Rank& r) {
     constexpr size_t kCount = 40'000;
     weft_comm* part = nullptr;
-    const int color = r.rank < 3 ? 0 : 1;  // of two hosts, and of one
+    const int color = r.rank < 3 ? 0 : 1;  // one part spans two hosts, the other lies on one
     notes.expect(weft_comm_split(r.comm, color, -r.rank, &part, nullptr) == WEFT_OK, error_of(r.comm));
     Stream stream(r.rank);
     DeviceBuffer<int32_t> buffer(kCount, r.rank);
@@ -249,7 +249,7 @@ TEST_CASE("parts of a communicator over hosts have communicators of NCCL's of th
   notes.check();
 }
 
-TEST_CASE("a program that aborts while nccl works inside hosts gets its stream back") {
+TEST_CASE("an abort during an NCCL operation inside hosts releases the program's stream") {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     const FakeNccl fake(seed, 2000);
     if (!here()) return;

@@ -14,7 +14,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 using Buffer = DeviceBuffer<int32_t>;
 
-// What rank `from` sends in its message `number`.
+// Returns element i of message `number` from rank `from`.
 int32_t word(int from, int number, size_t i) {
   return from * 1'000'000 + number * 1000 + static_cast<int32_t>(i % 1000);
 }
@@ -28,7 +28,7 @@ void finish(Notes& notes, const Rank& r, std::vector<weft_request*>* requests) {
   requests->clear();
 }
 
-// Rank r calls these on a communicator of `size` ranks; expects the failure and its text.
+// Rank r makes these calls on a communicator of `size` ranks. Expects the failure and its text.
 void expect_failure(int size, weft_status expected, const std::string& text,
                     const std::function<weft_status(Rank&, Buffer&, const weft_coll_options&)>& call) {
   Notes notes;
@@ -50,7 +50,7 @@ void expect_failure(int size, weft_status expected, const std::string& text,
 
 }  // namespace
 
-TEST_CASE("messages of every size go by NCCL from device to device, in the order of the stream") {
+TEST_CASE("NCCL sends messages of every size from device to device, in stream order") {
   for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{3'000'000}}) {
     INFO(count);
     const FakeNccl fake(count + 1);
@@ -66,7 +66,7 @@ TEST_CASE("messages of every size go by NCCL from device to device, in the order
         weft_send(r.comm, mine.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
         weft_recv(r.comm, theirs.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
         notes.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, error_of(r.comm));
-        // And one by one, in this direction and then in the other.
+        // Also sends one message at a time, in this direction and then in the other.
         weft_status status = WEFT_OK;
         if (r.rank == round % 2) {
           status = weft_send(r.comm, mine.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
@@ -88,7 +88,7 @@ TEST_CASE("messages of every size go by NCCL from device to device, in the order
   }
 }
 
-TEST_CASE("messages and collectives come in any order on the ranks of nccl") {
+TEST_CASE("ranks of nccl may start messages and collectives in any order") {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     INFO(seed);
     const FakeNccl fake(seed, 100);
@@ -116,7 +116,8 @@ TEST_CASE("messages and collectives come in any order on the ranks of nccl") {
         const auto reduce = [&] {
           weft_all_reduce(r.comm, sum.get(), sum.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM, &options, add());
         };
-        // Each rank has its own place for the collective among its messages, and its own order of those.
+        // Each rank places the collective differently among its messages, and orders the messages
+        // differently.
         const int place = (r.rank * 3 + round) % kSize;
         for (int turn = 0; turn < kSize; turn++) {
           const int peer = (turn * (round % 2 == 0 ? 1 : 3) + r.rank * round) % kSize;
@@ -145,7 +146,7 @@ TEST_CASE("messages and collectives come in any order on the ranks of nccl") {
   }
 }
 
-TEST_CASE("messages that differ over nccl are told so, and nothing is launched") {
+TEST_CASE("a send and a receive over nccl that differ get an error, and nothing is launched") {
   for (const int sender : {0, 1}) {
     const FakeNccl fake;
     expect_failure(2, WEFT_ERR_MISMATCH, "send i32 x 50 of CUDA memory",
@@ -157,7 +158,7 @@ TEST_CASE("messages that differ over nccl are told so, and nothing is launched")
                    });
     CHECK(fake_nccl_calls("ncclSend") == 0);
     CHECK(fake_nccl_calls("ncclRecv") == 0);
-    // Host memory on the side of the sender, or of the receiver.
+    // Host memory at the sender, or at the receiver.
     for (const bool host : {false, true}) {
       expect_failure(2, WEFT_ERR_MISMATCH, "send i32 x 100 of CUDA memory",
                      [&](Rank& r, Buffer& buffer, const weft_coll_options& options) {
@@ -175,7 +176,7 @@ TEST_CASE("messages that differ over nccl are told so, and nothing is launched")
   }
 }
 
-TEST_CASE("who does not come to a message of nccl is named") {
+TEST_CASE("a rank that does not join a message over nccl is named") {
   for (const int absent : {0, 1}) {
     for (const bool sends : {false, true}) {
       const FakeNccl fake;
@@ -191,7 +192,7 @@ TEST_CASE("who does not come to a message of nccl is named") {
   }
 }
 
-TEST_CASE("a message that NCCL refuses on one rank ends on both, and so does what waits behind it") {
+TEST_CASE("a message that NCCL refuses on one rank fails on both, with the operations queued behind it") {
   for (const char* call : {"ncclSend", "ncclRecv"}) {
     const FakeNccl fake;
     fake_nccl_fail(call, ncclInternalError);
@@ -223,7 +224,7 @@ TEST_CASE("a message that NCCL refuses on one rank ends on both, and so does wha
   }
 }
 
-TEST_CASE("a program that aborts in the middle of messages of nccl gets its streams back") {
+TEST_CASE("an abort during NCCL messages releases the program's streams") {
   for (const uint64_t seed : {1u, 2u, 3u}) {
     const FakeNccl fake(seed, 3000);
     Notes notes;
@@ -252,7 +253,7 @@ TEST_CASE("a program that aborts in the middle of messages of nccl gets its stre
   }
 }
 
-TEST_CASE("ranks without a progress thread send device memory through the host's") {
+TEST_CASE("in caller mode device memory is sent through host memory") {
   const FakeNccl fake;
   Notes notes;
   const std::string error = run(

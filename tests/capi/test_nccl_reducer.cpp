@@ -1,5 +1,6 @@
-// Reducers over the nccl backend: buckets of the communicator's device travel from device to device. Against
-// twins in host memory of the same communicator, whose results must have the same bits where sums are exact.
+// Reducers over the nccl backend: buckets on the communicator's device are communicated from device to
+// device. They are compared with twins in host memory of the same communicator, whose results must have the
+// same bits if sums are exact.
 #include <atomic>
 #include <string>
 
@@ -15,8 +16,8 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Gradients of three types on a rank's own device, which are three buckets, and on another device and the
-// host, which are two more.
+// Gradients of three types on the rank's own device, which make three buckets, and on another device and the
+// host, which make two more.
 std::vector<Tensor> own_tensors(int rank) {
   return {{"conv", {8, 3, 3, 3}, WEFT_DTYPE_F32, rank}, {"brain", {129}, WEFT_DTYPE_BF16, rank},
           {"host", {37}, WEFT_DTYPE_F32, kHost},        {"padded", {6, 5}, WEFT_DTYPE_F32, rank, {9, 1}},
@@ -24,7 +25,7 @@ std::vector<Tensor> own_tensors(int rank) {
           {"large", {20'001}, WEFT_DTYPE_F32, rank}};
 }
 constexpr uint64_t kOwnBuckets = 3;
-constexpr uint64_t kWhole = 1u << 20;  // limit of buckets: one for each type and device
+constexpr uint64_t kWhole = 1u << 20;  // bucket limit: one bucket for each type and device
 
 // Begins a step, whose gradients become ready in an order of the rank's own.
 std::string begin_step(Twins& twins, uint64_t seed, int rank,
@@ -81,7 +82,7 @@ TEST_CASE("random programs over nccl give the bits of their twins in host memory
     const uint64_t seed = weft::test::base_seed() + round;
     Random random(seed);
     Program program = draw(random);
-    // By weights the factors, and so the sums, are not exact, and NCCL adds in an order of its own.
+    // Weights make the factors and sums inexact, and NCCL's order of addition differs.
     if (program.how.divide_by == WEFT_DIVIDE_WEIGHTS) program.how.divide_by = WEFT_DIVIDE_WORLD;
     const uint64_t common_seed = random();
     const FakeNccl fake(seed, 1 + static_cast<int>(random() % 80));
@@ -130,7 +131,7 @@ TEST_CASE("norms of buckets that stay on their device have the bits of the host'
       how.mode = gradients;
       how.limit = kWhole;
       std::vector<Tensor> tensors = own_tensors(r.rank);
-      tensors.push_back({"long", {150'000}, WEFT_DTYPE_F32, r.rank});  // pieces of its own
+      tensors.push_back({"long", {150'000}, WEFT_DTYPE_F32, r.rank});  // has pieces of its own
       Twins twins(r, tensors, how);
       notes.expect(twins.created());
       for (const double clip : {0.0, 10.0}) {
@@ -153,7 +154,7 @@ TEST_CASE("norms of buckets that stay on their device have the bits of the host'
   }
 }
 
-TEST_CASE("gradients travel in a narrower type, and are cast on their device") {
+TEST_CASE("gradients are communicated in a narrower type, and cast on their device") {
   const FakeNccl fake(8, 40);
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -171,7 +172,7 @@ TEST_CASE("gradients travel in a narrower type, and are cast on their device") {
   CHECK(all_reduces() > 0);
 }
 
-TEST_CASE("what is read in host memory keeps its buckets there") {
+TEST_CASE("options that need host memory keep the buckets there") {
   const auto travels = [](const Twins::Options& how) {
     const FakeNccl fake(5, 20);
     Notes notes;
@@ -209,7 +210,7 @@ TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins"
           notes.expect(twins.compare());
         }
         if (!twins.created().empty()) return;
-        // Once more, from where the bucket has it.
+        // Writes the gradients once more, at their places in the bucket.
         for (size_t i = 0; i < twins.tensors().size(); i++) {
           const Tensor& tensor = twins.tensors()[i];
           if (tensor.device != r.rank) continue;
@@ -230,15 +231,15 @@ TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins"
   }
 }
 
-TEST_CASE("two reducers and the program's own calls share NCCL, in whatever order ranks come to them") {
+TEST_CASE("two reducers and the program's own calls share NCCL, in any order on each rank") {
   const FakeNccl fake(11, 60);
   Notes notes;
   notes.expect(run_nccl(3, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(3000, r.rank);
     const weft_coll_options options = on(stream);
-    // Created alike everywhere, used in an order of each rank's own. A begin that re-plans waits for all
-    // ranks.
+    // Both are created in the same order on all ranks and used in an order of each rank's own. A begin that
+    // re-plans waits for all ranks.
     Twins one(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = 300});
     Twins two(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = kWhole});
     notes.expect(one.created() + two.created());
@@ -265,7 +266,7 @@ TEST_CASE("two reducers and the program's own calls share NCCL, in whatever orde
   notes.check();
 }
 
-TEST_CASE("an NCCL that registers no memory works on the device's own") {
+TEST_CASE("an NCCL without memory registration works on plain device memory") {
   const FakeNccl fake(14, 30);
   fake_nccl_version(21805);
   Notes notes;
@@ -280,7 +281,7 @@ TEST_CASE("an NCCL that registers no memory works on the device's own") {
   CHECK(fake_nccl_calls("ncclMemAlloc") + fake_nccl_calls("ncclCommRegister") == 0);
 }
 
-TEST_CASE("memory that NCCL does not give, or does not register, fails the reducer's creation everywhere") {
+TEST_CASE("memory that NCCL cannot allocate or register fails the reducer's creation on all ranks") {
   for (const char* const call : {"ncclMemAlloc", "ncclCommRegister"}) {
     const FakeNccl fake(15, 30);
     fake_nccl_fail(call, ncclUnhandledCudaError);
@@ -296,7 +297,7 @@ TEST_CASE("memory that NCCL does not give, or does not register, fails the reduc
   }
 }
 
-TEST_CASE("a re-plan moves what stays on the device") {
+TEST_CASE("a re-plan moves device buckets") {
   const FakeNccl fake(6, 30);
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -313,7 +314,7 @@ TEST_CASE("a re-plan moves what stays on the device") {
   notes.check();
 }
 
-TEST_CASE("what collectives cost is measured where buckets are") {
+TEST_CASE("the cost of collectives is measured in the buckets' memory") {
   const FakeNccl fake(16, 10);
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -328,10 +329,11 @@ TEST_CASE("what collectives cost is measured where buckets are") {
     }
   }));
   notes.check();
-  CHECK(all_reduces() >= 2 * (3 * kOwnBuckets + 3));  // three of a size, by each rank, besides the buckets'
+  CHECK(all_reduces() >= 2 * (3 * kOwnBuckets + 3));  // three of each size by each rank, besides those of the
+                                                      // buckets
 }
 
-TEST_CASE("ranks whose communicators have other devices than their gradients are told so") {
+TEST_CASE("a communicator on another device than the gradients is an error") {
   const FakeNccl fake;
   Notes notes;
   notes.expect(run_nccl(2, [&](Rank& r) {
@@ -346,7 +348,7 @@ TEST_CASE("ranks whose communicators have other devices than their gradients are
   notes.check();
 }
 
-TEST_CASE("a step that NCCL refuses fails by name, and the streams go on") {
+TEST_CASE("a step that NCCL refuses fails by name, and the streams continue") {
   const FakeNccl fake(2, 100);
   fake_nccl_fail("ncclAllReduce", ncclInternalError);
   Notes notes;
@@ -365,7 +367,7 @@ TEST_CASE("a step that NCCL refuses fails by name, and the streams go on") {
   CHECK(fake_nccl_calls("ncclCommAbort") >= 1);
 }
 
-TEST_CASE("ranks that go on without one bind their reducer to NCCL anew") {
+TEST_CASE("ranks that continue without a lost rank bind their reducer to NCCL anew") {
   const FakeNccl fake(12, 200);
   Notes notes;
   std::atomic<int> left{0};
@@ -381,7 +383,7 @@ TEST_CASE("ranks that go on without one bind their reducer to NCCL anew") {
       return;
     }
     while (left == 0) std::this_thread::yield();
-    // A step that fails, wherever it has come to.
+    // Begins a step that fails, at whatever point.
     if (weft_reducer_begin(twins.device(), nullptr) == WEFT_OK) {
       for (size_t i = 0; i < twins.tensors().size(); i++) {
         const int device = twins.tensors()[i].device;

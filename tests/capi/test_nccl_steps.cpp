@@ -1,5 +1,5 @@
-// Steps of reducers over nccl whose gradients stay on their device, against averages that are computed one
-// rank after the other: on the fake NCCL, and in tests/gpu on a real one.
+// Steps of reducers over nccl whose gradients stay on their device, compared with averages that are computed
+// one rank after the other. Runs on the fake NCCL, and in tests/gpu on a real one.
 #include <memory>
 #include <string>
 
@@ -9,7 +9,7 @@ using namespace weft_test;
 
 namespace {
 
-constexpr double kRounded = 1.0 / 4096;  // what f16 and bf16 lose beside whole numbers
+constexpr double kRounded = 1.0 / 4096;  // a fraction that f16 and bf16 round off beside whole numbers
 
 // A rank's gradients of several types, all on its device, and a reducer of them.
 class Trained {
@@ -54,7 +54,8 @@ class Trained {
     return stats;
   }
 
-  // A step after so many local ones; `waits`: the stream does for the result, not the host. What went wrong.
+  // Runs a step after `locals` local steps. `waits`: a stream waits for the result instead of the host.
+  // Returns the failure.
   std::string window(uint64_t seed, uint32_t locals, bool waits) {
     for (uint32_t i = 0; i <= locals; i++) {
       weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
@@ -105,7 +106,7 @@ class Trained {
     if (mode_ == WEFT_GRADIENT_VIEW) weft_reducer_grad_view(reducer_, p, &where);
     return where;
   }
-  // The gradient of a batch; a view holds those of the local steps before as well.
+  // Writes the gradient of a batch. In view mode it includes those of the earlier local steps.
   std::string give(size_t p, uint64_t seed, uint32_t batch) const {
     const uint32_t first = mode_ == WEFT_GRADIENT_VIEW ? 0 : batch;
     std::vector<char> bytes(static_cast<size_t>(kParts[p].count) * kSizes[kParts[p].dtype]);

@@ -1,5 +1,5 @@
-// What happens over nccl when the system gives no more threads. The program's own pthread_create stands in
-// for the system's here.
+// The nccl backend when the system can create no more threads. The program's own pthread_create replaces the
+// system's here.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -18,7 +18,7 @@ std::atomic<int> g_refuse{0};
 
 using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 
-// From here to its end the process gets no thread.
+// For a scope, every pthread_create of the process fails.
 struct NoThreads {
   NoThreads() { g_refuse++; }
   ~NoThreads() { g_refuse--; }
@@ -36,8 +36,9 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* 
   return EAGAIN;
 }
 
-TEST_CASE("NCCL's operations are aborted on a thread of their own, although the system gives none any more") {
-  constexpr int kDelayUs = 200'000;  // of an operation on its stream: there is time to let it fail
+TEST_CASE(
+    "NCCL's operations are aborted on a thread of their own, even if no thread can be created any more") {
+  constexpr int kDelayUs = 200'000;  // of an operation on its stream: long enough to let it fail
   const FakeNccl fake(1, kDelayUs);
   Notes notes;
   const std::string error = run_nccl(2, [&](Rank& r) {

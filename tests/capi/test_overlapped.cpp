@@ -1,5 +1,5 @@
-// The optimizer's step as each bucket completes, by weft_reducer_wait_param and inside on_bucket: the weights
-// are those of stepping after finish, bit by bit.
+// The optimizer steps as each bucket completes, by weft_reducer_wait_param and inside on_bucket. The weights
+// equal those of stepping after finish, bit by bit.
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -97,7 +97,7 @@ std::vector<std::vector<float>> train(Rank& r, When when, std::string* wrong) {
     t.params_of.push_back(members);
   }
   for (int step = 0; step < kSteps; step++) {
-    // Gradients first: here the weights of other parameters take part in them.
+    // All gradients are computed first, because they use the weights of other parameters.
     for (size_t p = 0; p < kParams; p++) t.backward(p, r.rank, step);
     weft_status status = weft_reducer_begin(t.reducer, nullptr);
     for (size_t p = kParams; p-- > 0;) {

@@ -1,5 +1,5 @@
-// Shrink, rebind and retry among ranks that are threads: what processes do in tests/fault, where the thread
-// sanitizer can see it.
+// Shrink, rebind and retry among rank threads: the recovery that tests/fault tests with processes, here
+// visible to the thread sanitizer.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kCount = 40'000;
 
-// buffer: may be null; rank 2's goes to all as steps begin.
+// buffer: may be null. Rank 2's buffer is broadcast as steps begin.
 weft_reducer* make_reducer(weft_comm* comm, int64_t* buffer = nullptr) {
   const char* const names[] = {"a", "b"};
   weft_param params[3] = {};
@@ -57,25 +57,26 @@ weft_status step(weft_reducer* reducer, std::vector<std::vector<float>>& gradien
 
 }  // namespace
 
-TEST_CASE("threads go on without one that leaves in the middle of a step, and sum again what they kept") {
+TEST_CASE(
+    "threads continue without a rank that leaves in the middle of a step, and sum retained gradients again") {
   for (const char* const backend : {"shm", "loopback"}) {
     for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
       INFO(backend << ", progress " << progress);
       Findings findings;
-      std::atomic<int> begun{0};  // by those who stay, the step that fails
+      std::atomic<int> begun{0};  // remaining ranks that have begun the failing step
       const std::string error = weft_test::run(backend, 3, progress, [&](Rank& r) {
         int64_t buffer = 10 + r.rank;
         weft_reducer* reducer = make_reducer(r.comm, &buffer);
         findings.expect(reducer != nullptr);
         if (reducer == nullptr) return;
-        findings.expect(buffer == 10);  // create sends rank 0's values
+        findings.expect(buffer == 10);  // create broadcasts rank 0's values
         buffer = 10 + r.rank;
         std::vector<std::vector<float>> gradients(2, std::vector<float>(kCount));
-        const auto mine = static_cast<float>(1 << r.rank);  // powers of two: means of them are exact
+        const auto mine = static_cast<float>(1 << r.rank);  // powers of two, so means are exact
         for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine * 3) == WEFT_OK);
         findings.expect(buffer == 12);
         buffer = 20 + r.rank;
-        weft_barrier(r.comm, nullptr, nullptr);  // everybody knows that the third step is committed
+        weft_barrier(r.comm, nullptr, nullptr);  // all ranks know that the third step is committed
         if (r.rank == 1) {
           weft_reducer_begin(reducer, nullptr);
           while (begun != 2) std::this_thread::yield();
@@ -98,7 +99,7 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
         findings.expect(buffer == 22);
         buffer = 30 + r.rank;
         findings.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK);
-        findings.expect(buffer == 30);  // there is no rank 2 any more
+        findings.expect(buffer == 30);  // rank 2 has left
         for (uint64_t p = 0; p < 2; p++) findings.expect(gradients[p] == std::vector<float>(kCount, 2.5f));
         for (int i = 0; i < 3; i++) findings.expect(step(reducer, gradients, mine) == WEFT_OK);
         findings.expect(gradients[1] == std::vector<float>(kCount, 2.5f));
@@ -112,7 +113,8 @@ TEST_CASE("threads go on without one that leaves in the middle of a step, and su
 
 namespace {
 
-// The mean of both parameters is this, read where the owners have it; the ranks that own pieces.
+// Checks that the mean of both parameters, read from their owners, is this value. Returns the ranks that own
+// pieces.
 int read_results(Findings& findings, weft_reducer* reducer, float mean) {
   uint64_t owners = 0;
   for (uint64_t p = 0; p < 2; p++) {
@@ -134,9 +136,9 @@ int read_results(Findings& findings, weft_reducer* reducer, float mean) {
 
 }  // namespace
 
-TEST_CASE("reduced views end with a rebind, and are those of the survivors after it") {
+TEST_CASE("reduced views end with a rebind, and belong to the survivors after it") {
   Findings findings;
-  std::atomic<int> begun{0};  // by those who stay, the step that fails
+  std::atomic<int> begun{0};  // remaining ranks that have begun the failing step
   const std::string error = weft_test::run("shm", 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const char* const names[] = {"a", "b"};
     weft_param params[2] = {};
@@ -188,12 +190,13 @@ TEST_CASE("reduced views end with a rebind, and are those of the survivors after
     findings.expect(gone());
     for (int i = 0; i < 2; i++) {
       findings.expect(one_step(mine * 2, nullptr) == WEFT_OK);
-      findings.expect(read_results(findings, reducer, 5) == 3);  // owners have new numbers
+      findings.expect(read_results(findings, reducer, 5) == 3);  // the owners have new rank numbers
     }
     findings.expect(weft_reducer_rebind(reducer, r.comm, &details) == WEFT_OK);
     findings.expect(gone());
     findings.expect(one_step(mine * 2, nullptr) == WEFT_OK);
-    // Over memory that is not the first one's there are no views: the reducer stays where it is.
+    // A communicator over other memory has no views, so the rebind is refused and the reducer keeps its
+    // communicator.
     weft_comm* other = nullptr;
     findings.expect(weft_comm_split(r.comm, 0, 0, &other, &details) == WEFT_OK);
     if (other != nullptr) {
@@ -210,7 +213,7 @@ TEST_CASE("reduced views end with a rebind, and are those of the survivors after
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("who does not call shrink is named by its rank in the communicator that is shrunk") {
+TEST_CASE("a rank that does not call shrink is named by its rank in the communicator that is shrunk") {
   Findings findings;
   std::atomic<int> told{0};
   const std::string error = weft_test::run("loopback", 4, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -231,7 +234,7 @@ TEST_CASE("who does not call shrink is named by its rank in the communicator tha
       return;
     }
     weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
-    options.timeout_ms = 3000;  // longer than one of the two may come after the other
+    options.timeout_ms = 3000;  // longer than the two calls can be apart
     weft_error details = WEFT_ERROR_INIT;
     findings.expect(weft_comm_shrink(r.comm, &options, &next, &details) == WEFT_ERR_TIMEOUT);
     findings.expect(details.failed_count == 1 && details.failed_ranks[0] == 2);
@@ -242,7 +245,7 @@ TEST_CASE("who does not call shrink is named by its rank in the communicator tha
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("a reducer is bound anew only once no gradient of the failed step is being copied") {
+TEST_CASE("a rebind waits until no gradient of the failed step is being copied") {
   constexpr int64_t kMany = 16 << 20;
   constexpr int64_t kFew = 10;
   Findings findings;
@@ -308,7 +311,7 @@ TEST_CASE("a step that fails while a gradient is being copied keeps all of it or
       started = true;
       weft_reducer_ready(reducer, 0, gradient.data(), nullptr);
     });
-    // As a rule the copy has begun by then and not ended; what is right does not depend on it.
+    // Usually the copy has started by then and not ended. The expected results do not depend on that.
     while (!started) std::this_thread::yield();
     const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
     while (std::chrono::steady_clock::now() < soon) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// The reducer through the C ABI: what a hand-written training loop does, and what it can get wrong.
+// The reducer through the C ABI: a hand-written training loop, and its possible mistakes.
 #include <unistd.h>
 
 #include <atomic>
@@ -52,7 +52,7 @@ float value_of(int rank, int step, size_t param, size_t i) {
          static_cast<float>(i % 17);
 }
 
-// Mean over ranks, folded in rank order as Weft promises.
+// Returns the mean over ranks, folded in rank order as Weft guarantees.
 float mean(int size, int step, size_t param, size_t i) {
   float sum = value_of(0, step, param, i);
   for (int r = 1; r < size; r++) sum += value_of(r, step, param, i);
@@ -89,7 +89,7 @@ TEST_CASE("steps average every gradient on every rank, in copy and in view mode"
                   data[p][i] = value_of(r.rank, step, p, i);
                 findings.expect(weft_reducer_ready(reducer, p, data[p], nullptr) == WEFT_OK);
               }
-              // The user's own collectives between begin and finish.
+              // The program's own collectives between begin and finish.
               int32_t one = 1;
               findings.expect(weft_all_reduce(r.comm, &one, &one, 1, WEFT_DTYPE_I32, WEFT_OP_SUM, nullptr,
                                               nullptr) == WEFT_OK);
@@ -157,7 +157,7 @@ TEST_CASE("misuse of a step is an error that names the parameter") {
       for (const size_t p : {size_t{0}, size_t{2}, size_t{3}, size_t{4}}) {
         findings.expect(weft_reducer_ready(reducer, p, model.gradients[p].data(), nullptr) == WEFT_OK);
       }
-      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);  // the step had stayed open
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);  // the step was still open
       findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
     });
     CHECK(error.empty());
@@ -165,7 +165,7 @@ TEST_CASE("misuse of a step is an error that names the parameter") {
   }
 }
 
-TEST_CASE("ranks with other parameters learn the first one that differs, all of them") {
+TEST_CASE("ranks with different parameters all get an error that names the first one that differs") {
   for (const char* backend : kBackends) {
     Findings findings;
     const std::string error = weft_test::run(backend, 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -185,7 +185,7 @@ TEST_CASE("ranks with other parameters learn the first one that differs, all of 
   }
 }
 
-TEST_CASE("a rank whose options are wrong gets its error, the others learn whose and why at once") {
+TEST_CASE("wrong options of one rank fail all ranks at once, and the error names the rank and the reason") {
   for (const char* backend : kBackends) {
     for (const int mistake : {0, 1, 2, 3}) {
       Findings findings;
@@ -226,7 +226,7 @@ TEST_CASE(
         findings.expect(weft_reducer_create(part, &model.options, &reducer, nullptr) == WEFT_OK);
         findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
         findings.expect(weft_reducer_ready(reducer, 4, model.gradients[4].data(), nullptr) == WEFT_OK);
-        // Whoever destroys first fails the part for the other: both must have come here.
+        // A rank that destroys its part first fails it for the other rank, so both wait for each other here.
         findings.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK);
         if (order == 0) findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
         if (order == 2) {
@@ -246,7 +246,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a trace shows every bucket's launch, and what was not started is an error") {
+TEST_CASE("a trace shows every bucket's launch, and stopping a trace that was not started is an error") {
   Findings findings;
   const std::string path = "/tmp/weft-test-trace-" + std::to_string(getpid()) + ".json";
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -276,11 +276,11 @@ TEST_CASE("a trace shows every bucket's launch, and what was not started is an e
   std::remove(path.c_str());
 }
 
-TEST_CASE("a hook of the program's own decides how a bucket travels") {
+TEST_CASE("a hook of the program's own decides how a bucket is communicated") {
   for (const char* backend : kBackends) {
     Findings findings;
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-      // Doubles the gradients before their mean is taken.
+      // This hook doubles the gradients before their mean is taken.
       weft_hook_table table{};
       table.struct_size = sizeof table;
       table.name = "doubling";
@@ -370,7 +370,7 @@ TEST_CASE(
         findings.expect(weft_reducer_query(reducer, &stats) == WEFT_OK);
         findings.expect((stats.retained_bytes >= (7 + 1500 + 333 + 1 + 2049) * 4) == (retain != 0));
         findings.expect(weft_reducer_rebind(reducer, nullptr, nullptr) == WEFT_ERR_ARG);
-        // Between steps it may be bound to any communicator, also to its own.
+        // Between steps the reducer may be bound to any communicator, also to its own.
         findings.expect(weft_reducer_rebind(reducer, r.comm, nullptr) == WEFT_OK);
         findings.expect(weft_reducer_verdict(reducer, &verdict) == WEFT_OK);
         findings.expect(verdict.last_committed_step == 2 && verdict.next_step == 3);

@@ -1,5 +1,6 @@
-// What a re-plan takes while it moves gradients to other buckets: scratch as large as the largest bucket. The
-// program's allocator sees all memory for gradients, and operator new, which this program replaces, the rest.
+// Measures the memory that a re-plan uses to move gradients to other buckets: scratch as large as the largest
+// bucket. The program's allocator sees all gradient memory; operator new, which this program replaces, sees
+// the rest.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -12,9 +13,9 @@
 namespace {
 
 std::atomic<bool> watching{false};
-std::atomic<uint64_t> largest_new{0};  // while it was set
+std::atomic<uint64_t> largest_new{0};  // set while it counts
 
-// The program's memory for gradients.
+// The program's allocator for gradients, which counts.
 struct Memory {
   std::atomic<uint64_t> held{0}, most{0};
 };
@@ -38,7 +39,7 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-// Inlined, gcc would take free for the wrong partner of new.
+// noinline: if it were inlined, gcc would warn that free does not match new.
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
@@ -65,7 +66,7 @@ class Alone {
     comm_options.size = 1;
     comm_options.all_gather = weft_test::gather;
     comm_options.all_gather_user_data = &member_;
-    comm_options.backend = "loopback";  // its arena is the context's memory
+    comm_options.backend = "loopback";  // its arena is allocated from the context
     REQUIRE(weft_comm_create(context, &comm_options, &comm, nullptr) == WEFT_OK);
   }
   ~Alone() {
@@ -129,7 +130,8 @@ TEST_CASE(
       if (mode == WEFT_GRADIENT_VIEW) CHECK(weft_reducer_grad_view(reducer, i, &at) == WEFT_OK);
       return static_cast<float*>(at);
     };
-    // In a synchronised step an order is noted; what the local one leaves in the buckets must move.
+    // A synchronised step records an order. A local step leaves gradients in the buckets, which the re-plan
+    // must move.
     for (const uint64_t flags : {uint64_t{0}, uint64_t{WEFT_BEGIN_LOCAL}}) {
       weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
       begin.flags = flags;
@@ -158,7 +160,7 @@ TEST_CASE(
     CHECK(alone.memory.most <= before + largest + 4096);
     CHECK(alone.memory.held == before);
     CHECK(largest_new > 0);
-    CHECK(largest_new < 64 * 1024);  // lists of parameters, nothing as large as a gradient
+    CHECK(largest_new < 64 * 1024);  // lists of parameters, but nothing as large as a gradient
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     REQUIRE(weft_reducer_begin(reducer, &begin) == WEFT_OK);
     for (uint64_t i = 0; i < kParams; i++) {

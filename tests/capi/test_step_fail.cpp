@@ -1,5 +1,5 @@
-// Steps that a rank gives up with weft_reducer_fail: they fail on all ranks with its text, and the next ones
-// work. Which ranks fail which steps, and after how many gradients, is drawn with a seed.
+// Steps that a rank fails with weft_reducer_fail: they fail on all ranks with its text, and later steps work.
+// The seed decides which ranks fail which steps, and after how many gradients.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -63,13 +63,13 @@ const std::vector<Way>& ways() {
   return all;
 }
 
-// What the ranks do in one step, drawn alike on all of them.
+// What the ranks do in one step. All ranks draw the same.
 struct Draw {
   std::vector<int> fails;       // ranks, ascending
-  std::vector<size_t> readied;  // by rank: so many gradients become ready before it fails
+  std::vector<size_t> readied;  // by rank: the number of gradients that become ready before it fails
   std::vector<int> pauses_us;
 
-  // No rank fails.
+  // A step that no rank fails.
   explicit Draw(int size) : readied(static_cast<size_t>(size)), pauses_us(readied.size()) {}
   Draw(uint64_t seed, int size) : readied(static_cast<size_t>(size)), pauses_us(readied.size()) {
     std::mt19937_64 random(seed);
@@ -95,7 +95,7 @@ std::string told(const Draw& draw, uint64_t step) {
   return text;
 }
 
-// One rank's half of the test.
+// One rank's part of the test.
 class Trainer {
  public:
   Trainer(Rank& rank, const Way& way, weft_test::Findings* findings, std::string* problem)
@@ -241,7 +241,7 @@ class Trainer {
   uint64_t done_ = 0;
 };
 
-// Runs `body` as each rank's; the first thing that went wrong, or "".
+// Runs `body` on each rank. Returns the first failure, or "".
 std::string train(const char* backend, int size, int32_t progress, const Way& way,
                   const std::function<void(Trainer&, Rank&)>& body) {
   weft_test::Findings findings;
@@ -349,7 +349,7 @@ TEST_CASE("the last bucket does not wait for a late finish on another rank") {
                 finished = true;
                 return;
               }
-              // Rank 0 waits for rank 1 by the program's own means between its last gradient and finish.
+              // Between its last gradient and finish, rank 0 waits for rank 1 by means of the program.
               const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
               while (!finished && std::chrono::steady_clock::now() < end)
                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -395,7 +395,7 @@ TEST_CASE("ranks that finish two reducers in different orders do not delay each 
   }
 }
 
-TEST_CASE("a long text is cut between characters") {
+TEST_CASE("a long text is truncated between UTF-8 characters") {
   const Way way = {.name = "text"};
   std::string text = "x";
   while (text.size() < 600) text += "\u00e4\u20ac";
@@ -413,14 +413,14 @@ TEST_CASE("a long text is cut between characters") {
         }) == "");
 }
 
-TEST_CASE("a rank that may have been left behind fails the communicator in place of the step") {
+TEST_CASE("a rank that the others may have left behind fails the communicator instead of the step") {
   const Way way = {.name = "late"};
   CHECK(train("shm", 2, WEFT_PROGRESS_THREAD, way, [&](Trainer& trainer, Rank& rank) {
           trainer.step(0, Draw(rank.size));
           trainer.expect(weft_reducer_begin(trainer.reducer(), nullptr) == WEFT_OK, "begin");
           trainer.ready_all(0, kParams);
           for (uint64_t i = 0; i < kParams; i++) {
-            // Rank 0 may have failed the communicator before a result has come to rank 1.
+            // Rank 0 may have failed the communicator before rank 1 receives a result.
             const weft_status waited = weft_reducer_wait_param(trainer.reducer(), i, 0);
             trainer.expect(waited == WEFT_OK || rank.rank == 1, "wait_param");
           }
@@ -429,7 +429,7 @@ TEST_CASE("a rank that may have been left behind fails the communicator in place
                            "status");
             trainer.expect(trainer.text().find("rank 0: bad batch") != std::string::npos, trainer.text());
           } else {
-            // The results are there, and so may the failure be.
+            // The results have arrived, and the failure may have arrived as well.
             const weft_status ended = weft_reducer_finish(trainer.reducer(), nullptr);
             trainer.expect(ended == WEFT_OK || ended == WEFT_ERR_STEP_FAILED, "status");
           }
@@ -444,19 +444,21 @@ TEST_CASE("a rank that may have been left behind fails the communicator in place
         }) == "");
 }
 
-TEST_CASE("a fixed step fails alone where this rank knows what is absent, and else the communicator") {
+TEST_CASE(
+    "a fixed step fails alone if the rank has declared what is absent, otherwise the communicator fails") {
   const Way way = {.name = "fixed"};
   for (const bool knows : {true, false}) {
     std::barrier together(2);
     CHECK(train("shm", 2, WEFT_PROGRESS_THREAD, way, [&](Trainer& trainer, Rank& rank) {
             weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
             begin.flags = WEFT_BEGIN_FIXED;
-            const uint64_t absent[] = {1, 2, 3};  // of the first bucket; the second one has parameter 0 alone
+            const uint64_t absent[] = {1, 2, 3};  // those of the first bucket; the second bucket holds only
+                                                  // parameter 0
             trainer.step(0, Draw(rank.size));
             trainer.expect(weft_reducer_begin(trainer.reducer(), &begin) == WEFT_OK, "begin");
             trainer.expect(weft_reducer_absent(trainer.reducer(), absent, 3) == WEFT_OK, "absent");
             together.arrive_and_wait();
-            // On rank 1 this is refused once rank 0 has failed the communicator.
+            // Rank 1's call is refused once rank 0 has failed the communicator.
             if (knows || rank.rank == 1)
               weft_reducer_ready(trainer.reducer(), 0, trainer.gradient(0), nullptr);
             if (rank.rank == 0) {
@@ -475,7 +477,7 @@ TEST_CASE("a fixed step fails alone where this rank knows what is absent, and el
   }
 }
 
-TEST_CASE("a rank that dies while another one fails the step is the communicator's failure") {
+TEST_CASE("a rank that dies while another rank fails the step fails the communicator") {
   const Way way = {.name = "abort"};
   std::barrier together(3);
   CHECK(train("shm", 3, WEFT_PROGRESS_THREAD, way, [&](Trainer& trainer, Rank& rank) {

@@ -1,5 +1,5 @@
-// A program's own transport: that collectives and a reducer run over it, and that one which breaks the rules
-// fails operations, by its name, and never the process.
+// A program's own transport. Collectives and a reducer run over it. A transport that violates the interface's
+// rules fails operations, by its name, and never the process.
 #include <weft/weft_transport.h>
 
 #include <algorithm>
@@ -24,37 +24,37 @@ using Packet = std::vector<unsigned char>;
 
 enum class Vice {
   kNone,
-  kLend,           // keeps every frame until the next progress
-  kInside,         // the same, or until the next send, in which it completes them
-  kTwice,          // completes what it had lent twice
-  kUnknownToken,   // completes what it never had
-  kBoth,           // completes a frame and says that it was sent
-  kStrangeAnswer,  // answers what there is not
-  kSwallow,        // delivers nothing, once it has met
+  kLend,           // keeps every frame until the next progress call
+  kInside,         // the same, or completes it inside the next send
+  kTwice,          // completes each kept frame twice
+  kUnknownToken,   // completes a token that it never had
+  kBoth,           // completes a frame and returns that it was sent
+  kStrangeAnswer,  // returns an undefined answer
+  kSwallow,        // delivers nothing, once the ranks have connected
   kCut,            // delivers half of each frame
   kRepeat,         // delivers each frame twice
-  kNoise,          // delivers frames of its own between
+  kNoise,          // delivers frames of its own in between
   kLoses,          // loses a peer
-  kLosesNobody,    // loses a rank that there is not
+  kLosesNobody,    // loses a rank that does not exist
   kEarly,          // calls back while it connects
   kOtherThread,    // calls back on a thread of its own
-  kKeeps,          // never completes what it has lent
-  kLate,           // delivers when the operation has failed
+  kKeeps,          // never completes the frames that it keeps
+  kLate,           // delivers after the operation has failed
 };
 
-// Frames between threads.
+// Passes frames between threads.
 struct Hub {
   std::mutex mutex;
   std::map<std::pair<int, int>, std::deque<Packet>> packets;  // from, to
 };
 
-// One test's network; its table's user_data.
+// One test's network; the user_data of its table.
 struct Network {
   Hub hub;
   Vice vice = Vice::kNone;
-  std::atomic<bool> wicked{false};  // vices begin when the ranks have met
+  std::atomic<bool> wicked{false};  // fault injection is on, once the ranks have connected
   std::atomic<bool> was_elsewhere{false};
-  std::atomic<int> failed{0};  // ranks whose operation is over
+  std::atomic<int> failed{0};  // ranks whose operation has ended
   uint64_t piece_bytes = 4096;
   uint64_t address_bytes = sizeof(int);
   weft_status opens = WEFT_OK;
@@ -169,7 +169,7 @@ weft_transport table(Network& network) {
   return made;
 }
 
-// What went wrong while the ranks met.
+// Runs the body over the network. Returns the errors of the communicator's creation.
 std::string run_over(Network& network, int size, const std::function<void(Rank&)>& body) {
   return weft_test::run("threads", size, WEFT_PROGRESS_THREAD, nullptr, body, [&](Rank& rank) {
     const weft_transport made = table(network);
@@ -177,7 +177,7 @@ std::string run_over(Network& network, int size, const std::function<void(Rank&)
   });
 }
 
-// Enough for several pieces, and for being offered first.
+// Large enough for several pieces, and for an offer before the data.
 constexpr size_t kCount = 300'000;
 
 weft_status sum_up(weft_comm* comm, size_t count, int64_t timeout_ms, bool* right) {
@@ -235,14 +235,14 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
       if (sum_up(rank.comm, 10, 20'000, &right) != WEFT_OK || !right) wrong++;
       for (good++; good != rank.size;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       network.wicked = true;
-      // A frame that comes twice may do no harm; then the sum is right.
+      // A frame that arrives twice must do no harm; then the sum is right.
       const weft_status status = sum_up(rank.comm, kCount, 1500, &right);
       if (status == WEFT_OK ? !right || c.vice != Vice::kRepeat : false) wrong++;
       if (c.vice == Vice::kLate) {
         for (network.failed++; network.failed != rank.size;) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
-        // What comes now belongs to nobody.
+        // Frames that arrive now belong to no operation.
         if (sum_up(rank.comm, 10, 1500, &right) != status) wrong++;
       }
       weft_error details = WEFT_ERROR_INIT;
@@ -257,7 +257,7 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
   }
 }
 
-TEST_CASE("a transport that does not open, reach or say who it is forms no communicator") {
+TEST_CASE("a transport that fails to open, reach its peers or report its address creates no communicator") {
   struct Case {
     std::function<void(Network&)> spoil;
     const char* said;

@@ -1,4 +1,4 @@
-// The model's state through the C ABI: what a framework does with a model that has running statistics.
+// The model's state through the C ABI, as a framework uses it for a model with running statistics.
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -12,7 +12,7 @@ using weft_test::Rank;
 
 namespace {
 
-// A weight, a running mean, a counter, and what belongs to somebody else.
+// A weight, a running mean, a counter, and memory that belongs to neither.
 struct Model {
   explicit Model(int rank) : mean{rank * 1.0, rank * 2.0}, batches(rank) {
     for (size_t i = 0; i < 6; i++) weight[i] = gradient[i] = static_cast<float>(rank + static_cast<int>(i));

@@ -1,4 +1,4 @@
-// The C ABI, seen by a program: blocks of different sizes, sparse sums, groups, floats of a byte. Ranks are
+// The C ABI as a program uses it: blocks of different sizes, sparse sums, groups, one-byte floats. Ranks are
 // threads.
 #include <atomic>
 #include <chrono>
@@ -41,7 +41,8 @@ std::vector<int32_t> block(int rank) {
 
 }  // namespace
 
-TEST_CASE("all_gather_v puts blocks where offsets say, in place as well, and arrays may go at once") {
+TEST_CASE(
+    "all_gather_v places blocks at the offsets, in place as well, and its arrays may be reused at once") {
   on_ranks(kRanks, [](Rank& r, Findings& f) {
     const std::vector<int32_t> expected = {2, 2, 2, -1, 0, -1, 1, 1};
     for (const bool in_place : {false, true}) {
@@ -61,7 +62,7 @@ TEST_CASE("all_gather_v puts blocks where offsets say, in place as well, and arr
   });
 }
 
-TEST_CASE("the collectives of blocks of different sizes refuse what cannot be") {
+TEST_CASE("collectives of blocks of different sizes refuse invalid arguments") {
   on_ranks(1, [](Rank& r, Findings& f) {
     std::vector<int32_t> src(8), dst(8);
     const uint64_t counts[] = {3}, huge[] = {UINT64_MAX / 2};
@@ -85,7 +86,7 @@ TEST_CASE("the collectives of blocks of different sizes refuse what cannot be") 
     const uint64_t counts[] = {3, 3}, offsets[] = {0, 2};
     f.expect(weft_all_gather_v(r.comm, src.data(), dst.data(), counts, offsets, WEFT_DTYPE_I32, nullptr,
                                nullptr) == WEFT_ERR_ARG);
-    // Blocks that are only read may overlap; in place this rank's is written.
+    // Blocks that are only read may overlap. In place, this rank's block is written.
     const auto sum = [&](void* to) {
       return weft_reduce_scatter_v(r.comm, src.data(), to, counts, offsets, WEFT_DTYPE_I32, WEFT_OP_SUM,
                                    nullptr, nullptr);
@@ -129,7 +130,7 @@ TEST_CASE("sends and receives of a group may come in any order, and blocking cal
   });
 }
 
-TEST_CASE("a group is its thread's alone: calls of another one are refused, and change nothing") {
+TEST_CASE("calls of other threads into a group are refused, and change nothing") {
   Findings f;
   std::string texts[3];
   const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -184,7 +185,7 @@ TEST_CASE("callbacks of a group that is never ended have run when its communicat
     f.expect(weft_all_reduce(r.comm, &value, &value, 1, WEFT_DTYPE_I32, WEFT_OP_SUM, nullptr, &request) ==
              WEFT_OK);
     const auto callback = [](void* user_data, weft_status) {
-      // Long enough that a destroy which does not wait is seen not to; no longer once it does.
+      // Long enough to expose a destroy that does not wait, and short enough not to delay the test.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       (*static_cast<std::atomic<int>*>(user_data))++;
     };
@@ -209,7 +210,7 @@ TEST_CASE("a group returns the failure of one of its calls") {
 TEST_CASE("sparse_all_reduce adds up entries, sorted, in memory of the caller's own") {
   on_ranks(kRanks, [](Rank& r, Findings& f) {
     const int64_t shape[] = {5, 1000, 2};
-    // (4, 7) twice on every rank, and one of the rank's own.
+    // Every rank has (4, 7) twice, and one entry of its own.
     const int64_t indices[] = {4, r.rank, 4, 7, 30 + r.rank, 7};
     const float values[] = {1, 2, 5, 6, 10, 20};
     weft_sparse src = WEFT_SPARSE_INIT, sum = WEFT_SPARSE_INIT;
@@ -220,7 +221,7 @@ TEST_CASE("sparse_all_reduce adds up entries, sorted, in memory of the caller's 
       weft_request* request = nullptr;
       f.expect(weft_sparse_all_reduce(r.comm, &src, shape, 3, 2, WEFT_DTYPE_F32, op, nullptr, &sum,
                                       &request) == WEFT_OK);
-      int32_t after = 1;  // in the order of the calls
+      int32_t after = 1;  // follows the order of the calls
       f.expect(weft_all_reduce(r.comm, &after, &after, 1, WEFT_DTYPE_I32, WEFT_OP_SUM, nullptr, nullptr) ==
                WEFT_OK);
       f.expect(weft_request_wait(request, 0) == WEFT_OK && after == r.size);
@@ -258,7 +259,7 @@ TEST_CASE("sparse arrays of different shapes are a mismatch") {
   });
 }
 
-TEST_CASE("a sparse sum refuses a result that is its source, and what no array can have") {
+TEST_CASE("a sparse sum refuses a result that is its source, and impossible sizes") {
   on_ranks(1, [](Rank& r, Findings& f) {
     const int64_t index = 0;
     const double value = 5;
@@ -273,14 +274,14 @@ TEST_CASE("a sparse sum refuses a result that is its source, and what no array c
     };
     f.expect(reduce(1, 1, &entries) == WEFT_ERR_ARG);
     f.expect(entries.count == 1 && entries.values == &value);
-    // The rest of an array that has no elements is no larger for that.
+    // A dimension of 0 does not allow the other dimensions to be larger.
     f.expect(reduce(0, std::numeric_limits<int64_t>::max() / 4, &sum) == WEFT_ERR_ARG);
     f.expect(reduce(1, 1, &sum) == WEFT_OK && sum.count == 1);
     f.expect(weft_sparse_release(&sum) == WEFT_OK);
   });
 }
 
-TEST_CASE("a sparse sum of most of an array is the whole of it") {
+TEST_CASE("a sparse sum of most of an array returns the whole array") {
   on_ranks(2, [](Rank& r, Findings& f) {
     const int64_t shape[] = {100};
     std::vector<int64_t> indices(90);
@@ -301,7 +302,7 @@ TEST_CASE("a sparse sum of most of an array is the whole of it") {
   });
 }
 
-TEST_CASE("floats of a byte travel, and reductions refuse them by name") {
+TEST_CASE("one-byte floats can be sent, and reductions refuse them by name") {
   on_ranks(2, [](Rank& r, Findings& f) {
     std::vector<uint8_t> mine(9, static_cast<uint8_t>(0x30 + r.rank)), all(18), expected(18, 0x30);
     std::fill(expected.begin() + 9, expected.end(), uint8_t{0x31});
@@ -323,7 +324,7 @@ TEST_CASE("floats of a byte travel, and reductions refuse them by name") {
   });
 }
 
-TEST_CASE("what a rank keeps to itself in all_to_all_v may be as large as it likes") {
+TEST_CASE("a rank's block for itself in all_to_all_v may have any size") {
   on_ranks(2, [](Rank& r, Findings& f) {
     constexpr uint64_t kOwn = 700'001;
     const auto me = static_cast<size_t>(r.rank);
@@ -333,7 +334,7 @@ TEST_CASE("what a rank keeps to itself in all_to_all_v may be as large as it lik
     for (size_t i = 0; i < src.size(); i++) src[i] = static_cast<int32_t>(i) * 2 + r.rank;
     f.expect(weft_all_to_all_v(r.comm, src.data(), counts, nullptr, dst.data(), counts, nullptr,
                                WEFT_DTYPE_I32, nullptr, nullptr) == WEFT_OK);
-    // Rank 0 has its own elements first, rank 1 those for the other.
+    // Rank 0's own elements come first; rank 1's first elements are those for rank 0.
     std::vector<int32_t> expected = src;
     for (size_t i = 0; i < 3; i++) {
       expected[r.rank == 0 ? kOwn + i : i] =
@@ -343,7 +344,7 @@ TEST_CASE("what a rank keeps to itself in all_to_all_v may be as large as it lik
   });
 }
 
-TEST_CASE("a sparse sum of many pieces arrives whole") {
+TEST_CASE("a sparse sum of many pieces arrives completely") {
   on_ranks(2, [](Rank& r, Findings& f) {
     constexpr uint64_t kEntries = 200'000;
     const int64_t shape[] = {1'000'000, 3};

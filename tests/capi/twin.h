@@ -1,5 +1,5 @@
-// A reducer of gradients on devices and its twin of the same gradients in host memory, which make the same
-// steps: whatever they do, their results have the same bits. For tests of reducers on CUDA, on the fake.
+// A reducer of gradients on devices and its twin in host memory, which make the same steps with the same
+// gradients. Their results must have the same bits. For tests of CUDA reducers on the fake.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Tensor {
   }
 };
 
-// A bit of everything, on the host and on two devices.
+// Tensors of various types and shapes, on the host and on two devices.
 inline std::vector<Tensor> mixed_tensors() {
   return {{"conv", {8, 3, 3, 3}, WEFT_DTYPE_F32, 0},  {"bias", {7}, WEFT_DTYPE_F32, 0},
           {"host", {37}, WEFT_DTYPE_F32, kHost},      {"brain", {129}, WEFT_DTYPE_BF16, 1},
@@ -48,7 +48,7 @@ inline std::vector<Tensor> mixed_tensors() {
           {"host.double", {5}, WEFT_DTYPE_F64, kHost}};
 }
 
-// Small whole numbers, the same on every run, as bytes.
+// Returns small whole numbers as bytes; they are the same on every run.
 inline std::vector<char> values_of(const Tensor& tensor, uint64_t seed, int rank) {
   std::vector<char> bytes(tensor.bytes(), 0x5a);
   std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(rank));
@@ -115,7 +115,7 @@ class Twins {
   Stream& stream(int device, uint64_t i = 0) { return *streams_[static_cast<size_t>(device) * 2 + i % 2]; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   bool views() const { return options_.mode == WEFT_GRADIENT_VIEW; }
-  // Bytes of a gradient: views have no gaps.
+  // Returns the bytes of a gradient. Views have no gaps.
   size_t bytes(const Tensor& tensor) const {
     return views() ? tensor.count() * tensor.element() : tensor.bytes();
   }
@@ -125,8 +125,8 @@ class Twins {
     if (weft_reducer_begin(on_device_, &options) != WEFT_OK) return "device begin: " + error(on_device_);
     return "";
   }
-  // Gradient i of this seed is made, on one of its device's streams, and ready. In a view it is added to what
-  // is there, as a program does, where `add`.
+  // Computes gradient i of this seed, on one of its device's streams, and calls ready. In a view, `add` adds
+  // it to the existing value, as a program does.
   std::string ready(size_t i, uint64_t seed, bool add = false) {
     const Tensor& tensor = tensors_[i];
     std::vector<char> values = values_of(tensor, seed, rank_.rank);
@@ -156,14 +156,14 @@ class Twins {
     if (weft_reducer_absent(on_device_, &i, 1) != WEFT_OK) return "device absent: " + error(on_device_);
     return "";
   }
-  // on_streams: streams wait in place of the host.
+  // on_streams: streams wait instead of the host.
   std::string finish(weft_finish_options options, bool on_streams) {
     return finish(options, on_streams ? Waits::kStreams : Waits::kHost);
   }
   enum class Waits {
     kHost,
-    kStreams,  // each of them for the step
-    kParams,   // for each gradient the stream that compare reads it on, and another one for the step
+    kStreams,  // each stream waits for the whole step
+    kParams,   // compare's stream of each gradient waits for it; another stream waits for the step
   };
   std::string finish(weft_finish_options options, Waits waits) {
     if (weft_reducer_finish(on_host_, &options) != WEFT_OK) return "host finish: " + error(on_host_);
@@ -183,7 +183,7 @@ class Twins {
     if (weft_reducer_finish(on_device_, &options) != WEFT_OK) return "device finish: " + error(on_device_);
     return "";
   }
-  // The first parameter whose bits differ, in the order of a stream.
+  // Compares the bits in stream order. Returns the first parameter that differs.
   std::string compare() {
     for (size_t i = 0; i < tensors_.size(); i++) {
       const Tensor& tensor = tensors_[i];
@@ -192,7 +192,7 @@ class Twins {
       std::vector<char> expected(static_cast<char*>(host), static_cast<char*>(host) + bytes(tensor));
       std::vector<char> got;
       if (tensor.device == kHost) {
-        // It may have been left to streams.
+        // finish may have left the wait to streams.
         if (weft_reducer_wait_param(on_device_, i, 10'000) != WEFT_OK) return "wait: " + error(on_device_);
         void* beside = beside_[i].data();
         if (views()) weft_reducer_grad_view(on_device_, i, &beside);
@@ -217,7 +217,7 @@ class Twins {
       return "device re-plan: " + error(on_device_);
     return "";
   }
-  // What both say of the norms of the last step.
+  // Compares the norms that both reducers report for the last step.
   std::string compare_norms() {
     weft_norms host{}, device{};
     host.struct_size = device.struct_size = sizeof host;
@@ -233,7 +233,7 @@ class Twins {
     weft_reducer_error(reducer, &error);
     return error.text;
   }
-  // Of parameters as they are given to a reducer.
+  // Returns the parameters for weft_reducer_create.
   std::vector<weft_param> params(bool device) const {
     std::vector<weft_param> params;
     for (size_t i = 0; i < tensors_.size(); i++) {
@@ -264,7 +264,7 @@ class Twins {
     cudaGetDeviceCount(&count);
     return count;
   }
-  // On the devices that there are.
+  // Moves the tensors to devices that exist.
   static std::vector<Tensor> there(std::vector<Tensor> tensors) {
     for (Tensor& tensor : tensors) {
       if (tensor.device != kHost) tensor.device %= devices();
@@ -319,7 +319,8 @@ class Twins {
     cudaSetDevice(on.device());
     cudaMemcpyAsync(to, from, values.size(), cudaMemcpyHostToDevice, on.get());
   }
-  // Memory that asynchronous copies use later. Freeing it waits for devices, so it stays.
+  // Returns pinned memory that asynchronous copies use later. It is not freed before the end, because freeing
+  // waits for devices.
   void* pinned(const std::vector<char>& bytes) {
     pinned_.push_back(std::make_unique<Pinned>(bytes));
     return pinned_.back()->get();
@@ -354,8 +355,8 @@ class Twins {
   const Options options_;
   std::vector<std::unique_ptr<Stream>> streams_;  // two a device
   const Stream idle_;
-  std::vector<std::vector<char>> host_;    // of the host's reducer
-  std::vector<std::vector<char>> beside_;  // host gradients of the other one
+  std::vector<std::vector<char>> host_;    // gradients of the host reducer
+  std::vector<std::vector<char>> beside_;  // host gradients of the device reducer
   std::vector<std::unique_ptr<DeviceBuffer<char>>> device_;
   std::vector<std::unique_ptr<Pinned>> pinned_;
   weft_hook* hooks_[2] = {};

@@ -1,5 +1,5 @@
-// A driver that a program loads late, when Weft has long been at work: of CUDA's calls the one that says
-// where memory lies.
+// A stand-in for the CUDA driver that a program loads long after Weft has started. It has only the call that
+// reports where memory lies.
 #include <cuda.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ __attribute__((visibility("default"))) void driver_owns(const void* first, const
   g_first = reinterpret_cast<CUdeviceptr>(first);
 }
 
-// Before driver_owns nobody has begun to use it.
+// Until driver_owns is called, no device is in use.
 __attribute__((visibility("default"))) CUresult cuPointerGetAttributes(unsigned int count,
                                                                        CUpointer_attribute* wanted,
                                                                        void** values, CUdeviceptr pointer) {
