@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The library as a stranger meets it.
+"""Checks the library as a program outside the tree sees it.
 
 Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY | initializers COMPILER... | golden headers
 
-symbols   what libweft.so exports is what the headers declare and what symbols.txt lists. To accept a new symbol:
-          nm -D --defined-only build/libweft.so.0.9 | awk '{print $3}' | grep weft_ | sed 's/@@.*//' > tests/abi/symbols.txt
+symbols   libweft.so exports what the headers declare and what symbols.txt lists. To accept a new symbol:
+          nm -D --defined-only build/libweft.so.0.9 | awk '{print $3}' | grep weft_ |
+          sed 's/@@.*//' > tests/abi/symbols.txt
 layout    sizes and offsets of the public structs are those of layout-lp64.txt.
-initializers  every struct that a program makes has a WEFT_X_INIT, and that initialises it in C99 and C++ without a
+initializers  every struct that a program creates has a WEFT_X_INIT, which initialises it in C99 and C++ without a
           warning, also about 0 for a pointer.
 golden    prints the public headers as one file without comments. Until the first release:
-          check_abi.py golden headers > tests/abi/weft-0.9.h. From then on that file stays.
+          check_abi.py golden headers > tests/abi/weft-0.9.h. Afterwards that file never changes.
 library   libweft.so needs no UCX, MPI, NCCL or CUDA, is never unloaded, and registers no destructors.
 """
 import re

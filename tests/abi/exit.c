@@ -1,6 +1,6 @@
 /* A program that calls exit() with a live engine and an outstanding request keeps its exit code: the library
- * has no destructors that could run under its threads. Before that it looks at what the library did to
- * signals: no handler installed, and every thread of its own masks all of them. */
+ * has no destructors that could run under its threads. Before that it checks that the library installed no
+ * signal handler and that all threads of the library mask all signals. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static int32_t gather(void* user_data, const void* mine, uint64_t size, void* al
   return 0;
 }
 
-/* Threads named weft-* whose mask of blocked signals leaves one of the ordinary ones open. */
+/* Counts threads named weft-* that do not mask all ordinary signals. */
 static int unmasked_threads(int* seen) {
   int wrong = 0;
   DIR* tasks = opendir("/proc/self/task");
@@ -67,7 +67,7 @@ int main(void) {
       return 2;
     }
   }
-  /* A thread names itself when it first runs: wait for the progress thread, at most 10 s. */
+  /* A thread sets its name when it first runs: wait for the progress thread, at most 10 s. */
   for (int tries = 0; tries < 10000 && seen == 0; tries++) {
     const struct timespec moment = {0, 1000000};
     if (unmasked_threads(&seen) != 0) {

@@ -1,5 +1,5 @@
-/* Prints size and offsets of every public struct; compared to layout-lp64.txt. A line may be added, never
- * changed. Regenerate: build/tests/abi/abi_layout > tests/abi/layout-lp64.txt */
+/* Prints the size and offsets of every public struct, for comparison with layout-lp64.txt. A line may be
+ * added, never changed. Regenerate: build/tests/abi/abi_layout > tests/abi/layout-lp64.txt */
 #include <stddef.h>
 #include <stdio.h>
 #include <weft/weft.h>

@@ -1,10 +1,10 @@
-// weft_mpi.h is C++, too. (As C99 examples/mpi_gradient.c has it.)
+// Checks that weft_mpi.h is valid C++. (examples/mpi_gradient.c includes it as C99.)
 #include <weft/weft_mpi.h>
 
 #include <cstdio>
 #include <cstring>
 
-// Without MPI_Init it says so.
+// Without MPI_Init the call returns an error.
 int main() {
   weft_error error = WEFT_ERROR_INIT;
   weft_context* context = nullptr;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# A program outside of the tree builds against an installed Weft with pkg-config alone, and the installed tool runs:
-# test_outside.sh BUILD SOURCE LIBRARY. Compiles again only when the library, a header or the program changed.
+# Builds a program outside of the tree against an installed Weft, with pkg-config alone, and runs the
+# installed tool. Usage: test_outside.sh BUILD SOURCE LIBRARY. Compiles again only if the library, a header or
+# the program changed.
 set -eu
 build=$1 source=$2 library=$3
 outside=$build/tests/abi/outside

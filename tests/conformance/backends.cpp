@@ -31,7 +31,8 @@ std::vector<std::string> run_callers(int size, const RankBody& body, const Ranks
   return run_threads(size, body, callers);
 }
 
-// Of a module in the build folder. One that is not built has a probe that says so.
+// Returns the backend of a module in the build folder. If it is not built, returns a backend whose probe
+// reports that.
 const Backend& module_backend(const char* name, Backend* missing) {
   const BackendEntry* const entry = registry().find(name);
   if (entry != nullptr && entry->backend != nullptr) return *entry->backend;
@@ -56,7 +57,7 @@ const Backend& composed_own_backend() {
   return *registry().find("shm+unix")->backend;
 }
 
-// Of a process that mpirun has started; anywhere else its probe says that it is not one.
+// Returns the mpi backend in a process that mpirun has started; elsewhere one whose probe reports the reason.
 const Backend& mpi_backend() {
   static Backend missing{};
   return module_backend("mpi", &missing);

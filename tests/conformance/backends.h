@@ -1,5 +1,5 @@
-// What the conformance suite runs on: a row for each backend and each way of having ranks. A new backend is a
-// new row in backends.cpp; every test of the suite then follows.
+// The rows of the conformance suite: one for each backend and each way of running ranks. To test a new
+// backend, add a row in backends.cpp; all tests of the suite then run on it.
 #pragma once
 
 #include <string>
@@ -14,26 +14,26 @@ struct BackendRow {
   const char* name;
   const Backend& (*backend)();
   std::vector<std::string> (*run)(int size, const RankBody& body, const RanksOptions& options);
-  bool processes = false;  // ranks share no memory but the backend's
-  bool simulated = false;  // one rank at a time: bodies start no threads
-  // The number of each rank's simulated host; null: all are where they are.
+  bool processes = false;  // ranks share no memory except the backend's
+  bool simulated = false;  // one rank runs at a time: bodies start no threads
+  // Returns the number of each rank's simulated host; null: ranks are on their real host.
   std::vector<int> (*hosts)(int size) = nullptr;
-  bool adds_partial_sums = false;      // sums have the reference's bits where they are exact alone
-  const Backend& (*over)() = nullptr;  // what a backend on devices lies over
-  bool devices = false;                // cases' buffers lie on devices, where that is supported
+  bool adds_partial_sums = false;      // sums have the reference's bits only if they are exact
+  const Backend& (*over)() = nullptr;  // the backend under a device backend
+  bool devices = false;                // buffers of cases lie on devices, where supported
 };
 
-// All backends, with the modules of the build folder, or of the one that WEFT_TEST_MODULES names.
+// Returns all backends, with the modules of the build folder, or of the folder that WEFT_TEST_MODULES names.
 const Registry& registry();
 
-// The rows that can run here (of those whose name contains WEFT_TEST_ROWS, if it is set); unavailable ones
-// are left out, with a warning that says why.
+// Returns the rows that can run here; if WEFT_TEST_ROWS is set, only those whose names contain it.
+// Unavailable rows are left out, with a warning that gives the reason.
 std::vector<BackendRow> backend_rows();
 
-// Backends of the library that the suite would miss.
+// Returns the library's backends that have no row.
 std::vector<std::string> backends_without_row();
 
-// Run body on `size` ranks of the row and report what they found.
+// Runs the body on `size` ranks of the row and reports the failures.
 void run_on(const BackendRow& row, int size, const RankBody& body, RanksOptions options = {});
 
 }  // namespace weft::test

@@ -91,7 +91,7 @@ Bytes expected_blocks(const Case& c, int rank, Bytes (*fold)(const Case&, uint64
   const int size = static_cast<int>(c.sources.size());
   const uint64_t element = dtype_size(c.dtype);
   if (target_of(c, rank, size).none) return {};
-  // Of those before this rank's in a source that holds all.
+  // Returns the number of elements before this rank's block, in a source that holds all blocks.
   const auto before = [&](int source) {
     const BlockPlace place = source_of(c, source, size);
     return std::accumulate(place.counts.begin(), place.counts.begin() + rank, uint64_t{0});

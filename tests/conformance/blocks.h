@@ -1,5 +1,5 @@
-// Cases of blocks of different sizes: their counts, where blocks lie in a rank's buffers, and what must
-// arrive.
+// Cases of blocks of different sizes: counts, the layout of the blocks in a rank's buffers, and the expected
+// results.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace weft::test {
 
-// One buffer of a rank: all blocks, or its own alone.
+// The layout of one buffer of a rank, with all blocks or only its own.
 struct BlockPlace {
   bool all = false;
   bool none = false;  // neither is there
@@ -19,9 +19,9 @@ struct BlockPlace {
   std::vector<uint64_t> offsets;
 
   BlockList list() const { return {counts.data(), offsets.data()}; }
-  uint64_t elements() const;  // without what is between
+  uint64_t elements() const;  // without the gaps between blocks
   uint64_t end() const;       // with it
-  // Blocks that lie one after the other, to and from their places.
+  // Copy consecutive blocks to their offsets (put), and back (get).
   void put(const Bytes& packed, std::byte* buffer, uint64_t element) const;
   Bytes get(const std::byte* buffer, uint64_t element) const;
 };
@@ -29,7 +29,7 @@ struct BlockPlace {
 void draw_counts(Case& c, int size, Random& random);
 BlockPlace source_of(const Case& c, int rank, int size);
 BlockPlace target_of(const Case& c, int rank, int size);
-// fold(c, first, count): the reduction of these elements of all sources.
+// fold(c, first, count) returns the reduction of these elements of all sources.
 Bytes expected_blocks(const Case& c, int rank, Bytes (*fold)(const Case&, uint64_t, uint64_t));
 
 }  // namespace weft::test

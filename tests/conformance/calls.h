@@ -1,4 +1,4 @@
-// Calls with data that behavioural tests use: short ways to say all_reduce, send, a queued request.
+// Calls with data for behavioural tests: short forms of all_reduce, send, and queued requests.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ inline CollectiveArgs barrier() {
   return {};
 }
 
-// Sum of i32, in place.
+// Sums i32 in place.
 inline CollectiveArgs all_reduce(std::vector<int32_t>& data) {
   CollectiveArgs args;
   args.coll = Coll::kAllReduce;
@@ -47,7 +47,8 @@ inline CollectiveArgs receive(std::vector<int32_t>& data, int peer) {
   return args;
 }
 
-// Requests under way. They must be over before this goes: wait, or the communicator has closed.
+// Requests in progress. They must be complete before this object is destroyed: call wait, or close the
+// communicator.
 class Outstanding {
  public:
   explicit Outstanding(Rank& self) : self_(self) {}
@@ -64,7 +65,7 @@ class Outstanding {
     lane.submit(&request);
     self_.comm->context().engine().notify();
   }
-  // Wait for all; the first that failed.
+  // Waits for all requests. Returns the first failure.
   Status wait() {
     Status failure;
     for (const auto& request : requests_) {
@@ -80,7 +81,7 @@ class Outstanding {
   std::vector<std::unique_ptr<Request>> requests_;
 };
 
-// Until the communicator has failed, driving it meanwhile; the failure.
+// Drives the communicator until it has failed, and returns the failure.
 inline Status wait_for_failure(Rank& self) {
   self.comm->context().engine().wait([&] { return self.comm->failed(); },
                                      Deadline::after(self.comm->context().clock(), 60'000, 0));

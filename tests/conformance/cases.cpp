@@ -44,7 +44,7 @@ Bytes random_data(Dtype dtype, uint64_t count, Random& random) {
   return data;
 }
 
-// -2, 2, 4 and the like: sums, halves and products of a few ranks' are exact.
+// Returns -2, 2, 4 and the like: sums, halves and products over a few ranks are exact.
 Bytes whole_data(Dtype dtype, ReduceOp op, uint64_t count, Random& random) {
   const uint32_t element = dtype_size(dtype);
   Bytes data(count * element);
@@ -61,7 +61,7 @@ Bytes whole_data(Dtype dtype, ReduceOp op, uint64_t count, Random& random) {
   return data;
 }
 
-// Elements of one rank's source.
+// Returns the number of elements in one rank's source.
 uint64_t source_count(const Case& c, int rank, int size) {
   if (has_blocks(c.coll)) return source_of(c, rank, size).elements();
   const uint64_t all = c.count * static_cast<uint64_t>(size);
@@ -152,7 +152,7 @@ class Buffer {
   bool in_arena_ = false;
 };
 
-// Where src and dst begin in the one buffer of an operation in place.
+// Sets src and dst of an in-place operation, which share one buffer.
 void place(const Case& c, int rank, std::byte* buffer, CollectiveArgs* args) {
   const uint64_t offset = index(rank) * c.count * dtype_size(c.dtype);
   args->src = args->dst = buffer;
@@ -189,7 +189,7 @@ std::vector<ReduceOp> ops_of(Coll coll, Dtype dtype) {
 
 namespace {
 
-// All but the data.
+// Draws all parameters of a case except the data.
 void draw(Case& c, int size, Random& random, Values values) {
   const bool exact = values == Values::kExact;
   draw_counts(c, size, random);
@@ -227,7 +227,7 @@ void prepare_all(std::vector<Case>* cases, int size, uint64_t seed, Values value
     for (size_t i = 0; i < cases->size(); i++) (*cases)[i] = prepared(i, true);
     return;
   }
-  // What each rank gives, then what each receives.
+  // Each rank's inputs come first, then its expected results.
   const auto make = [&](size_t i) {
     Case c = prepared(i, true);
     std::vector<Bytes> parts = std::move(c.sources);
@@ -250,13 +250,13 @@ void prepare_all(std::vector<Case>* cases, int size, uint64_t seed, Values value
 
 namespace {
 
-// The row's buffers lie on devices.
+// Returns true if the row's buffers lie on devices.
 bool on_device(const Case& c, Rank& self) {
   return self.comm->context().accelerator() != nullptr &&
          check_capability({c.coll, c.dtype, c.op, kCudaDevices}).ok();
 }
 
-// As attempt, of blocks of different sizes.
+// Does what attempt does, for blocks of different sizes.
 Status attempt_blocks(const Case& c, Rank& self) {
   const Bytes& source = c.sources[index(self.rank)];
   const Bytes& expected = c.expected[index(self.rank)];
@@ -279,7 +279,7 @@ Status attempt_blocks(const Case& c, Rank& self) {
   args.src = give.none ? nullptr : src;
   args.dst = take.none ? nullptr : dst;
   give.put(source, src, element);
-  // Its program keeps where the buffers are: it is made when they are where they will be.
+  // The call stores buffer addresses, so it is created once the buffers have their final addresses.
   std::optional<coll::VariableCall> call;
   const auto complete = [&](CollectiveArgs* known) {
     call.emplace(self.comm->collectives(), self.rank, self.size, give.list(), take.list(), known,
@@ -321,7 +321,7 @@ Status attempt(const Case& c, Rank& self) {
     args.src = source.empty() ? nullptr : from.data();
     args.dst = expected.empty() ? nullptr : to.data();
   }
-  // In place, src may lie within the buffer.
+  // In place, src may lie inside the buffer.
   const size_t at = args.src == nullptr ? 0 : static_cast<size_t>(args.src - from.data());
   if (!source.empty()) std::memcpy(from.data() + at, source.data(), source.size());
   Status status = on_device(c, self) ? run_on_device(self, args, {from.whole(), to.whole()}) : self.run(args);

@@ -144,7 +144,7 @@ Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
 }
 
 bool skips_on_device(const BackendRow& row, size_t at) {
-  size_t sum = 0;  // of the name's letters: another for each row
+  size_t sum = 0;  // of the name's letters, so that each row has another one
   for (const char* letter = row.name; *letter != 0; letter++) sum += static_cast<unsigned char>(*letter);
   return row.devices && (at + sum) % (row.run == run_launched ? 20 : 5) != 0;
 }

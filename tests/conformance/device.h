@@ -1,5 +1,5 @@
-// The suite's cases on device memory, for rows of backends.cpp that want it: on the fake CUDA and the fake
-// NCCL, which are in the program where their modules are.
+// Runs the suite's cases on device memory, for rows of backends.cpp that ask for it, on the fake CUDA and the
+// fake NCCL. The fakes are linked into the program if the build has their modules.
 #pragma once
 
 #include <array>
@@ -15,13 +15,14 @@
 
 namespace weft::test {
 
-// Fake devices, made the first time; null and why not where this build has none.
+// Returns the fake devices, which the first call creates. Null, and the reason, if this build has none.
 std::shared_ptr<Accelerator> fake_devices(std::string* why);
-// The calling thread works on the device of this number.
+// Makes the device of this number the calling thread's current one.
 void use_device(int device);
-// NCCL is the fake from here on.
+// Makes Weft load the fake NCCL from here on.
 void use_fake_nccl();
-// What was done wrong on the fakes since it was last asked, or is left; "" if nothing.
+// Returns the misuses of the fakes since the last call, and objects that were not freed; "" if there are
+// none.
 std::string device_problems();
 
 struct HostBuffer {
@@ -29,8 +30,8 @@ struct HostBuffer {
   size_t size = 0;
 };
 
-// An operation whose buffers are in device memory, which is given what those of the host hold, and gives back
-// what it holds then. It is over before this goes.
+// An operation on device memory. It copies the host buffers' contents to the device before, and back
+// afterwards. The operation must be complete before this object is destroyed.
 class DeviceOperation {
  public:
   DeviceOperation(Rank& self, const CollectiveArgs& host, const std::array<HostBuffer, 2>& buffers);
@@ -38,10 +39,10 @@ class DeviceOperation {
   DeviceOperation(const DeviceOperation&) = delete;
   DeviceOperation& operator=(const DeviceOperation&) = delete;
 
-  // Before it is submitted to the lane.
+  // Called before the operation is submitted to the lane.
   Status prepare(Lane& lane);
   CollectiveArgs& args() { return args_; }
-  // After it is over.
+  // Called after the operation is complete.
   void fetch();
 
  private:
@@ -52,17 +53,17 @@ class DeviceOperation {
   DeviceCall call_;
 };
 
-// Run it on device memory. complete: adds what needs the device's addresses.
+// Runs the case on device memory. complete: adds what needs the device addresses.
 Status run_on_device(Rank& self, const CollectiveArgs& args, const std::array<HostBuffer, 2>& buffers,
                      const std::function<void(CollectiveArgs*)>& complete = {});
 
-// Run it where the row's buffers lie.
+// Runs the case on the memory that the row asks for.
 Status run_there(const BackendRow& row, Rank& self, const CollectiveArgs& args,
                  const std::array<HostBuffer, 2>& buffers = {});
-// Rows of devices run one case in five, because a fake device hands every copy to a thread; other ones in
-// each row, so that the rows together run all. The 0th, 1st, ... of a test's cases.
+// Skips four in five cases on device rows, because a fake device hands every copy to a thread. Each row skips
+// other cases, so that together the rows run all. at: the index of the case in its test.
 bool skips_on_device(const BackendRow& row, size_t at);
-// How errors describe it then.
+// Returns the text by which errors describe the operation there.
 std::string text_there(const BackendRow& row, CollectiveArgs args);
 
 template <class T>

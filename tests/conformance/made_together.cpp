@@ -16,7 +16,7 @@
 namespace weft::test {
 namespace {
 
-constexpr auto kPatience = std::chrono::minutes(5);  // the others may be in another case
+constexpr auto kPatience = std::chrono::minutes(5);  // the other ranks may still be in another test case
 
 template <class Stream>
 void need(const Stream& stream, const std::string& name) {
@@ -42,7 +42,7 @@ std::string MadeTogether::file(int round, int rank) const {
   return cat(folder_, "/", round, "-", rank);
 }
 
-// Item after item: the number of its parts, their sizes, the parts.
+// Writes for each item the number of its parts, their sizes, and the parts.
 void MadeTogether::write(size_t items, const std::function<std::vector<Bytes>(size_t)>& make) const {
   const std::string name = file(round_, rank_), unfinished = name + ".part";
   std::ofstream out(unfinished, std::ios::binary);
@@ -91,7 +91,7 @@ std::vector<std::vector<Bytes>> MadeTogether::run(size_t items,
   write(items, make);
   std::vector<std::vector<Bytes>> taken(items);
   for (int r = 0; r < ranks_; r++) read(r, wanted, &taken);
-  // Whoever has written this round has read the one before.
+  // A rank that has written this round has read the previous one, so this rank's previous file can go.
   std::filesystem::remove(file(round_ - 1, rank_));
   return taken;
 }

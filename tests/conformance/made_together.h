@@ -1,5 +1,6 @@
-// What ranks that mpirun has started make together: each some of the items, handed on through files in the
-// folder that WEFT_TEST_SHARED names, so that references are made once and not by each rank.
+// Divides work among the ranks that mpirun has started: each makes some of the items, and passes them on
+// through files in the folder that WEFT_TEST_SHARED names. References are thus computed once, not on each
+// rank.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,9 @@ class MadeTogether {
 
   int rank() const { return rank_; }
 
-  // Of each item the parts that this rank wants, in their order; make(item) gives all its parts. All ranks
-  // call it alike but for `wanted`. Throws where another's file does not come within minutes.
+  // Returns for each item the parts that this rank wants, in their order; make(item) makes all its parts. All
+  // ranks pass the same arguments except `wanted`. Throws if another rank's file does not appear within
+  // minutes.
   std::vector<std::vector<Bytes>> run(size_t items, const std::function<std::vector<Bytes>(size_t)>& make,
                                       const std::vector<size_t>& wanted);
 

@@ -1,5 +1,5 @@
-// Every algorithm of lib/coll, forced, on every backend that moves messages: the right result, the same bits
-// on all ranks, and its name in the query.
+// Forces every algorithm of lib/coll, on every backend that moves messages. Checks the result, that all ranks
+// have the same bits, and the algorithm's name in the query.
 #include <cmath>
 #include <cstring>
 
@@ -19,9 +19,10 @@ using namespace weft::test;
 
 namespace {
 
-constexpr uint64_t kSample = kSanitized ? 4 : 1;  // one case in so many
+constexpr uint64_t kSample = kSanitized ? 4 : 1;  // runs one case in kSample
 
-// Moves messages. What copies buffers of devices lies above all algorithms alike: one backend's are enough.
+// Returns true if the row moves messages. Copies between device and host happen above all algorithms, so one
+// device row is enough.
 bool has_algorithms(const BackendRow& row) {
   return row.backend().make_transport != nullptr && (!row.devices || row.backend == loopback::backend);
 }
@@ -35,7 +36,7 @@ std::vector<Case> cases_of(const coll::Algorithm& algorithm, int size, Random& r
   for (const uint64_t count : {0u, 1u, 37u, 4099u, 40'009u}) {
     for (int d = 1; d <= kDtypeCount; d++) {
       for (const ReduceOp op : ops_of(algorithm.coll, static_cast<Dtype>(d))) {
-        // All of the middle size, some of the others.
+        // Samples the cases, most of them at the middle size.
         if (!random.chance(count == 37 ? 2 * kSample : count > 5000 ? 15 * kSample : 8 * kSample)) continue;
         Case& c = cases.emplace_back();
         c.coll = algorithm.coll;
@@ -57,7 +58,7 @@ void run_forced(const BackendRow& row, const coll::Algorithm& algorithm, int siz
   run_on(row, size, body, options);
 }
 
-// All ranks hold the same bytes.
+// Expects that all ranks hold the same bytes.
 void expect_equal(Rank& self, const std::vector<int32_t>& mine, const std::string& what) {
   std::vector<int32_t> all(mine.size() * static_cast<size_t>(self.size));
   CollectiveArgs gather;
@@ -73,7 +74,7 @@ void expect_equal(Rank& self, const std::vector<int32_t>& mine, const std::strin
   }
 }
 
-// The mean of floats whose sums depend on their order: near the right one, and the same on all ranks.
+// The mean of floats whose sums depend on their order must be near the exact mean, and the same on all ranks.
 void expect_same_mean(const BackendRow& row, Rank& self, const char* what) {
   constexpr size_t kCount = 10'007;
   std::vector<float> data(kCount);
@@ -111,9 +112,10 @@ TEST_CASE("every algorithm gives the reference's bits where sums are exact, and 
       std::vector<Case> cases;
       for (const BackendRow& row : backend_rows()) {
         if (!has_algorithms(row)) continue;
-        // Schedules are the same everywhere: the simulation tries all sizes, the others the odd and the even.
+        // Schedules do not depend on the row: the simulation tries all sizes, other rows 3 and 8 (odd and
+        // even).
         if (!row.simulated && size != 3 && size != 8) continue;
-        // With an algorithm named mpi.native is mpi: once is enough.
+        // mpi.native ignores the named algorithm, so one size is enough.
         if (row.run == run_launched && row.adds_partial_sums && size != 3) continue;
         if (cases.empty()) cases = cases_of(algorithm, size, random);
         run_forced(row, algorithm, size, [&](Rank& self) {
@@ -123,7 +125,7 @@ TEST_CASE("every algorithm gives the reference's bits where sums are exact, and 
             execute(c, self);
             if (!self.failures.empty()) return;
             const std::string ran = self.comm->last_algorithm();
-            // On devices long blocks are broadcast in turn, whatever is named.
+            // On devices, long blocks are broadcast in turn, whichever algorithm is named.
             const bool other = row.devices && c.coll == Coll::kAllGatherV && ran == "broadcasts";
             self.expect(ran == algorithm.name || other, cat(c.text(), " ran as ", ran));
           }

@@ -11,14 +11,14 @@ using namespace weft::test;
 
 namespace {
 
-constexpr uint64_t kSample = kSanitized ? 8 : 1;  // one case in so many
+constexpr uint64_t kSample = kSanitized ? 8 : 1;  // runs one case in kSample
 
 constexpr Coll kColls[] = {Coll::kAllReduce,     Coll::kReduce,     Coll::kBroadcast,      Coll::kAllGather,
                            Coll::kReduceScatter, Coll::kGather,     Coll::kScatter,        Coll::kAllToAll,
                            Coll::kBarrier,       Coll::kAllGatherV, Coll::kReduceScatterV, Coll::kGatherV,
                            Coll::kScatterV,      Coll::kAllToAllV};
 
-// All combinations for one number of elements, or one in `one_in` of them.
+// Adds all combinations for one number of elements, or one in `one_in` of them.
 void add_cases(std::vector<Case>* cases, uint64_t count, uint64_t one_in, Random& random) {
   for (const Coll coll : kColls) {
     for (int d = 1; d <= kDtypeLast; d++) {

@@ -1,4 +1,4 @@
-// Ranks that are absent, leave, are destroyed or fail: everybody's calls return and name them.
+// Ranks that are absent, leave, are destroyed or fail: the calls of all ranks return and name them.
 #include <algorithm>
 #include <thread>
 
@@ -22,7 +22,7 @@ TEST_CASE("a rank that does not call is named by the deadline's error") {
             const Status status = self.rank == absent ? wait_for_failure(self)
                                                       : run_there(row, self, all_reduce(data), {whole(data)});
             self.expect(status.code() == Code::kTimeout, "code: " + status.text());
-            // On a busy machine another one may not have come by then either.
+            // On a busy machine another rank may be late as well, and is then named too.
             const std::vector<int>& named = status.info().ranks;
             self.expect(std::find(named.begin(), named.end(), absent) != named.end(),
                         "ranks: " + status.text());
@@ -49,7 +49,7 @@ TEST_CASE("a receive whose message never comes names the sender") {
   }
 }
 
-TEST_CASE("a rank that left is named by whoever still needs it, and by nobody else") {
+TEST_CASE("a rank that left is named by the ranks that still need it, and by no other") {
   for (const BackendRow& row : backend_rows()) {
     for (int leaver = 0; leaver < 3; leaver++) {
       run_on(row, 3, [&](Rank& self) {
@@ -60,7 +60,8 @@ TEST_CASE("a rank that left is named by whoever still needs it, and by nobody el
           self.expect(self.comm->close(), "close");
           return;
         }
-        // Somebody may have been done with it, called the next and failed before this rank was done.
+        // Another rank may have completed this operation, called the next one and failed before this rank
+        // completed it.
         if (status.ok()) status = run_there(row, self, all_reduce(data), {whole(data)});
         self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
         self.expect(status.info().ranks == std::vector<int>{leaver}, "ranks: " + status.text());
@@ -98,7 +99,8 @@ TEST_CASE("destroying a communicator completes what is outstanding") {
         }
         return;
       }
-      // Nobody calls what rank 0 has outstanding; the others wait for a message that it never sends.
+      // No rank makes the call that rank 0 has outstanding. The others wait for a message that it never
+      // sends.
       const Status status = self.run(receive(data, 0));
       self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
       self.expect(status.info().ranks == std::vector<int>{0}, "ranks: " + status.text());

@@ -1,5 +1,5 @@
-// More than 2^31 bytes (and elements) in one call and in one message, over shared memory and UCX between
-// processes, over loopback between threads and over MPI, where the machine has the memory.
+// More than 2^31 bytes (and elements) in one call and in one message, where the machine has the memory: over
+// shared memory and UCX between processes, over loopback between threads, and over MPI.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -15,8 +15,8 @@ using namespace weft::test;
 
 namespace {
 
-// Each way that bytes take: shm+ucx is made of these, and a program's own transport carries frames as ucx
-// does.
+// One row for each data path. shm+ucx is composed of two of these, and a program's own transport carries
+// frames as ucx does.
 constexpr const char* kRows[] = {"shm, processes", "ucx, processes", "loopback, threads", "mpi, launched",
                                  "mpi.native, launched"};
 
@@ -34,7 +34,7 @@ uint64_t available_kib() {
   return 0;
 }
 
-// Bytes below 128: their doubles stay bytes.
+// Bytes below 128, so that doubled values still fit in a byte.
 uint64_t word(uint64_t i) {
   return (i * 0x9e3779b97f4a7c15) & 0x7f7f7f7f7f7f7f7f;
 }
@@ -43,7 +43,7 @@ bool holds(const std::vector<uint64_t>& data, int shift) {
   for (uint64_t i = 0; i + 1 < kWords; i++) {
     if (data[i] != word(i) << shift) return false;
   }
-  // The last 5 bytes are beyond the count.
+  // The last 5 bytes lie beyond the count.
   return ((data.back() ^ word(kWords - 1) << shift) & 0xffffff) == 0 && data.back() >> 24 == 0;
 }
 

@@ -1,4 +1,4 @@
-// Several orders of operations at once, and messages between pairs of ranks.
+// Lanes, which order operations independently, and messages between pairs of ranks.
 #include <numeric>
 
 #include "../unit/reducer_rig.h"
@@ -81,7 +81,8 @@ TEST_CASE("lanes of operations on devices are independent as well") {
 TEST_CASE("lanes that all ranks have closed are opened again, any number of times") {
   for (const BackendRow& row : backend_rows()) {
     run_on(row, 3, [&](Rank& self) {
-      // Inline, a cache line or two, through staging once, in rounds; by turns, so that each follows each.
+      // Sizes for every path: inline, a cache line or two, staged in one piece, in rounds. They alternate, so
+      // that each path follows each other one.
       constexpr uint64_t kCounts[] = {1, 30, 5'000, 3, 60'000, 0, 200, 300'000, 7};
       const Deadline deadline = self.comm->op_deadline(0);
       std::vector<std::shared_ptr<Lane>> open;
@@ -99,7 +100,8 @@ TEST_CASE("lanes that all ranks have closed are opened again, any number of time
         last = lane->key().id;
         highest = std::max(highest, last);
         open.push_back(lane);
-        // What was opened last is in use; older ones are closed in another order and later on rank 1.
+        // The lane that was opened last is used. Rank 2 closes older lanes in another order, and rank 1
+        // closes them later.
         std::vector<int32_t> data(kCounts[round % 9], static_cast<int32_t>(round) + self.rank);
         const std::vector<int32_t> sum(data.size(), static_cast<int32_t>(3 * round + 3));
         self.expect(self.comm->run(lane, all_reduce(data), deadline), "run");
@@ -143,7 +145,7 @@ TEST_CASE("reducers come and go on one communicator, more than it has lanes") {
                         cat("result of round ", round));
           }
         }
-        if (self.rank != 1 || round % 5 == 0) earlier.reset();  // rank 1 has several for a while
+        if (self.rank != 1 || round % 5 == 0) earlier.reset();  // rank 1 keeps several for a while
         if (!earlier) earlier = std::move(reducer);
       }
     });
@@ -200,7 +202,7 @@ TEST_CASE("many messages both ways between all pairs arrive in order") {
   }
 }
 
-TEST_CASE("what an operation moves is counted") {
+TEST_CASE("the bytes of an operation are counted") {
   for (const BackendRow& row : backend_rows()) {
     run_on(row, 2, [](Rank& self) {
       std::vector<int32_t> data(100'000, 1);

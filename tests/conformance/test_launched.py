@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The conformance suite over MPI: ranks that mpirun starts run the program together, 8 of them, and 2 for more than 2^31 bytes.
+"""The conformance suite over MPI. Ranks that mpirun starts run the program together: 8 ranks, or 2 for more
+than 2^31 bytes.
 
-Usage: test_launched.py BUILD CONFORMANCE [CATCH2-SELECTION of what 8 ranks run]
+Usage: test_launched.py BUILD CONFORMANCE [CATCH2-SELECTION for the 8 ranks]
 
-References are made together, each rank a share of them (tests/conformance/made_together.h). Left out by default are the
-random programs, which run on a simulation of ranks and on no backend.
+References are computed together, a share by each rank (tests/conformance/made_together.h). The default
+selection leaves out the random programs, which run on a simulation of ranks and on no backend.
 """
 import random
 import sys
@@ -17,7 +18,7 @@ import mpi  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 BUILD, CONFORMANCE = (Path(word).resolve() for word in sys.argv[1:3])
-ROWS = "launched"  # of tests/conformance/backends.cpp: all that mpirun starts
+ROWS = "launched"  # rows of tests/conformance/backends.cpp that mpirun starts
 TIMEOUT = 600
 SELECTED = sys.argv[3:4] or ["~random programs*", "~[huge]"]
 
@@ -25,7 +26,8 @@ SELECTED = sys.argv[3:4] or ["~random programs*", "~[huge]"]
 def run_suite(flavour, ranks, selected):
     if flavour not in mpi.each(BUILD):
         cases.skip(f"this build has no module for {mpi.TITLES[flavour]}, or there is no mpirun of it")
-    # All ranks throw the same dice. What each of them finds is this case's result, not a report of its own.
+    # All ranks use the same seed. Their results are the result of this case, so they write no report of their
+    # own.
     seed = str(random.randrange(1, 2**31))
     with tempfile.TemporaryDirectory() as shared, tempfile.NamedTemporaryFile("r", suffix=".report") as report:
         code, output = mpi.run(flavour, ranks, [CONFORMANCE, *selected, "--use-colour", "no", "--rng-seed", seed], timeout=TIMEOUT,
@@ -62,5 +64,5 @@ def test_huge_mpich():
     run_huge("mpich")
 
 
-del sys.argv[1:]  # not a selection of the cases here
+del sys.argv[1:]  # the argument is no selection of the cases here
 cases.main(globals())

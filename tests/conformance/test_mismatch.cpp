@@ -1,5 +1,5 @@
-// Ranks that call different things: nobody who received data reports success, and everybody's error names
-// both sides.
+// Ranks that make different calls: no rank that received data reports success, and every error names both
+// sides.
 #include "backends.h"
 #include "base/text.h"
 #include "calls.h"
@@ -28,7 +28,7 @@ constexpr Variant kVariants[] = {
     {"tag", [](CollectiveArgs& args) { args.tag = 77; }},
 };
 
-// The odd rank's calls and everybody else's, on buffers that are large enough for all of them.
+// Makes the calls of rank `odd` and those of the other ranks, on buffers that are large enough for all.
 void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uint64_t count, int odd) {
   INFO(name(coll) << " with another " << variant.name << " on rank " << odd << ", count " << count);
   run_on(row, kRanks, [&](Rank& self) {
@@ -46,8 +46,8 @@ void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uin
     variant.change(other);
     if (other.coll != ordinary.coll) other.op = ReduceOp::kNone;
     Status status = run_there(row, self, self.rank == odd ? other : ordinary, {whole(from), whole(to)});
-    // Whoever receives nothing may have been done before anybody noticed; the communicator fails all the
-    // same.
+    // A rank that receives nothing may have completed before the mismatch was detected. Its communicator
+    // fails all the same.
     if (status.ok()) {
       const bool rooted = coll == Coll::kReduce || coll == Coll::kGather;
       self.expect(rooted || coll == Coll::kBroadcast || coll == Coll::kScatter, "received data, and success");
@@ -64,7 +64,7 @@ void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uin
 
 }  // namespace
 
-TEST_CASE("another op, dtype, count, collective or plan on any rank is an error on all") {
+TEST_CASE("a different op, dtype, count, collective or plan on any rank is an error on all") {
   for (const BackendRow& row : backend_rows()) {
     for (const Variant& variant : kVariants) {
       if (std::string(variant.name) == "root") continue;
@@ -77,7 +77,7 @@ TEST_CASE("another op, dtype, count, collective or plan on any rank is an error 
   }
 }
 
-TEST_CASE("another root or count in a rooted collective is an error on all") {
+TEST_CASE("a different root or count in a rooted collective is an error on all") {
   for (const BackendRow& row : backend_rows()) {
     for (const Coll coll : {Coll::kReduce, Coll::kBroadcast, Coll::kGather, Coll::kScatter}) {
       for (int odd = 0; odd < kRanks; odd++) {
@@ -88,7 +88,7 @@ TEST_CASE("another root or count in a rooted collective is an error on all") {
   }
 }
 
-TEST_CASE("calls in another order are an error on all") {
+TEST_CASE("calls in a different order are an error on all") {
   for (const BackendRow& row : backend_rows()) {
     run_on(row, 3, [&](Rank& self) {
       std::vector<int32_t> data(1000, 1);
@@ -102,7 +102,7 @@ TEST_CASE("calls in another order are an error on all") {
   }
 }
 
-TEST_CASE("other counts of blocks on any rank are an error on all before data moves") {
+TEST_CASE("different block counts on any rank are an error on all before data moves") {
   for (const BackendRow& row : backend_rows()) {
     for (const Coll coll : {Coll::kAllGatherV, Coll::kReduceScatterV, Coll::kGatherV, Coll::kScatterV}) {
       for (int odd = 0; odd < kRanks; odd++) {
@@ -169,7 +169,7 @@ TEST_CASE("errors after an operation of several stages name the caller's slot") 
       args.dst = raw(to);
       const BlockList list{counts.data(), nullptr};
       const coll::VariableCall call(self.comm->collectives(), self.rank, self.size, list, list, &args);
-      // Where the others are quick, the failure comes before the end of this.
+      // If the other ranks are fast, the failure arrives before the end of this operation.
       Status status = self.run(args);
       std::vector<int32_t> data(self.rank == 1 ? 4 : 3, 1);
       if (status.ok()) status = self.run(all_reduce(data));
@@ -180,7 +180,7 @@ TEST_CASE("errors after an operation of several stages name the caller's slot") 
   }
 }
 
-TEST_CASE("a message of another length or dtype is an error at the receiver") {
+TEST_CASE("a message of a different length or dtype is an error at the receiver") {
   for (const BackendRow& row : backend_rows()) {
     for (const uint64_t sent : {0u, 3u, 100'000u}) {
       for (const uint64_t expected : {4u, 99'999u}) {

@@ -1,5 +1,5 @@
-// WEFT_REDUCER_DETERMINISTIC: the bits of a reducer's results are those of one fold in the order of the
-// ranks, on every backend, by every algorithm, over any hosts and with any buckets.
+// WEFT_REDUCER_DETERMINISTIC: the bits of a reducer's results equal those of one fold in rank order, on every
+// backend, by every algorithm, over any hosts and with any buckets.
 #include <cmath>
 
 #include "../unit/reducer_rig.h"
@@ -14,7 +14,8 @@ using namespace weft::test;
 
 namespace {
 
-// Long enough for several chunks and pieces, short enough for one; no slice of them is whole.
+// One parameter is long enough for several chunks and pieces, others fit in one. No count is a multiple of
+// the slice count.
 std::vector<TestParam> params() {
   return {{"long", {70'001}},
           {"short", {13}},
@@ -25,8 +26,9 @@ std::vector<TestParam> params() {
           {"middle", {1'021}}};
 }
 
-// Of very different sizes, so that the order of addition shows. Every third element is large, its opposite,
-// or so small that it survives only if those two have met before: that shows in 16 bits, too.
+// Values of very different sizes, so that the order of addition changes the sum. In every group of three, one
+// is large, one its opposite, and one survives only if those two were added before it. 16-bit sums show this
+// too.
 double rough(int rank, size_t param, uint64_t element) {
   if (element % 3 == 0) {
     const uint64_t part = (element / 3 + static_cast<uint64_t>(rank)) % 3;
@@ -45,7 +47,7 @@ void fill(const Model& model, int rank, Gradients* gradients) {
   }
 }
 
-// The mean, adding ranks in this order.
+// Returns the mean, with the ranks added in this order.
 Gradients folded(const Model& model, const std::vector<int>& order) {
   std::vector<std::unique_ptr<Gradients>> all;
   for (const int rank : order) {
@@ -70,13 +72,13 @@ Gradients folded(const Model& model, const std::vector<int>& order) {
   return out;
 }
 
-// How a reducer came to its buckets.
+// How a reducer gets its bucket plan.
 struct Planned {
   const char* name;
   std::vector<uint64_t> limits = {1000, 100'000};
-  bool explicitly = false;  // a plan of the program's own
-  int32_t replans = -1;     // by this planner, after a step
-  bool by_itself = false;   // in the second begin
+  bool explicitly = false;  // the program sets the plan
+  int32_t replans = -1;     // planner of a re-plan after a step; -1: none
+  bool by_itself = false;   // the reducer re-plans in the second begin
 };
 
 const std::vector<Planned>& plans() {
@@ -94,7 +96,7 @@ const std::vector<Planned>& plans() {
 
 Status create(Rank& self, const Model& model, const Planned& planned, int32_t mode,
               std::unique_ptr<Reducer>* reducer) {
-  // Neighbours of other sizes, in another order, and the long one in the middle of a bucket.
+  // Other neighbours in another order, with the long parameter in the middle of a bucket.
   static constexpr uint64_t kSizes[] = {2, 1, 3, 1}, kParams[] = {3, 4, 5, 6, 0, 1, 2};
   const weft_plan plan = {sizeof plan, 4, kSizes, kParams};
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
@@ -142,7 +144,7 @@ void reduce(Rank& self, const Model& model, const Planned& planned, int32_t mode
   self.expect(stats.plan_generation == 1, which + "it has other buckets");
 }
 
-// Each rank's block of the sum, and all of it on one rank.
+// Compares reduce_scatter and reduce with the fold in rank order.
 void scatter(Rank& self) {
   constexpr uint64_t kCount = 30'011;
   const auto n = static_cast<uint64_t>(self.size);
@@ -212,7 +214,7 @@ TEST_CASE(
     const Gradients expected = folded(model, order);
     for (const BackendRow& row : backend_rows()) {
       for (const std::string& algorithms : forced_algorithms()) {
-        // Schedules are the same everywhere, and shared memory has none.
+        // Schedules do not depend on the row, and shared memory has none.
         const bool forced = !algorithms.empty();
         if (forced && (row.processes || row.simulated || row.devices || row.backend == shm::backend))
           continue;
@@ -223,7 +225,8 @@ TEST_CASE(
           Gradients mine(model);
           fill(model, self.rank, &mine);
           for (size_t p = 0; p < plans().size(); p++) {
-            // All plans in both modes; with other algorithms half of them, the other half with another size.
+            // Without a forced algorithm all plans run in both modes. With one, half of the plans run at this
+            // size, the other half at another.
             const bool view = p % 2 == 1;
             if (forced && p % 2 != static_cast<size_t>(size) % 2) continue;
             if (!forced || !view) reduce(self, model, plans()[p], WEFT_GRADIENT_COPY, mine, expected);

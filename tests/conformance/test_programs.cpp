@@ -1,5 +1,5 @@
-// Random programs under random schedules, with and without a death: a function of the seed, so what fails
-// can be repeated.
+// Random programs under random schedules, with and without the death of a rank. A run is a function of the
+// seed, so a failure can be repeated.
 #include "base/text.h"
 #include "cases.h"
 #include "support/catch.h"
@@ -31,7 +31,7 @@ std::vector<Case> random_program(int size, Random& random) {
 
 }  // namespace
 
-TEST_CASE("random programs are right under random schedules") {
+TEST_CASE("random programs give correct results under random schedules") {
   for (uint64_t i = 0; i < kPrograms; i++) {
     const uint64_t seed = base_seed() * 1'000'003 + i;
     Random random(seed);
@@ -45,7 +45,7 @@ TEST_CASE("random programs are right under random schedules") {
   }
 }
 
-TEST_CASE("random programs in which a rank dies are right until they name it") {
+TEST_CASE("random programs in which a rank dies give correct results until they name it") {
   for (uint64_t i = 0; i < kPrograms; i++) {
     const uint64_t seed = base_seed() * 1'000'033 + i;
     Random random(seed);

@@ -1,4 +1,4 @@
-// Parts of a communicator: formed over their parent, independent of it and of each other.
+// Splits of a communicator: created over their parent, and independent of it and of each other.
 #include "backends.h"
 #include "calls.h"
 #include "form.h"
@@ -23,7 +23,7 @@ void check_part(Rank& self, const std::shared_ptr<Comm>& part, int rank, int siz
 
 TEST_CASE("a communicator splits by color, ordered by key, and the parts are communicators") {
   for (const BackendRow& row : backend_rows()) {
-    if (row.simulated) continue;  // a part's control channel is made of sockets
+    if (row.simulated) continue;  // the control channel of a split uses sockets
     run_on(row, 5, [](Rank& self) {
       const bool none = self.rank == 3;
       const int color = self.rank % 2;  // {0, 2, 4} and {1}
@@ -48,7 +48,7 @@ TEST_CASE("a communicator splits by color, ordered by key, and the parts are com
   }
 }
 
-TEST_CASE("a part that fails leaves its parent alone") {
+TEST_CASE("a split that fails does not fail its parent") {
   for (const BackendRow& row : backend_rows()) {
     if (row.simulated) continue;
     run_on(row, 3, [](Rank& self) {

@@ -1,5 +1,5 @@
-// Collectives and messages that are started together, as weft_group_end starts them (the calls of groups are
-// in tests/capi/test_variable.cpp), and sparse sums against a serial reference.
+// Collectives and messages that are started together, as weft_group_end starts them
+// (tests/capi/test_variable.cpp tests the calls of groups), and sparse sums compared with a serial reference.
 #include <cstring>
 #include <map>
 
@@ -19,7 +19,7 @@ using namespace weft::test;
 
 namespace {
 
-// Operations of a group, prepared in the order in which they are added and then submitted at once.
+// Operations of a group, prepared in the order in which they are added, then submitted together.
 class Group {
  public:
   explicit Group(const BackendRow& row, Rank& self) : row_(row), self_(self), outstanding_(self) {}
@@ -44,7 +44,7 @@ class Group {
   Rank& self_;
   std::vector<CollectiveArgs> host_;
   std::vector<std::unique_ptr<DeviceOperation>> devices_;
-  Outstanding outstanding_;  // over before the operations go
+  Outstanding outstanding_;  // destroyed first, so that requests end before their operations
 };
 
 CollectiveArgs broadcast(std::vector<int32_t>& data, int root) {
@@ -65,7 +65,7 @@ CollectiveArgs all_gather(const std::vector<int32_t>& mine, std::vector<int32_t>
   return args;
 }
 
-// Messages stand where each rank likes among the collectives, whose order is the same everywhere.
+// Each rank places its messages differently among the collectives, whose order is the same on all ranks.
 void run_group(const BackendRow& row, Rank& self, size_t count) {
   const size_t n = static_cast<size_t>(self.size);
   const int next = (self.rank + 1) % self.size, before = (self.rank + self.size - 1) % self.size;
@@ -97,7 +97,7 @@ void run_group(const BackendRow& row, Rank& self, size_t count) {
   self.expect(heard == std::vector<int32_t>(count, before), "the message");
 }
 
-constexpr int64_t kInner = 3;      // of the two dimensions that indices name
+constexpr int64_t kInner = 3;      // the elements of a row: two dimensions are indexed
 constexpr uint64_t kElements = 2;  // of an entry
 
 struct Entries {
@@ -106,7 +106,8 @@ struct Entries {
   weft_sparse c() const { return {sizeof(weft_sparse), indices.size() / 2, indices.data(), values.data()}; }
 };
 
-// Entries of every rank, at random places, some several times; small whole numbers, exact in every type.
+// Entries of every rank at random rows, some of them repeated. Values are small whole numbers, exact in every
+// type.
 struct SparseCase {
   Dtype dtype = Dtype::kF32;
   ReduceOp op = ReduceOp::kSum;
@@ -145,7 +146,7 @@ void add_entries(SparseCase* c, uint64_t count, int size, Random& random) {
   }
 }
 
-// Up to so many entries a rank; one rank has none.
+// Draws at most `most` entries for each rank; one rank has none.
 SparseCase sparse_case(Dtype dtype, ReduceOp op, int64_t rows, uint64_t most, int size, Random& random) {
   SparseCase c;
   c.dtype = dtype;
@@ -155,7 +156,7 @@ SparseCase sparse_case(Dtype dtype, ReduceOp op, int64_t rows, uint64_t most, in
   return c;
 }
 
-// What is wrong with it; "" if nothing.
+// Returns the first difference; "" if there is none.
 std::string problem(const SparseCase& c, const weft_sparse& result) {
   const uint64_t element = dtype_size(c.dtype);
   const bool all = result.count == c.places();
@@ -177,7 +178,7 @@ std::string problem(const SparseCase& c, const weft_sparse& result) {
   return {};
 }
 
-// What weft_sparse_all_reduce makes of its arguments (lib/capi/sparse.cpp).
+// Runs what weft_sparse_all_reduce does with its arguments (lib/capi/sparse.cpp).
 void run_sparse(const SparseCase& c, Rank& self) {
   Param array;
   array.dtype = c.dtype;
@@ -228,7 +229,7 @@ TEST_CASE("sparse sums are those of a serial reference") {
     }
     if (size == 3) cases.push_back(sparse_case(Dtype::kBf16, ReduceOp::kAvg, 90'000, 30'000, size, random));
     for (const BackendRow& row : backend_rows()) {
-      if (row.devices) continue;  // sparse arrays are in host memory
+      if (row.devices) continue;  // sparse arrays lie in host memory
       run_on(row, size, [&](Rank& self) {
         for (const SparseCase& c : cases) {
           run_sparse(c, self);

@@ -1,5 +1,5 @@
-// A rank for test_link.py: all-reduces until the communicator fails, and says what failed it. Rank CUTTER of
-// the command line takes its host's network away in the middle.
+// A rank for test_link.py: runs all-reduces until the communicator fails, and prints the failure. The rank
+// that the argument CUTTER names disconnects its host's network in the middle.
 #include <weft/weft.h>
 
 #include <cstdio>

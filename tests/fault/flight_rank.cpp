@@ -1,5 +1,5 @@
-// A rank for test_flight.py: all-reduces and reduces gradients until its communicator fails, and ends at
-// once, as programs do. Rank VICTIM of SCENARIO VICTIM makes it fail.
+// A rank for test_flight.py: runs all-reduces and reduces gradients until its communicator fails, then ends
+// at once, as programs do. Its arguments are SCENARIO VICTIM: rank VICTIM causes the failure.
 #include <weft/weft.h>
 
 #include <poll.h>
@@ -13,14 +13,14 @@
 namespace {
 
 constexpr uint64_t kElements = 20'000;
-constexpr int kWhere = 7;  // the operation or step
+constexpr int kWhere = 7;  // the number of the operation or step
 
 int fail(const char* call, const weft_error& error) {
   std::printf("%s: %d: %s\n", call, error.code, error.text);
   return error.code == 0 ? 3 : 0;
 }
 
-// A program that computes for good, or as good as: until the others have given up.
+// Starts no operation until the communicator has failed, like a program that computes for long; 20 s at most.
 void absent(weft_comm* comm) {
   for (int i = 0; i < 1000 && weft_comm_error(comm, nullptr) == WEFT_OK; i++) ::poll(nullptr, 0, 20);
 }
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   }
   const bool trains = scenario == "hook" || scenario == "backward";
   const int result = trains ? steps(comm, scenario, victim) : all_reduces(comm, scenario, victim);
-  weft_comm_destroy(&comm);  // also waits for the record
+  weft_comm_destroy(&comm);  // also waits until the record is written
   weft_context_destroy(&context);
   return result;
 }

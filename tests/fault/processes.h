@@ -1,5 +1,6 @@
-// Ranks as processes that can be killed: forked from a test case, each reports marks and a last word through
-// a pipe, the whole group is watched. A hang is a failed test, never a stuck one.
+// Ranks as processes that can be killed. They are forked from a test case; each reports marks and a final
+// word through a pipe. A watchdog ends the whole group, so a hang is a failed test and never blocks the
+// suite.
 #pragma once
 
 #include <weft/weft.h>
@@ -25,7 +26,7 @@ inline uint64_t now_ms() {
   return static_cast<uint64_t>(duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count());
 }
 
-// What a rank says to the test: that it got somewhere (mark > 0), or how it ended (mark 0).
+// A message from a rank to the test: a mark that it has reached (mark > 0), or its final result (mark 0).
 struct Word {
   int32_t mark = 0;
   int32_t status = 0;
@@ -35,7 +36,7 @@ struct Word {
   char text[400] = {};
 };
 
-// A rank's side.
+// A rank's end of the pipe.
 class Reporter {
  public:
   explicit Reporter(int fd) : fd_(fd) {}
@@ -68,7 +69,7 @@ class Processes {
       int ends[2];
       if (pipe(ends) != 0) _exit(98);
       const pid_t pid = fork();
-      if (pid < 0) _exit(98);  // kill(-1) would be everybody
+      if (pid < 0) _exit(98);  // kill(-1) would signal every process
       if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         ::close(ends[0]);
@@ -92,7 +93,8 @@ class Processes {
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  // Until the rank has said this mark (or a higher one); false at the bound, or if it ended before.
+  // Waits until the rank has sent this mark or a higher one. Returns false at the bound, or if the rank ended
+  // before.
   bool wait_for_mark(int rank, int mark, int bound_ms) {
     const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
     Word word;
@@ -103,7 +105,7 @@ class Processes {
     return false;
   }
   void kill(int rank, int signal = SIGKILL) { ::kill(at(rank).pid, signal); }
-  // The rank's last word; false at the bound.
+  // Waits for the rank's final word. Returns false at the bound.
   bool last_word(int rank, int bound_ms, Word* word) {
     const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
     while (next(at(rank), until, word)) {
@@ -111,7 +113,7 @@ class Processes {
     }
     return false;
   }
-  // Whether the process has exited by itself with code 0 within the bound.
+  // Returns true if the process exits by itself with code 0 within the bound.
   bool exited_cleanly(int rank, int bound_ms) {
     const uint64_t until = now_ms() + static_cast<uint64_t>(bound_ms);
     One& one = at(rank);
@@ -148,7 +150,7 @@ class Processes {
   std::vector<One> ranks_;
 };
 
-// The backends that promise to survive the death of a rank, as far as they are available here.
+// Returns the available backends that guarantee to survive the death of a rank.
 inline std::vector<std::string> backends() {
   std::vector<std::string> found;
   weft_context* context = nullptr;
@@ -171,13 +173,13 @@ inline std::vector<std::string> backends() {
   return found;
 }
 
-// A store name that no other test uses.
+// Returns a store name that no other test uses.
 inline std::string store_name() {
   static int count = 0;
   return "unix:@weft-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
 }
 
-// What a test wants of a communicator; 0: Weft's default.
+// A test's communicator options; 0: Weft's default.
 struct Terms {
   int64_t init_timeout_ms = 20'000;
   int64_t op_timeout_ms = 60'000;
@@ -185,14 +187,14 @@ struct Terms {
   int32_t progress = 0;
 };
 
-// Two ranks a host, for backends that tell hosts apart.
+// Simulates two ranks a host, for backends that distinguish hosts.
 inline void simulate_hosts(int size) {
   std::string hosts = "0";
   for (int r = 1; r < size; r++) hosts += "," + std::to_string(r / 2);
   setenv("WEFT_HOSTS", hosts.c_str(), 1);
 }
 
-// A context and a communicator over a store of rank 0, in a process of its own.
+// A context and a communicator over a store of rank 0. Each rank is a process.
 struct Joined {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;

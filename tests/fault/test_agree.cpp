@@ -1,5 +1,5 @@
-// Ranks that find the same error and end because of it: each of them gets that error, however fast
-// another one has exited, and nobody reports a death instead.
+// Ranks that find the same error and exit because of it. Each of them gets that error, however fast another
+// rank has exited, and no rank reports a death instead.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBoundMs = 20'000;
 constexpr int kRanks = 4;
-constexpr int kAttempts = 25;  // a rank that outruns the others is a matter of timing
+constexpr int kAttempts = 25;  // a rank outruns the others only with the right timing
 
 bool has(const Word& word, const char* part) {
   return std::strstr(word.text, part) != nullptr;
@@ -47,7 +47,7 @@ struct Model {
   }
 };
 
-// Until the communicator has failed, for 5 s at most.
+// Waits until the communicator has failed, at most 5 s.
 weft_status await_failure(weft_comm* comm, weft_error* error) {
   weft_status status = WEFT_OK;
   for (int i = 0; i < 1000 && status == WEFT_OK; i++) {
@@ -57,9 +57,9 @@ weft_status await_failure(weft_comm* comm, weft_error* error) {
   return status;
 }
 
-// Rank 0 has another parameter, so reducer_create fails on all ranks; with `check` it has another
-// value, and weft_reducer_check does. All but the last rank exit as soon as they know, as a program
-// does that prints the error. The last one waits for the failure of its communicator.
+// Rank 0 has a different parameter, so reducer_create fails on all ranks. With `check` it has a different
+// value instead, and weft_reducer_check fails. All ranks but the last exit as soon as they have the error, as
+// a program does that prints it. The last one waits for the failure of its communicator.
 void disagree(int rank, bool check, const std::string& store, Reporter& reporter) {
   Joined joined("shm", rank, kRanks, store);
   if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
@@ -114,7 +114,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a rank that goes on after a mismatch and is killed later has died, and nothing else") {
+TEST_CASE(
+    "a rank that continues after a mismatch and is killed later is reported as dead, and nothing else") {
   setenv("WEFT_SHM_THRESHOLDS", "off", 1);
   const std::string store = weft_test::store_name();
   Processes ranks(2, [&](int rank, Reporter& reporter) {

@@ -22,11 +22,12 @@ struct Place {
   std::string name;
   const char* hook = "allreduce";
 };
-// The stages of bf16 are done by the copies.
+// The casts of the bf16 hook are fused into the copies.
 const Place kPlaces[] = {{"forming"},   {"operation@0"}, {"operation@3"},
                          {"stage@0.0"}, {"stage@1.1"},   {"stage@1.1", "bf16"}};
 
-// Form, a few operations, a few steps of a reducer, destroy. The first failure is the last word.
+// Creates a communicator, runs a few operations and a few reducer steps, and destroys all. The final word is
+// the first failure.
 void live(const char* backend, int rank, const std::string& store, Reporter& reporter,
           const char* hook = "allreduce") {
   Joined joined(backend, rank, kRanks, store);
@@ -85,7 +86,7 @@ TEST_CASE("a rank that dies or fails at an exact place is named by all others") 
             INFO("rank " << r);
             const bool spoke = ranks.last_word(r, kBoundMs, &word);
             if (r == victim && action == "kill") {
-              CHECK(!spoke);  // the place was reached
+              CHECK(!spoke);  // the victim reached the place
               continue;
             }
             REQUIRE(spoke);
@@ -99,7 +100,8 @@ TEST_CASE("a rank that dies or fails at an exact place is named by all others") 
                      text.find("rank " + std::to_string(victim)) != std::string::npos));
               const bool gone =
                   word.evidence == WEFT_EVIDENCE_CONNECTION || word.evidence == WEFT_EVIDENCE_PROCESS;
-              const bool leaves = action == "kill" || place == "forming";  // who fails while forming goes
+              // a rank that fails during creation leaves
+              const bool leaves = action == "kill" || place == "forming";
               CHECK((word.evidence == WEFT_EVIDENCE_REPORT || (leaves && gone)));
             }
             CHECK(ranks.exited_cleanly(r, kBoundMs));
@@ -138,7 +140,7 @@ TEST_CASE("a rank that dies while ranks of several NUMA nodes reduce in two leve
       for (int r = 0; r < 4; r++) {
         INFO("rank " << r);
         const bool spoke = ranks.last_word(r, kBoundMs, &word);
-        CHECK(spoke == (r != victim));  // the place was reached
+        CHECK(spoke == (r != victim));  // the victim reached the place
         if (r == victim) continue;
         INFO(word.text);
         CHECK(word.status == WEFT_ERR_PEER_FAILED);
@@ -149,7 +151,7 @@ TEST_CASE("a rank that dies while ranks of several NUMA nodes reduce in two leve
   }
 }
 
-TEST_CASE("a rank that dies, stops or fails while messages are measured is named by the other one in time") {
+TEST_CASE("a rank that dies, stops or fails during autotuning is named by the other one in time") {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < 2) WEFT_SKIP("one core");
   bool has_ucx = false;
@@ -159,7 +161,7 @@ TEST_CASE("a rank that dies, stops or fails while messages are measured is named
     for (const std::string action : {"kill", "stop", "fail"}) {
       for (const std::string place : {"measuring@0", "measuring@1"}) {
         INFO("rank " << victim << " at " << place << "=" << action);
-        if (action == "stop" && place == "measuring@0") continue;  // takes the whole time to form
+        if (action == "stop" && place == "measuring@0") continue;  // creation then takes the whole time
         const std::string store = weft_test::store_name();
         Processes ranks(2, [&](int rank, Reporter& reporter) {
           if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=" + action).c_str(), 1);
@@ -187,7 +189,7 @@ TEST_CASE("a rank that dies, stops or fails while messages are measured is named
   }
 }
 
-TEST_CASE("a rank that dies while it leaves keeps nobody waiting") {
+TEST_CASE("a rank that dies while it leaves blocks no other rank") {
   for (const std::string& backend : weft_test::backends()) {
     for (const int victim : {0, 1}) {
       INFO(backend << ", rank " << victim);
@@ -200,7 +202,7 @@ TEST_CASE("a rank that dies while it leaves keeps nobody waiting") {
       for (int r = 0; r < kRanks; r++) {
         if (r == victim) continue;
         REQUIRE(ranks.last_word(r, kBoundMs, &word));
-        // Its death may be seen before the end of the last barrier, which it had already joined.
+        // The others may detect its death before the end of the last barrier, which it had already joined.
         CHECK(
             (word.status == WEFT_OK || (word.status == WEFT_ERR_PEER_FAILED && word.failed_rank == victim)));
         CHECK(ranks.exited_cleanly(r, kBoundMs));
@@ -209,7 +211,7 @@ TEST_CASE("a rank that dies while it leaves keeps nobody waiting") {
   }
 }
 
-TEST_CASE("a rank that gets no memory or no system call keeps nobody waiting, and is named") {
+TEST_CASE("a rank whose allocation or system call fails blocks no other rank, and is named") {
   for (const std::string& backend : weft_test::backends()) {
     const std::string system = backend == "ucx" ? "system@1" : "system@0";
     for (const std::string& place : {system, std::string("memory@1"), std::string("memory@2")}) {
@@ -227,7 +229,7 @@ TEST_CASE("a rank that gets no memory or no system call keeps nobody waiting, an
           INFO(word.text);
           CHECK(word.status != WEFT_OK);
           const std::string text = word.text;
-          CHECK(text.find("failpoint " + place) != std::string::npos);  // also on the others
+          CHECK(text.find("failpoint " + place) != std::string::npos);  // on the others too
           if (r != victim) CHECK(text.find("rank " + std::to_string(victim)) != std::string::npos);
           if (r == victim && place != system) CHECK(word.status == WEFT_ERR_NOMEM);
           CHECK(ranks.exited_cleanly(r, kBoundMs));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Ranks fail in every way there is; `weft trace explain` names the one at fault from what they left behind.
-Usage: test_flight.py WEFT FLIGHT_RANK
+"""Ranks fail in every possible way; `weft trace explain` names the rank at fault from the records that they
+leave. Usage: test_flight.py WEFT FLIGHT_RANK
 """
 import json
 import os
@@ -26,7 +26,7 @@ def backends():
 
 
 def fly(folder, scenario, victim, backend):
-    """Run the ranks to their ends; one that is stopped is killed when the others have ended."""
+    """Run the ranks to their ends; kill a stopped rank when the others have ended."""
     started = []
     for rank in range(RANKS):
         environment = {**os.environ, "WEFT_RANK": str(rank), "WEFT_SIZE": str(RANKS), "WEFT_BACKEND": backend,
@@ -63,7 +63,7 @@ def expect_named(scenario, cause, records, call=None, backend=None):
                 expect_equal(len(found["communicators"]), 1, found, said)
                 one = found["communicators"][0]
                 evidence = (name, victim, one, said, found["unread"])
-                if cause == "mismatch":  # of two that differ both are named, if the third had not come so far
+                if cause == "mismatch":  # if two ranks differ, both are named unless the third had made the call too
                     expect(victim in one["ranks"] and "x 19999" in one["text"], "the victim is named", *evidence)
                 else:
                     expect_equal(one["ranks"], [victim], *evidence)
@@ -71,7 +71,7 @@ def expect_named(scenario, cause, records, call=None, backend=None):
                 expect_equal(one["cause"], cause, *evidence)
                 expect_equal(len(one["records"]), records, *evidence)
                 expect(f"ank {victim}" in one["text"], "the paragraph says so", *evidence)
-                # The others may see a death before they make the call that it is missed in.
+                # The others may detect a death before they make the call in which the rank is missing.
                 if call and (cause != "died" or "operation" in one):
                     expect_equal(one["operation"]["call"].split(" scaled")[0], call, *evidence)
                 text = cases.run([WEFT, "trace", "explain", folder])
@@ -105,7 +105,7 @@ def test_hook():
 
 
 def test_backward():
-    """a rank that does not hand over a gradient is named, and the record says what is missing"""
+    """a rank that does not call ready for a gradient is named, and the record names the gradient"""
     expect_named(
         "backward",
         "absent",
@@ -120,7 +120,7 @@ def test_abort():
 
 
 def test_nobody():
-    """without a record, with foreign and broken ones, nobody is named, and each file is told of"""
+    """without a record, or with foreign or broken records, no rank is named, and each file is reported"""
     with tempfile.TemporaryDirectory(prefix="weft-flight-") as folder:
         code, found = explain(folder)
         expect_equal((code, found), (1, {"communicators": [], "unread": []}))
@@ -145,7 +145,7 @@ def test_nobody():
 
 
 def test_unwritable():
-    """a folder that cannot be written changes nothing else"""
+    """an unwritable folder changes nothing else"""
     with tempfile.NamedTemporaryFile(prefix="weft-flight-") as file:
         said = fly(file.name, "kill", 1, "shm")
         expect(all(": 9: " in text for rank, text in said if rank != 1), "the same error", said)

@@ -1,5 +1,5 @@
-// A rank that dies or stops while others are inside weft_reducer_join, or is inside itself: every join and
-// every step of the others ends in time, with its name, and those who are left go on without it.
+// A rank dies or stops while others are inside weft_reducer_join, or is inside join itself. Every join and
+// every step of the others ends in time and names that rank, and the remaining ranks continue without it.
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,7 +61,7 @@ class Member {
     weft_context_destroy(&context_);
   }
 
-  // halts: not to be seen again after the first of its gradients.
+  // halts: if set, the rank stops after its first gradient and does not continue.
   weft_status step(Reporter* halts = nullptr) {
     weft_status status = weft_reducer_begin(reducer_, nullptr);
     if (status == WEFT_OK) status = weft_reducer_ready(reducer_, 1, gradients_[1].data(), nullptr);
@@ -95,7 +95,7 @@ class Member {
   std::vector<float> gradients_[2];
 };
 
-// Rank 0 has joined from the beginning; of ranks 1 and 2 one as well, and the other trains.
+// Rank 0 joins from the beginning. One of ranks 1 and 2 joins as well, and the other trains.
 void run(Member& member, int rank, Place place, Reporter& reporter) {
   const int trains = place == Place::kInJoin ? 2 : kVictim;
   weft_status status = member.created;
@@ -105,14 +105,14 @@ void run(Member& member, int rank, Place place, Reporter& reporter) {
     if (status == WEFT_OK) stay(reporter);
   } else if (rank == trains) {
     for (int i = 0; status == WEFT_OK; i++) {
-      if (i == 3) reporter.mark(1);  // all others are inside join: they have taken part
+      if (i == 3) reporter.mark(1);  // all others are inside join, because they have taken part in steps
       status = member.step();
     }
   } else if (status == WEFT_OK) {
     status = member.join();
   }
   member.look();
-  // What the test looks at comes first, and then how they go on.
+  // The victim's result comes first; then the remaining ranks continue.
   if (rank == kVictim) return reporter.end(status, member.error);
   reporter.mark(status == WEFT_ERR_PEER_FAILED ? 2 : 1);
   const weft_error failed = member.error;
@@ -128,7 +128,7 @@ void run(Member& member, int rank, Place place, Reporter& reporter) {
 
 }  // namespace
 
-TEST_CASE("a rank that dies or stops ends every join in time, by name, and those who are left go on") {
+TEST_CASE("a rank that dies or stops ends every join in time, by name, and the others continue") {
   for (const std::string& backend : weft_test::backends()) {
     for (const Place place : {Place::kBetweenSteps, Place::kInStep, Place::kInJoin}) {
       for (const int signal : {SIGKILL, SIGSTOP}) {

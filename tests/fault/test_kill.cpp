@@ -1,5 +1,5 @@
-// SIGKILL of any rank at any time: every call of every other rank returns, names the rank and says on what
-// evidence. The promise is one second; what is asserted is a hard bound of ten.
+// SIGKILL of any rank at any time: every call of every other rank returns, names the rank, and gives the
+// evidence. Weft guarantees one second; the tests assert a hard bound of ten.
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int kBoundMs = 10000;
 constexpr int kSetupMs = 30000;
 
-// Everybody but the victim ends by an error that names it, soon, and exits cleanly.
+// Expects that every rank but the victim soon ends with an error that names the victim, and exits cleanly.
 void expect_named(Processes& ranks, int size, int victim) {
   const uint64_t killed_at = weft_test::now_ms();
   for (int r = 0; r < size; r++) {
@@ -36,7 +36,7 @@ void expect_named(Processes& ranks, int size, int victim) {
   }
 }
 
-// The error of a communicator, its objects destroyed, as the last word.
+// Destroys the communicator's objects and sends its error as the final word.
 void end(Joined& joined, Reporter& reporter) {
   weft_error error = WEFT_ERROR_INIT;
   const weft_status status = weft_comm_error(joined.comm, &error);
@@ -138,10 +138,10 @@ TEST_CASE("a rank killed in the middle of a gradient step is named by finish") {
   }
 }
 
-TEST_CASE("a rank killed while the communicator forms is named to the others at once") {
-  // Rank 2 never comes, so the others are inside weft_comm_create when the victim dies. Whether it had joined
-  // by then nobody outside can see; if it had not, the others rightly wait for it until their deadline, and
-  // the next try lets it go on for longer. No backend has a part in it yet.
+TEST_CASE("a rank killed during the communicator's creation is named to the others at once") {
+  // Rank 2 never starts, so the others are inside weft_comm_create when the victim dies. The test cannot see
+  // whether the victim had already connected. If it had not, the others correctly wait for it until their
+  // deadline, and the next attempt lets the victim run for longer. No backend takes part yet.
   for (const int victim : {0, 1}) {
     INFO("victim " << victim);
     bool named = false;
@@ -169,7 +169,7 @@ TEST_CASE("a rank killed while the communicator forms is named to the others at 
   }
 }
 
-TEST_CASE("a rank killed while all split and destroy: nobody hangs") {
+TEST_CASE("no rank hangs if one is killed while all split and destroy") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     for (const int victim : {0, 1}) {

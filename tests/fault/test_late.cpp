@@ -1,5 +1,5 @@
-// A rank that is stopped in the middle of collectives and wakes up after the others have given it up: their
-// calls end by the operation's deadline and name it, and nothing that it still sends reaches their buffers.
+// A rank is stopped in the middle of collectives and wakes up after the others have given it up. Their calls
+// end by the operation's deadline and name it, and nothing that it still sends reaches their buffers.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -17,12 +17,13 @@ namespace {
 constexpr int kBoundMs = 10000;
 constexpr int kSetupMs = 30000;
 constexpr int kStopped = 2;
-constexpr int kBuffersAreMine = 2;  // mark: the failed call has returned, the buffer holds the program's data
-constexpr int kLate = 3;            // the last word's status where something was written
+constexpr int kBuffersAreMine = 2;  // mark: the failed call has returned, and the program has filled the
+                                    // buffer
+constexpr int kLate = 3;            // status of the final word: the buffer was written to
 
 }  // namespace
 
-TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers") {
+TEST_CASE("messages that a stopped rank sends after it wakes up reach no buffer") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     for (int round = 0; round < 3; round++) {
@@ -55,12 +56,12 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
           reporter.end(untouched && still ? status : kLate, error);
         });
         REQUIRE(ranks.wait_for_mark(kStopped, 1, kSetupMs));
-        poll(nullptr, 0, round * 3);  // somewhere in the middle of one of the calls
+        poll(nullptr, 0, round * 3);  // at some point inside one of the calls
         ranks.kill(kStopped, SIGSTOP);
         for (const int r : {0, 1}) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
         ranks.kill(kStopped, SIGCONT);
         Word word;
-        REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and learned that it is out
+        REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up and found that it is excluded
         CHECK(word.status != WEFT_OK);
         REQUIRE(::write(go[1], "ab", 2) == 2);
         for (const int r : {0, 1}) {
@@ -70,8 +71,8 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
           const std::string text = word.text;
           const size_t list = text.find("waiting for rank ");
           CHECK(list != std::string::npos);
-          // Over transports a deadline may also name who waits for the stopped one; over ucx it may name
-          // no other (docs/reliability.md).
+          // Over transports a deadline may also name a rank that waits for the stopped one. Over ucx it may
+          // name only another rank (docs/reliability.md).
           if (backend != "ucx") CHECK(text.find('2', list) != std::string::npos);
           if (backend == "shm") CHECK(text.find("waiting for rank 2", list) != std::string::npos);
           CHECK(ranks.exited_cleanly(r, kBoundMs));
@@ -85,8 +86,8 @@ TEST_CASE("what a stopped rank sends when it wakes up reaches nobody's buffers")
 
 namespace {
 
-// A rank is stopped by the test, after_ms after it began to work, or by a failpoint; the others shrink, use
-// their arena memory again, and it wakes up. nodes: as WEFT_SHM_NODES, where all-reduces go in two levels.
+// Stops a rank, either after_ms after it began to work or by a failpoint. The others shrink and use their
+// arena memory again; then the rank wakes up. nodes: as WEFT_SHM_NODES, for all-reduces in two levels.
 void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint,
                           int size = 3, const char* nodes = "") {
   std::vector<int> survivors;
@@ -146,7 +147,7 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
     for (const int r : survivors) REQUIRE(ranks.wait_for_mark(r, kBuffersAreMine, kBoundMs));
     ranks.kill(kStopped, SIGCONT);
     Word word;
-    REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and may not go on
+    REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and cannot continue
     CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
     REQUIRE(::write(go[1], "abc", survivors.size()) == static_cast<ssize_t>(survivors.size()));
     for (const int r : survivors) {
@@ -163,22 +164,22 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
 
 }  // namespace
 
-TEST_CASE("what a stopped rank writes after the others have shrunk reaches none of their memory") {
+TEST_CASE("writes of a stopped rank after the others have shrunk do not reach their memory") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
-    // Somewhere in the middle of one of the calls.
+    // Stops the rank at some point inside one of the calls.
     for (int round = 0; round < 4; round++) stop_shrink_and_wake(backend, round * 2, "");
   }
 }
 
-TEST_CASE("nor what it was about to write into their memory over shm when it was stopped") {
+TEST_CASE("a pending shm write of a stopped rank does not reach memory of the survivors") {
   for (const char* const place : {"writing@6=stop", "writing@9=stop"}) {
     INFO(place);
     stop_shrink_and_wake("shm", 0, place);
   }
 }
 
-TEST_CASE("nor in either stage in which ranks of several NUMA nodes write there") {
+TEST_CASE("a pending shm write in either stage of a two-level reduction does not reach the survivors") {
   for (const char* const place :
        {"writing@6=stop", "writing@6.3=stop", "handing@6=stop", "handing@6.5=stop"}) {
     INFO(place);
@@ -190,14 +191,14 @@ TEST_CASE("nor in either stage in which ranks of several NUMA nodes write there"
 namespace {
 
 constexpr uint64_t kPrivate = 1'000'000;  // floats: many rounds of staging
-constexpr int kOtherPath = -3;            // the last word's status where the backend has taken another path
+constexpr int kOtherPath = -3;            // status of the final word: the backend used another path
 
 bool all_are(const std::vector<float>& values, float wanted) {
   return std::all_of(values.begin(), values.end(), [&](float x) { return x == wanted; });
 }
 
-// All-reduces of private buffers until one fails; then the buffers are the program's, and nobody touches
-// them.
+// All-reduces private buffers until one fails. Afterwards the buffers belong to the program, and no rank may
+// write to them.
 void reduce_private(int rank, int victim, const std::string& store, int go, Reporter& reporter) {
   setenv("WEFT_SHM_THRESHOLDS", "one-shot=2K,pull=never", 1);
   Joined joined("shm", rank, 3, store);
@@ -241,7 +242,7 @@ void stop_in_a_round(const char* place, int victim) {
     }
     ranks.kill(victim, SIGCONT);
     Word word;
-    REQUIRE(ranks.last_word(victim, kBoundMs, &word));  // it has woken up, and learned that it is out
+    REQUIRE(ranks.last_word(victim, kBoundMs, &word));  // it has woken up and found that it is excluded
     CHECK(word.status > 0);
     REQUIRE(::write(go[1], "ab", 2) == 2);
     for (int r = 0; r < 3; r++) {

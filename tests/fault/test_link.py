@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A host whose network goes silent: the ranks on both sides of the cut miss each other within the heartbeat budget.
-Usage: test_link.py WEFT CUT_LINK TWO_HOSTS
+"""A host whose network goes silent: the ranks on both sides of the cut report each other as lost within the
+heartbeat budget. Usage: test_link.py WEFT CUT_LINK TWO_HOSTS
 """
 import os
 import re
@@ -29,7 +29,7 @@ def need_hosts():
 
 
 def test_silent_network():
-    """a host that loses its network is missed by the other one, and misses it"""
+    """two hosts whose connection goes silent report each other as lost"""
     need_hosts()
     begun = time.monotonic()
     result = cases.run([TWO_HOSTS, "--grace", 10, "--", CUT_LINK, 2], timeout=60, environment=ENVIRONMENT)

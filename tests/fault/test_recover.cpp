@@ -1,6 +1,6 @@
-// A training loop that loses ranks at exact places and goes on: shrink, rebind, and the step again, retained
-// or computed anew. Every rank keeps a history of how many ranks each committed step was averaged over:
-// survivors have the same one, and every gradient of it was right.
+// A training loop that loses ranks at exact places and continues: shrink, rebind, and the step again,
+// retained or recomputed. Every rank records how many ranks each committed step was averaged over. All
+// survivors have the same history, and every gradient of it was correct.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -64,7 +64,7 @@ class Trainer {
     options.bucket_limit_count = 1;
     options.mode = variant.mode;
     options.flags = variant.reducer_flags | WEFT_REDUCER_KEEP_VALUES |
-                    (variant.replans() ? 0 : WEFT_REDUCER_KEEP_PLAN);  // places are counted by operations
+                    (variant.replans() ? 0 : WEFT_REDUCER_KEEP_PLAN);  // failpoints count operations
     options.reduce_dtype = variant.reduce_dtype;
     expect(weft_reducer_create(comm_, &options, &reducer_, &error_) == WEFT_OK, "create");
     if (!failures_.empty()) return;
@@ -80,7 +80,7 @@ class Trainer {
     weft_context_destroy(&context_);
   }
 
-  // The history of all steps, or what went wrong.
+  // Runs all steps. Returns their history, or the failures.
   std::string run() {
     for (uint64_t step = 0; step < kSteps && failures_.empty();) {
       if (compute(step) == WEFT_OK) {
@@ -94,7 +94,7 @@ class Trainer {
   }
 
  private:
-  // Where the views are.
+  // Looks up the views.
   void look() {
     for (uint64_t i = 0; variant_.mode == WEFT_GRADIENT_VIEW && i < kParams; i++) {
       void* view = nullptr;
@@ -118,22 +118,22 @@ class Trainer {
     for (uint64_t p = kParams; p-- > 0;) {
       for (int64_t i = 0; i < kShapes[p]; i++)
         gradients_[p][i] = value(rank_, step, static_cast<uint64_t>(i));
-      weft_reducer_ready(reducer_, p, gradients_[p], nullptr);  // a failure shows in finish
+      weft_reducer_ready(reducer_, p, gradients_[p], nullptr);  // finish reports a failure
     }
     weft_finish_options options = WEFT_FINISH_OPTIONS_INIT;
     options.flags = variant_.finish_flags;
     return weft_reducer_finish(reducer_, &options);
   }
 
-  // A step that is done: every gradient is the mean over the members.
+  // Checks a completed step: every gradient is the mean over the members.
   void note(uint64_t step) {
     for (uint64_t p = 0; p < kParams; p++) {
       for (int64_t i = 0; i < kShapes[p]; i++) {
         float sum = 0;
         for (const int m : members_) sum += value(m, step, static_cast<uint64_t>(i));
-        // As weft averages: multiplied by the inverse of the size.
+        // Weft averages by multiplying with the inverse of the size.
         const float mean = sum * (1.0f / static_cast<float>(members_.size()));
-        // In bf16 the hosts' sums are rounded, and their sum.
+        // In bf16 the hosts' sums are rounded, and so is their sum.
         const float bound = variant_.reduce_dtype == WEFT_DTYPE_BF16 ? mean * 0x1p-7f : 0.0f;
         if (std::abs(gradients_[p][i] - mean) > bound) {
           return expect(false, "step " + std::to_string(step) + " has a wrong gradient " + std::to_string(p));
@@ -144,7 +144,8 @@ class Trainer {
     history_ += static_cast<char>('0' + members_.size());
   }
 
-  // Until a communicator works and the reducer is bound to it. again_: the step was done again, retained.
+  // Shrinks until a communicator works and the reducer is bound to it. again_: a retry has repeated the
+  // retained step.
   bool recover(uint64_t* step) {
     for (int attempt = 0; attempt < 10; attempt++) {
       weft_comm* next = nullptr;
@@ -158,7 +159,8 @@ class Trainer {
       weft_verdict verdict{};
       verdict.struct_size = sizeof verdict;
       expect(weft_reducer_verdict(reducer_, &verdict) == WEFT_OK, "verdict");
-      // A step that finish has committed stays so; without that the last one may be taken back.
+      // A step that finish has committed stays committed. Without WEFT_FINISH_COMMIT the last step may be
+      // undone.
       const bool commits = (variant_.finish_flags & WEFT_FINISH_COMMIT) != 0 || variant_.retains();
       expect(verdict.next_step == *step || verdict.next_step == *step + 1 ||
                  (!commits && verdict.next_step + 1 == *step),
@@ -178,7 +180,7 @@ class Trainer {
     return false;
   }
 
-  // Its commit failed here, and it was committed all the same: with whom is what it was averaged over.
+  // The commit failed on this rank, but the step was committed, averaged over the members of that time.
   void note_committed(uint64_t step) {
     history_.resize(step);
     history_ += static_cast<char>('0' + members_before_.size());
@@ -209,7 +211,8 @@ class Trainer {
   std::string history_, failures_;
 };
 
-// Ranks of which some have failpoints; those without end with the same history, which is returned.
+// Trains with ranks of which some have failpoints. The ranks without failpoints end with the same history,
+// which is returned.
 std::string train(const std::string& backend, int size, const Variant& variant,
                   const std::vector<std::pair<int, std::string>>& failpoints) {
   const std::string store = weft_test::store_name();
@@ -244,7 +247,7 @@ std::string train(const std::string& backend, int size, const Variant& variant,
 
 }  // namespace
 
-TEST_CASE("training goes on without a rank that dies at any place of a step") {
+TEST_CASE("training continues without a rank that dies at any place of a step") {
   for (const std::string& backend : weft_test::backends()) {
     for (const Variant& variant : kVariants) {
       // Places in a step of three collectives (and a commit), early and late.
@@ -259,10 +262,10 @@ TEST_CASE("training goes on without a rank that dies at any place of a step") {
   }
 }
 
-TEST_CASE("training goes on without a rank that dies in the re-plan with which the second step begins") {
+TEST_CASE("training continues without a rank that dies in the re-plan at the second step's beginning") {
   for (const std::string& backend : weft_test::backends()) {
     for (const Variant& variant : kReplanning) {
-      // The votes and the plan of the re-plan, what the ranks agree on after it, the second step's
+      // The votes and the plan of the re-plan, the agreement of the ranks after it, and the second step's
       // collectives.
       for (const char* const place :
            {"operation@4=kill", "operation@5=kill", "operation@6=kill", "operation@7=kill"}) {

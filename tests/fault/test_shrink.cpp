@@ -1,4 +1,4 @@
-// Shrink with real processes: ranks are killed, also while the survivors shrink, and the survivors go on.
+// Shrink with real processes: ranks are killed, also while the survivors shrink, and the survivors continue.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kBoundMs = 10000;
 constexpr int kSetupMs = 30000;
 
-// All-reduce until the communicator fails.
+// All-reduces until the communicator fails.
 void work_until_failed(weft_comm* comm, Reporter& reporter, int mark) {
   std::vector<float> data(1000, 1.0f);
   for (int i = 0;; i++) {
@@ -29,13 +29,13 @@ void work_until_failed(weft_comm* comm, Reporter& reporter, int mark) {
   }
 }
 
-// The sum of the old ranks of those who are left: each knows who that is.
+// Sums the old rank numbers of the survivors, which identifies them.
 weft_status sum_ranks(weft_comm* comm, int old_rank, int64_t* sum) {
   const int64_t mine = old_rank;
   return weft_all_reduce(comm, &mine, sum, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
 }
 
-// Shrink `comm`, which it destroys; the last word says how that ended.
+// Shrinks `comm`, and destroys it. The final word reports the result.
 weft_comm* shrink(weft_comm* comm, uint64_t flags, Reporter& reporter) {
   weft_shrink_options options = WEFT_SHRINK_OPTIONS_INIT;
   options.timeout_ms = 20000;
@@ -48,8 +48,8 @@ weft_comm* shrink(weft_comm* comm, uint64_t flags, Reporter& reporter) {
   return next;
 }
 
-// `size` ranks of which those in `victims` are killed, one after the other, each after the others have
-// shrunk; `late_victim` dies by itself in the middle of the first shrink. The survivors all-reduce.
+// Runs `size` ranks. Those in `victims` are killed one after the other, each after the others have shrunk.
+// `late_victim` dies by itself in the middle of the first shrink. The survivors all-reduce.
 void kill_and_go_on(const std::string& backend, int size, const std::vector<int>& victims,
                     int late_victim = -1) {
   const std::string store = weft_test::store_name();
@@ -100,7 +100,7 @@ void kill_and_go_on(const std::string& backend, int size, const std::vector<int>
 
 }  // namespace
 
-TEST_CASE("the survivors of a killed rank shrink and go on") {
+TEST_CASE("the survivors of a killed rank shrink and continue") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     kill_and_go_on(backend, 3, {1});
@@ -123,7 +123,7 @@ TEST_CASE("a rank that dies while the survivors shrink is left out as well") {
   }
 }
 
-TEST_CASE("a survivor that cannot form is named at once, by its rank in the communicator that is shrunk") {
+TEST_CASE("a survivor that cannot create its communicator is named at once, by its rank in the old one") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     const std::string store = weft_test::store_name();
@@ -154,7 +154,7 @@ TEST_CASE("a survivor that cannot form is named at once, by its rank in the comm
   }
 }
 
-TEST_CASE("survivors who are no majority are told so, each of them") {
+TEST_CASE("survivors without a majority all get an error") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     const std::string store = weft_test::store_name();
@@ -182,7 +182,7 @@ TEST_CASE("survivors who are no majority are told so, each of them") {
   }
 }
 
-TEST_CASE("of two ranks one goes on alone only if the program says so") {
+TEST_CASE("one of two ranks continues alone only if the program allows it") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     const std::string store = weft_test::store_name();
@@ -213,7 +213,8 @@ TEST_CASE("of two ranks one goes on alone only if the program says so") {
   }
 }
 
-TEST_CASE("a communicator that works, or was shrunk, is not shrunk; all ranks of an aborted one go on") {
+TEST_CASE(
+    "a working or already shrunk communicator cannot be shrunk, and all ranks of an aborted one continue") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     const std::string store = weft_test::store_name();
@@ -249,7 +250,7 @@ TEST_CASE("a communicator that works, or was shrunk, is not shrunk; all ranks of
   }
 }
 
-TEST_CASE("memory of the communicator stays where it is and is the survivors' memory") {
+TEST_CASE("arena memory stays at its address and belongs to the survivors") {
   for (const std::string& backend : weft_test::backends()) {
     INFO(backend);
     const std::string store = weft_test::store_name();
@@ -267,7 +268,8 @@ TEST_CASE("memory of the communicator stays where it is and is the survivors' me
       };
       for (uint64_t i = 0; i < kCount; i++) data[i] = value(i, rank, 1);
       work_until_failed(joined.comm, reporter, 1);
-      weft_comm* next = shrink(joined.comm, 0, reporter);  // the old one is gone, its memory is not
+      weft_comm* next = shrink(joined.comm, 0, reporter);  // the old communicator is destroyed, its memory is
+                                                           // not
       if (next == nullptr) return;
       bool right = true;
       for (uint64_t i = 0; i < kCount; i++) right &= data[i] == value(i, rank, 1);

@@ -1,6 +1,6 @@
 // SIGSTOP of a rank: the others' operations, which could wait for minutes, end within the heartbeat budget
-// and name it; it learns that it is out when it goes on. Who only computes for longer than the budget is not
-// touched.
+// and name it. The rank finds that it is excluded when it continues. A rank that only computes for longer
+// than the budget is not affected.
 #include <string>
 #include <vector>
 
@@ -31,7 +31,7 @@ bool names(const std::string& text, int rank) {
   return text.find("nothing was heard from rank " + std::to_string(rank)) != std::string::npos;
 }
 
-// One all_reduce after the other until one fails. Mark 1 after some.
+// Runs one all_reduce after the other until one fails. Sends mark 1 after some.
 weft_status reduce_until_failure(weft_comm* comm, uint64_t count, Reporter& reporter) {
   std::vector<float> data(count, 1.0f);
   for (int i = 1;; i++) {
@@ -44,7 +44,7 @@ weft_status reduce_until_failure(weft_comm* comm, uint64_t count, Reporter& repo
 
 }  // namespace
 
-TEST_CASE("a stopped rank is named by all others, and learns it when it goes on") {
+TEST_CASE("a stopped rank is named by all others, and gets the error itself when it continues") {
   for (const std::string& backend : weft_test::backends()) {
     for (const int victim : {0, 2}) {
       INFO(backend << ", victim " << victim);
@@ -80,13 +80,14 @@ TEST_CASE("a stopped rank is named by all others, and learns it when it goes on"
       REQUIRE(ranks.last_word(victim, kBoundMs, &word));
       INFO("the stopped rank: " << word.text);
       CHECK(word.status == WEFT_ERR_PEER_FAILED);
-      CHECK(names(word.text, victim));  // itself: the others' report came before they left
+      CHECK(names(word.text, victim));  // the rank itself, because the others' report arrived before they
+                                        // left
       CHECK(ranks.exited_cleanly(victim, kBoundMs));
     }
   }
 }
 
-TEST_CASE("the survivors of a stopped rank shrink and go on, and it cannot when it wakes up") {
+TEST_CASE("the survivors of a stopped rank shrink and continue, and it cannot continue when it wakes up") {
   for (const std::string& backend : weft_test::backends()) {
     for (const int victim : {0, 1}) {
       INFO(backend << ", victim " << victim);
@@ -127,7 +128,8 @@ TEST_CASE("the survivors of a stopped rank shrink and go on, and it cannot when 
   }
 }
 
-TEST_CASE("a rank that computes for several budgets is not condemned, in either progress mode") {
+TEST_CASE(
+    "a rank that computes for several heartbeat budgets is not reported as lost, in either progress mode") {
   constexpr int64_t kBudgetMs = 1000;
   for (const std::string& backend : weft_test::backends()) {
     for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
@@ -141,7 +143,8 @@ TEST_CASE("a rank that computes for several budgets is not condemned, in either 
         for (int i = 0; status == WEFT_OK && i < 2; i++) {
           volatile uint64_t result = 0;
           const uint64_t until = weft_test::now_ms() + 3 * kBudgetMs;
-          while (rank == 1 && i == 1 && weft_test::now_ms() < until) result = result + 1;  // no call of Weft
+          // computes without calling Weft
+          while (rank == 1 && i == 1 && weft_test::now_ms() < until) result = result + 1;
           status = weft_all_reduce(joined.comm, &one, &one, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
         }
         if (status != WEFT_OK) weft_comm_error(joined.comm, &error);
@@ -162,7 +165,7 @@ TEST_CASE("a rank that computes for several budgets is not condemned, in either 
 
 namespace {
 
-// An all-reduce whose first stage takes its time on rank 1, in step 1.
+// An all-reduce hook whose first stage is slow on rank 1, in step 1.
 constexpr int64_t kStageBudgetMs = 1000;
 
 weft_status plan_slow(void*, const weft_bucket* bucket, weft_hook_plan* plan, char*) {
@@ -216,7 +219,7 @@ weft_status three_steps(const Joined& joined, weft_error* error) {
 
 }  // namespace
 
-TEST_CASE("a rank whose hook computes for several budgets is not condemned, in either progress mode") {
+TEST_CASE("a rank whose hook computes for several budgets is not reported as lost, in either progress mode") {
   for (const std::string& backend : weft_test::backends()) {
     for (const int32_t progress : {WEFT_PROGRESS_THREAD, WEFT_PROGRESS_CALLER}) {
       INFO(backend << ", progress mode " << progress);

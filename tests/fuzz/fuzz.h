@@ -1,4 +1,4 @@
-// What the fuzz targets share.
+// Helpers that the fuzz targets share.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +7,17 @@
 
 #include "base/buffer.h"
 
-// One input. Returns 0; anything wrong ends the process.
+// Runs one input. Returns 0; any error ends the process.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace weft::fuzz {
 
-// Ends the process, in every build.
+// Ends the process if the condition is false, in every build type.
 inline void demand(bool condition) {
   if (!condition) __builtin_trap();
 }
 
-// Takes an input apart. Always has something to give: zeros and nothing at the end.
+// Splits an input into values. At its end it returns zeros and empty views.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : bytes_(std::as_bytes(std::span(data, size))) {}
@@ -26,7 +26,7 @@ class Input {
     const ByteView one = take(1);
     return one.empty() ? uint8_t{0} : static_cast<uint8_t>(one[0]);
   }
-  // At most `most` bytes, fewer at the end.
+  // Returns at most `most` bytes, fewer at the end.
   ByteView take(size_t most) {
     const ByteView taken = bytes_.first(std::min(most, bytes_.size()));
     bytes_ = bytes_.subspan(taken.size());

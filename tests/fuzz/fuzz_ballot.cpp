@@ -1,6 +1,6 @@
-// Input: what rank 0 of five hears while survivors agree: for each event a byte that says what happens
-// (another rank's message with its length and bytes, a death, some time). Whatever members say, what is
-// decided is a set of members, once, and what is sent can be read.
+// Input: events at rank 0 of five during membership consensus. A byte selects each event: another rank's
+// message with its length and bytes, a death, or some time. Whatever members send, the decision is a set of
+// members, is made once, and sent messages can be decoded.
 #include "core/ballot.h"
 #include "fuzz.h"
 
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const std::vector<int> members = {0, 2, 3, 5, 8};
   Ballot ballot(0, members);
-  Ballot reader(2, members);  // hears what rank 0 sends, over a network that loses and turns around
+  Ballot reader(2, members);  // receives what rank 0 sends, over a network that loses and reorders messages
   std::vector<int> decision;
   uint64_t now_ns = 0;
   ballot.join(false);

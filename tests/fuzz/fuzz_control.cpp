@@ -1,7 +1,7 @@
-// Input: messages on the control channel of rank 0 of three, each with who sends it, its length and its
-// bytes, and losses of ranks. They reach a communicator (failures that are reported, the end of others, parts
-// that are formed) and the lineage that survivors agree in. A failure that comes of them names ranks that
-// exist.
+// Input: messages on the control channel of rank 0 of three, each with its sender, length and bytes, and
+// losses of ranks. They reach a communicator (reported failures, other ranks that leave, splits that are
+// created) and the communicator generation in which survivors agree. Failures that result name only existing
+// ranks.
 #include <memory>
 
 #include "core/comm.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// Sends nothing, and hands over what the test says.
+// Sends nothing, and delivers the messages of the test.
 class Wire final : public Control {
  public:
   explicit Wire(ControlListener** listener) : listener_(listener) {}
@@ -42,7 +42,7 @@ class NoLane final : public CollectiveLane {
   const char* algorithm() const override { return "none"; }
 };
 
-// Whose messages need a parting.
+// Collectives that need goodbye messages.
 class NoCollectives final : public Collectives {
  public:
   Status open_lane(const LaneKey& /*key*/, std::unique_ptr<CollectiveLane>* lane) override {

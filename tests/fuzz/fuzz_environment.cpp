@@ -1,4 +1,4 @@
-// Input: lines NAME=VALUE, an environment. Whatever it says, reading it ends in an error with a text or in a
+// Input: lines NAME=VALUE, which are an environment. Reading any of them returns an error with a text, or a
 // rank of a job with a store.
 #include <map>
 #include <string>

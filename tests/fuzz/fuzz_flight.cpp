@@ -1,5 +1,5 @@
-// Input: a flight record, as `weft trace explain` finds it in a folder. Whatever it says, reading it ends in
-// an error with a text or in a record that keeps its bounds, and that can be judged and written again.
+// Input: a flight record, as `weft trace explain` finds it in a folder. Reading any input returns an error
+// with a text, or a record within its limits that can be explained and written again.
 #include <string>
 
 #include "fuzz.h"
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     demand(lane.operations.size() <= weft::FlightRing::kCapacity);
     for (const weft::FlightOperation& operation : lane.operations) demand(operation.slot < lane.next_slot);
   }
-  // A second rank that says the same with another number.
+  // A second rank's record, equal except for the rank number.
   FlightFile other = file;
   other.record.rank = (record.rank + 1) % record.size;
   std::vector<FlightFile> files{file};

@@ -1,5 +1,5 @@
-// Input: what another rank says while a communicator is formed or split: an offer, a result, a place in a
-// split or a vote on a reducer. What is decoded can be encoded again, and then is the same.
+// Input: messages of another rank while a communicator is created or split: an offer, a result, a place in a
+// split, or a vote on a reducer. A decoded message can be encoded again without change.
 #include <string>
 
 #include "core/result.h"

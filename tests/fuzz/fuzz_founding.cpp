@@ -1,5 +1,5 @@
-// Input: what another rank says while shared memory is founded: an introduction, where its segment is, or how
-// a step ended. What is decoded can be encoded again, and then is the same.
+// Input: messages of another rank during shared-memory group setup: an introduction, the location of its
+// segment, or the result of a step. A decoded message can be encoded again without change.
 #include "fuzz.h"
 #include "shm/founding_wire.h"
 

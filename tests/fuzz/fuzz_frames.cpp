@@ -1,6 +1,6 @@
 // Input: what a member of a communicator, which knows its token, sends over a link: frames and data, between
-// receives that are posted and taken back. Whatever it is, only receives that wait are written to, and what
-// is kept for later is bounded. Each step is a byte that says what, one that says how much, and the bytes.
+// receives that are posted and cancelled. For any input only waiting receives are written to, and data that
+// is kept for later is bounded. Each step is a byte for the action, one for the amount, and the bytes.
 #include <cstring>
 #include <list>
 #include <memory>
@@ -21,7 +21,7 @@ constexpr size_t kMost = 600;  // of a receive
 constexpr size_t kReceives = 32;
 constexpr int kSender = 0;
 
-// Connected to nobody.
+// A link without a peer.
 class NoLink final : public Link {
  public:
   Status open(LinkEvents&, Bytes*) override { return {}; }
@@ -36,14 +36,14 @@ class NoLink final : public Link {
   const char* name() const override { return "fuzz"; }
 };
 
-// A receive, between bytes that are not its.
+// A receive, with guard bytes on both sides.
 struct Wanted {
   Message message;
   size_t size = 0;
   Bytes room = Bytes(3 * kMost, kUntouched);
   Bytes when_done;
 
-  // After each step: from when it is done on, nothing writes to it.
+  // Called after each step: once the receive is done, its buffer must not change.
   void look() {
     if (message.done && when_done.empty()) when_done = room;
   }
@@ -75,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   SystemClock clock;
   Log log;
   std::list<Wanted> wanted;
-  FramedTransport transport(1, 2, std::make_unique<NoLink>(), clock, log);  // it hears, and answers nobody
+  // receives, and its answers go nowhere
+  FramedTransport transport(1, 2, std::make_unique<NoLink>(), clock, log);
   transport.peer(kSender).token_in = kToken;
   while (!input.empty()) {
     const uint8_t what = input.byte();

@@ -1,5 +1,5 @@
-// Input: what a rank tells another one of itself before they meet over a link. What is decoded encodes to the
-// same bytes, and keeps its bounds.
+// Input: the handshake info that a rank sends before two ranks connect over a link. A decoded value encodes
+// to the same bytes and is within its limits.
 #include "frames/card.h"
 #include "fuzz.h"
 

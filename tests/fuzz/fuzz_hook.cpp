@@ -1,6 +1,6 @@
-// Input: what is said to be the saved state of a hook. A byte says what of: a whole blob; the state inside,
-// of a hook that the next byte chooses; or the hook's name with options. What cannot be read changes
-// nothing, and what can be is written in one way.
+// Input: an alleged saved state of a hook. The first byte selects its kind: a whole blob; the state inside,
+// of a hook that the next byte selects; or a hook's name with options. Input that cannot be decoded changes
+// nothing, and decodable input has one encoding.
 #include "core/hook_blob.h"
 #include "fuzz.h"
 #include "kernels/host_ops.h"
@@ -24,7 +24,7 @@ std::shared_ptr<Hook> hook_of(uint8_t kind) {
   return hook;
 }
 
-// A bucket of a matrix and a vector, for rank 1 of 3.
+// Plans a bucket of a matrix and a vector, for rank 1 of 3.
 void plan(Hook& hook) {
   static const int64_t kShapes[2][2] = {{10, 12}, {5, 0}};
   static const int64_t kStrides[2] = {12, 1};
@@ -66,7 +66,7 @@ void read_state(uint8_t kind, ByteView state) {
   demand(status.ok() || after == before);
   plan(*again);
   demand(again->load(after).ok() && saved(*again) == after);
-  plan(*hook);  // whatever it knows of these parameters
+  plan(*hook);  // with any state that it has of these parameters
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Input: what another rank says that its reducer is: a length, a list of parameters of that length, and what
-// its hook declares. A list that can be read is one that could be written, and any difference has a text.
+// Input: another rank's description of its reducer: a length, a list of parameters of that length, and what
+// its hook declares. A list that can be decoded can also be encoded, and any difference has a text.
 #include "fuzz.h"
 #include "sync/manifest.h"
 #include "sync/plan.h"
@@ -10,7 +10,7 @@ using fuzz::demand;
 
 namespace {
 
-// This rank's: two parameters, one bucket.
+// This rank's manifest: two parameters, one bucket.
 Manifest own() {
   static const int64_t shape[] = {2, 3};
   weft_param params[2] = {{}, {}};

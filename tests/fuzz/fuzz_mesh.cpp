@@ -1,4 +1,4 @@
-// Input: an advertisement or a frame of a member of a mesh. What is decoded encodes to the same bytes.
+// Input: an advertisement or a frame of a member of a mesh. A decoded value encodes to the same bytes.
 #include "fuzz.h"
 #include "rendezvous/mesh_wire.h"
 

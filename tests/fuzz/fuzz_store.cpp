@@ -1,6 +1,5 @@
-// Input: frames of members that are authenticated but wrong: for each who sends it, its length, and its
-// bytes. They reach the same decoders and the same group as in the store; then the client's decoders see them
-// too.
+// Input: frames of members that are authenticated but misbehave, each with its sender, length and bytes. They
+// reach the same decoders and the same group as in the store; then the client decodes them too.
 #include <array>
 #include <memory>
 
@@ -21,7 +20,7 @@ struct Member final : GroupMember {
     demand(joined && !failed && round->parts.size() == kRanks && round->number == rounds++);
     size_t next = 0;
     std::vector<Bytes> parts;
-    while (next < round->parts.size()) {  // what is encoded is what is decoded
+    while (next < round->parts.size()) {  // encodes what it decodes
       Result result;
       demand(decode(encode_result(round->number, round->parts, next, &next), &result));
       parts.insert(parts.end(), result.parts.begin(), result.parts.end());

@@ -1,5 +1,5 @@
-// Input: whether the stranger faces a client, a server, or a side that is established already, into which
-// pieces the bytes are cut, and the bytes. Without the key nothing becomes a frame.
+// Input: whether the unauthenticated peer faces a client, a server, or an established side; the pieces into
+// which the bytes are cut; and the bytes. Without the key no bytes become a frame.
 #include "fuzz.h"
 #include "rendezvous/secure_stream.h"
 
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (status.ok() && !input.empty()) status = stream.receive(input.take(piece), &frames);
   demand(frames.empty());
   if (side != 2) demand(!stream.established());
-  // Nobody makes the library answer with more than a hello and a proof.
+  // No peer makes the library answer with more than a hello and a proof.
   demand(side == 0 || stream.out().size() <= Hello::kBytes + sizeof(Key));
   return 0;
 }

@@ -1,4 +1,4 @@
-// Runs a fuzz target over its corpus, and over changed copies of it that are the same in every run.
+// Runs a fuzz target over its corpus, and over modified copies of it that are the same in every run.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -9,7 +9,7 @@
 #include "fuzz.h"
 #include "support/catch.h"
 
-// Of the program's own about.cpp.
+// Defined in the program's own about.cpp.
 extern const char* const fuzz_name;
 extern const char* const fuzz_corpus;
 
@@ -26,7 +26,7 @@ std::vector<Content> corpus() {
   return inputs;
 }
 
-// A few bytes changed, cut out or put in.
+// Changes, removes or inserts a few bytes.
 Content change(Content input, std::mt19937& random) {
   static constexpr uint8_t kTelling[] = {0x00, 0x01, 0x7f, 0x80, 0xff};
   const auto below = [&](size_t end) { return static_cast<size_t>(random() % std::max<size_t>(end, 1)); };

@@ -1,15 +1,15 @@
-// What the CUDA kernels and staging reach on this GPU, beside what it can do at all (docs/gpu-results.md).
-// Not a test. Where there is no GPU it says so.
+// Measures the CUDA kernels and staging on this GPU, compared with the hardware limit (docs/gpu-results.md).
+// Not a test. Without a GPU it reports that.
 //
 // - copy: device to device, the limit of what follows; GB/s count bytes read and written
 // - flatten, unflatten: a manifest's tensors into buckets of at most 25 MiB and back, one launch a bucket
-// - launch: host time for a bucket's launch, its table being there
-// - staging: all_reduce of CUDA memory in a group of one, which copies down and up, beside copies of as much
-//   pinned memory in both directions at once
+// - launch: host time for the launch of a bucket whose table exists
+// - staging: all_reduce of CUDA memory in a group of one, which copies down and up; compared with copies of
+//   as much pinned memory in both directions at once
 // - the other kernels: GB/s of f32 read
 //
 // Usage: gpu_bench [--quick] [--runtime LIBCUDART] MANIFEST.json ...
-//        gpu_bench --devices: only say whether there is one
+//        gpu_bench --devices: only reports whether there is a GPU
 #include <cuda_runtime_api.h>
 #include <weft/weft.h>
 
@@ -64,7 +64,8 @@ struct Gpu {
     need(cudaMalloc(&memory, count * sizeof(T)));
     return static_cast<T*>(memory);
   }
-  // Seconds of the work, once it is warm: the best of several times that many of it, as the stream sees it.
+  // Returns the seconds of the warm work as the stream sees it: the best of several rounds, each averaged
+  // over several repeats.
   double time(const std::function<void()>& work) const {
     const int repeats = quick ? 1 : 20, rounds = quick ? 1 : 10;
     double best = 1e9;
@@ -92,7 +93,7 @@ std::string of_limit(double ratio, double target) {
   return text;
 }
 
-// A manifest's tensors, each at an address of its own, and buckets that they are copied into.
+// A manifest's tensors, each at its own address, and the buckets into which they are copied.
 class Model {
  public:
   Model(const Gpu& gpu, const Manifest& manifest) {
@@ -138,7 +139,7 @@ class Model {
   void copy(const Gpu& gpu) const {
     need(cudaMemcpyAsync(memory_, tensors_, count * sizeof(float), cudaMemcpyDeviceToDevice, gpu.stream));
   }
-  // Host seconds for a bucket's launch.
+  // Returns the host seconds of a bucket's launch.
   double launch_seconds(Gpu& gpu) const {
     double best = 1e9;
     for (int round = 0; round < (quick ? 1 : 50); round++) {

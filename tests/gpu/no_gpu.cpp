@@ -1,4 +1,4 @@
-// Part of every program of this folder: where there is no GPU it says so and ends with the code for
+// Linked into every program of this folder. Without a GPU it reports that and exits with the code for
 // "skipped".
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Everything that wants a GPU, in one go: run.sh BUILD. Prints what machine this is, the tests' results (some of them
-# under compute-sanitizer too, where it is installed), what was skipped and why, how the training example does, and
-# what the kernels reach: the text for docs/gpu-results.md. Where there is no GPU it says so and ends with 77.
+# Runs everything that needs a GPU: run.sh BUILD. Prints the machine, the tests' results (some of them also
+# under compute-sanitizer, if installed), skipped tests with their reasons, the result of the training
+# example, and the kernels' measurements: the text for docs/gpu-results.md. Without a GPU it reports that and
+# exits with 77.
 build=${1:-build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 limit=${LIMIT:-600} # seconds that a program may take
@@ -34,7 +35,7 @@ nvcc --version | tail -n 2 | head -n 1
 failed=0
 report=$build/gpu-report.txt
 
-# A program of tests, its skipped cases by name, and all that it printed where it failed.
+# Runs a test program. Prints its skipped cases by name, and all output if it failed.
 cases() {
   program=$1
   shift
@@ -66,7 +67,7 @@ if built tests/gpu/gpu_nccl; then
 fi
 echo "== gpu_nccl_backend, two ranks on each device"
 if [ -n "$shared" ]; then
-  # Kernels of two ranks run at once: none may be loaded while another one waits for its peer.
+  # Kernels of two ranks run at once, so no kernel may be loaded while another one waits for its peer.
   export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER
   cases gpu_nccl_backend
   unset NCCL_MULTI_RANK_GPU_ENABLE CUDA_MODULE_LOADING
@@ -74,7 +75,7 @@ else
   echo "SKIPPED: this NCCL takes one rank on a device"
 fi
 
-# The training example: its last lines say whether the ranks' weights are equal. train RANKS BACKEND
+# Runs the training example, whose last lines report whether the ranks' weights are equal. train RANKS BACKEND
 train() {
   WEFT_BACKEND=$2 "$build/tools/weft" run -n "$1" --timeout "$limit" -- "$build/examples/train_cuda" \
     >"$build/gpu-train.txt" 2>&1 || {
@@ -110,7 +111,7 @@ else
   fi
 fi
 
-# sanitized TOOL PROGRAM ARGUMENTS: what takes longer than the limit has passed without it.
+# sanitized TOOL PROGRAM ARGUMENTS: a program that exceeds the limit here has passed without the tool.
 sanitized() {
   tool=$1
   program=$2

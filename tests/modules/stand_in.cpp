@@ -1,5 +1,5 @@
-// A module in place of libweft-ucx.so: the loopback transport under another name, to test how modules are
-// loaded. Compiled twice: once right, once for another version of Weft.
+// A module in place of libweft-ucx.so: the loopback transport under another name, for tests of module
+// loading. Compiled twice: correctly, and for another version of Weft.
 #include "core/backend.h"
 
 #ifndef STAND_IN_ABI

@@ -1,5 +1,5 @@
 // Backend modules through the C ABI: found, used, missing, of another version. WEFT_TEST_MODULES is the
-// folder of the stand-ins.
+// folder of the replacement modules.
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -34,14 +34,14 @@ weft_backend_info describe(const std::string& module_path, const std::string& na
 
 }  // namespace
 
-TEST_CASE("a module that is not there is not available, because of what the loader says") {
+TEST_CASE("a missing module is unavailable, with the loader's reason") {
   const weft_backend_info info = describe("/nonexistent", "ucx");
   CHECK(info.is_module == 1);
   CHECK(info.available == 0);
   CHECK(std::string(info.reason).find("libweft-ucx.so") != std::string::npos);
 }
 
-TEST_CASE("a module of another version is not available, and says so") {
+TEST_CASE("a module of another version is unavailable, with the reason") {
   const weft_backend_info info = describe(folder() + "/other_version", "ucx");
   CHECK(info.available == 0);
   INFO(info.reason);

@@ -1,4 +1,4 @@
-// The ucx module of this build, through the C ABI, in a process that has not loaded UCX before.
+// The ucx module of this build through the C ABI, in a process that has not loaded UCX before.
 // WEFT_TEST_MODULES is its folder.
 #include <dlfcn.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ void of_the_program(int) {}
 
 }  // namespace
 
-// The first bytes of functions that memory hooks patch.
+// Returns the first bytes of functions that memory hooks patch.
 std::vector<char> code() {
   std::vector<char> bytes;
   for (const char* name : {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"}) {
@@ -86,7 +86,7 @@ TEST_CASE("ucx counts the bytes that it moves") {
     weft_comm_info info{};
     info.struct_size = sizeof info;
     if (weft_comm_query(r.comm, &info) != WEFT_OK || std::strcmp(info.backend, "ucx") != 0) wrong++;
-    // Two thirds of the vector twice, both ways.
+    // Two thirds of the vector are sent twice, in both directions.
     if (info.bytes_sent < 500'000 || info.bytes_received < 500'000 || info.bytes_shared != 0) wrong++;
   });
   CHECK(error.empty());

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The ucx module with another UCX: that of the PyPI wheel libucx-cu13. Usage: test_ucx_wheel.py BUILD CAPI_UCX CONFORMANCE
+"""The ucx module with another UCX, from the PyPI wheel libucx-cu13. Usage: test_ucx_wheel.py BUILD CAPI_UCX
+CONFORMANCE
 
-The wheel is downloaded once, into BUILD/ucx-wheel; without a network the cases are skipped.
+The wheel is downloaded once, into BUILD/ucx-wheel. Without a network the cases are skipped.
 """
 import re
 import subprocess
@@ -21,7 +22,7 @@ UCX = FOLDER / "libucx"
 
 
 def fetch():
-    """The wheel's files under FOLDER; skips where they cannot be had."""
+    """Return the wheel's files under FOLDER; skip the case if they are not available."""
     if (FOLDER / "complete").exists():
         return
     FOLDER.mkdir(exist_ok=True)
@@ -40,7 +41,7 @@ def fetch():
 
 
 def build_module():
-    """The module's own commands, with the wheel's headers and libraries; returns its folder."""
+    """Run the module's own compile commands with the wheel's headers and libraries; return its folder."""
     out = FOLDER / "module"
     out.mkdir(exist_ok=True)
     listing = cases.run(["ninja", "-C", BUILD, "-t", "commands", "libweft-ucx.so"])
@@ -56,7 +57,7 @@ def build_module():
 
 
 def loaded(environment):
-    """What ldd says of the module that this environment would load."""
+    """Return ldd's output for the module that this environment would load."""
     path = Path(environment["WEFT_TEST_MODULES"]) / "libweft-ucx.so"
     return cases.run(["ldd", path], environment=environment).stdout
 
@@ -65,7 +66,7 @@ def expect_works(environment):
     expect(str(UCX) in loaded(environment), "the wheel's library is used", loaded(environment))
     conformance = "every collective*small*,ranks may leave*,a rank that left*,a ring of messages*"
     for command in ([CAPI_UCX], [CONFORMANCE, conformance]):
-        # What these programs find is this case's result, not a report of their own.
+        # These programs' results are the result of this case, so they write no report of their own.
         result = cases.run(command, timeout=300, environment={**environment, "WEFT_TEST_REPORT": "/dev/null"})
         expect_equal(result.returncode, 0, command, result.stdout[-4000:], result.stderr[-2000:])
 
@@ -77,7 +78,7 @@ def test_built_for_it():
 
 
 def test_runs_with_it():
-    """the module of this build works with UCX 1.22 in place of its own"""
+    """the module of this build works with UCX 1.22 in place of the UCX of the build"""
     fetch()
     expect_works({"WEFT_TEST_MODULES": str(BUILD / "weft"), "LD_LIBRARY_PATH": f"{UCX}/lib"})
 

@@ -1,7 +1,7 @@
-"""What run.py does wrong on purpose: one substitution in lib/sync each, which some test must notice.
+"""The deliberate errors of run.py: one substitution in lib/sync each, which some test must detect.
 
-A mutant is a slip that somebody could make. `old` stands exactly once in the file; where the code has moved on, move
-the mutant along. `test` is the program that is expected to notice, which is asked first.
+A mutant is a plausible programming error. `old` occurs exactly once in the file; if the code moves, the
+mutant must follow. `test` is the program that is expected to detect it, and runs first.
 """
 from typing import NamedTuple
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks lib/sync on purpose, one mutant of mutants.py after the other, and tells whether the test noticed that should.
+"""Breaks lib/sync on purpose, one mutant of mutants.py after the other, and reports whether the expected test
+fails.
 
-The tree stays as it is: of a build folder, what includes the mutated file is compiled once more, and linked beside the
-rest, in a folder of its own under BUILD/mutants. A mutant is killed if its test fails, crashes or hangs with it, in a
-case that passes without it. So each costs the compilation of a file, a link and a part of one test program: seconds.
-Exit 1 if one survives or can no longer be made. `make test-mutants` runs all, `.ci/run` a few.
+The source tree stays unchanged. The objects of a build folder that include the mutated file are compiled
+again and linked in a separate folder under BUILD/mutants. A mutant is killed if its test fails, crashes or
+hangs, in a case that passes without the mutant. So each costs the compilation of a file, a link and a part of
+one test program: seconds. Exits with 1 if a mutant survives or its substitution no longer applies. `make
+test-mutants` runs all, `.ci/run` a few.
 """
 import argparse
 import json
@@ -43,7 +45,7 @@ def parse_arguments():
 
 
 def text_of(mutant, root):
-    """The file and its mutated text; ValueError if the mutant cannot be made."""
+    """Return the file and its mutated text; raise ValueError if the substitution does not apply."""
     path = root / "lib" / "sync" / mutant.file
     text = path.read_text()
     found = text.count(mutant.old)
@@ -53,17 +55,16 @@ def text_of(mutant, root):
 
 
 def output_of(command, folder):
-    """Empty if the command succeeded, else the end of what it said."""
+    """Return "" if the command succeeded, else the end of its output."""
     result = subprocess.run([str(word) for word in command], cwd=folder, text=True, errors="replace",
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3600)
     return "" if result.returncode == 0 else result.stdout[-2000:] or f"{command[0]}: exit code {result.returncode}"
 
 
 def failed_case(program, report, patience, environment=None, case=None):
-    """What a test program says is wrong: the case, and how it ended; None if all is well. It hangs if for `patience` seconds
-    no case begins or ends.
-
-    The cases are those that it tells to tests/run.py (tests/support/main.cpp). With `case`, only that one runs.
+    """Return the failure of a test program: the case, and how it ended; None if all cases pass. The program
+    counts as hanging if no case begins or ends for `patience` seconds. It reports its cases as to
+    tests/run.py (tests/support/main.cpp). With `case`, only that one runs.
     """
     report.unlink(missing_ok=True)
     words = [str(program), "--abort"] + ([case.replace(",", "\\,").replace("[", "\\[")] if case else [])
@@ -80,7 +81,7 @@ def failed_case(program, report, patience, environment=None, case=None):
             time.sleep(0.02)
         hangs = process.poll() is None
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
+            os.killpg(process.pid, signal.SIGKILL)  # also the processes that it left behind
         except ProcessLookupError:
             pass
         code = process.wait()
@@ -114,7 +115,7 @@ class Build:
         return f"{FOLDERS[test.split('_')[0]]}/{test}"
 
     def make(self, test):
-        """Build a test without mutants; what is said against it."""
+        """Build a test without mutants; return the error, if any."""
         with self.lock:
             if test not in self.made:
                 targets = [self.program(test), *[LIBRARY] * test.startswith("capi_")]
@@ -133,7 +134,7 @@ class Build:
             return self.commands[target]
 
     def objects_of(self, target):
-        """Those that the linker takes for a target: of an archive only what is needed."""
+        """Return the objects that the linker uses for a target; of an archive only those it needs."""
         words = self.link_command(target)
         with self.lock:
             if target not in self.taken:
@@ -148,7 +149,7 @@ class Build:
             return self.taken[target]
 
     def fails_without(self, test, case):
-        """How this case fails although nothing is mutated; None if it passes."""
+        """Return how this case fails without a mutant; None if it passes."""
         with self.lock:
             if (test, case) not in self.sound:
                 self.sound[test, case] = failed_case(self.folder / self.program(test), self.overlays / "sound.report",
@@ -157,7 +158,7 @@ class Build:
 
 
 class Overlay:
-    """What is compiled and linked anew for one mutant, in a folder that goes with it."""
+    """The objects and programs that are compiled and linked anew for one mutant, in a folder of their own."""
 
     def __init__(self, build, number, path, text):
         self.build, self.folder = build, build.overlays / str(number)
@@ -174,7 +175,8 @@ class Overlay:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def changed(self):
-        """The objects that see the file. After the build has been made: ninja knows who includes a header since then."""
+        """Return the objects that include the file. Call it after the build: ninja then knows who includes a
+        header."""
         if self.copy.suffix == ".cpp":
             return [output for output, command in self.build.compiles.items() if command.endswith(f" {self.source}")]
         deps = subprocess.run(["ninja", "-C", self.build.folder, "-t", "deps"], check=True, capture_output=True, text=True)
@@ -183,7 +185,7 @@ class Overlay:
         return [output for output in outputs if output in self.build.compiles]
 
     def compile(self, output):
-        """Compile an object once more, with the mutant; what the compiler says against it."""
+        """Compile an object again with the mutant; return the compiler's errors."""
         made = self.folder / output
         if made.exists():
             return ""
@@ -194,7 +196,8 @@ class Overlay:
         return output_of([*words[:2], f"-I{self.folder}", *words[2:], "-O0"], self.build.folder)
 
     def link(self, target, made):
-        """Link a target to `made`: the changed objects in place of theirs, or in front of the archive that has them."""
+        """Link a target to `made`. The changed objects replace the original ones, or precede the archive that
+        has them."""
         words = self.build.link_command(target)
         taken = self.build.objects_of(target)
         ours = [output for output in self.changed() if output in taken]
@@ -210,14 +213,14 @@ class Overlay:
         return output_of([*words[:place], *extra, *words[place:]], self.build.folder)
 
     def ask(self, test):
-        """("killed" or "survived" or "broken", and the details)."""
+        """Return ("killed" or "survived" or "broken", and the details)."""
         if complaint := self.build.make(test):
             return "broken", f"{test} cannot be built:\n{complaint}"
         program, environment = self.folder / test, {}
-        if test.startswith("capi_"):  # the program knows the library alone
+        if test.startswith("capi_"):  # the program links only the library
             library, program = self.folder / "libweft.so.0.9", self.build.folder / self.build.program(test)
             environment = {"LD_PRELOAD": str(library)}
-            modules = self.folder / "weft"  # which the library looks for beside itself
+            modules = self.folder / "weft"  # the library looks for modules beside itself
             if not modules.exists():
                 modules.symlink_to((self.build.folder / "weft").resolve())
             complaint = self.link(LIBRARY, library)
@@ -235,7 +238,7 @@ class Overlay:
 
 
 def judge(number, mutant, build, ask_others):
-    """Outcome and details."""
+    """Return the outcome and its details."""
     with Overlay(build, number, *text_of(mutant, ROOT)) as overlay:
         outcome, details = overlay.ask(mutant.test)
         if outcome == "survived" and ask_others:

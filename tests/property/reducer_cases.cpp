@@ -29,7 +29,8 @@ std::vector<TestParam> draw_params(Random& random) {
   return params;
 }
 
-// A static pattern of a rank: its first step, local or not, has all of it; later local ones may have less.
+// Draws a rank's part with a static usage pattern. The rank's first step, local or not, uses all parameters
+// of the pattern. Later local steps may use fewer.
 void draw_static_part(const ReducerCase& program, const std::vector<uint32_t>& uses, bool first,
                       Random& random, RankPart* part) {
   for (auto& local : part->locals) {
@@ -37,10 +38,11 @@ void draw_static_part(const ReducerCase& program, const std::vector<uint32_t>& u
     first = false;
   }
   for (size_t i = 0; part->data && i < uses.size(); i++) part->ready[i] = uses[i] > 0;
-  part->rest = part->data && program.mapped() && random.chance(2);  // what is not used is absent by itself
+  // unused parameters of the pattern are absent automatically
+  part->rest = part->data && program.mapped() && random.chance(2);
 }
 
-// uses: of this rank. begun: it has made a step.
+// uses: this rank's. begun: the rank has made a step before.
 void draw_part(const ReducerCase& program, const Window& window, const std::vector<uint32_t>& uses,
                bool begun, Random& random, RankPart* part) {
   const size_t params = program.params.size();
@@ -72,7 +74,8 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
   }
 }
 
-// The same parameters are absent on all ranks that have data: those that nobody accumulates either.
+// Makes the same parameters absent on all ranks that have data. No rank accumulates them in local steps
+// either.
 void fix(Random& random, Window* window) {
   std::vector<bool> ready(window->ranks[0].ready.size());
   for (size_t i = 0; i < ready.size(); i++) ready[i] = !random.chance(2);
@@ -84,7 +87,7 @@ void fix(Random& random, Window* window) {
   }
 }
 
-// A plan as a program may say it: parameters of one dtype, shuffled and cut.
+// Draws a plan as a program could set it: parameters of one dtype, shuffled and cut into buckets.
 std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& params, Random& random) {
   std::map<Dtype, std::vector<uint32_t>> by_dtype;
   std::vector<std::vector<uint32_t>> plan;
@@ -107,7 +110,7 @@ std::vector<std::vector<uint32_t>> draw_plan(const std::vector<TestParam>& param
   return plan;
 }
 
-// How often parameters are used: declared, or shown by each rank's first step.
+// Draws how often parameters are used; this is declared, or learned from each rank's first step.
 void draw_uses(Random& random, ReducerCase* program) {
   const size_t params = program->params.size();
   program->uses.assign(static_cast<size_t>(program->ranks), std::vector<uint32_t>(params, 1));
@@ -127,7 +130,7 @@ void draw_uses(Random& random, ReducerCase* program) {
   }
 }
 
-// The indices of all ranks' first step stay, so all have data in it.
+// Sparse indices are fixed by the first step, so all ranks have entries in it.
 void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
   for (RankPart& part : first->ranks) {
     for (size_t i = 0; i < params.size(); i++) {
@@ -136,10 +139,10 @@ void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
   }
 }
 
-// How gradients travel, and whether the reducer re-plans by itself.
+// Draws the type in which gradients are communicated, and whether the reducer re-plans automatically.
 void draw_types(Random& random, RigOptions* rig) {
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
-  const bool one_type = (rig->flags & WEFT_REDUCER_SHARDED) != 0;  // shards keep the size of elements
+  const bool one_type = (rig->flags & WEFT_REDUCER_SHARDED) != 0;  // shards keep the element size
   if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
@@ -196,7 +199,8 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
       for (size_t r = 0; r < joined.size(); r++) joined[r] = joined[r] || random.chance(5);
     }
     const bool any = std::find(joined.begin(), joined.end(), true) != joined.end();
-    // Beside ranks without data the map says what is absent everywhere.
+    // With ranks without data a window is fixed only if the usage map reports which parameters are absent
+    // everywhere.
     window.fixed = (!any || program.mapped()) && !program.learns() && random.chance(5);
     window.record = random.chance(2);
     window.replan = random.chance(4);
@@ -211,7 +215,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     if (window.fixed) fix(random, &window);
     if (program.sparse_fixed() && &window == program.windows.data())
       draw_fixed_indices(&window, program.params);
-    // When all have joined there are no further steps.
+    // After all ranks have joined there are no further steps.
     if (std::find(joined.begin(), joined.end(), false) == joined.end()) {
       program.windows.resize(static_cast<size_t>(&window - program.windows.data()));
       break;
@@ -263,7 +267,7 @@ Expected::Expected(const Model& model, const ReducerCase& program, size_t window
   }
   for (size_t i = 0; i < model.size(); i++) {
     const Dtype dtype = model[i].dtype;
-    const bool sparse = program.params[i].sparse_ndim > 0;  // entries travel as they are
+    const bool sparse = program.params[i].sparse_ndim > 0;  // sparse entries keep their type
     const Dtype travels = sparse ? dtype : program.travels_as(dtype);
     const Dtype held = sparse ? dtype : program.held_as(dtype);
     const uint64_t count = model.count(i);

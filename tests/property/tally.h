@@ -1,4 +1,5 @@
-// How many random programs were about what: printed, and asked for, so that no draw dries up unseen.
+// Counts the features that random programs cover. The counts are printed and checked, so that no feature
+// silently stops being drawn.
 #pragma once
 
 #include "reducer_cases.h"
@@ -10,7 +11,7 @@ class Tally {
   void count(const ReducerCase& program);
   // "12000 cases, 8011 with absences, ..."
   std::string text() const;
-  // What must be tested and was in fewer programs than this.
+  // Returns the required features that fewer programs than this have covered.
   std::string fewer_than(uint64_t least) const;
 
  private:
@@ -23,7 +24,7 @@ class Tally {
   void add(const char* what, bool wanted, bool has);
 
   std::vector<Entry> entries_;
-  size_t next_ = 0;  // of a program's entries, which come in one order
+  size_t next_ = 0;  // index into a program's entries, which always come in the same order
   uint64_t cases_ = 0;
 };
 

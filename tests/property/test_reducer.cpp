@@ -1,6 +1,6 @@
-// The reducer against a serial reference, on random programs under random schedules of the ranks: models,
-// orders of readiness, repeated uses, absences, ranks without data, weights, accumulation, ranks that run out
-// of data. What fails prints a seed; `--rng-seed` repeats it.
+// Compares the reducer with a serial reference, on random programs under random schedules of the ranks.
+// Programs vary models, orders of readiness, repeated uses, absences, ranks without data, weights,
+// accumulation, and ranks that run out of data. A failure prints a seed; `--rng-seed` repeats it.
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -17,10 +17,10 @@ using namespace weft::test;
 namespace {
 
 constexpr uint64_t kSimulations = kSanitized ? 30 : 600;
-constexpr uint64_t kCases = 20;  // in one simulation, one after the other
+constexpr uint64_t kCases = 20;  // run in one simulation, one after the other
 
-// allreduce, which doubles the entries of sparse gradients before they travel, and halves the sums: the bits
-// are those that they would have had.
+// The allreduce hook, which doubles the entries of sparse gradients before they are communicated, and halves
+// the sums. The bits are those of allreduce.
 class Asks final : public Hook {
  public:
   std::string name() const override { return "asks"; }
@@ -116,7 +116,7 @@ class Run {
         program_.buffers_source(window, Expected(model_, program_, window).last_active(), &changed);
     if (root >= 0) buffers_ = mark(changed, root);
   }
-  // A synchronised step has begun.
+  // Checks the buffers after a synchronised step has begun.
   bool check_buffers(size_t window) {
     if (!program_.buffers()) return true;
     note_buffers(window);
@@ -154,8 +154,8 @@ class Run {
   bool sparse(size_t i) const { return model_[i].sparse_ndim > 0; }
   std::byte* gradient(size_t i) { return view() ? views_[i] : memory_[i]; }
 
-  // Compute a gradient: in view mode it is added to what the window has accumulated, by the reducer if the
-  // gradient is not in its view.
+  // Computes a gradient. In view mode it is added to what the window has accumulated. `stray`: the gradient
+  // lies outside its view, so the reducer adds it.
   void compute(size_t i, uint64_t seed, bool stray) {
     for (uint64_t k = 0; k < model_.count(i); k++) {
       const double own = value(seed, self_.rank, i, k);
@@ -170,7 +170,7 @@ class Run {
     touched_[i] = true;
   }
 
-  // A use of a gradient that is not complete yet.
+  // Stores an incomplete value, as before the last use of a gradient in a step.
   void compute_part(size_t i, uint64_t seed, bool stray) {
     std::byte* const from = stray ? memory_[i] : gradient(i);
     for (uint64_t k = 0; k < model_.count(i); k++) {
@@ -189,7 +189,7 @@ class Run {
     }
     return reducer_->ready(i, stray ? memory_[i] : gradient(i), nullptr);
   }
-  // Its entries in descending order, some of them in two parts.
+  // Passes the entries in descending order, some of them in two parts.
   Status ready_sparse(size_t i, uint64_t seed) {
     Random random(seed + i);
     std::vector<uint64_t> rows, parts;
@@ -209,7 +209,7 @@ class Run {
     return reducer_->ready_sparse(i, coo.c(), nullptr);
   }
 
-  // Every parameter as often as it is used, or once.
+  // Returns a random order in which each parameter appears as often as it is used, or once.
   std::vector<size_t> order(uint64_t seed) const {
     std::vector<size_t> out;
     for (size_t i = 0; i < params_.size(); i++) out.insert(out.end(), std::max<uint32_t>(uses(i), 1), i);
@@ -251,7 +251,7 @@ class Run {
     if (program_.windows[window].record) begin.flags |= WEFT_BEGIN_RECORD;
     if (!expect(reducer_->begin(&begin), "begin")) return false;
     if (!check_buffers(window)) return false;
-    if (view() && !look_up_views()) return false;  // it may have re-planned
+    if (view() && !look_up_views()) return false;  // begin may have re-planned
     std::vector<uint32_t> used(params_.size());
     for (const size_t i : order(mine.order)) {
       if (!mine.data) break;
@@ -265,7 +265,7 @@ class Run {
         if (!expect(reducer_->absent(&param, 1), "absent")) return false;
       }
     }
-    // What was computed for the step, before results replace it.
+    // Saves the gradients of the step before results replace them.
     for (size_t i = 0; i < params_.size(); i++) shadow_.memory()[i] = memory_.memory()[i];
     weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
     if (mine.rest) finish.flags |= WEFT_FINISH_REST_ABSENT;
@@ -274,7 +274,7 @@ class Run {
     return check_window(window);
   }
 
-  // Other buckets; what local steps have accumulated stays.
+  // Re-plans to other buckets. Accumulated gradients of local steps must be kept.
   bool replan(size_t window) {
     const Window& w = program_.windows[window];
     std::vector<uint64_t> sizes, params;
@@ -304,7 +304,7 @@ class Run {
     return true;
   }
 
-  // Whether the result of an element, in row-major order, comes to this rank.
+  // Returns true if this rank receives the result of element k, in row-major order.
   bool owned(size_t i, uint64_t k) const {
     return !program_.sharded() || owned_[i][dense_[i] ? model_.offset(i, k) : k];
   }
@@ -339,7 +339,8 @@ class Run {
     return ok & expect((norms.skipped != 0) == program_.windows[window].skipped(), "skipped");
   }
 
-  // The results of a window in the shadow of this rank's memory. reached: the parameter's result comes here.
+  // Applies the expected results of a window to the shadow of this rank's memory. reached: this rank receives
+  // the parameter's result.
   void apply(size_t window, const Expected& expected) {
     const RankPart& mine = part(window);
     for (size_t i = 0; i < params_.size(); i++) {
@@ -398,7 +399,7 @@ class Run {
     return ok;
   }
 
-  // What a sparse result stands for.
+  // Returns the dense array for a sparse result.
   Bytes whole(size_t i, const weft_sparse& result) const {
     const uint64_t bytes = row_elements(model_[i]) * dtype_size(model_[i].dtype);
     Bytes out(model_.count(i) * dtype_size(model_[i].dtype));
@@ -432,7 +433,7 @@ class Run {
     look_up_owned();
     const bool moved = std::any_of(program_.windows.begin() + static_cast<ptrdiff_t>(window),
                                    program_.windows.end(), [](const Window& w) { return w.replan; });
-    if (program_.sharded() && moved) return;  // results came to where another plan said
+    if (program_.sharded() && moved) return;  // an earlier plan decided where results are stored
     for (; window < program_.windows.size(); window++) {
       const Expected expected(model_, program_, window);
       apply(window, expected);
@@ -443,7 +444,7 @@ class Run {
       check_buffers(window);
       expect(result.last_active == expected.last_active(), "last_active");
       for (size_t i = 0; i < params_.size(); i++) {
-        if (sparse(i)) continue;  // results are those of the last step, and joining has begun others
+        if (sparse(i)) continue;  // sparse results are those of the last step, and join has begun others
         const bool right = view() ? view_has(expected, i) : memory_.memory()[i] == shadow_.memory()[i];
         expect(right, cat("joined, parameter ", i, ": wrong result"));
       }
@@ -458,13 +459,13 @@ class Run {
   Gradients shadow_;
   Gradients values_;
   std::vector<weft_param> params_;
-  std::vector<weft_param> list_;  // these, and buffers behind them
+  std::vector<weft_param> list_;  // the parameters, followed by the buffers
   int64_t seen_[3] = {0, -1, 0};
   uint8_t tick_ = 0;
-  int64_t buffers_ = 0;  // what is expected in them
+  int64_t buffers_ = 0;  // the expected value of the buffers
   std::unique_ptr<Reducer> reducer_;
   std::vector<bool> dense_;
-  std::vector<std::vector<bool>> owned_;  // per parameter, in the order of its place
+  std::vector<std::vector<bool>> owned_;  // by parameter, in the order of memory
   std::vector<bool> touched_;             // in this window
   std::map<std::pair<size_t, uint64_t>, double> sums_;
   std::vector<std::byte*> views_;

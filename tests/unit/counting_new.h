@@ -1,4 +1,4 @@
-// Replaces operator new, and counts. For one file of a program, which is of its own for it.
+// Replaces operator new by one that counts. One source file of a program includes it.
 #pragma once
 
 #include <malloc.h>
@@ -11,8 +11,8 @@
 namespace weft::test {
 
 inline thread_local bool counting = false;            // on this thread
-inline std::atomic<bool> counting_everywhere{false};  // on all of the process
-inline std::atomic<uint64_t> allocations{0};          // while one of them was set
+inline std::atomic<bool> counting_everywhere{false};  // count on all threads of the process
+inline std::atomic<uint64_t> allocations{0};          // counted while one of the flags was set
 inline std::atomic<int64_t> live_bytes{0};
 
 inline void release(void* memory) {

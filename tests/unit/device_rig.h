@@ -18,7 +18,7 @@
 
 namespace weft::test {
 
-// The accelerator and a stream, and what was done wrong meanwhile.
+// The accelerator and a stream. Checks at the end that the fake was not misused.
 class Device {
  public:
 #ifdef WEFT_TEST_REAL_CUDA
@@ -58,7 +58,7 @@ class Device {
   cudaStream_t stream_ = nullptr;
 };
 
-// Bytes in device memory, `offset` behind an aligned address, with guards on both sides.
+// Bytes in device memory, `offset` bytes after an aligned address, with guards on both sides.
 class Memory {
  public:
   static constexpr size_t kGuard = 64;
@@ -92,7 +92,7 @@ class Memory {
   void* block_ = nullptr;
 };
 
-// Elements in device memory, between guards, as they were on the host; none is at least one.
+// Elements in device memory, between guards, copied from the host. Allocates at least one element.
 template <class T>
 class Values {
  public:

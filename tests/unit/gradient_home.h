@@ -1,5 +1,5 @@
-// Where the gradients of the hooks' tests lie: in host memory, or (WEFT_TEST_DEVICE_GRADIENTS) on a device,
-// the fake CUDA or a real one. The same tests are compiled for both.
+// The memory of gradients in the hooks' tests: the host's, or (WEFT_TEST_DEVICE_GRADIENTS) a device's, on the
+// fake CUDA or a real one. The same tests are compiled for both.
 #pragma once
 
 #include <memory>
@@ -88,7 +88,7 @@ class OnDevice {
   Status status_;
 };
 
-// A step in which all gradients become ready, in some order.
+// Runs a step in which all gradients become ready, in an order drawn from the seed.
 inline Status train_step(Reducer& reducer, Gradients& gradients, uint64_t seed, uint32_t micro_batches = 1) {
   weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
   begin.micro_batches = micro_batches;

@@ -1,4 +1,5 @@
-// Two ranks of a built-in hook without communicators, whose collectives are made here: for very many steps.
+// Two ranks of a built-in hook without communicators. This class runs their collectives, which makes very
+// many steps affordable.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 
 namespace weft::test {
 
-// What a built-in hook has saved of a kind, by parameter (docs/hooks.md has the format); empty if it has
-// none.
+// Returns the arrays of one kind that a built-in hook has saved, by parameter (docs/hooks.md has the format);
+// empty if there are none.
 inline std::map<std::string, std::vector<float>> arrays_in(ByteView state, const std::string& kind) {
   std::map<std::string, std::vector<float>> found;
   ByteReader reader(state);
@@ -64,11 +65,11 @@ class Simulation {
   }
   std::vector<float>& values(int r) { return values_[r]; }
   Hook& hook(int r) { return *hooks_[r]; }
-  // After a step.
+  // Called after a step.
   std::optional<ErrorMemory> memory(int r) { return hooks_[r]->error_memory(buckets_[r]); }
   uint64_t moved_bytes() const { return moved_bytes_; }  // of the last step's collectives, from one rank
 
-  // Returns how many collectives took place, one after the other.
+  // Runs a step. Returns the number of its sequential collectives.
   uint64_t step() {
     uint64_t took_place = 0;
     moved_bytes_ = 0;
@@ -89,7 +90,7 @@ class Simulation {
     return took_place;
   }
 
-  // What a rank has not sent.
+  // Returns the error memory of a rank: the part of its gradients that it has not sent.
   std::vector<float> errors(int r) {
     REQUIRE(ok_);
     Bytes state;
@@ -98,7 +99,7 @@ class Simulation {
     REQUIRE(errors.count("fc") == 1);
     return errors.at("fc");
   }
-  // Of what rank 0 has not sent.
+  // Returns the norm of rank 0's error memory.
   double error_norm() {
     double norm = 0;
     for (const float e : errors(0)) norm += double{e} * double{e};
@@ -116,7 +117,7 @@ class Simulation {
     const weft_hook_collective& c = plans_[0].collectives[k];
     const uint64_t bytes = c.count * dtype_size(static_cast<Dtype>(c.dtype));
     moved_bytes_ += bytes;
-    Bytes sent[kRanks];  // a copy, as collectives may be in place
+    Bytes sent[kRanks];  // a copy, because collectives may be in place
     for (int r = 0; r < kRanks; r++) {
       const std::byte* const from = at(r, k, true);
       sent[r].assign(from, from + (c.coll == WEFT_COLL_ALL_TO_ALL ? kRanks : 1) * bytes);
@@ -148,7 +149,7 @@ class Simulation {
   weft_bucket buckets_[kRanks] = {};
   weft_hook_plan plans_[kRanks] = {};
   uint64_t moved_bytes_ = 0;
-  bool ok_ = true;  // every call so far: assertions are too slow for each
+  bool ok_ = true;  // all calls succeeded so far; an assertion for each would be too slow
   std::vector<float> values_[kRanks], scratch_[kRanks];
 };
 

@@ -1,5 +1,5 @@
-// What the tests of built-in hooks share: a training of a few steps with gradients of any size on every rank,
-// and what came out of it.
+// Shared by the tests of built-in hooks: trains a few steps with gradients of any size on every rank, and
+// returns the results.
 #pragma once
 
 #include <cmath>
@@ -66,7 +66,7 @@ inline std::vector<double> as_f64(const Model& model, Gradients& gradients, size
   return out;
 }
 
-// Every rank makes its hook and trains; fails the test case if anything goes wrong.
+// Creates every rank's hook and trains. Any error fails the test case.
 inline Results train(const Model& model, const MakeHook& make, const Training& training) {
   Results results(training.steps,
                   std::vector<std::vector<std::vector<double>>>(static_cast<size_t>(training.ranks)));
@@ -98,7 +98,7 @@ inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
 }
 
-// Whether all ranks have the same bits after every step.
+// Returns true if all ranks have the same bits after every step.
 inline bool replicas_identical(const Results& results) {
   for (const auto& step : results) {
     for (const auto& rank : step) {
@@ -123,14 +123,14 @@ inline bool same_results(const Results& a, const Results& b) {
   return a.size() == b.size();
 }
 
-// The mean over ranks, in f64.
+// Returns the mean over ranks, in f64.
 inline double mean_of(const Training& training, uint64_t step, size_t param, uint64_t element) {
   double sum = 0;
   for (int r = 0; r < training.ranks; r++) sum += training.value(step, r, param, element);
   return sum / training.ranks;
 }
 
-// The largest difference between a step's results and the mean.
+// Returns the largest difference between a step's results and the mean.
 inline double largest_error(const Training& training, const Results& results, uint64_t step) {
   double largest = 0;
   for (size_t i = 0; i < results[step][0].size(); i++) {

@@ -1,5 +1,5 @@
-// For tests of lib/rendezvous/mesh: meshes formed by threads of one process, what they tell, ranks that seem
-// to be on different hosts, and a link between two of these that goes bad in whatever way a test wants.
+// Helpers for tests of lib/rendezvous/mesh: meshes between threads of one process, recorded events, ranks
+// that seem to be on different hosts, and a relay between two of them that fails as the test asks.
 #pragma once
 
 #include <poll.h>
@@ -47,7 +47,7 @@ inline std::string unique_store() {
   return name;
 }
 
-// Remembers what a mesh tells, and lets a test wait for it.
+// Records a mesh's events, and lets a test wait for them.
 class Witness final : public ControlListener {
  public:
   void on_peer_lost(int rank, const Status& why) override {
@@ -82,7 +82,7 @@ class Witness final : public ControlListener {
     const std::lock_guard lock(mutex_);
     return lost_.size();
   }
-  // Whether nobody is lost for so long.
+  // Returns true if no rank is lost for this long.
   bool all_is_well(int64_t ms) {
     return !wait([&] { return !lost_.empty(); }, ms);
   }
@@ -101,15 +101,16 @@ class Witness final : public ControlListener {
   std::map<int, std::vector<std::string>> messages_;
 };
 
-// The link from a higher rank to rank 0, which forwards bytes, and then does what it is told.
+// Carries the connection from a higher rank to rank 0. It forwards bytes, and then fails as the test asks.
 class Relay {
  public:
   enum class Mode : uint8_t {
     kForward,
-    kSilent,     // takes nothing and gives nothing
-    kDrip,       // a byte now and then, in both directions; when a side ends it, the other hears nothing more
+    kSilent,     // accepts nothing and sends nothing
+    kDrip,       // passes a byte now and then, in both directions; if one side closes, the other side
+                 // receives nothing more
     kReset,      // breaks both connections
-    kHalfClosed  // ends what goes to rank 0, and forwards the other direction
+    kHalfClosed  // closes the direction to rank 0, and forwards the other one
   };
 
   Relay() {
@@ -172,7 +173,7 @@ class Relay {
     const ssize_t got = ::recv(from, bytes.data(), most, 0);
     return got > 0 && ::send(to, bytes.data(), static_cast<size_t>(got), MSG_NOSIGNAL) == got;
   }
-  // With this option close() sends a reset.
+  // With SO_LINGER 0, close() sends a reset.
   void reset() {
     for (Fd* fd : {&high_, &low_}) {
       const linger at_once{1, 0};
@@ -181,7 +182,7 @@ class Relay {
     }
   }
 
-  Fd listener_, high_, low_;  // of the higher rank, and of rank 0
+  Fd listener_, high_, low_;  // connections of the higher rank, and of rank 0
   Address address_;
   bool half_closed_ = false;
   std::atomic<uint16_t> target_port_{0};
@@ -194,11 +195,11 @@ class Relay {
 struct Wiring {
   int64_t heartbeat_ms = -1;
   bool tcp = false;        // as if every rank were on a host of its own
-  Relay* relay = nullptr;  // the way to rank 0
+  Relay* relay = nullptr;  // the path to rank 0
 };
 
-// Two network-facing ranks on one machine would find each other's unix socket; here each is told names that
-// do not exist, as it would be on another host.
+// Two network-facing ranks on one machine would find each other's unix socket. This exchange gives each rank
+// socket names that do not exist, as on another host.
 struct Translator final : Exchange {
   Translator(Exchange& exchange, Relay* way_to_0) : inner(exchange), relay(way_to_0) {}
   int rank() const override { return inner.rank(); }
@@ -249,7 +250,7 @@ inline Status form(const std::string& store, int rank, int size, const Wiring& w
 
 using Meshes = std::vector<std::unique_ptr<SocketMesh>>;
 
-// One mesh for each wiring.
+// Creates one mesh for each wiring.
 inline Meshes form_all(const std::vector<Wiring>& wirings) {
   const std::string store = unique_store();
   const int size = static_cast<int>(wirings.size());

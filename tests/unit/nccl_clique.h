@@ -1,5 +1,5 @@
-// Ranks of NCCL's for tests of NCCL itself, on one thread: over the fake, or over the real one
-// (WEFT_TEST_REAL_NCCL), found as Weft finds it.
+// NCCL ranks on one thread, for tests of NCCL itself: over the fake, or over the real NCCL
+// (WEFT_TEST_REAL_NCCL), which is found as Weft finds it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@
 
 namespace weft_test {
 
-// Which is ncclInProgress where it takes longer than anything may.
+// Waits until the communicator's call has finished. Returns ncclInProgress if it exceeds the limit.
 inline ncclResult_t settle(const weft::nccl::Library& nccl, ncclComm_t comm) {
   const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   ncclResult_t state = ncclInProgress;
@@ -45,8 +45,8 @@ struct Member {
 inline constexpr size_t kCount = 1000;
 inline constexpr size_t kBytes = 2 * kCount * sizeof(double);
 
-// Communicators that do not block, each with a stream and memory on its rank's device. All calls are made by
-// this thread: every rank's, and then it is waited for all of them.
+// Non-blocking communicators, each with a stream and memory on its rank's device. This thread makes all
+// calls: first every rank's, then it waits for all of them.
 class Clique {
  public:
   Clique(const weft::nccl::Library& nccl, const std::vector<int>& devices)
@@ -91,7 +91,7 @@ class Clique {
   Clique(const Clique&) = delete;
   Clique& operator=(const Clique&) = delete;
 
-  // Every rank's call, with its device as the thread's.
+  // Makes every rank's call, with the rank's device as the current one.
   void all(const std::function<ncclResult_t(int, Member&)>& call) {
     for (size_t r = 0; r < members.size(); r++) {
       cudaSetDevice(members[r].device);
@@ -126,7 +126,7 @@ class Clique {
   std::string why;
 };
 
-// NCCL, for the time of a test.
+// Loads NCCL for a test.
 class Nccl {
  public:
 #ifdef WEFT_TEST_REAL_NCCL
@@ -156,7 +156,7 @@ class Nccl {
     CHECK(std::string(fake_nccl_live()).empty());
     CHECK(std::string(fake_cuda_live()).empty());
   }
-  // What was done wrong was meant.
+  // Clears recorded misuses, which the test caused on purpose.
   void forgive() { fake_nccl_setup(3, 50); }
   std::vector<int> devices() const { return {0, 1}; }
 #endif

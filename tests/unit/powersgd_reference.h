@@ -1,4 +1,4 @@
-// PowerSGD as published, in f64: what the tests of powersgd and batched_powersgd compare with.
+// PowerSGD as published, in f64. The tests of powersgd and batched_powersgd compare with it.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace weft::test {
 
 using Matrix = std::vector<std::vector<double>>;  // columns
 
-// Gram-Schmidt on columns, each divided by its norm and epsilon.
+// Gram-Schmidt on columns; each is divided by its norm plus epsilon.
 inline void orthonormalize(Matrix& columns, double epsilon) {
   for (size_t k = 0; k < columns.size(); k++) {
     for (size_t j = 0; j < k; j++) {
@@ -23,7 +23,7 @@ inline void orthonormalize(Matrix& columns, double epsilon) {
   }
 }
 
-// One step of PowerSGD on every rank's matrix of n x m, with the errors of each rank and a common Q.
+// One step of PowerSGD on every rank's n x m matrix, with the errors of each rank and a common Q.
 struct PowerSgdReference {
   size_t n, m;
   Matrix q, p;
@@ -63,8 +63,8 @@ struct PowerSgdReference {
     return out;
   }
 
-  // One factor a step, from the last step's other one made orthonormal: the form of the authors' later code.
-  // even: the step makes P.
+  // Computes one factor a step, from the orthonormalised other factor of the last step. This is the form of
+  // the authors' later code. even: the step computes P.
   std::vector<double> alternating_step(const std::vector<std::vector<double>>& gradients, bool even) {
     const size_t ranks = gradients.size(), r = even ? q.size() : p.size();
     errors.resize(ranks, std::vector<double>(n * m));

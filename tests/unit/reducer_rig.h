@@ -1,5 +1,5 @@
-// What the tests of the reducer share: a model of named gradients with any layout, values that are the same
-// on every run, and the serial reference.
+// Shared by the reducer's tests: a model of named gradients with any layout, values that are the same on
+// every run, and the serial reference.
 #pragma once
 
 #include <weft/weft.h>
@@ -28,7 +28,7 @@ const HookFactory& factory();
 
 namespace weft::test {
 
-// Null if it cannot be made, which creating a reducer then reports.
+// Null if it cannot be created; creating the reducer then reports that.
 inline std::shared_ptr<Hook> allreduce_hook() {
   std::shared_ptr<Hook> hook;
   static_cast<void>(hook_allreduce::factory().make({{}, nullptr, host_ops()}, &hook));
@@ -40,10 +40,10 @@ struct TestParam {
   std::vector<int64_t> shape;
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> strides = {};
-  uint32_t sparse_ndim = 0;  // of a sparse one
+  uint32_t sparse_ndim = 0;  // of a sparse gradient
 };
 
-// A list of parameters with what weft_param points at.
+// A list of parameters, with the memory to which each weft_param points.
 class Model {
  public:
   explicit Model(std::vector<TestParam> params) : params_(std::move(params)) {
@@ -76,7 +76,7 @@ class Model {
     for (const int64_t extent : params_[i].shape) n *= static_cast<uint64_t>(extent);
     return n;
   }
-  // Where element k in row-major order lies, in elements.
+  // Returns the offset, in elements, of element k in row-major order.
   uint64_t offset(size_t i, uint64_t k) const {
     uint64_t at = 0;
     for (size_t d = params_[i].shape.size(); d-- > 0;) {
@@ -86,7 +86,7 @@ class Model {
     }
     return at;
   }
-  // Bytes that the gradient spans, gaps included.
+  // Returns the bytes that the gradient spans, gaps included.
   uint64_t span(size_t i) const {
     if (count(i) == 0) return 0;
     uint64_t last = 0;
@@ -101,7 +101,8 @@ class Model {
   std::vector<weft_param> c_;
 };
 
-// A bit of everything: odd sizes, other dtypes, a scalar, an empty one, a transposed and two sparse layouts.
+// Parameters of various kinds: odd sizes, several dtypes, a scalar, an empty one, a transposed and two sparse
+// layouts.
 inline std::vector<TestParam> mixed_params() {
   return {{"conv.weight", {8, 3, 3, 3}},
           {"conv.bias", {8}},
@@ -135,7 +136,7 @@ inline void store(Dtype dtype, double from, std::byte* to) {
   host_ops().copy(args);
 }
 
-// One rank's gradients of a model, with gaps filled by a pattern that must stay.
+// One rank's gradients of a model. Gaps hold a pattern that must not change.
 class Gradients {
  public:
   static constexpr std::byte kGap{0x5a};
@@ -162,8 +163,8 @@ class Gradients {
   std::vector<Bytes> memory_;
 };
 
-// What every rank must have after a step: per parameter the sum over ranks and seeds (the micro-batches),
-// folded in rank order and divided once, in the layout of the gradient.
+// Returns the expected gradients after a step: per parameter the sum over ranks and seeds (the
+// micro-batches), folded in rank order and divided once, in the gradient's layout.
 inline Gradients reference(const Model& model, const std::vector<uint64_t>& seeds, int ranks,
                            double divisor) {
   Gradients out(model);
@@ -194,7 +195,7 @@ inline Gradients reference(const Model& model, const std::vector<uint64_t>& seed
   return out;
 }
 
-// The first parameter whose bytes differ, gaps included; empty if none.
+// Returns the first parameter whose bytes differ, gaps included; empty if none does.
 inline std::string differs(const Model& model, const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   for (size_t i = 0; i < model.size(); i++) {
     if (a[i] != b[i]) return model[i].name;
@@ -211,7 +212,7 @@ struct RigOptions {
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
-  bool replans = false;  // by default: most tests look at the buckets of the first plan
+  bool replans = false;  // off by default: most tests examine the buckets of the first plan
 };
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
@@ -232,7 +233,7 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);
 }
 
-// Every gradient becomes ready, in an order and on threads of its own.
+// Calls ready for every gradient, in a random order and on threads of its own.
 inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradients, uint64_t seed,
                         int threads = 1, const weft_stream* stream = nullptr) {
   std::vector<size_t> order(gradients.size());
@@ -254,8 +255,8 @@ inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradien
   return {};
 }
 
-// Where ranks wait for each other before one of them fails: not a barrier of the communicator, which could
-// fail too before all have left it.
+// A barrier before one of the ranks fails. A barrier of the communicator could fail too, before all ranks
+// have left it.
 class Meeting {
  public:
   explicit Meeting(int ranks) : ranks_(ranks) {}

@@ -1,4 +1,4 @@
-// What tests of sharded reducers share.
+// Shared by tests of sharded reducers.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// One rank of an shm comm without the library above it: makes the backend's object and drives lanes.
+// One rank of an shm communicator without the layers above: creates the backend's objects and drives lanes.
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,8 @@ namespace weft::test {
 
 class ShmRank {
  public:
-  // thresholds: as WEFT_SHM_THRESHOLDS; node: its number in WEFT_SHM_NODES; failpoints: as WEFT_FAILPOINTS.
+  // thresholds: as WEFT_SHM_THRESHOLDS. node: the rank's number in WEFT_SHM_NODES. failpoints: as
+  // WEFT_FAILPOINTS.
   explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20,
                    const std::string& thresholds = "off,pull=1M", int node = 0,
                    const std::string& failpoints = "")
@@ -61,7 +62,7 @@ class ShmRank {
     CollectiveLane* const one[] = {&runner};
     return finish_all(one, timeout_ms);
   }
-  // Drive all of them; the first failure, if any.
+  // Drives all lanes until they finish. Returns the first failure, if any.
   Status finish_all(std::span<CollectiveLane* const> runners, int timeout_ms = 20'000) {
     const Deadline deadline = Deadline::after(clock_, timeout_ms, 0);
     for (uint32_t round = 0;; round++) {

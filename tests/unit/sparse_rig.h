@@ -1,5 +1,4 @@
-// What the tests of sparse gradients share: entries with duplicates, and the whole gradient that they stand
-// for.
+// Shared by tests of sparse gradients: entries with duplicates, and the equivalent dense gradient.
 #pragma once
 
 #include <map>
@@ -10,7 +9,7 @@ namespace weft::test {
 
 // Entries of a sparse parameter, as a program has them.
 struct Coo {
-  std::vector<int64_t> indices;  // a row for each dimension that is named
+  std::vector<int64_t> indices;  // one row for each indexed dimension
   Bytes values;
   uint64_t count = 0;
 
@@ -30,7 +29,7 @@ inline uint64_t row_count(const TestParam& param) {
   return rows;
 }
 
-// rows: in any order, also several times. value(entry, element).
+// rows: in any order, with duplicates. value(entry, element).
 template <class Value>
 Coo make_coo(const TestParam& param, const std::vector<uint64_t>& rows, Value&& value) {
   Coo coo;
@@ -65,7 +64,7 @@ inline double load(Dtype dtype, const std::byte* from) {
   return out;
 }
 
-// Row numbers of a result, which must be sorted and each there once; empty if they are not.
+// Returns the row numbers of a result, which must be sorted and unique; empty if they are not.
 inline std::vector<uint64_t> rows_of(const TestParam& param, const weft_sparse& result) {
   std::vector<uint64_t> rows;
   for (uint64_t e = 0; e < result.count; e++) {
