@@ -28,7 +28,8 @@ def need_data():
 
 
 def demo(ranks, *words, images=4000, environment=None, before=()):
-    """Exit code, the last line's fields, and everything. before: a command that ends in the example's."""
+    """Run the demo. Return its exit code, the fields of the last line, and the whole output. before: a
+    command that is put in front of the example's."""
     need_data()
     result = cases.run([WEFT, "run", "-n", ranks, "--prefix", "others", "--timeout", 100, "--", *before, EXAMPLES / "train_fashion",
                         "--epochs", 1, "--limit", images, *words], timeout=120, environment=environment)
@@ -46,7 +47,7 @@ def test_hello():
 
 
 def test_own_network():
-    """own_network sums over a transport of its own"""
+    """own_network sums over its own transport"""
     result = cases.run([WEFT, "run", "-n", 3, "--timeout", 60, "--", EXAMPLES / "own_network"])
     expect_equal(result.returncode, 0, result.stderr)
     expect_equal(sorted(result.stdout.splitlines()), [f"[{r}] rank {r}: the ranks' numbers sum to 3" for r in range(3)])
@@ -62,7 +63,7 @@ def test_custom_hook():
 
 
 def test_overlapped_step():
-    """overlapped_step updates each layer behind its bucket, with the weights of updating after finish"""
+    """overlapped_step updates each layer after its bucket, and its weights equal those of updating after finish"""
     result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "overlapped_step"])
     expect_equal(result.returncode, 0, result)
     expect_equal(sorted(result.stdout.splitlines()),
@@ -70,7 +71,7 @@ def test_overlapped_step():
 
 
 def test_framework_glue():
-    """framework_glue trains, with a layer used twice and a branch that ranks leave out, and replicas agree"""
+    """framework_glue trains a layer that is used twice and a branch that some ranks skip, and replicas agree"""
     for ranks in (1, 2, 3):
         result = cases.run([WEFT, "run", "-n", ranks, "--timeout", 60, "--", EXAMPLES / "framework_glue"])
         expect_equal(result.returncode, 0, result)
@@ -82,7 +83,7 @@ def test_framework_glue():
 
 
 def test_two_ranks():
-    """two ranks train, stay identical, and have the curve of one process"""
+    """two ranks train, stay identical, and have the loss curve of one process"""
     code, fields, result = demo(2)
     expect_equal(code, 0, result.stdout, result.stderr)
     expect(fields is not None, "the last line has its form", result.stdout)
@@ -95,14 +96,14 @@ def test_two_ranks():
 
 
 def test_four_ranks():
-    """four ranks, gradients computed in Weft's memory: the same bits"""
+    """four ranks with gradients in Weft's memory give the same bits"""
     code, fields, result = demo(4, "--mode", "view")
     expect_equal(code, 0, result.stdout, result.stderr)
     expect_equal(fields[:3] + fields[4:6], ("4", "shm", "1", "identical", "matches"), result.stdout)
 
 
 def test_ucx():
-    """four ranks over ucx: the same bits, and every rank counts what it sent"""
+    """four ranks over ucx give the same bits, and every rank counts what it sent"""
     info = cases.run([WEFT, "info"]).stdout
     line = next((line for line in info.splitlines() if line.split()[:1] == ["ucx"]), "")
     if " available: " not in line or "not available" in line:
@@ -113,7 +114,7 @@ def test_ucx():
 
 
 def test_hosts():
-    """ranks of simulated hosts, in any order: sums of hosts have the reference's bits"""
+    """sums over simulated hosts, with ranks in any order, have the reference's bits"""
     if "shm+ucx" not in cases.run([WEFT, "info"]).stdout:
         cases.skip("no ucx")
     for hosts in ("0,0,1,1", "0,1,0,1", "0,1,1,0"):
@@ -123,14 +124,14 @@ def test_hosts():
 
 
 def test_three_ranks():
-    """three ranks: the mean of a number that is no power of two has the reference's bits"""
+    """three ranks: a mean over a number that is no power of two has the reference's bits"""
     code, fields, result = demo(3)
     expect_equal(code, 0, result.stdout, result.stderr)
     expect_equal(fields[4:6], ("identical", "matches"), result.stdout)
 
 
 def test_loss_curve():
-    """the curve of two ranks is, bit by bit, that of a separate process"""
+    """the loss curve of two ranks equals, bit by bit, that of a separate process"""
     need_data()
     with tempfile.TemporaryDirectory() as folder:
         ranks, reference = Path(folder) / "ranks", Path(folder) / "reference"
@@ -151,7 +152,7 @@ HOOKS = {  # options, the least ratio, the least accuracy after a short run
 
 
 def test_hooks():
-    """every hook trains, keeps replicas identical, and says its ratio"""
+    """every hook trains, keeps replicas identical, and reports its compression ratio"""
     unknown = demo(2, "--hook", "nothing", images=1000)[2].stderr
     every = set(re.search(r"there are (.+)", unknown).group(1).rstrip(".").split(", "))
     expect_equal(every - {"noop"}, set(HOOKS), "a run for every name", unknown)
@@ -165,7 +166,7 @@ def test_hooks():
 
 
 def test_hook_noop():
-    """noop sends nothing, and a hook's wrong options are named"""
+    """noop sends nothing, and invalid options of a hook are refused by name"""
     code, fields, result = demo(2, "--hook", "noop", images=1000)
     expect_equal(code, 0, result.stdout, result.stderr)
     expect_equal(fields[4:6], ("separate", "not-exact"), result.stdout)
@@ -175,7 +176,7 @@ def test_hook_noop():
 
 
 def test_flipped_bit():
-    """one flipped bit of a parameter is noticed"""
+    """one flipped bit of a parameter is detected"""
     code, fields, result = demo(2, "--flip-bit", 1)
     expect(code not in (0, 124) and code < 128, "the exit code tells", code, result)
     expect(fields is not None and fields[4] == "differ", "the last line tells", result.stdout, result.stderr)
@@ -200,8 +201,8 @@ def test_trace():
 
 
 def test_overlapping_stages():
-    """a hook encodes one bucket while another one travels"""
-    # Rank 1 is late for each collective, so that rank 0's travel for as long as its next bucket needs.
+    """a hook encodes one bucket while another one is communicated"""
+    # Rank 1 is late for each collective, so that rank 0's collectives take as long as its next bucket needs.
     late = ["sh", "-c", 'test $WEFT_RANK = 0 || export WEFT_FAILPOINTS=operation=delay:20; exec "$@"', "late"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -219,14 +220,14 @@ def test_overlapping_stages():
 
 
 def test_no_data():
-    """a folder without data names the package"""
+    """a folder without data is refused with the name of the package"""
     with tempfile.TemporaryDirectory() as folder:
         result = cases.run([EXAMPLES / "train_fashion", "--reference", 2, "--data", folder])
         expect(result.returncode == 1 and "dataset-fashion-mnist" in result.stderr, "it says what to do", result)
 
 
 def rank_pids(launcher):
-    """Process numbers of the launcher's ranks, by rank."""
+    """Return the process ids of the launcher's ranks, by rank."""
     pids = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -261,12 +262,12 @@ def kill_one(victim):
 
 
 def test_killed_rank():
-    """kill -9 of a rank ends the others, which name it"""
+    """kill -9 of a rank ends the other ranks, which name it"""
     kill_one(2)
 
 
 def test_killed_rank_0():
-    """kill -9 of rank 0 as well"""
+    """kill -9 of rank 0 ends the other ranks, which name it"""
     kill_one(0)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every hook trains the demo with its own options. Usage: test_hook_defaults.py WEFT FOLDER_OF_EXAMPLES"""
+"""Every hook trains the demo with its default options. Usage: test_hook_defaults.py WEFT FOLDER_OF_EXAMPLES
+"""
 import re
 import sys
 from pathlib import Path
@@ -13,14 +14,15 @@ EXAMPLES = Path(sys.argv[2])
 DATA = Path("/usr/share/datasets/fashion-mnist")
 LEAST_ACCURACY = 0.86
 
-# Epochs that suffice, and how many times less a rank sends than under allreduce. The codes of int8 and fp8 take a byte a
-# gradient and four for every 256. The demo starts powersgd, batched_powersgd and post_local_sgd at a tenth of the steps.
+# For each hook: sufficient epochs, and by which factor a rank sends less than under allreduce. int8 and fp8
+# take one byte a gradient and four for every 256. The demo starts powersgd, batched_powersgd and
+# post_local_sgd after a tenth of the steps.
 HOOKS = {"fp16": (2, 2), "bf16": (2, 2), "int8": (2, 3.93), "fp8": (2, 3.93), "quantize": (2, 4), "post_local_sgd": (2, 4),
          "onebit": (4, 4), "topk": (4, 4), "randomk": (4, 4), "powersgd": (4, 4), "batched_powersgd": (4, 4)}
 
 
 def test_every_hook():
-    """this file knows every hook that compresses"""
+    """this file lists every hook that compresses"""
     unknown = cases.run([WEFT, "run", "-n", 1, "--", EXAMPLES / "train_fashion", "--hook", "nothing"]).stderr
     every = set(re.search(r"there are (.+)", unknown).group(1).rstrip(".").split(", "))
     expect_equal(every - {"noop", "allreduce"}, set(HOOKS), unknown)

@@ -1,4 +1,4 @@
-// The demo's data loader against files that are not what they say.
+// The demo's data loader with malformed files.
 #include <unistd.h>
 #include <zlib.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// A folder that is gone afterwards.
+// A folder that the destructor removes.
 class Folder {
  public:
   Folder() {
@@ -27,7 +27,7 @@ class Folder {
 
   std::string write(const std::string& name, const std::string& bytes, bool compressed = false) {
     const std::string file = path_ + ("/" + name);
-    const gzFile out = gzopen(file.c_str(), compressed ? "wb" : "wbT");  // T: as it is
+    const gzFile out = gzopen(file.c_str(), compressed ? "wb" : "wbT");  // T: without compression
     if (!bytes.empty()) gzwrite(out, bytes.data(), static_cast<unsigned>(bytes.size()));
     gzclose(out);
     files_.insert(file);

@@ -1,4 +1,4 @@
-// The demo's network: its gradients are the loss's slopes, and it is deterministic.
+// The demo's network: its gradients are the slopes of the loss, and it is deterministic.
 #include <cmath>
 #include <vector>
 
@@ -25,7 +25,7 @@ TEST_CASE("gradients are the slopes of the loss") {
   model.backward(kBatch, [](uint64_t) {});
   SplitMix64 random(5);
   for (Param& param : model.params()) {
-    // Along a random direction, so that rounding is small against the difference.
+    // Along a random direction, so that rounding is small compared with the difference.
     std::vector<float> direction(param.count), before(param.value, param.value + param.count);
     double slope = 0;
     for (uint64_t i = 0; i < param.count; ++i) {
@@ -54,7 +54,7 @@ TEST_CASE("backward announces every parameter once, the last layer first") {
   for (size_t i = 0; i < order.size(); ++i) CHECK(order[i] == order.size() - 1 - i);
 }
 
-TEST_CASE("equal seeds and images give equal bits, also with gradients elsewhere and unaligned") {
+TEST_CASE("equal seeds and images give equal bits, also with gradients in other, unaligned memory") {
   Model one(7, kBatch), other(7, kBatch);
   Floats memory = make_floats(other.value_count() + 1);
   float* elsewhere = memory.get() + 1;

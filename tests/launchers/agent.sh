@@ -1,6 +1,6 @@
 #!/bin/sh
-# What ssh is to mpirun, between the hosts of tools/two-hosts.sh: run COMMAND on the host of that name. Run by
-# test_across.py's mpirun. Usage: agent.sh HOST COMMAND...
+# Replaces ssh for mpirun between the hosts of tools/two-hosts.sh: runs COMMAND on the host of that name.
+# Called by test_across.py's mpirun. Usage: agent.sh HOST COMMAND...
 host=$1
 shift
 for entry in /proc/[0-9]*; do # one of its processes: who keeps it, in `sleep`

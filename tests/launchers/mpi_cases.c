@@ -1,4 +1,4 @@
-/* What an MPI program may do to the mpi backend. Run under mpirun by test_mpi.py; says what came of it.
+/* Exercises the mpi backend from an MPI program. test_mpi.py runs it under mpirun; it prints the results.
  *
  *   mpi_cases LEVEL PROGRESS WHAT
  *
@@ -6,17 +6,26 @@
  *
  * PROGRESS: thread, caller.
  *
- * WHAT: sum, launcher (rank and size as mpirun's variables say, not as MPI does), other-thread (it waits),
- * finalize-first, finalize-before (a second sum), finalize-busy, leak, part (all ranks but the last), many
- * (communicators), mismatch, silent (the last rank does not call), refused (rank 0's options are), nowhere
- * (rank 0 has no place for its communicator), no-size (options of no struct_size), stopped and killed (the
- * last rank, between two sums; the others say whether they had their answer in time), stuck (the last rank
- * comes into MPI's making of the communicator after the deadline), exhausted and no-duplicate (MPI has no
- * communicator to give, for Weft's module or weft_mpi.h, and the program's handler ends the job), given-up
- * (mpi.native: the last rank stops where it has come to the sum, and not to MPI's), traffic (MPI_Finalize
- * while sums move), disagree (rank 0 names the backend mpi), afterwards (the communicator is made after
- * MPI_Finalize), header (with LEVEL none: by weft_mpi.h all the same). MODULES: the folder of Weft's modules.
- * BACKEND: in place of mpi. */
+ * WHAT:
+ * - sum: one sum.
+ * - launcher: rank and size come from mpirun's variables, not from MPI.
+ * - other-thread: another thread waits.
+ * - finalize-first, finalize-before (a second sum), finalize-busy, leak: MPI_Finalize comes early or alone.
+ * - part: all ranks but the last. many: many communicators.
+ * - mismatch. silent: the last rank does not call.
+ * - refused: rank 0's options are refused. nowhere: rank 0 passes no place for its communicator. no-size:
+ *   options without struct_size.
+ * - stopped, killed: the last rank, between two sums; the others print whether they got their answer in time.
+ * - stuck: the last rank enters MPI's communicator creation after the deadline.
+ * - exhausted, no-duplicate: MPI cannot create a communicator, for Weft's module or weft_mpi.h, and the
+ *   program's error handler ends the job.
+ * - given-up (mpi.native): the last rank stops after it has joined the sum and before it calls MPI's.
+ * - traffic: MPI_Finalize while sums are in progress.
+ * - disagree: only rank 0 names the backend mpi.
+ * - afterwards: the communicator is created after MPI_Finalize.
+ * - header: with LEVEL none, uses weft_mpi.h all the same.
+ *
+ * Environment: MODULES is the folder of Weft's modules. BACKEND replaces mpi. */
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,18 +40,18 @@ enum { kOpTimeoutMs = 2000, kInitTimeoutMs = 3000, kSlackMs = 4000 };
 
 static weft_comm* comm;
 static int rank, size;
-static int late_in_mpi;  /* this rank is */
-static int stops_in_mpi; /* the same, with its next sum */
+static int late_in_mpi;  /* this rank is late inside MPI */
+static int stops_in_mpi; /* this rank stops inside MPI, in its next sum */
 static int makes_none;   /* MPI makes no communicator */
 static int dups_none;
 
-/* As MPI's own calls do. */
+/* Reports an error as MPI's own calls do. */
 static int fail(MPI_Comm of) {
   MPI_Comm_call_errhandler(of, MPI_ERR_NO_MEM);
   return MPI_ERR_NO_MEM;
 }
 
-/* In place of the library's, also for Weft's module. */
+/* Replaces the MPI library's function, also for Weft's module. */
 int MPI_Comm_create_group(MPI_Comm of, MPI_Group group, int tag, MPI_Comm* made) {
   if (late_in_mpi) sleep(kInitTimeoutMs / 1000 + 1);
   if (makes_none) return fail(of);
@@ -83,15 +92,15 @@ static void told(const char* what, weft_status status) {
   say(what, status, &error);
 }
 
-/* The last rank does not come to the second sum. */
+/* The last rank does not join the second sum. */
 static void without_the_last(const char* what) {
   const int last = rank == size - 1;
   const int pid = (int)getpid();
   int* const pids = calloc((size_t)size, sizeof *pids);
   MPI_Allgather(&pid, 1, MPI_INT, pids, 1, MPI_INT, MPI_COMM_WORLD);
   told("before", sum(comm, size));
-  fflush(stdout); /* what a rank says counts though it is killed now */
-  /* Nobody needs the last one any more when it has heard of all. */
+  fflush(stdout); /* so that the output survives a kill */
+  /* The others do not need the last rank any more once it has received all values. */
   MPI_Gather(&pid, 1, MPI_INT, pids, 1, MPI_INT, size - 1, MPI_COMM_WORLD);
   if (last) raise(strcmp(what, "killed") == 0 ? SIGKILL : SIGSTOP);
   const int64_t begun = now_ms();
@@ -102,7 +111,7 @@ static void without_the_last(const char* what) {
     free(pids);
     return;
   }
-  /* MPI_Finalize would wait for the dead; and mpirun ends the others when one has gone without it. */
+  /* MPI_Finalize would wait for the dead rank, and mpirun ends the others if one exits without it. */
   weft_comm_destroy(&comm);
   printf("the end of rank %d\n", rank);
   fflush(stdout);
@@ -110,7 +119,8 @@ static void without_the_last(const char* what) {
   _exit(0);
 }
 
-/* The last rank has met the others, and stops before it calls MPI's sum. What they get back is theirs. */
+/* The last rank joins the operation, and stops before it calls MPI's sum. When the others' calls return,
+   their buffers must not be written to any more. */
 static void given_up(void) {
   enum { kCount = 3000 };
   static int64_t values[kCount];
@@ -130,7 +140,7 @@ static void given_up(void) {
   if (rank == 0) kill(pids[size - 1], SIGCONT);
   free(pids);
   weft_comm_destroy(&comm);
-  MPI_Barrier(MPI_COMM_WORLD); /* with it MPI goes on with what it has */
+  MPI_Barrier(MPI_COMM_WORLD); /* lets MPI progress its pending operations */
   sleep(1);
   MPI_Barrier(MPI_COMM_WORLD);
   int wrong = 0;
@@ -138,7 +148,7 @@ static void given_up(void) {
   printf(wrong == 0 ? "untouched\n" : "touched\n");
 }
 
-/* MPI_Finalize while sums are under way: each ends, well or not. */
+/* Calls MPI_Finalize while sums are in progress. Each sum ends, with success or an error. */
 static void traffic(void) {
   enum { kSums = 8, kCount = 4 << 20 };
   int64_t* const values = calloc(kCount, sizeof *values);

@@ -1,5 +1,5 @@
-"""A Slurm of one machine, for the time of a test: munged, slurmctld and two nodes' slurmd in the foreground, with all
-their files in a temporary folder and on free ports. Used by test_slurm.py.
+"""Runs a Slurm of one machine for the time of a test: munged, slurmctld and the slurmd of two nodes in the
+foreground. All their files lie in a temporary folder, and their ports are free ones. Used by test_slurm.py.
 """
 import contextlib
 import os
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import cases  # beside: whoever imports this has put tests/support into the path
+import cases  # the importing test has put tests/support into the path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 CONFIG = """\
@@ -39,7 +39,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not():
-    """Why there can be no Slurm here, or None."""
+    """Return why Slurm cannot run here, or None."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     missing = [program for program in PROGRAMS if not shutil.which(program, path=search_path())]
@@ -52,7 +52,8 @@ def search_path():
 
 @contextlib.contextmanager
 def cluster():
-    """Yields the environment with which srun reaches it. The daemons end with this process, however it ends."""
+    """Yield the environment with which srun finds the cluster. The daemons end with this process, however it
+    ends."""
     with tempfile.TemporaryDirectory(prefix="weft-slurm-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "state").mkdir()

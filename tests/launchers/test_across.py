@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Launchers on two hosts, which tools/two-hosts.sh simulates: each host runs what docs/running.md tells a host to run.
-Usage: test_across.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS BUILD
+"""Launchers on two hosts, which tools/two-hosts.sh simulates. Each host runs the commands that
+docs/running.md gives for a host. Usage: test_across.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS BUILD
 """
 import os
 import re
@@ -18,7 +18,7 @@ HELLO = Path(sys.argv[2]) / "hello_allreduce"
 PEERS = Path(sys.argv[4]) / "peers" / "venv" / "bin"
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "running.md"
 AGENT = Path(__file__).resolve().parent / "agent.sh"
-# The launcher's ranks, not those of two-hosts.sh: it starts one process a host here.
+# Uses the rank numbers of the tested launcher: two-hosts.sh starts only one process a host here.
 HERE = "HOST=$WEFT_RANK; unset WEFT_RANK WEFT_SIZE WEFT_LOCAL_SIZE WEFT_STORE WEFT_SECRET; "
 
 
@@ -54,14 +54,14 @@ def expect_met(result, size=4):
 
 
 def test_weft_run():
-    """one `weft run` on each of two hosts"""
+    """one `weft run` on each of two hosts creates one communicator"""
     need_ucx()
     expect_met(each_host('WEFT_SECRET_FILE=$SECRET exec "$WEFT" run -n 2 --prefix none --first-rank $((HOST * 2)) --size 4 '
                          '--store tcp://host0:7000 -- "$HELLO"'))
 
 
 def test_torchrun():
-    """torchrun on each of two hosts"""
+    """torchrun on each of two hosts creates one communicator"""
     need_ucx()
     torchrun = shutil.which("torchrun") or shutil.which("torchrun", path=PEERS)
     if not torchrun:
@@ -71,12 +71,12 @@ def test_torchrun():
 
 
 def test_mpirun():
-    """mpirun on one host starts ranks on two"""
+    """mpirun on one host starts ranks on two hosts"""
     need_ucx()
     mpirun = shutil.which("mpirun")
     if not mpirun or "Open MPI" not in cases.run([mpirun, "--version"]).stdout:
         cases.skip("there is no Open MPI")
-    # The second host must stay until mpirun is done; its process ends when the first one's has.
+    # The second host must stay until mpirun has finished. Its process ends when the first host's has.
     expect_met(each_host('done=$SECRET.done; if [ $HOST = 1 ]; then until [ -e "$done" ]; do sleep 0.05; done; exit 0; fi; '
                          'mpirun --mca plm_rsh_agent "$AGENT" --mca oob_tcp_if_include eth0 --mca btl_tcp_if_include eth0 '
                          '--oversubscribe --host host0:2,host1:2 -n 4 -x WEFT_STORE=tcp://host0:7000 '
@@ -85,7 +85,7 @@ def test_mpirun():
 
 
 def test_kubernetes():
-    """what the manifest of docs/running.md says a pod runs, with its environment, on two hosts"""
+    """two hosts run the command and environment that the manifest of docs/running.md gives a pod"""
     need_ucx()
     manifest = re.search(r"<!-- test: kubernetes -->\n```yaml\n(.*?)```", DOCUMENT.read_text(), re.S).group(1)
     command = re.search(r"- sh\n +- -c\n +- (exec weft run .*)\n", manifest).group(1)

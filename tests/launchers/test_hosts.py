@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/two-hosts.sh: ranks of several simulated hosts, and what is left of them: nothing.
-Usage: test_hosts.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS
+"""Tests tools/two-hosts.sh: ranks of several simulated hosts run, and nothing remains afterwards. Usage:
+test_hosts.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS
 """
 import json
 import os
@@ -20,17 +20,18 @@ WEFT, EXAMPLES, TWO_HOSTS = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 DATA = Path("/usr/share/datasets/fashion-mnist")
 INSIDE = "WEFT_TEST_HOSTS_INSIDE"
 if os.geteuid() == 0 and INSIDE not in os.environ:
-    # In a network and with mounts of its own: no other program changes what these tests look at for leftovers.
+    # Runs the tests in a network and with mounts of their own, so that no other program changes what they
+    # check for leftovers.
     WORDS = ["unshare", "--net", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /run && exec "$@"', "sh", sys.executable, *sys.argv]
     if cases.run([*WORDS[:6], "sh", "true"]).returncode == 0:
         os.environ[INSIDE] = "1"
         os.execvp(WORDS[0], WORDS)
-MARK = f"weft-test-{os.getpid()}"  # in the environment of everything that the tests start
+MARK = f"weft-test-{os.getpid()}"  # in the environment of all processes that the tests start
 ENVIRONMENT = {"MARK": MARK, "WEFT": WEFT, "WEFT_BACKEND": "ucx"}
 
 
 def processes():
-    """Numbers of the processes that these tests have started and that still run."""
+    """Return the ids of running processes that these tests have started."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -43,7 +44,7 @@ def processes():
 
 
 def surroundings():
-    """What a careless script leaves: names of network namespaces, devices, mounts."""
+    """Return possible leftovers of a script: names of network namespaces, devices, mounts."""
     devices = sorted(line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:])
     names = sorted(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else []
     return devices, names, Path("/proc/self/mounts").read_text()
@@ -75,12 +76,12 @@ def hosts(*words, timeout=120, environment=None):
 
 
 def carried(result):
-    """(sent, received) bytes of each host's cable."""
+    """Return (sent, received) bytes of each host's link."""
     return [tuple(map(int, pair)) for pair in re.findall(r"(\d+) bytes sent, (\d+) bytes received", result.stderr)]
 
 
 def test_ranks():
-    """each rank has its number, its host's network and shared memory, and one store and secret"""
+    """each rank has its number, its host's network and shared memory, and the job's store and secret"""
     need_hosts()
     script = ('echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_SIZE $(hostname) $(ls /sys/class/net | tr "\\n" ,) '
               '$(ls /dev/shm | wc -l) $WEFT_STORE $WEFT_SECRET"; pwd')
@@ -92,7 +93,7 @@ def test_ranks():
 
 
 def test_cores():
-    """each host has cores of its own while there are enough, and all of them are somebody's"""
+    """each host has cores of its own if there are enough, and all cores are assigned"""
     need_hosts()
     cores = os.sched_getaffinity(0)
     for count in (1, 2, 3):
@@ -106,7 +107,7 @@ def test_cores():
 
 
 def test_hello():
-    """hello_allreduce on two hosts with two ranks each"""
+    """hello_allreduce runs on two hosts with two ranks each"""
     need_hosts(modules=True)
     result = hosts("--counters", EXAMPLES / "hello_allreduce")
     expect_equal(result.returncode, 0, result)
@@ -116,7 +117,7 @@ def test_hello():
 
 
 def test_sent_again():
-    """--counters says what TCP sent again: some of what goes through a switch to a cable slower than the sender's, and overflows it"""
+    """--counters reports TCP retransmissions, which a switch causes when a fast sender overflows a slow link"""
     need_hosts(modules=True)
     result = hosts("--rate", "none,50mbit", "--ranks-per-host", 1, "--counters", WEFT, "bench", "--joined", "all_reduce", "--sizes", "4M",
                    "--iterations", 3, "--no-pin")
@@ -128,7 +129,8 @@ def test_sent_again():
 
 
 def bench(size, *words):
-    """The JSON of an all-reduce of two ranks on two hosts, which measure nothing before, and the bytes that their cables carried."""
+    """Run an all-reduce of two ranks on two hosts, without autotuning. Return its JSON and the bytes that the
+    links carried."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = hosts("--ranks-per-host", 1, "--counters", *words, WEFT, "bench", "--joined", "all_reduce", "--sizes", size,
@@ -138,7 +140,7 @@ def bench(size, *words):
 
 
 def test_cable():
-    """all data between hosts goes over their cable, no faster than its rate, also where UCX could use shared memory"""
+    """all data between hosts goes over their link, no faster than its rate, also where UCX could use shared memory"""
     need_hosts(modules=True)
     megabytes = 4
     whole, cables = bench("4M", "--rate", "200mbit")
@@ -156,7 +158,7 @@ def test_cable():
 
 
 def test_rates():
-    """each cable has its own rate, with the bursts and segments that go with it"""
+    """each link has its own rate, with the matching bursts and segment sizes"""
     need_hosts()
     script = 'echo "$(hostname) $(tc qdisc show dev eth0) $(ip -d link show dev eth0)" | tr "\\n" " "; echo'
     result = hosts("--hosts", 3, "--ranks-per-host", 1, "--prefix", "none", "--rate", "4gbit,none,20mbit", "sh", "-c", script)
@@ -167,7 +169,7 @@ def test_rates():
 
 
 def test_congestion_control():
-    """TCP as kernels come, also where the machine prefers another congestion control"""
+    """hosts use the kernel's default TCP settings, also if the machine prefers another congestion control"""
     need_hosts()
     if "cubic" not in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split():
         cases.skip("this kernel has no cubic")
@@ -191,13 +193,13 @@ def demo(count, backend):
 
 
 def test_demo():
-    """the demo trains on two hosts with two ranks each: shared memory in each, the same bits as one process"""
+    """the demo trains on two hosts with two ranks each, with shared memory inside hosts: the same bits as one process"""
     need_hosts(modules=True)
     demo(2, "")
 
 
 def test_demo_ucx():
-    """the demo trains on two hosts with two ranks each, over ucx alone: the same bits as one process"""
+    """the demo trains on two hosts with two ranks each over ucx alone: the same bits as one process"""
     need_hosts(modules=True)
     demo(2, "ucx")
 
@@ -219,7 +221,7 @@ def test_exit_code():
 
 
 def test_rank_killed():
-    """a killed rank is noticed by the ranks of the other host"""
+    """a killed rank is detected by the ranks of the other host"""
     need_hosts(modules=True)
     script = '[ "$WEFT_RANK" != 3 ] || export WEFT_FAILPOINTS=operation@0=kill; exec "$0"'
     result = hosts("--grace", 10, "sh", "-c", script, EXAMPLES / "hello_allreduce")
@@ -230,11 +232,12 @@ def test_rank_killed():
 
 
 def test_nothing_left():
-    """nothing is left after SIGINT, SIGTERM, SIGHUP or SIGKILL, whatever the ranks have left running"""
+    """nothing remains after SIGINT, SIGTERM, SIGHUP or SIGKILL, whatever processes the ranks have left running"""
     need_hosts()
     script = "setsid sleep 600 & touch /dev/shm/left; echo up; exec sleep 600"
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
-        # A shell cannot trap what is ignored when it starts, as SIGINT is where the tests run in the background.
+        # A shell cannot trap signals that are ignored when it starts, as SIGINT is when the tests run in the
+        # background.
         process = subprocess.Popen([TWO_HOSTS, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT},
                                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -248,7 +251,7 @@ def test_nothing_left():
 
 
 def test_early_signal():
-    """nothing is left after a signal that comes while the hosts are made"""
+    """nothing remains after a signal that arrives during the hosts' creation"""
     need_hosts()
     for delay_ms in range(0, 200, 20):
         subprocess.run(["timeout", "--signal", "TERM", str(delay_ms / 1000 + 0.001), TWO_HOSTS, "sleep", "600"], check=False,
@@ -257,7 +260,7 @@ def test_early_signal():
 
 
 def test_needs():
-    """who cannot make hosts is told what is missing"""
+    """a user who cannot create hosts gets an error that names what is missing"""
     with tempfile.TemporaryDirectory() as folder:
         for program in ("bash", "env", "realpath", "id", "dirname", "unshare", "nsenter", "setpriv", "setsid", "mount"):
             found = cases.run(["sh", "-c", f"command -v {program}"]).stdout.strip()
@@ -274,7 +277,7 @@ def test_needs():
 
 
 def test_usage():
-    """wrong usage is code 2 and says what to do; --help says what is needed"""
+    """wrong usage exits with code 2 and explains the usage; --help lists the requirements"""
     for words in ([], ["--hosts", "0", "true"], ["--hosts", "x", "true"], ["--nothing", "1", "true"], ["--rate"],
                   ["--rate", "1gbit,"], ["--rate", ",1gbit", "true"]):
         result = hosts(*words)
@@ -287,7 +290,7 @@ def test_usage():
 
 
 def test_unshaped():
-    """a rate or delay that the kernel cannot give is an error that names the kernel's option"""
+    """a rate or delay that the kernel does not support is an error that names the kernel's option"""
     need_hosts()
     result = hosts("--rate", "3 apples", "true")
     expect(result.returncode == 125 and "CONFIG_NET_SCH_TBF" in result.stderr, "rate", result)

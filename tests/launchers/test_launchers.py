@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How ranks meet under the launchers that people have. Usage: test_launchers.py HELLO_ALLREDUCE BUILD
+"""How ranks find each other under common launchers. Usage: test_launchers.py HELLO_ALLREDUCE BUILD
 
-mpirun and torchrun are real where they are installed (torchrun also where `make bench-peers` put it, in BUILD); the
-others are their variables, given to processes that nobody launched.
+mpirun and torchrun are real if installed (torchrun also if `make bench-peers` put it into BUILD). The others
+are simulated: processes get the launcher's variables.
 """
 import os
 import shutil
@@ -22,12 +22,12 @@ FOREIGN = ("WEFT_", "OMPI_", "PMI", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "
 
 
 def clean():
-    """This environment without what a launcher of the tests themselves may have put there."""
+    """Return this process's environment without variables that a launcher of the tests has set."""
     return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
 def ranks(environments, timeout=60):
-    """One process for each environment; returns (exit code, output, errors) of each."""
+    """Run one process for each environment; return (exit code, output, errors) of each."""
     processes = [subprocess.Popen([HELLO], env={**clean(), **environment}, text=True, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) for environment in environments]
     try:
@@ -46,7 +46,7 @@ def expect_met(results, size):
 
 
 def test_mpirun():
-    """ranks that mpirun starts on one host meet without being told anything"""
+    """ranks that mpirun starts on one host connect without further settings"""
     mpirun = shutil.which("mpirun")
     if not mpirun:
         cases.skip("there is no mpirun")
@@ -59,7 +59,7 @@ def test_mpirun():
 
 
 def test_torchrun():
-    """ranks that torchrun starts on one host meet without being told anything"""
+    """ranks that torchrun starts on one host connect without further settings"""
     torchrun = shutil.which("torchrun") or shutil.which("torchrun", path=PEERS)
     if not torchrun:
         cases.skip("there is no torchrun (`make bench-peers` brings one)")
@@ -70,11 +70,11 @@ def test_torchrun():
 
 
 def test_torchrun_variables():
-    """with torchrun's variables ranks meet on one host, and with a secret at the port after its own"""
+    """with torchrun's variables ranks connect on one host, and with a secret at the port after torchrun's"""
     def environment(rank, local_size, **more):
         return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": str(local_size), "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", **more}
-    port, _ = cases.free_ports(2)  # torchrun's own store has the first
+    port, _ = cases.free_ports(2)  # torchrun's own store uses the first port
     expect_met(ranks([environment(rank, 2) for rank in range(2)]), 2)
     with tempfile.TemporaryDirectory() as folder:
         secret = Path(folder) / "secret"
@@ -87,19 +87,19 @@ def test_torchrun_variables():
 
 
 def test_srun():
-    """srun's tasks of one node meet in the socket of their step"""
+    """srun's tasks of one node connect through their step's socket"""
     expect_met(ranks([{"SLURM_PROCID": str(rank), "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "3",
                        "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
                       for rank in range(3)]), 3)
 
 
 def test_hydra():
-    """MPICH's ranks of one host meet by their common parent"""
+    """MPICH's ranks of one host find each other by their common parent process"""
     expect_met(ranks([{"PMI_RANK": str(rank), "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"} for rank in range(2)]), 2)
 
 
 def test_other_launchers():
-    """ranks of one host meet under MVAPICH2's, jsrun's, Flux's and Horovod's variables"""
+    """ranks of one host connect under MVAPICH2's, jsrun's, Flux's and Horovod's variables"""
     def environment(prefix, rank, **more):
         names = {"MV2_COMM_WORLD_": ("RANK", "SIZE", "LOCAL_SIZE"), "JSM_NAMESPACE_": ("RANK", "SIZE", "LOCAL_SIZE"),
                  "FLUX_": ("TASK_RANK", "JOB_SIZE", None), "HOROVOD_": ("RANK", "SIZE", "LOCAL_SIZE")}[prefix]
@@ -112,20 +112,20 @@ def test_other_launchers():
 
 
 def test_half_a_launcher():
-    """a launcher that does not say how many ranks there are is refused by name, and WEFT_SIZE=1 is the way out"""
+    """a launcher that does not give the number of ranks is refused by name, and WEFT_SIZE=1 overrides that"""
     (code, errors, output), (one_code, _, one_output) = ranks([{"PMIX_RANK": "3"}, {"PMIX_RANK": "3", "WEFT_SIZE": "1"}])
     expect(code != 0 and "PMIX_RANK=3" in errors and "WEFT_SIZE=1" in errors, "no refusal", code, errors, output)
     expect(one_code == 0 and "rank 0 of 1" in one_output, "one rank", one_code, one_output)
 
 
 def test_beyond_loopback():
-    """without a secret nobody meets beyond loopback, and the error says what to set"""
+    """without a secret no ranks connect beyond loopback, and the error names the missing setting"""
     (code, errors, _), = ranks([{"WEFT_RANK": "0", "WEFT_SIZE": "2", "WEFT_STORE": "tcp://192.0.2.1:7000"}])
     expect(code != 0 and "WEFT_SECRET_FILE" in errors, "no refusal", code, errors)
 
 
 def test_secrets_differ():
-    """a rank with another secret is told so, at once"""
+    """a rank with a different secret gets an error at once"""
     store = f"unix:@weft-test-{os.getpid()}"
     secrets = ["one secret of the job", "another secret of it"]
     environments = [{"WEFT_RANK": str(rank), "WEFT_SIZE": "2", "WEFT_STORE": store, "WEFT_SECRET": secrets[rank]}
@@ -135,7 +135,7 @@ def test_secrets_differ():
     try:
         (code, errors, _), = ranks(environments[1:])
         expect(code != 0 and "another secret" in errors, "no refusal", code, errors)
-        expect_equal(first.poll(), None)  # rank 0 waits on, undisturbed
+        expect_equal(first.poll(), None)  # rank 0 keeps waiting, undisturbed
     finally:
         first.kill()
         first.wait()

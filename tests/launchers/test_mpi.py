@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The mpi backend under mpirun, with each MPI library that is here. Usage: test_mpi.py BUILD"""
+"""The mpi backend under mpirun, with each installed MPI library. Usage: test_mpi.py BUILD"""
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +15,7 @@ HELLO = BUILD / "examples" / "hello_allreduce"
 
 
 def test_by_itself():
-    """a program that knows nothing of MPI runs over it, under the mpirun of either library"""
+    """a program that does not use MPI runs over it, under the mpirun of either library"""
     for flavour in mpi.each(BUILD):
         for backend, more in (("mpi", {}), ("shm+mpi", {"WEFT_HOSTS": "0,0,1"})):
             code, output = mpi.run(flavour, 3, [HELLO], WEFT_BACKEND=backend, **more)
@@ -24,14 +24,14 @@ def test_by_itself():
 
 
 def test_without_mpirun():
-    """outside of an MPI job the backend is not available, and the error says why"""
+    """outside of an MPI job the backend is not available, and the error gives the reason"""
     mpi.each(BUILD)
     result = cases.run([HELLO], environment=mpi.environment(WEFT_BACKEND="mpi"))
     expect(result.returncode == 1 and "not started by mpirun" in result.stderr, "no refusal", result)
 
 
 def run_cases(flavour, words, ranks=3, under=None, **more):
-    """What the ranks say; each must reach its end."""
+    """Run mpi_cases and return the ranks' output; each rank must reach its end."""
     code, output = mpi.run(under or flavour, ranks, [BUILD / "tests" / "launchers" / f"mpi_cases_{flavour}", *words.split()], **more)
     expect_equal((code, output.count("the end of rank")), (0, ranks), flavour, words, output)
     return output
@@ -50,7 +50,7 @@ def expect_refused(words, text, adapt=lambda flavour, words: words, **more):
 
 
 def test_example():
-    """an MPI program's gradients, reduced by MPI, by Weft in shared memory and by Weft over MPI, train alike"""
+    """training gives equal results if MPI, Weft in shared memory or Weft over MPI reduces the gradients"""
     for flavour in mpi.each(BUILD):
         said = set()
         for words in ([], ["weft"], ["weft", "allreduce", "mpi"], ["weft", "fp16", "mpi"]):
@@ -62,18 +62,18 @@ def test_example():
 
 
 def test_counters():
-    """what the ranks send is counted, and all of it goes over MPI"""
+    """the bytes that ranks send are counted, and all of them go over MPI"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread sum")
         expect_equal(output.count("it went over mpi"), 3, flavour, output)
 
 
 def test_demo():
-    """make demo BACKEND=mpi trains over MPI, by the mpirun of either library, with the curve of one process"""
+    """make demo BACKEND=mpi trains over MPI, by the mpirun of either library, with the loss curve of one process"""
     if not Path("/usr/share/datasets/fashion-mnist").is_dir() or not (BUILD / "examples" / "train_fashion").exists():
         cases.skip("no data set (apt-get install dataset-fashion-mnist), or the demo is not built")
     for flavour in mpi.each(BUILD):
-        # What make would run, without the build before it, and shorter.
+        # Runs the command of `make demo` without the build before it, and shortened.
         words = ["make", "-C", ROOT, "--no-print-directory", "-n", "-o", "build", "demo", f"BUILD={BUILD}", "BACKEND=mpi", f"MPI={flavour}"]
         made = cases.run(words, environment={"MAKEFLAGS": ""})
         expect_equal(made.returncode, 0, made)
@@ -83,45 +83,46 @@ def test_demo():
 
 
 def test_threads():
-    """with MPI_THREAD_MULTIPLE any thread may wait, with less those that MPI allows"""
+    """with MPI_THREAD_MULTIPLE any thread may wait, at lower levels those that MPI allows"""
     for words in ("multiple thread other-thread", "multiple caller other-thread", "serialized caller other-thread",
                   "funneled caller sum", "single caller sum"):
         expect_fine(words)
 
 
 def test_threads_refused():
-    """a thread that may not call MPI is refused by name, before or when it would"""
+    """a thread that may not call MPI is refused by name, either at once or when it would call MPI"""
     for level in ("single", "funneled", "serialized"):
         expect_refused(f"{level} thread sum", f"MPI was initialised with MPI_THREAD_{level.upper()}")
     expect_refused("funneled caller other-thread", "MPI was not initialised for several threads")
 
 
 def test_not_initialised():
-    """a program with an MPI library that it has not initialised is told so"""
+    """a program that has not initialised its MPI library gets an error"""
     for words in ("none thread sum", "none thread header"):
         expect_refused(words, "MPI is not initialised")
 
 
 def test_finalised_already():
-    """a program that has called MPI_Finalize is told so, whichever way it makes its communicator"""
+    """a program that has called MPI_Finalize gets an error, by either way of creating a communicator"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread afterwards")
         expect_equal(output.count("the program has called MPI_Finalize"), 6, flavour, output)
 
 
 def test_parts():
-    """a part of MPI_COMM_WORLD in another order, and many communicators one after the other"""
+    """a communicator of a part of MPI_COMM_WORLD in another order works, and so do many in sequence"""
     expect_fine("multiple thread part")
     expect_fine("multiple thread many")
 
 
 def unless_mpich_waits(flavour, words):
-    """MPICH's MPI_Finalize ends a process in which another thread is inside MPI (docs/backends.md)."""
+    """Avoid progress threads with MPICH, whose MPI_Finalize aborts a process in which another thread is
+    inside MPI (docs/backends.md)."""
     return words.replace("thread", "caller") if flavour == "mpich" else words
 
 
 def test_finalized():
-    """MPI_Finalize before the communicator goes, or in place of that, harms nobody"""
+    """MPI_Finalize before or without the communicator's destruction does no harm"""
     for words in ("multiple thread finalize-first", "single caller finalize-first", "multiple thread leak"):
         expect_fine(words, unless_mpich_waits)
     expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use",
@@ -132,11 +133,11 @@ def test_finalized_meanwhile():
     """MPI_Finalize under an operation fails the operation"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, unless_mpich_waits(flavour, "multiple thread finalize-busy"))
-        expect_equal(output.count(": ok: fine"), 1, flavour, output)  # the last rank has none
+        expect_equal(output.count(": ok: fine"), 1, flavour, output)  # the last rank has no request
 
 
 def test_finalized_under_load():
-    """MPI_Finalize while data moves ends every operation, on every rank, and the communicator may go"""
+    """MPI_Finalize during transfers ends every operation on every rank, and the communicator can be destroyed"""
     for flavour in mpi.each(BUILD):
         for backend in ("mpi", "mpi.native"):
             output = run_cases(flavour, unless_mpich_waits(flavour, "multiple thread traffic"), BACKEND=backend)
@@ -145,7 +146,7 @@ def test_finalized_under_load():
 
 
 def test_native():
-    """the library's own collectives, by option, on every thread that MPI allows, over parts and one after the other"""
+    """the MPI library's own collectives run, by option, on every thread that MPI allows, over parts and in sequence"""
     for words in ("multiple thread sum", "multiple caller other-thread", "single caller sum", "multiple thread part"):
         for flavour in mpi.each(BUILD):
             output = run_cases(flavour, words, BACKEND="mpi.native")
@@ -156,7 +157,7 @@ def test_native():
 
 
 def test_native_finalized():
-    """MPI_Finalize before the communicator goes harms the library's own collectives no more than Weft's"""
+    """with the MPI library's collectives too, MPI_Finalize before the communicator's destruction does no harm"""
     for words in ("multiple thread finalize-first", "multiple thread leak"):
         expect_fine(words, unless_mpich_waits, BACKEND="mpi.native")
     expect_refused("multiple thread finalize-before", "MPI was finalised while the communicator was in use",
@@ -164,13 +165,13 @@ def test_native_finalized():
 
 
 def test_native_agreed():
-    """ranks that do not all name the library's own collectives, or call different ones, are told so by name"""
+    """ranks get an error that names them if not all select the library's collectives, or if their calls differ"""
     expect_refused("multiple thread disagree", "rank 0 asks for backend mpi, rank 1 for mpi.native", BACKEND="mpi.native")
     expect_refused("multiple thread mismatch", "rank 0 calls all_reduce sum i64 x 8", BACKEND="mpi.native")
 
 
 def test_native_given_up():
-    """a rank that stops inside the library's own collective: the others end at the deadline, and have their buffers back"""
+    """if a rank stops inside the library's collective, the others end at the deadline, and own their buffers again"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread given-up", BACKEND="mpi.native")
         expect_equal((output.count("before: ok"), output.count("in time"), output.count("untouched")), (3, 2, 3), flavour, output)
@@ -178,7 +179,7 @@ def test_native_given_up():
 
 
 def test_failures():
-    """what the ranks do not agree about, and a rank that does not come, are told as on every backend"""
+    """mismatches and missing ranks are reported as on every backend"""
     expect_refused("multiple thread mismatch", "rank 0 calls all_reduce sum i64 x 8")
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread silent")
@@ -186,7 +187,7 @@ def test_failures():
 
 
 def test_stopped():
-    """a rank that is stopped is named at the deadline, fails by name when it goes on, and MPI ends in order"""
+    """a stopped rank is named at the deadline, fails by name when it continues, and MPI ends cleanly"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread stopped")
         expect_equal((output.count("before: ok"), output.count("in time")), (3, 2), flavour, output)
@@ -194,7 +195,7 @@ def test_stopped():
 
 
 def test_killed():
-    """a rank that is killed is named by the others, before the deadline, and they end, where mpirun lets them"""
+    """a killed rank is named by the others before the deadline, and they end if mpirun lets them"""
     if "openmpi" not in mpi.each(BUILD):
         cases.skip("MPICH's mpirun ends the other ranks, told otherwise or not")
     command = [BUILD / "tests" / "launchers" / "mpi_cases_openmpi", "multiple", "thread", "killed"]
@@ -205,7 +206,7 @@ def test_killed():
 
 
 def test_stuck():
-    """making a communicator ends at its deadline, though a rank is late inside MPI, which has none"""
+    """creating a communicator ends at its deadline, although a rank is late inside MPI, which has no deadline"""
     for flavour in mpi.each(BUILD):
         output = run_cases(flavour, "multiple thread stuck")
         expect_equal(output.count("create: deadline passed: "), 3, flavour, output)
@@ -213,14 +214,14 @@ def test_stuck():
 
 
 def test_exhausted():
-    """where MPI has no communicator to give, each rank says so, whatever the program's error handler"""
+    """if MPI cannot create a communicator, each rank reports that, whatever the program's error handler"""
     for words, text in (("exhausted", "MPI_Comm_create_group: "), ("no-duplicate", "MPI_Comm_dup fails")):
         expect_refused(f"multiple thread {words}", text)
         expect_refused(f"funneled caller {words}", text)
 
 
 def test_refused():
-    """a rank whose arguments are refused is named by the others, who do not wait for it"""
+    """a rank whose arguments are refused is named by the others, which do not wait for it"""
     for flavour in mpi.each(BUILD):
         for words in ("multiple thread refused", "multiple thread nowhere"):
             output = run_cases(flavour, words)
@@ -230,7 +231,7 @@ def test_refused():
 
 
 def test_wrong_launcher():
-    """a program of one MPI library under the other one's mpirun is a job of one rank each, and is told so"""
+    """a program under the other MPI library's mpirun is a job of one rank each, and gets an error"""
     if len(mpi.each(BUILD)) < 2:
         cases.skip("there is one MPI library alone")
     for flavour, under in (("openmpi", "mpich"), ("mpich", "openmpi")):
@@ -239,7 +240,7 @@ def test_wrong_launcher():
 
 
 def test_wrong_module():
-    """a process that uses an MPI library whose module is missing, or is the other one's, is refused"""
+    """a process is refused if its MPI library's module is missing, or is that of the other library"""
     if len(mpi.each(BUILD)) < 2:
         cases.skip("there is one MPI library alone")
     with tempfile.TemporaryDirectory() as folder:

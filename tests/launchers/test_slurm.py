@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""srun, for real: a Slurm of one machine with two nodes. Usage: test_slurm.py WEFT HELLO_ALLREDUCE"""
+"""Real srun, with a Slurm of one machine with two nodes. Usage: test_slurm.py WEFT HELLO_ALLREDUCE"""
 import os
 import sys
 import tempfile
@@ -22,13 +22,13 @@ def expect_met(result, size):
 
 
 def test_one_node():
-    """srun's tasks of one node meet without being told anything"""
+    """srun's tasks of one node connect without further settings"""
     with slurm.cluster() as environment:
         expect_met(cases.run(["srun", "-N1", "-n3", HELLO], environment=environment), 3)
 
 
 def test_two_nodes():
-    """srun's tasks of two nodes meet where WEFT_STORE says, with a secret in a file"""
+    """srun's tasks of two nodes connect at WEFT_STORE, with a secret in a file"""
     with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder:
         port, = cases.free_ports()
         secret = Path(folder) / "secret"

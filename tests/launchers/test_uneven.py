@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Uneven links and late ranks, on hosts that tools/two-hosts.sh simulates: a step takes at least as long as the slowest rank
-needs, and all ranks name it. No time is bounded from above: the machine may be busy. Usage: test_uneven.py WEFT LIBRARY TWO_HOSTS
+"""Uneven links and late ranks, on hosts that tools/two-hosts.sh simulates. A step takes at least as long as
+the slowest rank needs, and all ranks name that rank. No test has an upper bound for a time, because the
+machine may be busy. Usage: test_uneven.py WEFT LIBRARY TWO_HOSTS
 """
 import json
 import os
@@ -17,11 +18,11 @@ WEFT, LIBRARY, TWO_HOSTS = sys.argv[1:4]
 RANK = Path(__file__).resolve().parent / "uneven_rank.py"
 PYTHON = RANK.parent.parent.parent / "python"
 ENVIRONMENT = {"WEFT": WEFT, "WEFT_LIBRARY": LIBRARY, "WEFT_BACKEND": "ucx"}
-STEPS = 12  # the first of which is not looked at: buffers of the kernel grow
+STEPS = 12  # the first one is ignored, because the kernel's buffers still grow
 
 
 def hosts(rates, *command):
-    """Output of the command as one rank on each host."""
+    """Run the command as one rank on each host and return the output."""
     if os.geteuid() != 0:
         cases.skip("makes network namespaces, which needs root")
     line = next((line for line in cases.run([WEFT, "info"]).stdout.splitlines() if line.split()[:1] == ["ucx"]), "no ucx")
@@ -38,7 +39,7 @@ def hosts(rates, *command):
 
 
 def steps_of(rates, kib, buckets, late=(-1, 0)):
-    """What each rank is told of its steps but the first."""
+    """Return what each rank's reducer reports of its steps except the first."""
     output = hosts(rates, sys.executable, RANK, PYTHON, kib, buckets, STEPS, *late)
     told = sorted((json.loads(line) for line in output.splitlines() if line.startswith("{")), key=lambda one: one["rank"])
     expect_equal([one["rank"] for one in told], list(range(len(rates))), output)
@@ -47,7 +48,8 @@ def steps_of(rates, kib, buckets, late=(-1, 0)):
 
 
 def expect_named(told, straggler, ranks=None):
-    """Every one of the ranks, by default all, named it in more steps than not: where cores are shared another one may hold up some."""
+    """Expect that each of the ranks (default: all) names the straggler in more than half of the steps. With
+    shared cores another rank may delay a few."""
     for rank in range(len(told)) if ranks is None else ranks:
         named = [step["straggler"] for step in told[rank]]
         expect(2 * named.count(straggler) > len(named), f"rank {rank} names {straggler}", named, told)
@@ -60,19 +62,19 @@ def median_s(told, what="step_ns"):
 def slow_cable(rates, slow, kib):
     told = steps_of(rates, kib, 4)
     ranks = len(rates)
-    wire = 2 * (ranks - 1) / ranks * kib * 1024 * 8 / 1e7  # what a rank sends, and hears, at 10 Mbit/s
+    wire = 2 * (ranks - 1) / ranks * kib * 1024 * 8 / 1e7  # what a rank sends, and receives, at 10 Mbit/s
     expect(median_s(told) >= 0.8 * wire, f"a step takes what the slow cable does, {wire} s", median_s(told), told)
     expect_named(told, slow)
     expect(median_s(told, "straggler_ns") > 0.3 * wire, "waited for it", told)
 
 
 def test_slow_cable():
-    """behind one slow cable of three: the step takes as long as that cable, and every rank names the rank behind it"""
+    """with one slow link of three, a step takes as long as that link, and every rank names the rank behind it"""
     slow_cable(["100mbit", "100mbit", "10mbit"], 2, 512)
 
 
 def test_middle_cable_slow():
-    """the same where it is the second, so that messages to the last rank are served first"""
+    """the same if the second link is slow, so that messages to the last rank are served first"""
     slow_cable(["100mbit", "10mbit", "100mbit"], 1, 512)
 
 
@@ -82,7 +84,7 @@ def test_first_cable_slow():
 
 
 def test_late_rank():
-    """a rank that computes longer than the others: the step takes as long as it does, and every rank names it"""
+    """if a rank computes longer than the others, the step takes as long, and every rank names it"""
     told = steps_of(["200mbit"] * 3, 256, 4, late=(1, 0.3))
     expect(median_s(told) >= 0.2, "a step takes what the late rank does", median_s(told), told)
     expect_named(told, 1)
@@ -90,20 +92,20 @@ def test_late_rank():
 
 
 def test_late_rank_of_small_steps():
-    """a late rank whose steps are one message to each other: those who wait for it name it"""
+    """a late rank is named by those that wait for it, also if steps are single messages"""
     told = steps_of(["200mbit"] * 3, 8, 1, late=(1, 0.3))
     expect_named(told, 1, ranks=[0, 2])
     expect(median_s([told[0], told[2]], "straggler_ns") >= 0.1, "waited for it", told)
 
 
 def test_late_rank_behind_good_cable():
-    """where another rank is behind a slow cable, the late rank is named if it costs more"""
+    """if another rank is behind a slow link, the late rank is named if it costs more"""
     told = steps_of(["100mbit", "100mbit", "20mbit"], 64, 4, late=(0, 0.5))
     expect_named(told, 0)
 
 
 def test_bench_says_it():
-    """weft bench step names who holds its steps up, for people and for programs"""
+    """weft bench step reports the straggler, as text and as JSON"""
     with tempfile.TemporaryDirectory() as folder:
         manifest, path = Path(folder) / "small.json", Path(folder) / "bench.json"
         manifest.write_text(json.dumps({"name": "small", "params": [{"name": f"layer{i}", "shape": [128, 128]} for i in range(4)]}))

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""One rank of a reducer's steps, for test_uneven.py: prints what it is told of them as one line of JSON.
-Usage: uneven_rank.py PYTHON_FOLDER KIB_OF_GRADIENTS BUCKETS STEPS LATE_RANK LATE_SECONDS   (LATE_RANK -1: nobody)
+"""One rank of a reducer's steps, for test_uneven.py: prints its step reports as one line of JSON.
+Usage: uneven_rank.py PYTHON_FOLDER KIB_OF_GRADIENTS BUCKETS STEPS LATE_RANK LATE_SECONDS (LATE_RANK -1: no
+rank is late)
 """
 import json
 import sys

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks lib/sync on purpose, one mutant of mutants.py after the other, and reports whether the expected test
-fails.
+"""Breaks lib/sync on purpose, one mutant of mutants.py after the other: the expected test must fail.
 
 The source tree stays unchanged. The objects of a build folder that include the mutated file are compiled
 again and linked in a separate folder under BUILD/mutants. A mutant is killed if its test fails, crashes or

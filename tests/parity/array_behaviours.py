@@ -1,9 +1,9 @@
-"""PyTorch's tensors in Weft's collectives: each function returns what is wrong, as texts."""
+"""PyTorch's tensors in Weft's collectives. Each function returns its problems, as texts."""
 import torch
 
 
 def tensors(comm):
-    """tensors are used where they lie, in every type, and new ones are tensors too"""
+    """tensors of every type are used in place, and new results are tensors too"""
     problems, size, rank = [], comm.size, comm.rank
 
     def check(right, what):

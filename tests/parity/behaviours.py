@@ -1,7 +1,8 @@
-"""What DistributedDataParallel's own tests do besides training step by step: each a function with a case of cases.md.
+"""What DistributedDataParallel's own tests check besides training step by step. Each function implements a
+case of cases.md.
 
-A behaviour trains equal modules through both (pair.py) and returns what is wrong, as texts. Others are beside this
-file: array_, checkpoint_, hook_, join_, shard_ and state_behaviours.py.
+A behaviour trains equal modules through both implementations (pair.py) and returns its problems, as texts.
+More are in array_, checkpoint_, hook_, join_, shard_ and state_behaviours.py.
 """
 import copy
 import re
@@ -33,7 +34,7 @@ def several_backwards(comm):
 
 
 def create_graph(comm):
-    """a backward pass that builds a graph is synchronised as others are (case 25)"""
+    """a backward pass that builds a graph is synchronised like any other (case 25)"""
     pair, problems = Pair(comm, seeded(Heads)), []
     for step in range(6):
         pair.clear()
@@ -68,7 +69,7 @@ class Fail(torch.autograd.Function):
 
 
 class Breakable(nn.Module):
-    """Heads on a layer; between them the backward pass can be made to fail."""
+    """Heads on a layer, with a switch that makes the backward pass between them fail."""
 
     fails = False
 
@@ -82,10 +83,10 @@ class Breakable(nn.Module):
 
 
 def new_instance(comm):
-    """after a step that an error ended in its middle, and after the communicator is gone, a new instance over the same
+    """after an error in the middle of a step, or after the communicator's end, a new instance over the same
     parameters works (cases 27, 28)"""
     problems, texts = [], []
-    with comm.split(0) as part:  # a reducer that ends in the middle of a step takes its communicator with it
+    with comm.split(0) as part:  # a reducer that ends in the middle of a step fails its communicator
         first = Pair(part, seeded(Breakable), {"bucket_limits": [0]})
         first.ours.fails = first.theirs.fails = True
         for model, backward in ((first.ddp, torch.Tensor.backward), (first.ours, first.synced.backward)):
@@ -113,7 +114,7 @@ def new_instance(comm):
 
 
 def resume(comm):
-    """what is saved and loaded goes on as what was not interrupted (case 32)"""
+    """training that is saved and loaded continues like uninterrupted training (case 32)"""
     def train(synced, steps):
         for step in steps:
             synced.zero_grad()
@@ -134,11 +135,11 @@ def resume(comm):
 
 
 def static_changes(comm):
-    """a static pattern that changes is an error on both sides, ours with the parameter's name (case 46)"""
-    with comm.split(0) as part:  # an open step that is given up ends its communicator
+    """a static pattern that changes is an error in both; Weft's names the parameter (case 46)"""
+    with comm.split(0) as part:  # abandoning an open step fails its communicator
         pair, texts = Pair(part, seeded(Heads), {"static": True}, static_graph=True), []
         try:
-            for which in (sum, lambda losses: losses[0], sum):  # DDP finds it when the third step begins
+            for which in (sum, lambda losses: losses[0], sum):  # DDP detects it when the third step begins
                 which(pair.ddp(pair.inputs())).backward()
         except RuntimeError as error:
             texts.append(str(error))
@@ -153,10 +154,11 @@ def static_changes(comm):
 
 
 def static_ranks_differ(comm):
-    """ranks use different parameters, in a static pattern of their own or not (case 48)"""
+    """ranks use different parameters, with or without a static pattern (case 48)"""
     problems = []
     for static in (True, False):
-        # DDP's static graph wants every parameter on every rank: its dynamic one is the measure of both.
+        # DDP's static graph needs every parameter on every rank, so its dynamic graph is the reference for
+        # both.
         pair = Pair(comm, seeded(Choice), {"static": static, "absent": True}, find_unused_parameters=True)
         for step in range(4):
             pair.clear()
@@ -168,9 +170,10 @@ def static_ranks_differ(comm):
 
 
 def logging_data(comm):
-    """docs/reducer.md says of all that DistributedDataParallel logs where it is; what has one value has the same (case 91)"""
+    """docs/reducer.md lists all that DistributedDataParallel logs, and comparable values are equal (case 91)
+    """
     pair = Pair(comm, seeded(Heads), {"bucket_limits": [50]}, bucket_cap_mb=50 / 2**20)
-    for step in range(3):  # theirs are logged an iteration later
+    for step in range(3):  # DDP logs an iteration later
         pair.clear()
         sum(pair.ddp(pair.inputs(step))).backward()
         pair.synced.backward(sum(pair.ours(pair.inputs(step))))
@@ -181,7 +184,7 @@ def logging_data(comm):
     table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
     named = {field for row in table.splitlines() for field in re.findall(r"\w+", row.split("|")[1])}
     problems = [f"docs/reducer.md says nothing of {field}" for field in theirs if field not in named]
-    # Theirs are texts.
+    # DDP's values are texts.
     equal = {"world_size": ours["reducer"]["ranks"], "rank": ours["reducer"]["rank"],
              "num_parameter_tensors": ours["reducer"]["parameters"], "has_rebuilt_buckets": ours["reducer"]["plan_generation"],
              "total_parameter_size_bytes": ours["reducer"]["parameter_bytes"], "num_buckets_reduced": len(ours["buckets"]),

@@ -1,6 +1,7 @@
-"""A PyTorch module over a Weft reducer: what DistributedDataParallel is to PyTorch's own, in a hundred lines.
+"""A PyTorch module over a Weft reducer: a replacement for DistributedDataParallel in a hundred lines.
 
-Autograd's hook of a parameter calls reducer.ready as soon as its gradient is there. Threads: the one that trains.
+Autograd's hook of a parameter calls reducer.ready as soon as its gradient is complete. Threads: the thread
+that trains.
 """
 import contextlib
 
@@ -14,11 +15,11 @@ STATE_TYPES = {**TYPES, torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8
 
 
 class Synchronised:
-    """module, whose gradients are averaged over comm's ranks by `step`."""
+    """A module whose gradients `step` averages over the ranks of comm."""
 
     def __init__(self, module, comm, uses=None, ignored=(), **options):
-        """uses: of parameters by name, how often autograd tells of their gradients in a step, where not once.
-        ignored: names of parameters and buffers that are left alone."""
+        """uses: for parameters by name, how often autograd reports their gradients in a step, if not once.
+        ignored: names of parameters and buffers that are not synchronised."""
         self.module, self.comm = module, comm
         self.view = options.get("mode") == "view"
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and name not in ignored]
@@ -27,11 +28,11 @@ class Synchronised:
         self.sparse = {f"{name}.weight" for name, layer in module.named_modules() if getattr(layer, "sparse", False) is True
                        and hasattr(layer, "weight")}
         self.sparse_indices = [index for index, (name, _) in enumerate(named) if name in self.sparse]
-        # Autograd gives a gradient its parameter's strides, if those fill consecutive places.
+        # Autograd gives a gradient its parameter's strides, if these cover memory without gaps.
         params = [weft.Param(name, parameter.shape, TYPES[parameter.dtype], parameter.stride(),
                              (uses or {}).get(name, 1), value=parameter.data_ptr(), sparse=int(name in self.sparse))
                   for name, parameter in named]
-        # Behind them, so that a parameter has the same number in both lists, what has no gradient.
+        # State without gradients follows, so that a parameter has the same number in both lists.
         params += [self._state(name, tensor, "state_only") for name, tensor in module.named_parameters()
                    if not tensor.requires_grad and name not in ignored]
         params += [self._state(name, tensor, "buffer") for name, tensor in module.named_buffers() if name not in ignored]
@@ -46,7 +47,7 @@ class Synchronised:
         self._look()
 
     def broadcast_state(self, root=0):
-        """Parameters and buffers of root, to all."""
+        """Broadcast root's parameters and buffers."""
         self.reducer.broadcast(root, chunk_bytes=4096)
 
     @staticmethod
@@ -56,7 +57,7 @@ class Synchronised:
 
     @contextlib.contextmanager
     def step(self, **begin):
-        """A step of the reducer around the backward passes of the block."""
+        """Run a reducer step around the backward passes of the block."""
         self.reducer.begin(**begin)
         self.open, self.ready, self.local = True, set(), begin.get("local", False)
         try:
@@ -72,24 +73,24 @@ class Synchronised:
             self._receive()
 
     def backward(self, loss, create_graph=False, **begin):
-        """A step of one backward pass."""
+        """Run a step of one backward pass."""
         with self.step(**begin):
             loss.backward(create_graph=create_graph)
 
     def replan(self):
-        """Buckets in the order in which gradients became ready; views keep what they hold."""
+        """Re-plan buckets in the order of readiness; views keep their values."""
         self.reducer.replan()
         self._look()
 
     def _look(self):
-        """In view mode, gradients are where the reducer has them."""
+        """In view mode, point gradients at the reducer's views."""
         for index, parameter in enumerate(self.parameters if self.view else []):
             if index in self.sparse_indices:
                 continue
             parameter.grad = as_tensor(self.reducer.view(index), parameter.dtype)
 
     def _hand_over(self):
-        """What earlier backward passes added up counts, also if the last one did not come by."""
+        """Pass on gradients of earlier backward passes whose parameters the last pass did not use."""
         for index in set(range(len(self.parameters))) - self.ready:
             parameter = self.parameters[index]
             if parameter.grad is not None and (not self.view or index in self.sparse_indices):
@@ -97,7 +98,7 @@ class Synchronised:
                 self._ready(index)
 
     def _ready(self, index):
-        """A gradient is complete. Sparse ones that local steps have handed over are dropped here."""
+        """Pass a complete gradient to the reducer. In local steps, drop sparse ones afterwards."""
         parameter = self.parameters[index]
         if index not in self.sparse_indices:
             self.reducer.ready(index, parameter.grad.data_ptr() or None)
@@ -107,14 +108,15 @@ class Synchronised:
             parameter.grad = None
 
     def _receive_sparse(self):
-        """Results of sparse parameters are in the reducer."""
+        """Fetch the results of sparse parameters from the reducer."""
         for index in self.sparse_indices:
             indices, values = map(torch.from_numpy, self.reducer.sparse_result(index))
             shape = self.parameters[index].shape
             self.parameters[index].grad = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True)
 
     def _receive(self):
-        """Parameters without a gradient here get the others': in copy mode it is still in the reducer."""
+        """Fetch the other ranks' gradients for parameters without one here: in copy mode they are still in
+        the reducer."""
         for index in set(range(len(self.parameters))) - self.ready:
             parameter = self.parameters[index]
             if not self.view and index not in self.sparse_indices and not self.reducer.param(index).absent_everywhere:
@@ -123,7 +125,7 @@ class Synchronised:
                 self.reducer.result(index, parameter.grad)
 
     def zero_grad(self):
-        """Gradients are zeroed where they are in view mode, dropped in copy mode."""
+        """Zero gradients in place in view mode; drop them in copy mode."""
         for parameter in self.parameters:
             if self.view and not (parameter.grad is None or parameter.grad.is_sparse):
                 parameter.grad.zero_()
@@ -147,6 +149,6 @@ class Synchronised:
 
 
 def as_tensor(array, dtype):
-    """A tensor over the same memory; NumPy has no bf16, so its elements come as their bits."""
+    """Return a tensor over the same memory. NumPy has no bf16, so its elements come as their bits."""
     tensor = torch.from_numpy(array)
     return tensor.view(dtype) if dtype == torch.bfloat16 else tensor

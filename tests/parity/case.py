@@ -1,6 +1,8 @@
-"""One model that is trained in one mode through DistributedDataParallel and through Weft, and compared step by step.
+"""One model that is trained in one mode through DistributedDataParallel and through Weft, and compared step
+by step.
 
-rank.py makes one for each case; joined.py has those whose ranks end at different steps. Threads: the one that trains.
+rank.py creates one for each case. joined.py has the cases whose ranks end at different steps. Threads: the
+thread that trains.
 """
 import copy
 import hashlib
@@ -17,14 +19,14 @@ STEPS = 4
 
 
 def wide(tensor):
-    """A tensor's values in f64, complex ones as pairs; the sign of a zero stays."""
+    """Return a tensor's values in f64, complex ones as pairs; the sign of a zero is kept."""
     tensor = tensor.to_dense() if tensor.is_sparse else tensor
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return tensor.double().contiguous().numpy()
 
 
 def layers(sparse):
-    """A sparse gradient as dense ones, each with at most one entry of an index."""
+    """Split a sparse gradient into dense ones, each with at most one entry of an index."""
     found, seen = [], {}
     for index, value in zip(sparse._indices()[0].tolist(), sparse._values()):
         seen[index] = seen.get(index, -1) + 1
@@ -35,7 +37,7 @@ def layers(sparse):
 
 
 class Case:
-    """One model in one mode over one backend. run trains it, and returns what is wrong as texts."""
+    """One model in one mode over one backend. run() trains it and returns the problems, as texts."""
 
     def __init__(self, model, mode, comm):
         self.mode, self.comm, self.problems = mode, comm, []
@@ -68,16 +70,18 @@ class Case:
         self.synced.close()
 
     def batches(self, step):
-        """This rank's of a step, which the models are told of."""
+        """Return this rank's batches of a step, and tell the models rank, size and step."""
         for model in (self.theirs, self.ours, self.local):
             model.rank, model.size, model.step = self.comm.rank, self.comm.size, step
         generator = torch.Generator().manual_seed(1000 * step + self.comm.rank)
         return [self.ours.batch(generator) for _ in range(self.mode.micro_batches)]
 
     def contribution(self, state, batches):
-        """What this rank adds to a step that begins in a state: per parameter a list of gradients, or of a None.
+        """Return what this rank adds to a step that begins in a state: for each parameter a list of
+        gradients, or of a None.
 
-        Sparse ones are several: DDP adds up the entries of all ranks and micro-batches one by one.
+        A sparse parameter has several, because DDP adds the entries of all ranks and micro-batches one by
+        one.
         """
         self.local.load_state_dict(state)
         self.local.zero_grad()
@@ -91,13 +95,14 @@ class Case:
         return [mine or [parameter.grad] for parameter, mine in zip(self.local.parameters(), parts)]
 
     def gather(self, parts):
-        """The contributions of all ranks, per parameter in one list."""
+        """Return the contributions of all ranks, for each parameter in one list."""
         everything = [None] * self.comm.size
         dist.all_gather_object(everything, parts)
         return [sum(ranks, []) for ranks in zip(*everything)]
 
     def compare(self, step, ours, theirs, contributions):
-        """Gradients of a step: of each parameter, or None on a rank that had no part in it."""
+        """Compare the gradients of a step. They are given for each parameter, or None on a rank without a
+        part in it."""
         bits = None
         if ours is not None:
             names = [name for name, _ in self.ours.named_parameters()]
@@ -113,7 +118,8 @@ class Case:
 
     def difference(self, step, ours, theirs, parts):
         if self.synced.view and theirs is None and all(part is None for part in parts):
-            return "its view is not zero" if ours.any() else ""  # DDP's is unset until it is used somewhere
+            # DDP's gradient is unset until some rank uses the parameter
+            return "its view is not zero" if ours.any() else ""
         if ours is None or theirs is None:
             return "" if ours is theirs else f"ours {'is' if ours is None else 'is not'} None, theirs is the opposite"
         if ours.is_sparse != theirs.is_sparse:
@@ -121,14 +127,15 @@ class Case:
         if not ours.is_sparse and ours.stride() != theirs.stride() and ours.numel() > 1:
             return f"strides {ours.stride()}, theirs {theirs.stride()}"
         present = [wide(part if part is not None else torch.zeros(ours.shape, dtype=ours.dtype)) for part in parts]
-        wire = None if ours.is_sparse else self.mode.wire  # entries travel as they are
+        wire = None if ours.is_sparse else self.mode.wire  # entries keep their type
         return compare.difference(TYPES[ours.real.dtype], wide(ours), wide(theirs), present, self.divisor(step), wire)
 
     def divisor(self, step):
         return self.comm.size
 
     def update(self):
-        """Descend, both from where DDP is: rounding apart is allowed in one step, not summed over many."""
+        """Descend, both from DDP's state: rounding differences are allowed in one step, but not accumulated
+        over many."""
         descend(self.theirs)
         with torch.no_grad():
             for ours, theirs in zip(self.ours.parameters(), self.theirs.parameters()):
@@ -143,7 +150,7 @@ def descend(model):
 
 
 def digest(tensors):
-    """Of the bits of tensors, for which None may stand."""
+    """Return a digest of the bits of tensors, some of which may be None."""
     bits = hashlib.sha256()
     for tensor in tensors:
         if tensor is not None and tensor.is_sparse:

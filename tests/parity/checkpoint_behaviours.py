@@ -1,4 +1,5 @@
-"""Layers that are computed again in the backward pass, and so are used several times: functions as in behaviours.py."""
+"""Layers that are recomputed in the backward pass, and so are used several times: functions as in
+behaviours.py."""
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -6,7 +7,8 @@ from pair import Heads, Pair, seeded, whole
 
 
 class Checkpointed(nn.Module):
-    """Layers whose forward runs again in backward, `times` times; shared: a layer is used outside as well."""
+    """Layers whose forward pass runs again in backward, `times` times; shared: a layer is used outside as
+    well."""
 
     def __init__(self, reentrant, times=1, shared=False):
         super().__init__()
@@ -20,11 +22,13 @@ class Checkpointed(nn.Module):
 
 
 def checkpointing(comm):
-    """layers that are computed again in backward: once, twice, shared, reentrant or not; static or not (case 52)"""
+    """layers that are recomputed in backward: once, twice, shared, reentrant or not; static or not (case 52)
+    """
     problems = []
     for reentrant in (False, True):
         for times, shared in ((1, False), (2, False), (1, True), (2, True)):
-            # Reentrant, autograd tells of a gradient for each time; what is not static takes one then, as DDP does.
+            # Reentrant autograd reports a gradient each time. Without a static graph only one report is
+            # accepted, as in DDP.
             several = reentrant and (times > 1 or shared)
             for static in (False, True)[several:]:
                 pair = Pair(comm, seeded(lambda: Checkpointed(reentrant, times, shared)), {"static": static},
@@ -40,7 +44,8 @@ def checkpointing(comm):
 
 
 def declared_uses(comm):
-    """what DDP finds only with a static graph can be declared: how often a parameter is used (case 52)"""
+    """uses that DDP finds only with a static graph can be declared: how often a parameter is used (case 52)
+    """
     names = [f"heads.{head}.{what}" for head in ("one", "two") for what in ("weight", "bias")]
     pair, problems = Pair(comm, seeded(lambda: Checkpointed(True, 2)), {"uses": dict.fromkeys(names, 2)},
                           static_graph=True), []
@@ -53,7 +58,7 @@ def declared_uses(comm):
 
 
 class SomeHeads(nn.Module):
-    """One of two heads, computed `times` times again in backward; another layer is never used."""
+    """One of two heads, recomputed `times` times in backward; another layer is never used."""
 
     unused = {"never.weight", "never.bias"}
 
@@ -69,12 +74,11 @@ class SomeHeads(nn.Module):
 
 
 def checkpointing_unused(comm):
-    """layers that are computed again in backward, of which some are not used: other ones on every rank, in every step
-    (case 52)"""
+    """recomputed layers of which some are not used: different ones on every rank, in every step (case 52)"""
     problems = []
     for reentrant, times, static in ((False, 1, False), (False, 2, False), (True, 1, False), (True, 1, True), (True, 2, True)):
-        # Reentrant, DDP finds what is unused with a static graph alone. Where ours needs none, the other kind of
-        # checkpoints is the measure.
+        # With reentrant checkpoints DDP finds unused parameters only with a static graph. Where Weft needs
+        # none, the reference uses non-reentrant checkpoints.
         pair = Pair(comm, seeded(lambda: SomeHeads(reentrant, times)), {"absent": True, "static": static},
                     find_unused_parameters=True, static_graph=static)
         pair.theirs.reentrant = reentrant and static

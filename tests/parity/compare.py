@@ -1,14 +1,17 @@
-"""How far two ways to average may be apart. Both are held against a sum in f64 of what each rank contributed.
+"""How far two ways to average may differ. Both are compared with a sum in f64 of each rank's contribution.
 
-With u the unit roundoff of a type, W ranks and S = sum |g_r| / W:
-- DDP multiplies each g_r by the rounded 1 / W (2 u), and adds W of them in some order (W - 1 roundings), all in the
-  gradient's type: it is at most (W + 1) u S off.
-- Weft adds in the accumulator's type (f32 for 16 bits), divides once, and rounds once to the gradient's type: at most
-  (W + 1) u_acc S + u |mean| off.
-To first order; the factor 1.01 is for the rest, the smallest subnormal for results that underflow. With two ranks the
-orders are the same, and where the halves of both gradients are exact (they do not underflow) the bits must be, too.
+Let u be the unit roundoff of a type, W the number of ranks, and S = sum |g_r| / W. To first order:
+- DDP multiplies each g_r by the rounded 1 / W (2 u), and adds W of them in some order (W - 1 roundings), all
+in the gradient's type. Its error is at most (W + 1) u S.
+- Weft adds in the accumulator's type (f32 for 16 bits), divides once, and rounds once to the gradient's type.
+Its error is at most (W + 1) u_acc S + u |mean|.
 
-Values come as arrays of f64, types by Weft's names. Used beside PyTorch (rank.py) and without it (test_recorded.py).
+The factor 1.01 covers higher orders, the smallest subnormal covers results that underflow. With two ranks the
+orders of addition are the same. If the halves of both gradients are exact (they do not underflow), the bits
+must be equal too.
+
+Values are arrays of f64; types have Weft's names. Used beside PyTorch (rank.py) and without it
+(test_recorded.py).
 """
 import numpy as np
 
@@ -18,10 +21,10 @@ SUBNORMAL = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 5e-324
 
 
 def difference(kind, ours, theirs, contributions, divisor, wire=None):
-    """What is wrong with two averages of the ranks' contributions (zeros where a rank had none), or nothing.
+    """Return the problems of two averages of the ranks' contributions (zeros where a rank had none), or "".
 
-    wire is the type that a hook casts them to before they are divided and added, if it does: its cast and the one
-    back are two more roundings to the bounds that DDP's have above, in that type.
+    wire: the type to which a hook casts the gradients before they are divided and added, if it does. Its two
+    casts add two roundings in that type to DDP's bound above.
     """
     wide = np.stack(contributions)
     count, mean, size = len(wide), wide.sum(0) / divisor, np.abs(wide).sum(0) / divisor
@@ -39,13 +42,13 @@ def difference(kind, ours, theirs, contributions, divisor, wire=None):
 
 
 def outside(value, mean, bound):
-    """The text of how far value is beyond its bound, or nothing."""
+    """Return by how much value exceeds its bound, as a text; "" if it does not."""
     wrong = ~(np.abs(value - mean) <= bound)
     return f"{np.abs(value - mean)[wrong].max():.3g} off, beyond its bound" if wrong.any() else ""
 
 
 def other_bits(kind, ours, theirs, contributions):
-    """The text of how two ranks' averages differ where their bits must be equal, or nothing."""
+    """Return how two ranks' averages differ where their bits must be equal, as a text; "" if they do not."""
     halves = contributions * 0.5
     exact = halves * 2 == contributions if kind == "f64" else np.fmod(halves / SUBNORMAL[kind], 1) == 0
     differ = exact.all(0) & (ours.view(np.int64) != theirs.view(np.int64))

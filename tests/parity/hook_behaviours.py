@@ -1,4 +1,4 @@
-"""Hooks over many steps, and optimisers behind the buckets: functions as in behaviours.py."""
+"""Hooks over many steps, and optimisers that step bucket by bucket: functions as in behaviours.py."""
 import copy
 import hashlib
 import struct
@@ -17,7 +17,8 @@ from pair import Heads, Pair, seeded
 
 
 def optimiser_in_step(comm):
-    """an optimiser that updates a bucket's parameters as soon as it is reduced, while others travel (cases 82, 83)"""
+    """an optimiser that updates a bucket's parameters as soon as it is reduced, while others are communicated
+    (cases 82, 83)"""
     told, plan, parameters = threading.Semaphore(0), [], []
 
     def update(step, bucket, status):
@@ -47,7 +48,7 @@ def layers():
 
 
 class ByBucket:
-    """Updates the parameters of each bucket as soon as it is reduced: an optimiser a bucket."""
+    """Updates the parameters of each bucket as soon as it is reduced, with an optimiser for each bucket."""
 
     def __init__(self, comm, module, optimiser, **options):
         self.told, self.optimisers = threading.Semaphore(0), []
@@ -65,7 +66,8 @@ class ByBucket:
 
 
 def optimisers_by_bucket(comm):
-    """Adam and AdamW in the buckets' callbacks give the weights of stepping after finish, bit by bit (cases 82, 83)"""
+    """Adam and AdamW in the buckets' callbacks give the weights of stepping after finish, bit by bit (cases
+    82, 83)"""
     kinds = [lambda parameters: torch.optim.Adam(parameters, lr=0.03, eps=0.01),
              lambda parameters: torch.optim.AdamW(parameters, lr=0.03, eps=0.01, weight_decay=0.1)]
     problems = []
@@ -85,7 +87,7 @@ def optimisers_by_bucket(comm):
                 optimiser.step()
             if not each.train(inside(*inputs).square().sum()):
                 return [f"step {step}: not every bucket is told"]
-            # Of two ranks DDP adds in the same order.
+            # With two ranks DDP adds in the same order.
             equal = torch.equal if comm.size == 2 else lambda one, two: torch.allclose(one, two, rtol=1e-4, atol=1e-5)
             for (name, one), two, three in zip(inside.named_parameters(), after.ours.parameters(), after.theirs.parameters()):
                 if not torch.equal(one, two) or not equal(one, three):
@@ -96,8 +98,8 @@ def optimisers_by_bucket(comm):
 
 
 def exact_hooks(comm):
-    """a hundred steps under each hook give the exact mean, as all-reduce does; PowerSGD loses only bits of a matrix of
-    rank one (case 75)"""
+    """a hundred steps under each hook give the exact mean, as all-reduce does; PowerSGD only rounds a matrix
+    of rank one (case 75)"""
     start, problems = 60, []
     mean = (comm.size - 1) / 2
     for name, options in (("allreduce", {}), ("post_local_sgd", {"start": 1000, "local": "none"}),
@@ -124,8 +126,8 @@ def exact_hooks(comm):
 
 
 def matrix_steps(comm, pair, steps, zero=None):
-    """Steps of a single matrix on both sides, whose gradients differ from rank to rank: number, ours, DDP's. zero: the
-    number of one whose gradients are zeros."""
+    """Run steps of a single matrix on both sides, whose gradients differ between ranks. Yields number, Weft's
+    and DDP's result. zero: the number of a step whose gradients are zeros."""
     for step in range(steps):
         for module in (pair.ddp, pair.synced):
             module.zero_grad()
@@ -136,7 +138,7 @@ def matrix_steps(comm, pair, steps, zero=None):
 
 
 def with_state(blob, steps, rank, ranks, arrays):
-    """What the hook of this blob would have saved with other state; docs/hooks.md has the format."""
+    """Return the blob that the hook would have saved with other state; docs/hooks.md has the format."""
     def text(words):
         return struct.pack("<I", len(words)) + words.encode()
 
@@ -150,7 +152,8 @@ def with_state(blob, steps, rank, ranks, arrays):
 
 
 def powersgd_beside(comm):
-    """PowerSGD with DDP's feedback gives what DDP's hook gives, from the same Q and the same errors on (case 73)"""
+    """PowerSGD with DDP's feedback gives the results of DDP's hook, from the same Q and the same errors (case
+    73)"""
     start, problems = 2, []
     for rank, warm, feedback in ((1, True, True), (2, True, True), (4, True, True), (4, True, False)):
         hook = weft.Hook(comm.context, "powersgd", rank=rank, start=start, feedback="ddp" if feedback else "off")
@@ -159,7 +162,7 @@ def powersgd_beside(comm):
                                             use_error_feedback=feedback, warm_start=warm)
         pair.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         for step, ours, theirs in matrix_steps(comm, pair, 8):
-            if step == start:  # compressed for the first time, by each with a Q of its own
+            if step == start:  # the first compressed step, in which each has its own Q
                 if torch.allclose(ours, theirs, rtol=1e-3):
                     problems.append("nothing was compressed")
                 arrays = {"q": state.q_memory_dict[0].view(41, rank).t()}
@@ -173,7 +176,8 @@ def powersgd_beside(comm):
 
 
 def gathered_at_once(out, tensor, group=None, async_op=False):
-    """dist.all_gather, whose future holds what was gathered as one tensor, as NCCL's does and PyTorch's quantisation expects."""
+    """dist.all_gather, whose future holds the result as one tensor, as NCCL's does and PyTorch's quantisation
+    expects."""
     dist.all_gather(out, tensor, group=group)
     done = torch.futures.Future()
     done.set_result([torch.stack(out)])
@@ -181,7 +185,8 @@ def gathered_at_once(out, tensor, group=None, async_op=False):
 
 
 def quantized_beside(comm):
-    """quantize gives what DDP's quantisation gives, with a scale for a tensor and for 512 values (case 80)"""
+    """quantize gives the results of DDP's quantisation, with a scale for a tensor and for 512 values (case
+    80)"""
     problems = []
     stand_in = SimpleNamespace(all_gather=gathered_at_once, get_rank=dist.get_rank, group=dist.group)
     for per, theirs_hook in (("tensor", quantization_hooks.quantization_pertensor_hook),

@@ -1,4 +1,5 @@
-"""Ranks with different numbers of batches, beside PyTorch's Join context: functions as in behaviours.py."""
+"""Ranks with different numbers of batches, compared with PyTorch's Join context: functions as in
+behaviours.py."""
 import threading
 
 import torch
@@ -11,7 +12,7 @@ from pair import Heads, Pair, seeded, train
 
 
 def join_case(comm, initial, hook):
-    """What is wrong when rank r has 2 r batches and then joins, and how many bytes this rank sent."""
+    """Rank r has 2 r batches and then joins. Return the problems, and the bytes that this rank sent."""
     count = 2 * comm.rank
     options = {"uneven": True, "divide_by": "world" if initial else "active"}
     if hook == "fp16":
@@ -25,7 +26,7 @@ def join_case(comm, initial, hook):
         pair.ddp.register_comm_hook(powerSGD_hook.PowerSGDState(
             None, 1, start_powerSGD_iter=1, min_compression_rate=1, use_error_feedback=False, warm_start=False),
             powerSGD_hook.powerSGD_hook)
-    # The matrices of Heads have equal rows: PowerSGD loses only bits of them.
+    # The matrices of Heads have equal rows, so PowerSGD only rounds them.
     equal = torch.equal if hook != "powersgd" else lambda one, two: torch.allclose(one, two, rtol=1e-4, atol=1e-3)
     with pair.ddp.join(divide_by_initial_world_size=initial):
         theirs = train(pair.theirs, lambda batch: sum(pair.ddp(batch)).backward(), pair, range(count))
@@ -43,7 +44,8 @@ def join_case(comm, initial, hook):
 
 
 def uneven_inputs(comm):
-    """ranks with fewer batches, one of them with none, join: gradients of every step, and the state in the end (cases 56 to 58)"""
+    """ranks with fewer batches, one of them with none, join: gradients of every step and the final state
+    agree (cases 56 to 58)"""
     plain, plain_bytes = join_case(comm, True, "")
     active, _ = join_case(comm, False, "")
     half, _ = join_case(comm, True, "fp16")
@@ -80,7 +82,7 @@ def stop_when_exhausted(comm):
 
 
 def two_joined(comm):
-    """two models under one Join context; ours join on a thread each (case 62)"""
+    """two models under one Join context; Weft's reducers join on a thread each (case 62)"""
     count = 2 * (comm.size - 1 - comm.rank)
     pairs = [Pair(comm, seeded(Heads), {"uneven": True}), Pair(comm, seeded(lambda: nn.Sequential(Heads())), {"uneven": True})]
     theirs, ours, joined = [], [], [None, None]

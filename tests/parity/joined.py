@@ -1,7 +1,8 @@
-"""A case whose ranks end at different steps: PyTorch's Join context beside weft_reducer_join.
+"""A case whose ranks end at different steps: PyTorch's Join context compared with weft_reducer_join.
 
-The one shadows whatever its ranks do in the meantime, so DDP trains first, whole; then Weft does, from the states that
-DDP's steps had begun in; then all is compared, on the ranks that had a part in a step. Threads: the one that trains.
+PyTorch's context occupies ranks that have joined, so DDP runs its whole training first. Then Weft trains from
+the states in which DDP's steps began. Then all is compared, on the ranks that took part in a step. Threads:
+the thread that trains.
 """
 import copy
 
@@ -9,7 +10,8 @@ import torch.distributed as dist
 
 from case import STEPS, Case, descend, digest
 
-# Of each rank, by the number of them: the last one is not always the last to end, and some have none at all.
+# The number of steps of each rank, by the number of ranks. The last rank does not always end last, and some
+# have no steps.
 STEPS_OF = {2: (2, STEPS), 3: (STEPS, 0, 2), 4: (1, STEPS, 0, 3)}
 
 
@@ -34,12 +36,13 @@ class JoinedCase(Case):
         return self.problems
 
     def train_ddp(self, steps):
-        """Of each step the state in which it began, its batches and its gradients."""
+        """Train with DDP. Return for each step the state in which it began, its batches and its gradients."""
         done = []
         used = self.ddp.reducer._get_local_used_map()
         if used is not None:
-            # DDP leaves it as it was allocated, and a rank that joins before its first step votes with it: a -1 there
-            # takes another rank's 1 away, so that what only that one used would be used by nobody.
+            # DDP does not initialise this map, and a rank that joins before its first step votes with it. A
+            # -1 there would cancel another rank's 1, so that a parameter that only that rank used would count
+            # as unused.
             used.zero_()
         with self.ddp.join(divide_by_initial_world_size=self.mode.initial):
             for step in steps:
@@ -59,7 +62,7 @@ class JoinedCase(Case):
         return gradients(self.ours)
 
     def join(self, steps, mine):
-        """Until all ranks have; then the last one's state goes to all."""
+        """Join until all ranks have joined; then broadcast the state of the last active rank."""
         joined, last = self.synced.reducer.join(), steps.index(STEPS)
         if (joined.steps, joined.last_active) != (STEPS - mine, last):
             self.problems.append(f"joined: {joined}, but rank {last} is the last after {STEPS - mine} more steps")
@@ -74,7 +77,8 @@ class JoinedCase(Case):
         return sum(count > step for count in STEPS_OF[self.comm.size])
 
     def difference(self, step, ours, theirs, parts):
-        # Ranks that have joined DDP still vote as in their last step, so that what nobody uses is zeros there.
+        # Ranks that have joined DDP still vote as in their last step, so an unused parameter's gradient is
+        # zeros there.
         if ours is None and theirs is not None and all(part is None for part in parts):
             return "no rank has used it, theirs is not zero" if theirs.any() else ""
         return super().difference(step, ours, theirs, parts)

@@ -1,7 +1,7 @@
-"""The models that are trained through both: small, and each with something that makes gradients difficult.
+"""The models that are trained through both: small, each with a feature that makes gradients difficult.
 
-A model has batch(generator), its input of one rank and one micro-batch, and loss(batch). Which parameters it uses may
-depend on `rank` and `step`, which the harness sets.
+A model has batch(generator), which returns its input of one rank and one micro-batch, and loss(batch). The
+parameters that it uses may depend on `rank` and `step`, which the harness sets.
 """
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class Mlp(Model):
 
 
 class ResNet(Model):
-    """Convolutions with batch normalisation, whose buffers move, and weights that are channels last."""
+    """Convolutions with batch normalisation, whose buffers change, and channels-last weights."""
 
     class Block(nn.Module):
         def __init__(self, channels):
@@ -61,7 +61,7 @@ class ResNet(Model):
 
 
 class Transformer(Model):
-    """Two layers; the embedding is the head's weight too, so its gradient is a sum of two."""
+    """Two layers; the embedding also is the head's weight, so its gradient is a sum of two."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,8 @@ class MixedTypes(Model):
 
 
 class Branches(Model):
-    """A mixture whose branches are used on some ranks, in some steps, in some micro-batches; two share a weight."""
+    """A mixture whose branches are used on some ranks, in some steps, in some micro-batches. Two branches
+    share a weight."""
 
     uses_all = False
 
@@ -123,7 +124,7 @@ class Branches(Model):
 
 
 class ComplexWeights(Model):
-    """Layers of complex numbers, one of them transposed in memory, beside a real one."""
+    """Layers of complex numbers, one of them transposed in memory, and a real layer."""
 
     has_complex = True
 
@@ -157,7 +158,7 @@ class SparseEmbedding(Model):
 
 
 class Loss(nn.Module):
-    """DDP synchronises what forward computes, so forward is the loss."""
+    """DDP synchronises what forward computes, so this module's forward returns the loss."""
 
     def __init__(self, model):
         super().__init__()

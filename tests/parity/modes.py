@@ -1,7 +1,7 @@
-"""The ways to synchronise that are compared: each is one small class, which does the same step through both.
+"""The compared ways to synchronise. Each is a small class that makes the same step through both.
 
-`ddp` is DistributedDataParallel's wrapper, `synced` binding.Synchronised, both over equal modules. A step leaves its
-result in the gradients. `batches` are those of one rank and one step, as many as micro_batches.
+`ddp` is DistributedDataParallel's wrapper, `synced` is binding.Synchronised, both over equal modules. A step
+leaves its result in the gradients. `batches` are those of one rank and one step, micro_batches of them.
 """
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch.func import functional_call
 import weftsync as weft
 from models import Loss
 
-LIMIT_BYTES = 4096  # of a bucket: several buckets in every model
+LIMIT_BYTES = 4096  # bucket limit: several buckets in every model
 
 
 class Mode:
@@ -20,11 +20,11 @@ class Mode:
     micro_batches = 1
     ddp_options = {}
     reducer_options = {}
-    wire = None  # the type in which gradients travel, if it is not their own
-    joins = False  # ranks end at different steps
+    wire = None  # the type in which gradients are communicated, if not their own
+    joins = False  # True: ranks end at different steps
 
     def excluded(self, model):
-        """Why a model is not run in this mode, or nothing."""
+        """Return why a model is not run in this mode, or ""."""
         return ""
 
     def wrap(self, ddp_class, module):
@@ -39,7 +39,7 @@ class Mode:
         ddp.zero_grad(set_to_none=True)
 
     def loss(self, module, batch):
-        """module: Loss's, or DDP's around one."""
+        """module: a Loss, or a DDP around one."""
         return module(batch)
 
     def step_ddp(self, ddp, batches):
@@ -49,7 +49,7 @@ class Mode:
         synced.backward(self.loss(Loss(synced.module), batches[0]))
 
     def finish(self, ddp, synced):
-        """What else must be equal after the last step; raises AssertionError."""
+        """Check what else must be equal after the last step; raise AssertionError if it is not."""
 
 
 class Copy(Mode):
@@ -57,7 +57,7 @@ class Copy(Mode):
 
 
 class View(Mode):
-    """The gradients live in the buckets of both."""
+    """The gradients lie in the buckets of both."""
 
     ddp_options = {"gradient_as_bucket_view": True}
     reducer_options = {"mode": "view"}
@@ -67,7 +67,7 @@ class View(Mode):
 
 
 class Accumulate(Mode):
-    """The framework adds up in its own gradients, and synchronises the sum (no_sync)."""
+    """The framework accumulates in its own gradients, and synchronises the sum (no_sync)."""
 
     micro_batches = 3
 
@@ -84,7 +84,7 @@ class Accumulate(Mode):
 
 
 class AccumulateView(Accumulate, View):
-    """The same in the views."""
+    """The framework accumulates in the views."""
 
     def step_weft(self, synced, batches):
         for batch in batches:
@@ -92,7 +92,7 @@ class AccumulateView(Accumulate, View):
 
 
 class AccumulateLocal(Accumulate):
-    """The reducer adds up: every micro-batch hands over a gradient of its own."""
+    """The reducer accumulates: every micro-batch passes a gradient of its own."""
 
     def step_weft(self, synced, batches):
         for batch in batches:
@@ -101,14 +101,14 @@ class AccumulateLocal(Accumulate):
 
 
 class OneBucket(Mode):
-    """One bucket a type: what DDP does in its first step."""
+    """One bucket for each type, as DDP does in its first step."""
 
     ddp_options = {"bucket_cap_mb": 1000}
     reducer_options = {"bucket_limits": [10**9]}
 
 
 class Retained(Mode):
-    """With what recovery keeps."""
+    """The reducer retains gradients for recovery."""
 
     reducer_options = {"retain": True}
 
@@ -129,12 +129,13 @@ class Replan(Mode):
 
     def finish(self, ddp, synced):
         if "rebuilt_per_bucket_param_indices" not in ddp._get_ddp_logging_data():
-            return  # with parameters that may be unused DDP does not
+            return  # DDP does not rebuild buckets with parameters that may be unused
         theirs = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"].split(",")
         theirs = [tuple(map(int, bucket.split())) for bucket in theirs]
         ours = [bucket.params for bucket in synced.reducer.buckets()]
         if len({parameter.dtype for parameter in synced.parameters}) > 1 or synced.sparse_indices:
-            # What is left over of each type comes last there, in the order of a hash map, and so behind sparse ones.
+            # At the end, DDP places the remaining gradients of each type in the order of a hash map, and so
+            # behind sparse ones.
             theirs, ours = sorted(theirs), sorted(ours)
         assert ours == theirs, f"buckets {ours}, DDP's {theirs}"
 
@@ -144,7 +145,7 @@ class ReplanView(Replan, View):
 
 
 def dense_only(hook):
-    """A hook of DDP's that leaves sparse gradients as they are, which PyTorch's casts do not take."""
+    """A hook for DDP that leaves sparse gradients unchanged, because PyTorch's casts do not accept them."""
     def plain(state, bucket):
         if not bucket.buffer().is_sparse:
             return hook(state, bucket)
@@ -154,7 +155,7 @@ def dense_only(hook):
 
 
 class CastHook(Mode):
-    """Gradients travel in 16 bits."""
+    """Gradients are communicated in 16 bits."""
 
     def excluded(self, model):
         if model.has_complex:
@@ -175,7 +176,7 @@ class CastHook(Mode):
 
 
 class Static(Mode):
-    """The first step shows the pattern of uses, which stays."""
+    """The first step defines the pattern of uses, which stays."""
 
     ddp_options = {"static_graph": True}
     reducer_options = {"static": True}
@@ -192,7 +193,7 @@ class StaticView(Static, View):
 
 
 class Buffers(Mode):
-    """Rank 0's buffers go to all before every forward pass; the forward pass is inside the step."""
+    """Rank 0's buffers are broadcast before every forward pass; the forward pass is inside the step."""
 
     ddp_options = {"broadcast_buffers": True}
     reducer_options = {"buffers": True}
@@ -207,7 +208,8 @@ class Buffers(Mode):
 
 
 def reduced_as(dtype):
-    """A hook for DDP's side: gradients travel as this type, but for f64, and are divided before they are added."""
+    """A hook for DDP: gradients are communicated in this type, except f64, and divided before they are added.
+    """
     def hook(_, bucket):
         gradients = bucket.buffer()
         as_real = torch.view_as_real(gradients) if gradients.is_complex() else gradients
@@ -222,7 +224,7 @@ def reduced_as(dtype):
 
 
 class ReduceBf16(Mode):
-    """Gradients travel as another type, without a hook: PyTorch's MixedPrecision(reduce_dtype)."""
+    """Gradients are communicated in another type, without a hook: PyTorch's MixedPrecision(reduce_dtype)."""
 
     wire = "bf16"
     travels_as = torch.bfloat16
@@ -261,7 +263,7 @@ class Bf16Hook(CastHook):
     name, wire = "bf16", "bf16"
 
     @staticmethod
-    def theirs(state, bucket):  # by its own name DDP takes it with NCCL alone
+    def theirs(state, bucket):  # DDP accepts bf16_compress_hook itself only with NCCL
         return default_hooks.bf16_compress_hook(None, bucket)
 
 
@@ -290,7 +292,8 @@ class AccumulateLocalFp16(AccumulateLocal, Fp16Hook):
 
 
 class Absent(Mode):
-    """Some parameters are constants in a step, on some ranks or on all: a list says which; finish says it of the rest."""
+    """Some parameters are constants in a step, on some ranks or on all: the program declares some of them
+    absent, finish the rest."""
 
     def bind(self, synced_class, module, comm):
         return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], **self.reducer_options, "absent": True})
@@ -299,7 +302,7 @@ class Absent(Mode):
         return ddp_class(module, bucket_cap_mb=LIMIT_BYTES / 2**20, find_unused_parameters=True, **self.ddp_options)
 
     def constants(self, model):
-        """Indices. DDP has no absent sparse gradients."""
+        """Return indices of parameters. DDP has no absent sparse gradients."""
         sparse = {id(layer.weight) for layer in model.modules() if getattr(layer, "sparse", False) is True and hasattr(layer, "weight")}
         return [index for index, parameter in enumerate(model.parameters()) if id(parameter) not in sparse and
                 ((index + model.step) % 4 == 0 or (index + model.step + model.rank) % 3 == 0)]
@@ -324,7 +327,7 @@ class Join(Mode):
 
     joins = True
     initial = True  # divided by the initial number of ranks
-    active = 0  # ranks, in DDP's step
+    active = 0  # ranks with data in DDP's step
 
     def excluded(self, model):
         if model.sparse:
@@ -353,7 +356,7 @@ class JoinReplan(Join):
 
 
 class JoinAccumulate(Join, AccumulateLocal):
-    """With local steps."""
+    """Joining ranks with local steps."""
 
 
 class JoinFp16(Join, Fp16Hook):
@@ -361,7 +364,7 @@ class JoinFp16(Join, Fp16Hook):
 
 
 class JoinActiveFp16(JoinActive, Fp16Hook):
-    """DDP's own hook divides by all ranks, whatever join was told: this one does as it was told."""
+    """DDP's own hook divides by all ranks, whatever join was told. This hook divides as join was told."""
 
     @staticmethod
     def theirs(mode, bucket):

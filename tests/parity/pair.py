@@ -1,7 +1,8 @@
-"""Equal modules under DistributedDataParallel and under Weft, whose sums are exact: what behaviours are made of.
+"""Equal modules under DistributedDataParallel and under Weft whose sums are exact; behaviours are made of
+them.
 
-Small whole numbers and inputs that are multiples of the number of ranks keep gradients exact, so that they must be equal
-whatever the number of ranks.
+Small whole numbers, and inputs that are multiples of the number of ranks, keep gradients exact, so both
+results must be equal for any number of ranks.
 """
 import copy
 
@@ -13,7 +14,7 @@ from binding import Synchronised
 
 
 def whole(layer):
-    """The layer, with weights that are small whole numbers."""
+    """Return the layer with weights that are small whole numbers."""
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.randint(-2, 3, parameter.shape))
@@ -32,14 +33,14 @@ class Heads(nn.Module):
 
 
 class Choice(Heads):
-    """One of them."""
+    """One of the two outputs."""
 
     def forward(self, x, index):
         return (self.one, self.two)[index](x).sum()
 
 
 class Pair:
-    """Equal modules, one of each kind."""
+    """Equal modules, one under each implementation."""
 
     def __init__(self, comm, module, reducer=None, theirs=None, **ddp):
         self.comm = comm
@@ -56,7 +57,8 @@ class Pair:
             module.zero_grad()
 
     def differences(self, what, unset=()):
-        """unset: names of parameters that have no gradient on either side."""
+        """Return the differences of all gradients. unset: names of parameters that have no gradient on either
+        side."""
         def equal(name, ours, theirs):
             if name in unset or ours is None or theirs is None:
                 return name in unset and ours is theirs is None
@@ -72,11 +74,11 @@ def seeded(make):
 
 
 def train(module, synchronise, pair, steps):
-    """Whole steps of gradient descent; the gradients of each."""
+    """Run whole steps of gradient descent; return the gradients of each."""
     gradients = []
     for step in steps:
         module.zero_grad()
-        synchronise(pair.inputs(step) * 12)  # every number of ranks up to 4 divides it
+        synchronise(pair.inputs(step) * 12)  # a multiple of every number of ranks up to 4
         gradients.append([parameter.grad.clone() for parameter in module.parameters()])
         with torch.no_grad():
             for parameter in module.parameters():

@@ -1,7 +1,9 @@
-"""One rank of a parity job: trains every model in every mode through DistributedDataParallel on Gloo and through Weft.
+"""One rank of a parity job: trains every model in every mode through DistributedDataParallel on Gloo and
+through Weft.
 
-run.py starts it with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Usage: rank.py BACKENDS MODELS MODES BEHAVIOURS STORE,
-each a list with commas. Rank 0 prints a line a case: outcome, name, detail, divided by tabs.
+run.py starts it with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Usage: rank.py BACKENDS MODELS MODES
+BEHAVIOURS STORE, where lists have commas. Rank 0 prints a line for each case: outcome, name, detail, divided
+by tabs.
 """
 import os
 import sys
@@ -28,7 +30,7 @@ def main():
     with weft.Context() as context:
         for backend in backends.split(","):
             with weft.Comm(context, rank=RANK, size=SIZE, store=f"{store}-{backend}", backend=backend, timeout=60) as comm:
-                # Each model has a communicator of its own: what it breaks ends with it.
+                # Each model has its own communicator, so that a failure does not affect the other models.
                 for model in filter(None, models.split(",")):
                     with comm.split(0) as part:
                         for mode in modes.split(","):
@@ -39,8 +41,8 @@ def main():
                         lines.append(verdict(f"{name}, {SIZE} ranks, {backend}", BEHAVIOURS[name](part)))
                     part.barrier()
                 comm.barrier()
-    # Every rank has closed what is Weft's, and passed its last barrier. PyTorch's own threads are not ended, but left:
-    # now and then one of them aborts a process that tears them down while another rank's connection closes.
+    # Every rank has closed its Weft objects and passed its last barrier. os._exit skips the end of PyTorch's
+    # threads: sometimes one of them aborts a process that ends them while another rank's connection closes.
     if RANK == 0:
         print("\n".join("\t".join(line) for line in lines), flush=True)
     os._exit(0)
@@ -56,7 +58,7 @@ def run_case(model, mode, backend, comm):
 
 
 def verdict(name, problems):
-    """A line about a case, after what all ranks found wrong."""
+    """Return the line of a case, after gathering the problems of all ranks."""
     everything = [None] * SIZE
     dist.all_gather_object(everything, problems)
     texts = [f"rank {rank}: {text}" for rank, problems in enumerate(everything) for text in problems]
@@ -66,7 +68,7 @@ def verdict(name, problems):
 if __name__ == "__main__":
     try:
         main()
-    except BaseException:  # the other ranks wait for this one: run.py ends them
+    except BaseException:  # run.py ends the other ranks, which wait for this one
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,10 +1,10 @@
-"""Writes down what PyTorch does, so that `make test` compares with it where PyTorch is not: the recorded oracle.
+"""Records PyTorch's results, so that `make test` can compare with them where PyTorch is not installed.
 
     build/torch/bin/python tests/parity/record.py
 
-makes tests/parity/recorded/steps.npz (gradients that ranks contribute, and what DistributedDataParallel makes of them
-on Gloo), plans.json (its assignments to buckets) and buffers.json (running statistics that it broadcasts). tests/python/test_recorded.py reads both; the numbers of cases are
-those of cases.md.
+writes tests/parity/recorded/steps.npz (gradients that ranks contribute, and DistributedDataParallel's results
+on Gloo), plans.json (its assignments to buckets) and buffers.json (running statistics that it broadcasts).
+tests/python/test_recorded.py reads them; the case numbers are those of cases.md.
 """
 import itertools
 import json
@@ -26,7 +26,7 @@ STEPS = 2
 
 
 class Probe(torch.nn.Module):
-    """Parameters whose gradients are whatever the input says: the sum of p * c has the gradient c."""
+    """Parameters whose gradients are given by the input: the sum of p * c has the gradient c."""
 
     def __init__(self, params):
         super().__init__()
@@ -50,8 +50,9 @@ ONE_OF_EACH = [("a", (7, 5), "f32", None), ("b", (33,), "f16", None), ("c", (33,
 LAYOUTS = [("first", (2, 3, 4, 5), "f32", None), ("last", (2, 3, 4, 5), "f32", (60, 1, 15, 3)),
            ("turned", (6, 7), "f16", (1, 6)), ("mixed", (3, 4, 5), "f64", (4, 1, 12))]
 
-# Name: the numbers in cases.md, parameters, and what DistributedDataParallel is told. `batches`: accumulated gradients a
-# step. `scale`: of the gradients. `used`: which ranks use a parameter (all, unless it is named).
+# For each name: the case numbers of cases.md, the parameters, and DistributedDataParallel's options.
+# `batches`: accumulated gradients a step. `scale`: of the gradients. `used`: the ranks that use a parameter
+# (all, unless it is listed).
 RECORDED = {
     "average": dict(cases="7, 8, 11, 18, 26", params=ONE_OF_EACH),
     "view": dict(cases="11, 18", params=ONE_OF_EACH, ddp={"gradient_as_bucket_view": True}),
@@ -70,7 +71,8 @@ RECORDED = {
 
 
 def record_rank(rank, size, port, folder):
-    """One rank's part: each entry's contributions and results, saved as PyTorch saves them."""
+    """One rank's part: computes each entry's contributions and results, and saves them as PyTorch saves them.
+    """
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size)
@@ -98,15 +100,15 @@ def record_rank(rank, size, port, folder):
 
 
 def keep(arrays, key, tensor):
-    """A tensor as NumPy has it, bf16 as its bits; what has no gradient is left out."""
+    """Store a tensor as a NumPy array, bf16 as its bits; leave out missing gradients."""
     if tensor is not None:
         tensor = tensor.detach().contiguous()
         arrays[key] = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
 
 
 def record_steps():
-    """One array for each entry, number of ranks, step and parameter: what each rank contributed, batch by batch, and the
-    result; zeros where there is none (the entry says for which)."""
+    """Record one array for each entry, number of ranks, step and parameter: each rank's contributions, batch
+    by batch, and the result. A missing one is zeros; the entry says which are missing."""
     stacks = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in (2, 3, 4):
@@ -131,7 +133,8 @@ def record_steps():
 
 
 def buffers_rank(rank, size, port, folder):
-    """One rank's batches and running statistics, whose source is rank 0 before every forward pass."""
+    """One rank's batches and running statistics. Rank 0 broadcasts the statistics before every forward pass.
+    """
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size)
@@ -147,7 +150,7 @@ def buffers_rank(rank, size, port, folder):
 
 
 def record_buffers():
-    """By number of ranks, rank and step (case 85)."""
+    """Record buffers by number of ranks, rank and step (case 85)."""
     recorded = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in (2, 3):
@@ -160,7 +163,7 @@ def record_buffers():
 
 
 def assignment(sizes, kinds, limits):
-    """Buckets in order of launch and their limits, as DDP plans them."""
+    """Return the buckets in order of launch and their limits, as DDP plans them."""
     tensors = [torch.empty(size, dtype=TYPES[kind]) for size, kind in zip(sizes, kinds)]
     buckets, closed = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
     return {"sizes": sizes, "kinds": kinds, "limits": limits, "buckets": buckets[::-1], "closed": closed[::-1]}

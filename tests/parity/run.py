@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Weft's gradients beside those of PyTorch's DistributedDataParallel: `make test-parity` calls it with the build folder.
+"""Compares Weft's gradients with those of DistributedDataParallel. `make test-parity` calls it.
 
-Installs PyTorch into the build folder, starts one job for each number of ranks, and prints what each case came to. The
-last line counts them. cases.md says what is compared, and what is left out and why.
+Installs PyTorch into the build folder, which is the argument, starts one job for each number of ranks, and
+prints each case's outcome. The last line counts them. cases.md lists what is compared, and what is left out
+and why.
 """
 import argparse
 import collections
@@ -46,7 +47,7 @@ def parse_arguments():
 
 
 def start(python, arguments, size):
-    """The processes of a job."""
+    """Start the processes of a job."""
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cases.free_ports()[0]), "WORLD_SIZE": str(size),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python"),
               "WEFT_LIBRARY": str(arguments.build / "libweft.so.0.9")}
@@ -58,11 +59,11 @@ def start(python, arguments, size):
 
 
 def run_job(python, arguments, size):
-    """The lines that rank 0 printed; a job that fails or hangs is one failed case."""
+    """Return the lines that rank 0 printed; a job that fails or hangs is one failed case."""
     processes = start(python, arguments, size)
     deadline = time.monotonic() + arguments.timeout
     try:
-        # The first rank that fails ends the job: the others would wait for it.
+        # The first rank that fails ends the job, because the others would wait for it.
         while time.monotonic() < deadline and any(process.poll() is None for process in processes):
             if any(process.poll() for process in processes):
                 break

@@ -1,6 +1,7 @@
-"""What PyTorch does beside DistributedDataParallel, and the reducer itself: clipping by norm, ZeroRedundancyOptimizer.
+"""PyTorch's features around DistributedDataParallel, compared with the reducer's own: clipping by norm,
+ZeroRedundancyOptimizer.
 
-Behaviours as those of behaviours.py.
+Functions as in behaviours.py.
 """
 import copy
 
@@ -27,7 +28,7 @@ def close(ours, theirs):
 
 
 def clip_grad_norm(comm):
-    """gradients that are clipped while they are reduced are those that clip_grad_norm_ clips afterwards"""
+    """gradients that are clipped during the reduction equal those that clip_grad_norm_ clips afterwards"""
     problems = []
     for limit in (0.1, 1e6):
         ours = network()

@@ -1,4 +1,5 @@
-"""What DistributedDataParallel does with a model's state, beside what the reducer does: functions as in behaviours.py."""
+"""DistributedDataParallel's handling of a model's state, which the reducer leaves to the program: functions
+as in behaviours.py."""
 import copy
 
 import torch
@@ -11,7 +12,7 @@ from binding import STATE_TYPES, Synchronised
 
 
 class Normalised(nn.Module):
-    """A layer with running statistics, another type, and a weight that is not trained."""
+    """A layer with running statistics, a second type, and a weight that is not trained."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +26,7 @@ class Normalised(nn.Module):
 
 
 def different(ours, theirs, what):
-    """Names of parameters and buffers that are not bitwise equal."""
+    """Return the names of parameters and buffers that are not bitwise equal."""
     theirs = theirs.state_dict()
     return [f"{what}: {name}" for name, tensor in ours.state_dict().items() if not torch.equal(tensor, theirs[name])]
 
@@ -35,7 +36,8 @@ def inputs(comm, step):
 
 
 def state_broadcast(comm):
-    """ranks begin with different states; rank 0's wins, parameters, frozen ones and buffers of all types (case 86)"""
+    """ranks begin with different states, and get rank 0's: parameters, frozen ones and buffers of all types
+    (case 86)"""
     torch.manual_seed(comm.rank)
     ours = Normalised()
     ddp = DistributedDataParallel(copy.deepcopy(ours))
@@ -54,7 +56,8 @@ def state_broadcast(comm):
 
 
 def coalesced_broadcast(comm):
-    """tensors of many types and layouts from every rank, in small chunks, as PyTorch's coalesced broadcast (case 98)"""
+    """tensors of many types and layouts are broadcast from every rank in small chunks, as in PyTorch's
+    coalesced broadcast (case 98)"""
     problems = []
     for root in range(comm.size):
         generator = torch.Generator().manual_seed(10 * root + comm.rank)
@@ -73,7 +76,7 @@ def coalesced_broadcast(comm):
 
 
 class OwnPart(nn.Module):
-    """A layer that all ranks share, and one of the rank's own, of a shape of its own."""
+    """A layer that all ranks share, and a layer of the rank's own, whose shape differs between ranks."""
 
     def __init__(self, rank):
         super().__init__()
@@ -87,7 +90,8 @@ class OwnPart(nn.Module):
 
 
 def ignored_differ(comm):
-    """what is ignored may differ in shape, and keeps its local gradient; the rest is synchronised (case 87)"""
+    """ignored parameters may differ in shape, and keep their local gradient; the rest is synchronised (case
+    87)"""
     names = ["own.weight", "own.bias", "seen"]
     ours = OwnPart(comm.rank)
     theirs, alone = copy.deepcopy(ours), copy.deepcopy(ours)
@@ -110,7 +114,7 @@ def ignored_differ(comm):
 
 
 def buffers_by_hook(comm):
-    """buffers are averaged by the program before each step, where DDP takes a hook of buffers (case 85)"""
+    """the program averages buffers before each step, where DDP uses a buffer hook (case 85)"""
     def average(state, buffers):
         return [dist.all_reduce(buffer.div_(comm.size), async_op=True).get_future() for buffer in buffers.values()
                 if buffer.is_floating_point()]

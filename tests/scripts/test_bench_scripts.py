@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""bench/*.py without a build: what is compared with what, what a wrong or a missing result does, and the pictures."""
+"""Tests bench/*.py without a build: the comparisons, the handling of wrong and missing results, and the
+pictures."""
 import argparse
 import re
 import sys
@@ -30,7 +31,8 @@ def raises(kind, call):
 
 
 def sampled():
-    """Two sizes, three peers of which one has no tuned variant and one has no large size, over three rounds."""
+    """Return samples of two sizes over three rounds, with three peers: one without a tuned variant, one
+    without a large size."""
     samples = comparison.Samples()
     for number, at in enumerate((0, 1, 10)):
         samples.round = number
@@ -52,7 +54,7 @@ ARGUMENTS = argparse.Namespace(sizes=[8, 1024], ranks=2, rounds=3, works=[WORK],
 
 
 def test_compare():
-    """ratios are the median of the rounds', with their spread, and the best peer is found at each size, tuned or not"""
+    """ratios are the median of the rounds' ratios, with their spread, and the best peer is found at each size, tuned or not"""
     rows = {(row["work"], row["bytes"], row["system"]): row for row in comparison.compare(sampled(), ARGUMENTS)}
     best = rows["all_reduce_f32_arena", 8, "best"]
     expect_equal((best["which"], best["median_us"], best["weft_ratio"]), ("two", 5.0, 2.5))
@@ -74,7 +76,7 @@ def test_compare():
 
 
 def test_ratios():
-    """a ratio is of one round; rounds that only one of both has do not count"""
+    """a ratio compares one round; rounds that only one system has do not count"""
     samples = comparison.Samples()
     for number, (mine, theirs) in enumerate(((1.0, 2.0), (10.0, 50.0), (100.0, 300.0), (None, 7.0))):
         samples.round = number
@@ -91,7 +93,7 @@ def test_ratios():
 
 
 def test_steps():
-    """a step is printed with how far the rounds lie apart, and drawn with the backward that was measured, which Weft's has not"""
+    """a step is printed with the spread of the rounds, and drawn with the measured backward pass, which Weft's row lacks"""
     samples = sampled()
     rows = comparison.compare(samples, ARGUMENTS)
     line = tables.step_lines(samples, rows)[0]
@@ -104,7 +106,7 @@ def test_steps():
 
 
 def test_bounds():
-    """a bound is the least that the same bytes took without a library, and never below a flag's way; none where ranks share cores"""
+    """a bound is the least time for the same bytes without a library, and at least a flag's latency; none if ranks share cores"""
     samples = comparison.Samples()
     for flag, arena, copy in ((0.05, 0.5, 0.7), (0.06, 0.9, 0.6), (0.3, 0.8, 0.8)):
         samples.add(("limit_flag", 8, "machine"), flag, 0)
@@ -127,7 +129,7 @@ def test_bounds():
 
 
 def test_hosts_leave_out():
-    """between hosts a peer that fails is left out with all that it has done; Weft and the others go on"""
+    """between hosts a peer that fails is left out with all its samples; Weft and the others continue"""
     class Fake:
         def __init__(self, name, fails):
             self.name, self.fails = name, fails
@@ -173,7 +175,7 @@ def test_hosts_leave_out():
 
 
 def test_bursts():
-    """what a cable carries at once is what the script says, and all large transfers are 20 times that"""
+    """the burst sizes of a link are the script's, and every large transfer has 20 times as much"""
     script = hosts.TWO_HOSTS.read_text()
     for burst in hosts.BURSTS.values():
         expect(f"burst={burst >> 10}kb " in script, "the script's", burst)
@@ -185,7 +187,7 @@ def test_bursts():
 
 
 def test_planner():
-    """no plan is faster than a wire that never waits for what is ready; each case is measured in one round, by both planners"""
+    """no plan is faster than a link that never waits for a ready gradient; one round measures each case with both planners"""
     gradients = [(100.0, 0), (200.0, 100_000)]
     wire = planner.wire_us(100_000)
     expect(abs(wire - 836.5) < 0.1, "100 kB at 1 Gbit/s, with their headers", wire)
@@ -208,7 +210,7 @@ def test_planner():
 
 
 def test_machine():
-    """how the build is optimised and UCX's version stand beside the machine"""
+    """the build's optimisation and UCX's version are reported with the machine"""
     with tempfile.TemporaryDirectory() as folder:
         build, real = Path(folder), tables.run
         (build / "meson-info").mkdir()
@@ -224,7 +226,7 @@ def test_machine():
 
 
 def test_arguments():
-    """rows and systems are chosen by name, and a wrong name is refused with those that there are"""
+    """rows and systems are chosen by name, and an unknown name is refused with the list of names"""
     arguments = peers.parse_arguments(["--rows", "crowded,ready", "--systems", "gloo"])
     expect_equal((arguments.rows, [peer.name for peer in arguments.peers]), (["crowded", "ready"], ["gloo"]))
     for work, ranks in zip(arguments.works, (4, 8), strict=True):
@@ -235,7 +237,7 @@ def test_arguments():
 
 
 def test_left_out():
-    """the table says who was left out and why, in a line each"""
+    """the table reports who was left out and why, in a line each"""
     expect_equal(tables.left_out_lines({}), [])
     lines = tables.left_out_lines({"one": "exit code 1\n  no such file\n", "two": "x" * 5000})
     expect_equal(lines[1], "- one: exit code 1 no such file")
@@ -243,7 +245,7 @@ def test_left_out():
 
 
 def test_forget():
-    """a peer that fails in a later round is left out with everything that it has done; Weft's failure is the run's"""
+    """a peer that fails in a later round is left out with all its samples; a failure of Weft fails the run"""
     class Failing:
         name, rounds = "two", 0
 
@@ -264,7 +266,7 @@ def test_forget():
 
 
 def test_forget_part():
-    """a part of the run that fails later takes all its samples with it, whatever system they are of"""
+    """a part of the run that fails later loses all its samples, of every system"""
     samples = comparison.Samples()
     for work, system in (("limit_copy", "machine"), ("hosts_1gbit_all_reduce", "weft"), ("ready", "weft"), ("all_reduce", "one")):
         samples.add((work, 8, system), 4.0, 9)
@@ -274,13 +276,13 @@ def test_forget_part():
 
 
 def test_wrong_results():
-    """a wrong result is no measurement, nor are fewer than were asked for"""
+    """a wrong result is no measurement, nor are fewer results than requested"""
     line = '{"bytes": 8, "median_us": 1, "p99_us": 2, "correct": %s}\n'
     expect_equal(systems.json_lines("noise\n" + line % "true", 1)[0]["bytes"], 8)
     raises(systems.WrongResult, lambda: systems.json_lines(line % "true" + line % "false"))
     raises(RuntimeError, lambda: systems.json_lines(line % "true", 2))
     raises(RuntimeError, lambda: systems.json_lines("nothing"))
-    # The program says so with its exit code as well, which must not look like a crash.
+    # The program also exits with an error code, which must not be taken for a crash.
     code = "import sys; print('" + (line % "false").strip() + "'); sys.exit(1)"
     raises(systems.WrongResult, lambda: systems.json_lines(systems.run([sys.executable, "-c", code])))
     expect("exit code 3" in raises(RuntimeError, lambda: systems.run([sys.executable, "-c", "exit(3)"])), "a crash")
@@ -289,7 +291,7 @@ def test_wrong_results():
 
 
 def test_variants():
-    """the tuned system is the best variant at each size; a variant that fails twice is left out, the first one is needed"""
+    """the tuned system is the best variant at each size; a variant that fails twice is left out, but the first one is required"""
     class Peer(systems.MpiPeer):
         name, variants, crowded_variants = "peer", [([], {}), (["fast"], {}), (["broken"], {})], [(["yields"], {})]
 
@@ -340,7 +342,7 @@ def numbers(path):
 
 
 def test_lines():
-    """a picture is whole XML, its curves go where the numbers are, and what has no logarithm is left out"""
+    """a picture is well-formed XML, its curves follow the numbers, and values without a logarithm are left out"""
     text = chart.lines({"a <b>": [(1, 10), (100, 1000)], "c": [(10, 100), (0, 5)]}, "across & along", "up")
     root = xml.etree.ElementTree.fromstring(text)
     curves = [each.get("d") for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("fill") == "none"]
@@ -358,7 +360,7 @@ def test_lines():
 
 
 def test_bars():
-    """a bar is as long as its number, and the exposed part follows the hidden one"""
+    """a bar's length is its value, and the exposed part follows the hidden one"""
     root = xml.etree.ElementTree.fromstring(chart.bars([("one", 30, 10), ("two & three", 0, 20)], "ms", ("hidden", "exposed")))
     bars = [[float(each.get(name)) for name in ("x", "width")] for each in root.iter("{http://www.w3.org/2000/svg}rect")
             if each.get("height") == "22"]
@@ -368,7 +370,7 @@ def test_bars():
 
 
 def test_paper():
-    """each experiment asks for what its figure shows, one row a point, and is drawn"""
+    """each experiment runs what its figure shows, one row a point, and is drawn"""
     asked = []
 
     def fake(_, *words):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/targets.py without a build: which targets made-up runs meet, and which they cannot judge."""
+"""Tests bench/targets.py without a build: which targets invented runs meet, and which they cannot judge."""
 import argparse
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ PRIVATE = "all_reduce, 2 ranks, private buffers"
 
 
 def reduced(weft, peers, sizes=comparison.SIZES, work="all_reduce"):
-    """A run of all sizes: weft and each peer give the microseconds of each round, by size."""
+    """Return a run of all sizes: weft and each peer give the microseconds of each round, by size."""
     samples = comparison.Samples()
     for size in sizes:
         for memory in comparison.MEMORIES:
@@ -62,7 +62,7 @@ def weft(size):
 
 
 def test_nothing():
-    """every target has an entry, also what was not measured, and says so"""
+    """every target has an entry, and unmeasured ones are marked as such"""
     nothing = judged(comparison.Samples())
     expect(all(one["met"] is None and one["value"] is None and "not measured" in one["why"] for one in nothing.values()), "not measured", nothing)
     expect(any("needs a GPU" in one["measured"] for one in nothing.values()), "the GPU's", nothing)
@@ -72,10 +72,10 @@ def test_nothing():
 
 
 def test_worst():
-    """the worst size decides, by the median of the rounds' ratios, whose spread stands beside it"""
+    """the worst size decides, by the median of the rounds' ratios, which is reported with its spread"""
     all_of_them = judged(reduced(weft, PEERS))
     one = found(all_of_them, ARENA, "from 4 MiB: >= 4 times the best peer")
-    # two's: 5, 4.5 and 2 times; its medians' ratio would be 3.
+    # The ratios of "two" are 5, 4.5 and 2; the ratio of the medians would be 3.
     expect_equal((one["value"], one["least"], one["most"], one["met"]), (4.5, 2.0, 5.0, True))
     expect(", two)" in one["measured"] and one["why"] is None, one)
     one = found(all_of_them, ARENA, "8 B-4 KiB")
@@ -92,7 +92,7 @@ def test_worst():
 
 
 def test_unjudged():
-    """a run without a peer or a size that a target is about, with other ranks, or a quick one, measures but does not judge"""
+    """a run without a required peer or size, with other ranks, or a quick run, measures but does not judge"""
     without = dict(list(PEERS.items())[:2])
     for samples, more, why in ((reduced(weft, without), {}, "without gloo"), (reduced(weft, PEERS), {"quick": True}, "a quick run"),
                                (reduced(weft, PEERS, comparison.SIZES[:-1]), {}, "without 100 MiB"),
@@ -100,7 +100,7 @@ def test_unjudged():
         one = found(judged(samples, **more), ARENA, "from 4 MiB: >= 4 times the best peer")
         expect_equal((one["value"], one["met"], one["why"]), (4.5, None, f"not judged: {why}"))
         expect(tables.target_table([one])[-1].endswith(f"| not judged: {why} |"), "in the table")
-    # Other targets of the same run stay.
+    # Other targets of the same run stay judged.
     one = found(judged(reduced(weft, without)), ARENA, "1-100 MiB: >= 8 times PyTorch's Gloo")
     expect_equal((one["value"], one["met"]), (None, None))
     one = found(judged(reduced(weft, PEERS, comparison.SIZES[:-1])), ARENA, "1 MiB: >= 1.6")
@@ -110,7 +110,7 @@ def test_unjudged():
 
 
 def test_step():
-    """a step is beside the other one of the same round"""
+    """a step is compared with the other system's step of the same round"""
     samples = comparison.Samples()
     add(samples, ("step_resnet50", 64, "weft"), [10.0, 20.0, 10.0])
     add(samples, ("step_resnet50", 64, "ddp-gloo"), [50.0, 90.0, 30.0])
@@ -119,7 +119,7 @@ def test_step():
 
 
 def test_bound():
-    """the share of the bound is of the least that the machine took"""
+    """the share of the bound refers to the machine's least time"""
     samples = reduced(weft, PEERS)
     for size in comparison.SIZES:
         add(samples, ("limit_arena", size, "machine"), [1.5 * size, 9.0 * size, 2.0 * size])
@@ -129,7 +129,7 @@ def test_bound():
 
 
 def test_threshold_targets():
-    """what was measured stands beside the fastest path alone at each size, by the median of the ratios of processes by turns"""
+    """measured thresholds are compared with the fastest single path at each size, by the median ratio of interleaved processes"""
     samples = comparison.Samples()
     for size in own.Thresholds.SIZES:
         measured = (2.8, 1.0, 9.0) if size == 8192 else (1.0, 1.0, 9.0)
@@ -147,7 +147,7 @@ def test_threshold_targets():
 
 
 def test_host_targets():
-    """shares are of what a cable carries in data; latencies and hooks stand beside UCX and no hook; cables are counted"""
+    """shares refer to a link's payload rate; latencies are compared with UCX, hooks with no hook; link bytes are counted"""
     samples = comparison.Samples()
     for size in hosts.SIZES:
         samples.add(("hosts_1gbit_all_reduce", size, "weft"), size * 8 / (1e9 * hosts.PAYLOAD) * 1e6 / 0.96, 9)
@@ -157,7 +157,7 @@ def test_host_targets():
         samples.add(("hosts_1gbit_step_resnet50", 64, system), us, 9)
     for rate, direction, ratio in (("1gbit", "sent", 1.004), ("1gbit", "received", 0.98), ("10gbit", "sent", 1.035)):
         samples.note("hosts", {"rate": rate, "host": 0, "direction": direction, "ratio": ratio, "sent_again": 7})
-    for ranks in (2, 3):  # of the other rows
+    for ranks in (2, 3):  # the other rows may have any number of ranks
         all_of_them = judged(samples, ranks=ranks)
         for work, words, value, met in (("all_reduce, two hosts, 1gbit", "4-25 MB", 0.96, True),
                                         ("all_reduce, two hosts, 1gbit", "8 bytes", 1.2, True),
@@ -176,7 +176,7 @@ def test_host_targets():
 
 
 def test_planner_targets():
-    """the model's plan is never worse, but for the noise; two of three manifests save a tenth, as recorded or more slowly"""
+    """the model's plan is never worse, except for noise; two of three manifests save a tenth, as recorded or slowed down"""
     name = "step behind a recorded backward, two hosts, 1gbit, by model"
     over = {("resnet50", 1): 0.1, ("bert_base", 1): 0.92, ("bert_base", 2): 0.76, ("gpt2", 1): 1.01, ("gpt2", 2): 0.8}
     samples = comparison.Samples()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/check_layers.py finds every kind of violation, and nothing in code that keeps the rules."""
+"""tools/check_layers.py finds every kind of violation, and none in code that keeps the rules."""
 import sys
 import tempfile
 import unittest

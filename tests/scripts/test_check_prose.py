@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/check_prose.py finds each kind of sentence where it stands, and nothing in plain ones."""
+"""tools/check_prose.py finds each kind of problem at its place, and none in plain sentences."""
 import sys
 import unittest
 from pathlib import Path

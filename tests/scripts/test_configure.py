@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a configuration says: of a module that cannot be built, and of what was left out. Usage: test_configure.py SOURCE"""
+"""Output of a configuration: modules that cannot be built, and parts that are left out. Usage:
+test_configure.py SOURCE"""
 import json
 import shutil
 import sys
@@ -13,12 +14,13 @@ from cases import expect, expect_equal  # noqa: E402
 SOURCE = sys.argv[1]
 
 
-# Programs that meson finds elsewhere than it would.
+# Programs that meson finds at other places than by default.
 NO_NVCC = {"nvcc": "there-is-no-nvcc"}
 
 
 def configure(*options, programs=None, source=SOURCE, look=lambda build: None):
-    """Exit code and output of meson setup; and what look says of the build folder, where it is there."""
+    """Run meson setup. Return its exit code and output, and look's result for the build folder, if there is
+    one."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "programs.ini"
         lines = [f"{name} = '{path}'" for name, path in (programs or {}).items()]
@@ -34,13 +36,13 @@ def tests_of(build):
 
 
 def test_module_that_cannot_be_built():
-    """a module whose needs are not there cannot be enabled"""
+    """a module whose requirements are missing cannot be enabled"""
     code, output = configure("-Dtests=false", "-Dnccl=enabled", "-Dcuda=disabled")
     expect(code != 0 and "-Dnccl=enabled needs the cuda module" in output, "no error", code, output)
 
 
 def test_summary():
-    """the end of the configuration names what is built and what is not"""
+    """the end of the configuration lists what is built and what is not"""
     code, output = configure("-Dtests=false", "-Dtools=false", "-Dbench=false", "-Dexamples=false", "-Dnccl=disabled")
     expect_equal(code, 0, output)
     summary = output[output.rindex("Built"):]
@@ -63,7 +65,7 @@ def test_modules_enabled():
 
 
 def test_without_nvcc():
-    """without nvcc enabling cuda or nccl fails, and the error says what is needed"""
+    """without nvcc enabling cuda or nccl fails, and the error names what is needed"""
     code, output = configure("-Dtests=false", "-Dcuda=enabled", programs=NO_NVCC)
     expect(code != 0 and "-Dcuda=enabled needs nvcc of CUDA 12 or later" in output, "no error", code, output)
     code, output = configure("-Dtests=false", "-Dnccl=enabled", programs=NO_NVCC)
@@ -71,7 +73,7 @@ def test_without_nvcc():
 
 
 def test_without_nccl_header():
-    """without nccl.h enabling nccl fails, and the error says where it comes from"""
+    """without nccl.h enabling nccl fails, and the error names its source"""
     if shutil.which("nvcc") is None:
         cases.skip("nvcc is not here")
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +92,7 @@ def test_without_nccl_header():
 
 
 def test_left_out():
-    """tests of what is not built are skipped by name, each with the reason"""
+    """tests of parts that are not built are skipped by name, each with the reason"""
     def look(build):
         listing = cases.run([sys.executable, Path(SOURCE) / "tests" / "run.py", build, "--suite", "cuda,nccl,gpu,ucx,mpi"])
         return tests_of(build), listing.stdout
@@ -109,7 +111,7 @@ def test_left_out():
 
 
 def test_without_eigen():
-    """without Eigen the demo's tests are skipped by name, and those of hosts run without it"""
+    """without Eigen the demo's tests are skipped by name, and the tests of hosts run without it"""
     def look(build):
         listing = cases.run([sys.executable, Path(SOURCE) / "tests" / "run.py", build, "--suite", "examples"])
         return tests_of(build), listing.stdout

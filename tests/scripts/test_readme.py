@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""README's programs, as printed there, run by `weft run` with 2 ranks: those in C compiled against weft.h and libweft.so
-alone, those in Python by this interpreter.
+"""Runs README's programs as printed there, by `weft run` with 2 ranks. C programs are compiled against weft.h
+and libweft.so alone, Python programs run in this interpreter.
 
 Usage: test_readme.py CC BUILD WEFT
 """
@@ -16,7 +16,7 @@ EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": "", "sync_gradients.py"
 
 
 def compile_c(compiler, build, source):
-    """The command that runs a program in C."""
+    """Return the command that runs a C program."""
     program = source.with_suffix("")
     subprocess.run([compiler, "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(program),
                     f"-I{ROOT / 'include'}", f"-L{build}", "-lweft", f"-Wl,-rpath,{build}"], check=True, timeout=60)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/run.py counts what crashes, hangs, skips and does nothing."""
+"""tests/run.py counts crashes, hangs, skips and programs that do nothing."""
 import sys
 import tempfile
 import unittest
@@ -14,7 +14,7 @@ import run  # noqa: E402
 
 
 def outcomes(script, timeout=20, filter_text=""):
-    """Run a shell script as a test program; [(name, outcome, detail)]."""
+    """Run a shell script as a test program; return [(name, outcome, detail)]."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
         entry = {"name": "t", "suite": ["weft:unit"], "cmd": ["sh", "-c", script], "env": {}, "workdir": None,
@@ -65,7 +65,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(outcomes(CATCH, filter_text="x"), [])
 
     def test_failed_checks_may_run_again(self):
-        """A failed check is tried once more, where that is asked for; a crash or a finding never is."""
+        """A failed check runs again if that is requested; a crash or a sanitizer report never does."""
         scripts = {"late": "test -e seen || { touch seen; exit 1; }",
                    "late in catch": CATCH + """say start a ""; test -e seen2 && say pass a "" || {
                                                touch seen2; say fail a ""; exit 1; }""",
@@ -89,7 +89,7 @@ class RunTest(unittest.TestCase):
             self.assertIn(f"{len(passed)} passed, {len(scripts) - len(passed)} failed, 0 skipped", output.getvalue())
 
     def test_targets_are_what_the_programs_need(self):
-        """ninja is asked for the programs of a suite and what they load, by paths in the build folder."""
+        """ninja builds the programs of a suite and the libraries that they load, by paths in the build folder."""
         tests = [{"name": name, "suite": ["weft:" + suite], "cmd": ["x"], "env": {}, "workdir": None, "timeout": 1,
                   "is_parallel": True, "depends": depends}
                  for name, suite, depends in (("a", "unit", ["a@exe", "m@sha"]), ("b", "unit", ["m@sha"]),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `make` does before it compiles: on other systems than Debian, and when all is there. Usage: test_setup.py SOURCE BUILD"""
+"""What `make` does before it compiles: on systems other than Debian, and if everything is installed. Usage:
+test_setup.py SOURCE BUILD"""
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ from cases import expect, expect_equal  # noqa: E402
 SOURCE, BUILD = Path(sys.argv[1]), Path(sys.argv[2])
 TOOLS = ("sh", "cat", "dirname", "echo", "env", "grep", "id", "mkdir", "rm", "sed", "timeout", "touch")
 PRESENT = ("c++", "meson", "ninja", "pkg-config", "nvcc")
-# Python without the wheel, whose pip either fails or brings one.
+# A Python without the wheel, whose pip either fails or brings one.
 PYTHON = """#!/bin/sh
 case "$*" in
   *nvidia.nccl*) exit 1 ;;
@@ -31,7 +32,7 @@ with zipfile.ZipFile(folder + "/nvidia_nccl_cu13.whl", "w") as wheel:
 
 
 def machine(folder, *programs):
-    """A folder for PATH with the usual small tools and programs that do nothing."""
+    """Create a folder for PATH with the usual small tools, and with programs that do nothing."""
     for tool in TOOLS:
         (folder / tool).symlink_to(shutil.which(tool))
     for program in programs:
@@ -53,7 +54,8 @@ def setup_on(*programs, **environment):
 
 
 def header_with(pip):
-    """What setup.sh says where nvcc is and pip does this, and what it leaves in .setup."""
+    """Run setup.sh where nvcc exists and pip does this. Return its output, and the files that it leaves in
+    .setup."""
     if Path("/usr/include/nccl.h").exists():
         cases.skip("NCCL is installed here")
     with tempfile.TemporaryDirectory() as folder:
@@ -74,13 +76,13 @@ def header_with(pip):
 
 
 def test_header():
-    """where nvcc is, nccl.h is taken out of its wheel, and nothing else is kept"""
+    """if nvcc exists, nccl.h is taken out of its wheel, and nothing else is kept"""
     output, left = header_with(DOWNLOAD)
     expect_equal(left, {"build": "", "nccl/include/nccl.h": "the header"}, output)
 
 
 def test_header_that_cannot_be_had():
-    """without a network the set-up goes on, and says what is not built"""
+    """without a network the set-up continues, and reports what is not built"""
     output, left = header_with("raise SystemExit(1)")
     expect("could not be fetched: the backend nccl" in output, "nothing is said", output)
     expect_equal(left, {"build": ""}, output)
@@ -103,7 +105,7 @@ def test_no_package_manager():
 
 
 def test_second_run():
-    """where all is built, make build calls no compiler, no configuration and no package manager"""
+    """if all is built, make build calls no compiler, no configuration and no package manager"""
     if not (SOURCE / ".setup/build").exists():
         cases.skip("this tree was not set up by make")
     clean = {name: "" for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}

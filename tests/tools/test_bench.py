@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft bench: it runs, counts and checks. Its times are no test. Usage: test_bench.py WEFT"""
+"""weft bench: it runs, counts and checks. Its times are not tested. Usage: test_bench.py WEFT"""
 import json
 import statistics
 import subprocess
@@ -18,7 +18,7 @@ COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
 
 
 def bench(*words, ranks=2, iterations=3, environment=None):
-    """The JSON of a run that must succeed."""
+    """Return the JSON of a run that must succeed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", iterations, "--no-pin", "--json", path],
@@ -28,7 +28,7 @@ def bench(*words, ranks=2, iterations=3, environment=None):
 
 
 def test_collectives():
-    """every collective is measured and right, with arena and private buffers"""
+    """every collective is measured and correct, with arena and private buffers"""
     for memory in ("arena", "private"):
         for ranks in (1, 2, 3):
             results = bench(*COLLECTIVES, "--memory", memory, "--sizes", "24,100K", ranks=ranks)["results"]
@@ -38,7 +38,7 @@ def test_collectives():
 
 
 def test_sizes():
-    """sizes are those asked for, in bytes of the larger buffer"""
+    """sizes are those requested, in bytes of the larger buffer"""
     results = bench("all_reduce", "all_gather", "--sizes", "8,4K,1M")["results"]
     expect_equal([row["bytes"] for row in results], [8, 4096, 1 << 20] * 2)
     expect_equal([row["count"] for row in results], [2, 1024, 1 << 18, 1, 512, 1 << 17])
@@ -57,7 +57,7 @@ def test_types():
 
 
 def test_step():
-    """a gradient step of a manifest is measured and right, in every mode, with other buckets, over several steps"""
+    """a gradient step of a manifest is measured and correct, in every mode, with other buckets, over several steps"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.json"
         params = [{"name": f"p{i}", "shape": shape} for i, shape in enumerate([[300, 1000], [1000], [7, 3, 5], [1]])]
@@ -77,7 +77,7 @@ def test_step():
 
 
 def test_hook_results():
-    """results of hooks that round are checked within what they round; others' are no means, and not said to be right"""
+    """results of hooks that round are checked within their rounding; those of topk and powersgd stay unchecked"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.json"
         path.write_text(json.dumps({"name": "small", "params": [{"name": "p", "shape": [300, 1000]}]}))
@@ -89,7 +89,7 @@ def test_hook_results():
 
 
 def test_launches():
-    """the same bytes as ever smaller tensors, the last one shorter; all results are right"""
+    """the same bytes are sent as ever smaller tensors, of which the last is shorter; all results are correct"""
     for memory in ("arena", "private"):
         rows = bench("launches", "--total", 1 << 20, "--sizes", "1000,100K,8M", "--memory", memory)["results"]
         expect_equal([(row["bytes"], row["count"], row["details"].split(" ")[0]) for row in rows],
@@ -98,7 +98,7 @@ def test_launches():
 
 
 def test_replay():
-    """a recorded backward is replayed, what comes behind it is told, and buckets follow its order once re-planned"""
+    """a recorded backward pass is replayed, the time after it is reported, and a re-plan makes buckets follow its order"""
     with tempfile.TemporaryDirectory() as folder:
         path, recorded = Path(folder) / "small.json", Path(folder) / "small.backward.json"
         names = [f"p{i}" for i in range(30)]
@@ -110,8 +110,8 @@ def test_replay():
         expect(row["correct"] and "computed" in row["details"] and row["exposed_us"] >= 0, "computed", row)
         result = cases.run([WEFT, "bench", "step", "--manifest", path, "--compute"])
         expect(result.returncode != 0 and "--replay" in result.stderr, "it says what is missing", result)
-        # The other way round than without a re-plan. How many buckets the model finds best depends on what collectives
-        # cost at that moment.
+        # The order is the reverse of the one without a re-plan. How many buckets the model prefers depends on
+        # the present cost of collectives.
         recorded.write_text(json.dumps({"ready_ms": {n: 1.0 + i for i, n in enumerate(names)}}))
         for mode, planner in (("copy", "limits"), ("copy", "model"), ("view", "model")):
             row = bench("step", "--manifest", path, "--mode", mode, "--replay", 1, "--replan", planner)["results"][0]
@@ -122,7 +122,7 @@ def test_replay():
 
 
 def test_ready():
-    """the cost of handing over a gradient, and of many tiny ones, is measured"""
+    """the cost of calling ready, once and for many tiny gradients, is measured"""
     rows = bench("ready")["results"]
     expect_equal([(row["work"], row["count"]) for row in rows], [("atomic_decrement", 1000), ("ready", 1000)] + [
         (work, count) for work in ("create", "step_tiny") for count in (1000, 10000, 100000)])
@@ -130,7 +130,7 @@ def test_ready():
 
 
 def test_bad_manifest():
-    """a manifest that is none is refused by name"""
+    """an invalid manifest is refused by name"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bad.json"
         for text in ("", "[]", '{"name": "x", "params": []}', '{"name": "x", "params": [{"name": "a", "shape": [0]}]}',
@@ -152,14 +152,14 @@ def test_bad_words():
 
 
 def test_counters():
-    """the counters tell that shared memory moved the data"""
+    """the counters show that shared memory moved the data"""
     whole = bench("all_reduce", "--sizes", "1M", "--backend", "shm")
     expect_equal(whole["backend"], "shm")
     expect(whole["bytes_shared"] + whole["bytes_direct"] > 0 and whole["bytes_sent"] == 0, "bytes", whole)
 
 
 def test_check():
-    """a run beside an earlier one: what is slower or counts more is named, and the exit code says so"""
+    """a run is compared with an earlier one: slower or larger rows are named, and the exit code reports them"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "earlier.json"
         words = ["all_reduce", "barrier", "--sizes", "4K", "--iterations", 30, "--no-pin"]
@@ -182,7 +182,7 @@ def test_check():
         expect("faster" in output and "SLOWER" not in output, "a million times as long", output)
         long = {time: lambda us: us * 1e6 for time in times}
         expect("ALLOCATIONS" in compare(1, allocations=lambda _: -5, **long), "fewer allocations")
-        words[3] = "8K"  # what does not fit the line itself moves
+        words[3] = "8K"  # too large for the cache line that carries small data, so bytes count as moved
         result = cases.run([WEFT, "bench", *words, "--json", path], timeout=120)
         earlier = json.loads(path.read_text())
         expect("BYTES MOVED" in compare(1, moved_bytes=lambda moved: moved / 2, **long), "fewer bytes moved")
@@ -199,7 +199,7 @@ def test_check():
 
 
 def test_repeat():
-    """several processes one after the other make one table, of the medians of theirs, and each one's median is kept"""
+    """several processes in sequence make one table of the medians of their results, and each process's median is kept"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         words = [WEFT, "bench", "all_reduce", "barrier", "--sizes", "4K,64K", "--iterations", 10, "--no-pin", "--json", path]
@@ -222,7 +222,7 @@ def test_repeat():
 
 
 def test_repeat_fails():
-    """what cannot be repeated is refused, and a repeat that fails ends them all, by number"""
+    """invalid repeats are refused, and a repeat that fails ends them all, with its number"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         for words in (["--joined"], ["--trace", Path(folder) / "trace"]):
@@ -237,7 +237,7 @@ def test_repeat_fails():
 
 
 def test_check_processes():
-    """with five processes then and now a work is slower only if nearly all of them are; with fewer as within one process"""
+    """with five processes in both runs, a work is slower only if nearly all of them are; with fewer, as within one process"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "earlier.json"
         words = ["barrier", "--iterations", 10, "--no-pin"]
@@ -246,7 +246,8 @@ def test_check_processes():
         earlier = json.loads(path.read_text())
 
         def compare(expected, said, medians, repeat=5):
-            """Processes then, in factors of the median of five: far apart, so that it does not matter what is measured now."""
+            """Replace the earlier processes' medians by multiples of the median of five. They are far apart,
+            so that the new measurements do not matter."""
             changed = json.loads(json.dumps(earlier))
             row = changed["results"][0]
             medians = sorted(row["median_us"] * factor for factor in medians)
@@ -264,7 +265,7 @@ def test_check_processes():
         expect("SLOWER" not in compare(0, "20 of 25", [short] * 4 + [long]), "one of five was as slow: 2.8 %")
         expect("faster" in compare(0, "0 of 25", [long] * 5), "faster")
         compare(1, "SLOWER", [short] * 9 + [long])  # 45 of 50 pairs: 0.6 %
-        # Too few then: the interval of the one process, or all of the several, decide.
+        # With too few earlier processes, the interval of the one process, or of all of them, decides.
         output = compare(1, "SLOWER", [short])
         expect("1 process then and 5 now are too few for the rank-sum test" in output and "99 %" in output, "the rule", output)
         expect("SLOWER" not in compare(0, "3 processes then and 2 now", [short, short, long], repeat=2), "intervals touch")
@@ -280,7 +281,7 @@ def test_check_processes():
 
 
 def test_against():
-    """another weft command is measured by turns with this one, and what is slower than there is named"""
+    """another weft command is measured interleaved with this one, and rows that are slower than its rows are named"""
     with tempfile.TemporaryDirectory() as folder:
         path, other = Path(folder) / "run.json", Path(folder) / "other"
         words = [WEFT, "bench", "barrier", "--iterations", 10, "--no-pin", "--against", other, "--json", path]
@@ -298,7 +299,7 @@ def test_against():
                      [second[0], first[0], first[1], second[1], second[2], first[2]], result.stderr)
         expect(f"Beside {other}, by turns" in result.stdout and "3 processes then and 3 now" in result.stdout, "beside", result.stdout)
         expect_equal((json.loads(path.read_text())["processes"], result.stdout.count("median us")), (3, 1))
-        # What the other one writes is what it is compared with.
+        # The rows that the other command writes are the baseline.
         edit = """import json, sys; path = sys.argv[1]; run = json.load(open(path)); row = run["results"][0]
 row.update({name: value / 1e5 if name.endswith("_us") and isinstance(value, float) else value for name, value in row.items()})
 row["process_medians_us"] = [row["median_us"]]; row["correct"] = CORRECT; json.dump(run, open(path, "w"))"""
@@ -315,10 +316,12 @@ row["process_medians_us"] = [row["median_us"]]; row["correct"] = CORRECT; json.d
 
 
 def counted(*options):
-    """Work, what it moves of its bytes on each of two ranks, and its system calls. An owner reads two slices of half the bytes,
-    and writes two; two-shot, half goes in and half is written to the peer; pulled, half is read from the peer twice, 128 KiB at
-    a time. In copy mode an owner reads its own slice where gradients are. Where results stay with their owners each reads half
-    of the peer's."""
+    """Yield each work's row, how much of its bytes each of two ranks moves, and its system calls.
+
+    An owner reads two slices of half the bytes, and writes two. With two-shot, half is copied in and half is
+    written to the peer. Pulled, half is read from the peer twice, 128 KiB at a time. In copy mode an owner
+    reads its own slice in the gradients. If results stay with their owners, each reads half of the peer's.
+    Each work runs twenty times, because heartbeats allocate meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "many.json"
         path.write_text(json.dumps({"name": "many", "params": [{"name": f"p{i}", "shape": [5000]} for i in range(300)]}))
@@ -336,8 +339,7 @@ def counted(*options):
 
 
 def test_counts():
-    """once it is warm a collective and a step on shared memory fault on no pages, allocate nothing, and move no byte more often
-    than their algorithm must; of twenty calls, because signs of life allocate beside them"""
+    """a warm collective or step on shared memory causes no page fault or allocation, and moves only the necessary bytes"""
     for row, moved, _ in counted():
         expect(row["page_faults"] < 1 and row["allocations"] < 1, "counts of a call", row)
         expect(row["moved_bytes"] <= moved * row["bytes"] * 1.02, f"at most {moved} times its bytes moved", row)
@@ -345,7 +347,7 @@ def test_counts():
 
 
 def test_system_calls():
-    """they call the system for nothing but to read private memory"""
+    """collectives on shared memory make no system calls except to read private memory"""
     traced = cases.run([WEFT, "bench", "barrier", "--ranks", 1, "--iterations", 1, "--count-system-calls"])
     if "may not be traced" in traced.stderr:
         cases.skip(traced.stderr.strip().splitlines()[-1])
@@ -354,7 +356,7 @@ def test_system_calls():
 
 
 def test_thresholds():
-    """shm says at which sizes it changes its path; a bad or a different wish is an error by name"""
+    """shm reports the sizes at which it changes its path; an invalid or different setting is an error by name"""
     for shm, said in (("off", "(from the table)"), ("one-shot=32K,pull=2M", "one-shot up to 32 KiB, two-shot, from 2 MiB"),
                       ("", "one-shot up to")):
         whole = bench("all_reduce", "--sizes", "64K", "--memory", "private", "--backend", "shm",
@@ -370,7 +372,7 @@ def test_thresholds():
 
 
 def test_nodes():
-    """on several NUMA nodes large all-reduces on arenas go in two levels from the given size on, and a reducer's buckets do"""
+    """on several NUMA nodes large all-reduces on arenas run in two levels from the given size, and so do a reducer's buckets"""
     def levels(*words, nodes="0,1,0,1", levels="1M"):
         return bench(*words, "--backend", "shm", ranks=4,
                      environment={"WEFT_SHM_NODES": nodes, "WEFT_SHM_THRESHOLDS": f"off,two-level={levels}"})
@@ -392,7 +394,7 @@ def test_nodes():
 
 
 def test_manifests():
-    """the manifests are what their generator writes, and a recorded backward has their parameters"""
+    """the manifests are what their generator writes, and a recorded backward pass has their parameters"""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "generate.py"
         script.write_text((MANIFESTS / "generate.py").read_text())

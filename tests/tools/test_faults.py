@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft bench faults: a short run finds nothing, what it finds is repeatable, and it can be ended.
+"""weft bench faults: a short run finds nothing, a finding is repeatable, and it can be interrupted.
 
 Usage: test_faults.py WEFT
 """
@@ -33,14 +33,14 @@ def last_line(text):
 
 
 def test_short_run():
-    """30 runs with a fixed seed: no hang, no disagreement, nothing left behind"""
+    """30 runs with a fixed seed: no hang, no disagreement, no leftovers"""
     result = faults("--runs", 30, "--seed", 20261121)
     expect_equal(result.returncode, 0, result.stdout, result.stderr)
     expect_equal(last_line(result.stdout), (30, 0, 0, 0))
 
 
 def test_again():
-    """one run alone is drawn as it is among all others, and is in the file of results"""
+    """a single run is drawn as it is among all others, and is in the file of results"""
     with tempfile.TemporaryDirectory() as folder:
         texts = []
         for words in (("--runs", 3), ("--only", 2)):
@@ -79,7 +79,7 @@ def files_meanwhile(create, *words):
 
 
 def test_unrelated_files():
-    """files that another program makes in /dev/shm meanwhile are no leftovers of the job"""
+    """files that another program creates in /dev/shm meanwhile do not count as leftovers of the job"""
     made = []
 
     def create(_process, number):
@@ -96,14 +96,14 @@ def test_unrelated_files():
 
 
 def test_leftover_file():
-    """a file that the job leaves in /dev/shm is a leftover, by name"""
+    """a file that the job leaves in /dev/shm is reported as a leftover, by name"""
     if os.geteuid() != 0:
         cases.skip("the runs have a /dev/shm of their own, which needs root")
 
     name = f"weft-left-{os.getpid()}-"
 
-    def create(process, number):  # where the job's processes see it
-        with contextlib.suppress(FileNotFoundError):  # it has just ended
+    def create(process, number):  # in the folder that the job's processes see
+        with contextlib.suppress(FileNotFoundError):  # the process may have just ended
             Path(f"/proc/{process.pid}/root/dev/shm/{name}{number}").touch()
     code, output, errors = files_meanwhile(create, "--runs", "4")
     outside = list(Path("/dev/shm").glob(name + "*"))
@@ -115,7 +115,7 @@ def test_leftover_file():
 
 
 def test_interrupt():
-    """SIGINT ends it, its ranks included, and it says what it has seen so far"""
+    """SIGINT ends it with its ranks, and it prints the results so far"""
     with subprocess.Popen([WEFT, "bench", "faults", "--runs", "100000", "--backends", "shm", "--verbose"],
                           stdout=subprocess.PIPE, text=True) as process:
         first = process.stdout.readline()

@@ -14,7 +14,7 @@ WORK = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
 
 
 def bench(environment, *words, ranks=4):
-    """The JSON of a run that must succeed."""
+    """Return the JSON of a run that must succeed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = cases.run([WEFT, "bench", *words, "--ranks", ranks, "--iterations", 3, "--no-pin", "--json", path],
@@ -24,7 +24,7 @@ def bench(environment, *words, ranks=4):
 
 
 def test_both_are_used():
-    """with hosts of several ranks it is chosen without being named, and bytes move over both"""
+    """with hosts of several ranks shm+ucx is chosen by default, and bytes move over both"""
     for hosts in ("0,0,1,1", "0,1,0,1", "0,0,0,1", "0,0,1,2"):
         whole = bench({"WEFT_HOSTS": hosts}, *WORK, "--sizes", "8,9K,3M")
         expect_equal(whole["backend"], "shm+ucx", hosts)
@@ -33,7 +33,7 @@ def test_both_are_used():
 
 
 def test_by_name():
-    """by name it also works where it is not worth it: on one host, and with one rank a host"""
+    """by name it also works where it is of no use: on one host, and with one rank a host"""
     for hosts in ("", "0,1,2"):
         whole = bench({"WEFT_HOSTS": hosts} if hosts else {}, "all_reduce", "--backend", "shm+ucx", "--sizes", "8,3M",
                       ranks=3)
@@ -42,13 +42,13 @@ def test_by_name():
 
 
 def test_other_choices():
-    """one host uses shm, hosts of one rank ucx"""
+    """one host uses shm, hosts of one rank use ucx"""
     expect_equal(bench({}, "all_reduce", "--sizes", "8", ranks=2)["backend"], "shm")
     expect_equal(bench({"WEFT_HOSTS": "3,1"}, "all_reduce", "--sizes", "8", ranks=2)["backend"], "ucx")
 
 
 def test_bad_hosts():
-    """what WEFT_HOSTS says must name a host for each rank"""
+    """WEFT_HOSTS must name a host for each rank"""
     for hosts in ("0,0,1", "0,x", "0,,1", "-1,0", "99999999,0"):
         result = cases.run([WEFT, "bench", "all_reduce", "--ranks", 2, "--sizes", "8"], environment={"WEFT_HOSTS": hosts})
         expect(result.returncode != 0 and "WEFT_HOSTS" in result.stderr, "the variable is named", hosts, result)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft info and the command's front. Usage: test_info.py WEFT"""
+"""weft info, and the command's general options. Usage: test_info.py WEFT"""
 import json
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ WEFT = sys.argv[1]
 
 
 def test_json():
-    """weft info --json parses and describes every backend"""
+    """weft info --json can be parsed and describes every backend"""
     result = cases.run([WEFT, "info", "--json"])
     expect_equal(result.returncode, 0, result)
     info = json.loads(result.stdout)
@@ -30,7 +30,7 @@ def test_json():
 
 
 def test_text():
-    """weft info says the same to people"""
+    """weft info prints the same as text"""
     result = cases.run([WEFT, "info"])
     expect_equal(result.returncode, 0, result)
     for word in ("cpu features", "topology", "backends", "shm", "cross_memory_attach"):
@@ -38,7 +38,7 @@ def test_text():
 
 
 def test_private_buffers():
-    """weft info says how private buffers are moved, and with --ranks what a communicator finds"""
+    """weft info reports how private buffers are moved, and with --ranks the autotuned thresholds"""
     def found(*words, setting=""):
         result = cases.run([WEFT, "info", "--json", *words], environment={"WEFT_SHM_THRESHOLDS": setting})
         expect_equal(result.returncode, 0, words, result)
@@ -71,7 +71,7 @@ def test_private_buffers():
 
 
 def test_help():
-    """--help exists everywhere, and --version"""
+    """every command has --help, and there is --version"""
     for words in ([], ["run"], ["info"], ["bench"], ["store"]):
         result = cases.run([WEFT, *words, "--help"])
         expect_equal(result.returncode, 0, words, result)
@@ -80,7 +80,7 @@ def test_help():
 
 
 def test_unknown():
-    """unknown words are code 2 and point to the help"""
+    """unknown words exit with code 2 and point to the help"""
     for words in ([], ["weave"], ["info", "--yaml"], ["info", "--ranks", "1"]):
         result = cases.run([WEFT, *words])
         expect_equal(result.returncode, 2, words, result)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft run: starting, ending and passing on the output of ranks. Usage: test_launcher.py WEFT"""
+"""weft run: starts ranks, ends them and passes on their output. Usage: test_launcher.py WEFT"""
 import os
 import signal
 import subprocess
@@ -24,7 +24,7 @@ def shell(ranks, script, *options, **more):
 
 
 def alive(pid):
-    """Whether a process exists and is no zombie."""
+    """Return True if a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def test_environment():
 
 
 def test_one_host_of_several():
-    """ranks of one host of several: numbered from --first-rank, with the secret and store that the user gave"""
+    """ranks of one of several hosts are numbered from --first-rank, with the secret and store that the user gave"""
     with_secret = {"WEFT_SECRET": "a secret of all hosts", "WEFT_JOB": "ours"}
     result = shell(2, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_SIZE $WEFT_STORE $WEFT_SECRET $WEFT_JOB"', "--first-rank", 4,
                    "--size", 6, "--store", "tcp://192.0.2.1:7000", environment=with_secret)
@@ -77,7 +77,7 @@ def test_prefix_others():
 
 
 def test_exit_code():
-    """the exit code of the first failure is kept, and ends the rest"""
+    """the exit code of the first failure is kept, and ends the other ranks"""
     begin = time.monotonic()
     result = shell(3, '[ "$WEFT_RANK" = 1 ] && exit 7; exec sleep 600', "--grace", "0.1")
     expect_equal(result.returncode, 7, result)
@@ -93,7 +93,7 @@ def test_signal_exit_code():
 
 
 def test_victim_first():
-    """of ranks that have ended since the last look a signal's victim decides, whatever its number"""
+    """if several ranks have ended since the last check, one that a signal killed decides, whatever its number"""
     script = """echo $$; until [ -e "$GO" ]; do sleep 0.02; done; [ "$WEFT_RANK" = 1 ] && kill -9 $$; exit 1"""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen([WEFT, "run", "-n", "2", "--prefix", "none", "--", "sh", "-c", script], stdout=subprocess.PIPE,
@@ -110,13 +110,13 @@ def test_victim_first():
 
 
 def test_survivors_speak():
-    """the others have time to say what they saw before they are ended"""
+    """the other ranks have time to print what they saw before they are ended"""
     result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 3; sleep 0.3; echo rank 1 is gone; exit 4', "--grace", 30)
     expect_equal((result.returncode, result.stdout), (3, "[0] rank 1 is gone\n"), result)
 
 
 def test_nothing_left():
-    """no process of a rank is left, not even one that ignores SIGTERM or runs in the background"""
+    """no process of a rank remains, not even one that ignores SIGTERM or runs in the background"""
     script = """sleep 600 & echo $!; echo $$
       if [ $WEFT_RANK = 0 ]; then until [ -e "$READY" ]; do sleep 0.02; done; exit 1; fi
       trap "" TERM; sleep 600 & echo $!; touch "$READY"; wait"""
@@ -129,10 +129,11 @@ def test_nothing_left():
 
 
 def test_forwarded_signal():
-    """SIGTERM and SIGINT reach the ranks, and decide the exit code"""
+    """SIGTERM and SIGINT are passed on to the ranks, and decide the exit code"""
     for number in (signal.SIGINT, signal.SIGTERM):
         script = f'trap "echo got it; exit 0" {number.name[3:]}; echo up; while :; do sleep 0.02; done'
-        # A shell cannot trap what is ignored when it starts, as SIGINT is where the tests run in the background.
+        # A shell cannot trap signals that are ignored when it starts, as SIGINT is when the tests run in the
+        # background.
         process = subprocess.Popen([WEFT, "run", "-n", "2", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True,
                                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         for _ in range(2):
@@ -161,27 +162,27 @@ def test_timeout():
 
 
 def test_flood():
-    """a rank that floods its output does not keep weft run from its end"""
+    """a rank that floods its output does not delay the end of weft run"""
     result = subprocess.run([WEFT, "run", "--timeout", "0.2", "-n", "1", "--", "yes"], stdout=subprocess.DEVNULL,
                             stdin=subprocess.DEVNULL, timeout=60, check=False)
     expect_equal(result.returncode, 124, result)
 
 
 def test_cannot_run():
-    """a command that does not exist is code 127, by name"""
+    """a command that does not exist gives code 127 and is named"""
     result = weft_run("-n", "1", "--", "./no such program")
     expect_equal(result.returncode, 127, result)
     expect("./no such program" in result.stderr, "it names the command", result.stderr)
 
 
 def test_command_options():
-    """options behind -- are the command's"""
+    """options after -- belong to the command"""
     result = weft_run("-n", "1", "--", "printf", "%s ", "-n", "7", "--help", "--", "x")
     expect_equal((result.returncode, result.stdout), (0, "[0] -n 7 --help -- x \n"), result)
 
 
 def test_bad_usage():
-    """wrong usage is code 2 and says what to do"""
+    """wrong usage exits with code 2 and explains the usage"""
     for arguments in ([], ["-n", "0", "true"], ["-n", "2"], ["-n", "x", "true"], ["-n", "2", "--first-rank", "1", "true"],
                       ["-n", "2", "--size", "4", "true"], ["-n", "2", "--first-rank", "3", "--size", "4", "true"]):
         result = weft_run(*arguments)
@@ -190,7 +191,7 @@ def test_bad_usage():
 
 
 def test_unknown_option():
-    """an option that weft run does not have is refused by name, and is never taken for the command"""
+    """an unknown option of weft run is refused by name, and never taken for the command"""
     for option in ("--hostfile", "--hostfile=x", "-x"):
         result = weft_run("-n", "2", option, "x", "--", "true")
         expect_equal(result.returncode, 2, option, result)
@@ -200,7 +201,7 @@ def test_unknown_option():
 
 
 def test_unknown_command():
-    """a word that is no command is named"""
+    """an unknown command is refused by name"""
     result = cases.run([WEFT, "brench", "all_reduce"])
     expect(result.returncode == 2 and "there is no command \"brench\"" in result.stderr, "it names the word", result)
     expect("--help" in result.stderr, "it says where the commands are listed", result)
@@ -209,7 +210,7 @@ def test_unknown_command():
 
 
 def test_clean_descriptors():
-    """a rank inherits no descriptor besides its standard ones"""
+    """a rank inherits no descriptors except its standard ones"""
     result = shell(1, "ls /proc/self/fd | wc -l", "--prefix", "none", close_fds=True)
     expect_equal(result.stdout.split(), ["4"], result)  # 0, 1, 2 and the folder that ls reads
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""bench/peers.py with Weft alone: every row is measured once, quickly, and every target has its entry. Its times are no test.
-Usage: test_peers.py BUILD
+"""bench/peers.py with Weft alone: every row is measured once, quickly, and every target has its entry. Its
+times are not tested. Usage: test_peers.py BUILD
 """
 import json
 import os
@@ -18,7 +18,7 @@ LIMITS = BUILD / "bench" / "machine_limits"
 
 
 def peers(*words):
-    """peers.json, peers.md and what was said, of a quick run without peers."""
+    """Return peers.json, peers.md and the output of a quick run without peers."""
     with tempfile.TemporaryDirectory() as folder:
         result = cases.run([sys.executable, ROOT / "bench" / "peers.py", BUILD, "--quick", "--systems", "", "--out", folder, *words],
                            timeout=250)
@@ -33,7 +33,7 @@ def two_cores():
 
 
 def test_rows():
-    """every row that needs no second host is measured, each peer is left out out loud, and all targets are there"""
+    """every row that needs no second host is measured, each missing peer is reported, and all targets have entries"""
     two_cores()
     found, text, result = peers("--rows", "all_reduce,crowded,steps,thresholds,ready,memory,limits")
     works = {}
@@ -71,7 +71,7 @@ def need(row, found, text):
 
 
 def test_hosts():
-    """two hosts at two rates, with each hook, and without a limit, and four; what the cables carry; or the reason why there are none"""
+    """hosts are measured at each rate and with each hook, and link bytes are counted, or the reason is reported"""
     found, text, _ = peers("--rows", "hosts")
     need("hosts", found, text)
     works = {(row["work"], row["system"]) for row in found["rows"]}
@@ -91,7 +91,7 @@ def test_hosts():
 
 
 def test_planner():
-    """a recorded backward, with its buckets by either planner; or the reason why there are no two hosts"""
+    """a recorded backward pass is measured with the buckets of either planner, or the reason why there are no two hosts is reported"""
     found, text, _ = peers("--rows", "planner")
     need("planner", found, text)
     expect_equal({(row["work"], row["system"], row["ranks"]) for row in found["rows"]},
@@ -100,7 +100,7 @@ def test_planner():
 
 
 def test_wrong_results():
-    """a wrong result is told from a failure, also where the command ends with an exit code, and an earlier run's file is no result"""
+    """a wrong result is distinguished from a failure, also by the exit code, and an earlier run's file is no result"""
     sys.path.insert(0, str(ROOT / "bench"))
     import own
     import systems
@@ -128,7 +128,7 @@ def test_wrong_results():
 
 
 def test_limits():
-    """the machine's limits are measured for each size, and wrong words are refused by name"""
+    """the hardware limits are measured for each size, and unknown words are refused by name"""
     two_cores()
     result = cases.run([LIMITS, "4096", "10000"])
     expect_equal(result.returncode, 0, result)

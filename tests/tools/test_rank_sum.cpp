@@ -1,4 +1,4 @@
-// The rank-sum test of `weft bench --check`, beside tables and beside all orders counted one by one.
+// The rank-sum test of `weft bench --check`, compared with published tables and with a count of all orders.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Every choice of which m of m + n ranks are the first sample's, as likely as any other.
+// Counts all choices of m of m + n ranks for the first sample; all are equally likely.
 double by_counting(size_t m, size_t n, uint64_t pairs) {
   std::vector<int> of_second(m + n, 0);
   std::fill(of_second.begin() + static_cast<std::ptrdiff_t>(m), of_second.end(), 1);
@@ -32,7 +32,7 @@ std::vector<double> ascending(size_t count, double from) {
 
 }  // namespace
 
-TEST_CASE("chances are those of counting every order") {
+TEST_CASE("probabilities equal those of counting every order") {
   for (size_t m = 1; m <= 6; ++m) {
     for (size_t n = 1; n <= 6; ++n) {
       for (uint64_t pairs = 0; pairs <= m * n; ++pairs) {
@@ -43,12 +43,12 @@ TEST_CASE("chances are those of counting every order") {
   }
 }
 
-// One-sided, at 1 %: the largest sum of ranks that is as rare from below, in pairs. Mann and Whitney 1947's
-// tables, as every book of nonparametric statistics has them.
-TEST_CASE("critical values are those of the tables") {
+// One-sided, at 1 %: the largest rank sum that is as rare from below, in pairs. From the tables of Mann and
+// Whitney 1947, which every book of nonparametric statistics has.
+TEST_CASE("critical values equal those of the tables") {
   struct Critical {
     size_t m, n;
-    uint64_t rare;  // so many pairs or fewer
+    uint64_t rare;  // this many pairs or fewer are rare
   };
   for (const Critical& c :
        {Critical{5, 5, 1}, {5, 6, 2}, {6, 6, 3}, {7, 7, 6}, {8, 8, 9}, {10, 10, 19}, {20, 20, 114}}) {
@@ -59,24 +59,24 @@ TEST_CASE("critical values are those of the tables") {
   }
 }
 
-TEST_CASE("five and five can tell at 1 %, four and four cannot") {
+TEST_CASE("five and five runs can be significant at 1 %, four and four cannot") {
   CHECK(std::abs(rank_sum_chance(5, 5, 25) - 1.0 / 252) < 1e-12);
   CHECK(rank_sum_chance(4, 4, 16) > 0.01);
   CHECK(rank_sum_chance(1, 98, 98) > 0.01);
   CHECK(rank_sum_chance(1, 100, 100) < 0.01);
 }
 
-TEST_CASE("a hundred of each stay exact") {
+TEST_CASE("probabilities with a hundred runs of each stay exact") {
   CHECK(std::abs(rank_sum_chance(100, 100, 0) - 1) < 1e-9);
   CHECK(rank_sum_chance(100, 100, 10'000) < 1e-58);
-  // As many orders from above as from below.
+  // As many orders lie above as below.
   const double upper = rank_sum_chance(100, 100, 5'000);
   const double above = rank_sum_chance(100, 100, 5'001);
   CHECK(std::abs(upper + above - 1) < 1e-9);
   CHECK(upper > above);
 }
 
-TEST_CASE("equal values are not above each other") {
+TEST_CASE("ties do not count as pairs above") {
   CHECK(pairs_above(ascending(3, 0), ascending(3, 0)) == 3);
   CHECK(pairs_above({1, 1}, {1, 1}) == 0);
   CHECK(pairs_above(ascending(4, 0), ascending(5, 10)) == 20);

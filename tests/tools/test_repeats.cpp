@@ -1,4 +1,4 @@
-// What `weft bench --repeat` makes of the runs of several processes.
+// How `weft bench --repeat` combines the runs of several processes.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-// A run of one work, whose median is `median`; its other numbers follow from that and from `count`.
+// Returns a run of one work with this median; its other numbers follow from the median and from `count`.
 json run(double median, double count, const std::string& algorithm, const std::string& transports = "same") {
   const json row = {{"work", "all_reduce"},
                     {"details", "of " + std::to_string(static_cast<int>(median))},
@@ -38,13 +38,13 @@ json run(double median, double count, const std::string& algorithm, const std::s
 
 }  // namespace
 
-TEST_CASE("of several processes times are medians and counts are the least") {
+TEST_CASE("times of several processes are combined by median, counts by minimum") {
   const json whole = merge({run(40, 3, "owner"), run(20, 1, "owner"), run(30, 2, "owner")});
   CHECK(whole.at("processes") == 3);
   CHECK(whole.at("transports") == "same");
   json row = whole.at("results").at(0);
   CHECK(row.at("process_medians_us") == json({40.0, 20.0, 30.0}));
-  CHECK(row.at("details") == "of 30");  // of the middle process
+  CHECK(row.at("details") == "of 30");  // of the process with the median
   for (const auto& [name, value] : {std::pair<const char*, double>{"median_us", 30},
                                     {"median_low_us", 19},
                                     {"median_high_us", 41},
@@ -62,7 +62,7 @@ TEST_CASE("of several processes times are medians and counts are the least") {
   CHECK(row.at("algorithm") == "owner");
 }
 
-TEST_CASE("of an even number the median is between the two in the middle, and bandwidths are the median's") {
+TEST_CASE("the median of an even number of processes lies between the middle two, and bandwidths follow it") {
   const json row =
       merge({run(10, 1, "a"), run(40, 1, "a"), run(30, 1, "a"), run(20, 1, "a")}).at("results").at(0);
   CHECK(row.at("median_us") == 25);
@@ -71,7 +71,7 @@ TEST_CASE("of an even number the median is between the two in the middle, and ba
   CHECK(std::abs(row.at("busbw_gb_s").get<double>() - 2.0 / 25) < 1e-12);
 }
 
-TEST_CASE("what differs between processes is all named, and one wrong result is one") {
+TEST_CASE("all differences between processes are listed, and one wrong result makes the row wrong") {
   json wrong = run(20, 1, "pulled", "pull from 2 MiB");
   wrong["results"][0]["correct"] = false;
   const json whole = merge({run(10, 1, "two-shot", "one-shot"), wrong, run(30, 1, "two-shot", "one-shot")});
@@ -80,7 +80,7 @@ TEST_CASE("what differs between processes is all named, and one wrong result is 
   CHECK(whole.at("results").at(0).at("correct") == false);
 }
 
-TEST_CASE("one process is itself") {
+TEST_CASE("one process is returned unchanged") {
   const json one = run(10, 1, "owner");
   CHECK(merge({one}) == one);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft store: ranks of several jobs meet in it. Usage: test_store.py WEFT HELLO_ALLREDUCE"""
+"""weft store: ranks of several jobs bootstrap in it. Usage: test_store.py WEFT HELLO_ALLREDUCE"""
 import os
 import re
 import signal
@@ -16,7 +16,7 @@ SECRET = "a secret of many characters"
 
 
 class Store:
-    """`weft store` while the block runs; its end by SIGTERM must be clean."""
+    """Runs `weft store` for a block; SIGTERM must end it cleanly."""
 
     def __init__(self, listen, **environment):
         self.process = subprocess.Popen([WEFT, "store", "--listen", listen], env={**os.environ, **environment}, text=True,
@@ -36,7 +36,7 @@ class Store:
 
 
 def ranks(store, job, size, **more):
-    """The processes of one job that meets in the store."""
+    """Start the processes of one job that bootstraps in the store."""
     common = {"WEFT_SIZE": str(size), "WEFT_STORE": store, "WEFT_STORE_EXTERNAL": "1", "WEFT_JOB": job, **more}
     return [subprocess.Popen([HELLO], env={**os.environ, **common, "WEFT_RANK": str(rank)}, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(size)]
@@ -51,13 +51,13 @@ def expect_met(processes):
 
 
 def test_no_rank():
-    """a store is no rank: what a launcher says about ranks, or leaves out, is no matter of it"""
+    """a store is no rank: it ignores a launcher's rank variables, complete or not"""
     with Store(f"unix:@weft-store-rank-{os.getpid()}", PMIX_RANK="3", WORLD_SIZE="8") as address:
         expect_met(ranks(address, "job", 2))
 
 
 def test_jobs():
-    """two jobs at once, and one after the other, meet in one store"""
+    """two jobs at once, and one after the other, bootstrap in one store"""
     with Store(f"unix:@weft-store-{os.getpid()}") as address:
         first, second = ranks(address, "first", 2), ranks(address, "second", 3)
         expect_met(first)
@@ -66,7 +66,7 @@ def test_jobs():
 
 
 def test_secret():
-    """a store with a secret lets in who has it, over TCP at a port that it chose"""
+    """a store with a secret accepts clients that have it, over TCP at a port that it chose"""
     with Store("tcp://127.0.0.1:0", WEFT_SECRET=SECRET) as address:
         expect(not address.endswith(":0"), "the port that it got", address)
         expect_met(ranks(address, "job", 2, WEFT_SECRET=SECRET))
@@ -76,7 +76,7 @@ def test_secret():
 
 
 def test_wrong_address():
-    """an address that cannot be used is an error that names it"""
+    """an unusable address is an error that names it"""
     for address, word in (("nowhere", "nowhere"), ("tcp://192.0.2.1:7000", "192.0.2.1")):
         result = cases.run([WEFT, "store", "--listen", address])
         expect(result.returncode not in (0, None) and word in result.stderr, "no error", result)

@@ -1,5 +1,6 @@
-// `weft store` under attack during a long run: a job that met there before works on and gets every sum right,
-// other jobs meet there meanwhile, and the store ends as clean as it began. WEFT_TOOL names the command.
+// `weft store` under attack during a long run. A job that bootstrapped there before continues and gets every
+// sum right, other jobs bootstrap meanwhile, and the store ends as cleanly as it began. WEFT_TOOL names the
+// command.
 #include <fcntl.h>
 
 #include <cstdlib>
@@ -19,13 +20,13 @@ using weft_test::Word;
 
 namespace {
 
-constexpr int kBoundMs = 10'000;  // for a job to meet, whatever strangers do
+constexpr int kBoundMs = 10'000;  // for a job to bootstrap during the attack
 constexpr int kSetupMs = 30'000;
 constexpr uint64_t kConnections = 10'000;
 constexpr char kSecret[] = "a secret of the job";
 constexpr int kWorks = 1;  // mark
 
-// The command, while this lives.
+// Runs the command while this object lives.
 class Store {
  public:
   Store() {
@@ -51,7 +52,7 @@ class Store {
     address_ = line.substr(at);
   }
   ~Store() {
-    if (pid_ <= 0) return;  // kill(-1) would be everybody
+    if (pid_ <= 0) return;  // kill(-1) would signal every process
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
@@ -64,7 +65,7 @@ class Store {
     const std::filesystem::directory_iterator all("/proc/" + std::to_string(pid_) + "/fd");
     return static_cast<size_t>(std::distance(begin(all), end(all)));
   }
-  // Its exit code after SIGTERM; -1 if it was gone before, or does not end.
+  // Returns the exit code after SIGTERM; -1 if the process was gone before, or does not end.
   int stop() {
     if (pid_ <= 0) return -1;
     ::kill(pid_, SIGTERM);
@@ -83,7 +84,8 @@ class Store {
   std::string address_;
 };
 
-// A rank's context and communicator over the store, by the environment as a launcher makes it.
+// Creates a rank's context and communicator over the store, from environment variables as a launcher sets
+// them.
 weft_status join(const std::string& store, const std::string& job, int rank, int size, weft_context** context,
                  weft_comm** comm, weft_error* error) {
   ::setenv("WEFT_STORE", store.c_str(), 1);
@@ -101,8 +103,8 @@ weft_status join(const std::string& store, const std::string& job, int rank, int
   return weft_comm_create(*context, &options, comm, error);
 }
 
-// Sums until a byte is in `told`, of which rank 0 tells the others, and once more in a part of the
-// communicator that is made then.
+// Runs sums until a byte is in `told`; rank 0 passes this on to the others. Then runs one more sum in a split
+// that is created at that time.
 weft_status work(weft_comm* comm, int rank, int size, int told, Reporter& reporter, weft_error* error) {
   weft_status status = WEFT_OK;
   bool ends = false;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ucx module from outside: what it runs on, and algorithms by name. Usage: test_ucx.py WEFT"""
+"""The ucx module from outside: its transports, and algorithms by name. Usage: test_ucx.py WEFT"""
 import json
 import sys
 import tempfile
@@ -13,7 +13,7 @@ WEFT = sys.argv[1]
 
 
 def bench(environment, *words, ranks=2):
-    """The JSON of a run over ucx that must succeed."""
+    """Return the JSON of a run over ucx that must succeed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = cases.run([WEFT, "bench", *words, "--backend", "ucx", "--ranks", ranks, "--iterations", 3, "--no-pin",
@@ -28,7 +28,7 @@ def info(environment=None):
 
 
 def test_info():
-    """weft info says which UCX it found and which devices; POSIX shared memory only if it was chosen"""
+    """weft info reports the UCX version and devices; POSIX shared memory only if it was chosen"""
     line = info()
     expect("available: UCX 1." in line and "sysv/" in line and "posix/" not in line, "what it uses", line)
     line = info({"UCX_TLS": "posix,self"})
@@ -36,7 +36,7 @@ def test_info():
 
 
 def test_transports():
-    """TCP, shared memory and whatever UCX chooses carry all collectives; the report says which it was"""
+    """TCP, shared memory and UCX's own choice carry all collectives; the report names the transport"""
     if "tcp/" not in info():
         cases.skip("UCX finds no network device here (it looks into /sys)")
     for wanted, used in (("tcp", "tcp/"), ("posix", "posix/"), ("sysv,cma", "sysv/"), ("", "")):
@@ -60,7 +60,7 @@ def test_unreachable():
 
 
 def test_algorithms():
-    """algorithms are forced by name, and the report says what ran"""
+    """algorithms are forced by name, and the report names the one that ran"""
     wanted = {"all_reduce": ["one_shot", "direct", "ring", "recursive_doubling", "halving_doubling", "tree", "pipelined"],
               "broadcast": ["flat", "scatter_gather", "tree", "pipelined"], "reduce_scatter": ["direct", "ring", "halving"]}
     for coll, names in wanted.items():
@@ -70,13 +70,13 @@ def test_algorithms():
 
 
 def test_unknown_algorithm():
-    """an algorithm that does not exist is an error that lists those that do"""
+    """an unknown algorithm is an error that lists the known ones"""
     result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_ALGORITHMS": "all_reduce=x"})
     expect(result.returncode != 0 and "halving_doubling" in result.stderr, "the list", result)
 
 
 def test_other_algorithms():
-    """ranks that force different algorithms are told while they form"""
+    """ranks that force different algorithms get an error during creation"""
     command = f'WEFT_ALGORITHMS=all_reduce=$([ "$WEFT_RANK" = 1 ] && echo ring || echo tree) {WEFT} bench --joined all_reduce'
     result = cases.run([WEFT, "run", "-n", 2, "--", "sh", "-c", command])
     text = result.stdout + result.stderr
